@@ -1,0 +1,36 @@
+//! The words that every part of pagelab speaks: page frames, orders, zones, free areas, snapshots.
+//!
+//! Pure: no IO, no clock, no environment. Page size, huge-page size, number of orders, zones and
+//! nodes are data of the machine that a value came from, never constants of this crate.
+
+pub mod absence;
+pub mod census;
+pub mod choice;
+pub mod counters;
+pub mod free_areas;
+pub mod instruments;
+pub mod machine;
+pub mod meminfo;
+pub mod pageflags;
+pub mod pagetype;
+pub mod pressure;
+pub mod probe;
+pub mod process;
+pub mod seed;
+pub mod settings;
+pub mod slab;
+pub mod snapshot;
+pub mod units;
+pub mod zoneinfo;
+
+pub use absence::{Absence, AbsentWhy, Reading};
+pub use census::{BlockCounts, Census, CensusZone, Coverage, SamplePlan};
+pub use choice::Choice;
+pub use counters::Counters;
+pub use free_areas::{BuddyInfo, FreeAreas, ZoneFree, ZoneKey};
+pub use machine::Machine;
+pub use meminfo::Meminfo;
+pub use pageflags::{PageClass, PageFlags};
+pub use snapshot::{Problem, Snapshot};
+pub use units::{Bytes, NodeId, Order, PageSize, Pages, Pfn};
+pub use zoneinfo::{ZoneInfo, Zoneinfo};

@@ -1,0 +1,255 @@
+//! The machine: processor, caches, TLBs, kernel, virtualisation, limits.
+
+use crate::{Absence, Bytes, NodeId, PageSize, Reading};
+
+/// What the machine is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Machine {
+    /// Host name; `None` in a tree saved without it.
+    pub host_name: Option<String>,
+    /// Kernel release (`uname -r`).
+    pub kernel_release: Reading<String>,
+    /// The full `/proc/version` line.
+    pub kernel_version: Reading<String>,
+    /// The kernel's command line.
+    pub kernel_cmdline: Reading<String>,
+    /// Architecture, as in `uname -m`.
+    pub architecture: Reading<String>,
+    /// Base page size, and how it was learnt.
+    pub page_size: PageSize,
+    /// How the page size was learnt: `sysconf`, `smaps KernelPageSize`, `manifest`, `--page-size`, `assumed`.
+    pub page_size_source: String,
+    /// The processor.
+    pub cpu: Reading<Cpu>,
+    /// Data and unified caches, by level.
+    pub caches: Reading<Vec<Cache>>,
+    /// TLB geometry.
+    pub tlb: Reading<Tlb>,
+    /// Online NUMA nodes.
+    pub nodes: Reading<Vec<NodeId>>,
+    /// Whether the machine is virtual, and by whom.
+    pub hypervisor: Reading<Hypervisor>,
+    /// How the kernel maps its own memory, where it says so (x86).
+    pub direct_map: Reading<DirectMap>,
+    /// Control groups.
+    pub cgroup: Reading<Cgroup>,
+    /// Signs that this process is in a container; empty if there are none.
+    pub container_signs: Vec<String>,
+    /// Size of a memory block, the unit of hotplug.
+    pub memory_block: Reading<Bytes>,
+    /// Ranges of physical addresses with memory behind them, ascending (`/proc/iomem`).
+    pub ram: Reading<Vec<RamRange>>,
+}
+
+impl Machine {
+    /// A machine of which nothing is known yet but its page size.
+    pub fn unread(page_size: PageSize) -> Machine {
+        Machine {
+            host_name: None,
+            kernel_release: Err(Absence::unread()),
+            kernel_version: Err(Absence::unread()),
+            kernel_cmdline: Err(Absence::unread()),
+            architecture: Err(Absence::unread()),
+            page_size,
+            page_size_source: "assumed".to_owned(),
+            cpu: Err(Absence::unread()),
+            caches: Err(Absence::unread()),
+            tlb: Err(Absence::unread()),
+            nodes: Err(Absence::unread()),
+            hypervisor: Err(Absence::unread()),
+            direct_map: Err(Absence::unread()),
+            cgroup: Err(Absence::unread()),
+            container_signs: Vec::new(),
+            memory_block: Err(Absence::unread()),
+            ram: Err(Absence::unread()),
+        }
+    }
+}
+
+/// A range of physical addresses with memory behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RamRange {
+    /// First address.
+    pub start: u64,
+    /// Last address, inclusive: the range may end at the end of the address space.
+    pub last: u64,
+}
+
+/// The processor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cpu {
+    /// The marketing name.
+    pub model_name: String,
+    /// `GenuineIntel`, `AuthenticAMD` …; empty where cpuinfo does not say.
+    pub vendor: String,
+    /// Family, for the table of TLBs.
+    pub family: Option<u32>,
+    /// Model number.
+    pub model: Option<u32>,
+    /// Stepping.
+    pub stepping: Option<u32>,
+    /// Logical processors that are online.
+    pub threads: u32,
+    /// Physical cores, where cpuinfo tells.
+    pub cores: Option<u32>,
+    /// Bits of a physical address.
+    pub physical_bits: Option<u32>,
+    /// Bits of a virtual address.
+    pub virtual_bits: Option<u32>,
+    /// Flags that decide about huge pages and virtualisation, of those cpuinfo lists: pse, pdpe1gb,
+    /// hypervisor …
+    pub flags: Vec<String>,
+}
+
+/// One cache of CPU 0.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cache {
+    /// 1, 2, 3.
+    pub level: u32,
+    /// `Data`, `Instruction`, `Unified`.
+    pub kind: String,
+    /// Its size.
+    pub size: Bytes,
+    /// Ways, where known.
+    pub ways: Option<u32>,
+    /// Bytes in a line.
+    pub line: Option<Bytes>,
+    /// CPUs that share it, as the kernel lists them.
+    pub shared_cpus: String,
+}
+
+/// The TLBs of one core.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tlb {
+    /// Where the geometry is from.
+    pub source: TlbSource,
+    /// The levels, smallest first.
+    pub levels: Vec<TlbLevel>,
+}
+
+/// Where a TLB geometry is from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TlbSource {
+    /// The processor's own CPUID leaves; the leaf is named.
+    Cpuid(String),
+    /// A built-in table by family and model: assumed, and the row is named.
+    Assumed(String),
+    /// The user said so.
+    Given,
+}
+
+/// The registers of one CPUID leaf, as the processor gives them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CpuidLeaf {
+    /// EAX before the instruction.
+    pub leaf: u32,
+    /// ECX before the instruction; 0 where the leaf has no sub-leaves.
+    pub sub_leaf: u32,
+    /// EAX after.
+    pub eax: u32,
+    /// EBX after.
+    pub ebx: u32,
+    /// ECX after.
+    pub ecx: u32,
+    /// EDX after.
+    pub edx: u32,
+}
+
+/// One TLB.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlbLevel {
+    /// 1 or 2.
+    pub level: u32,
+    /// What it holds translations of.
+    pub holds: TlbHolds,
+    /// Page sizes that share its entries.
+    pub page_sizes: Vec<Bytes>,
+    /// Entries.
+    pub entries: u32,
+    /// Ways; `None` if unknown, equal to `entries` if fully associative.
+    pub ways: Option<u32>,
+}
+
+/// What a TLB holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TlbHolds {
+    /// Data translations; of loads only where another TLB of the same level holds [`TlbHolds::Stores`].
+    Data,
+    /// Translations of stores only.
+    Stores,
+    /// Instruction translations.
+    Instruction,
+    /// Both.
+    Unified,
+}
+
+impl Tlb {
+    /// Bytes that the data TLBs of the outermost level reach with pages of `page_size`. TLBs of one level
+    /// that hold the same page size add up: Golden Cove's second level is two, one of 4 KiB and 2 MiB, one of
+    /// 4 KiB and 1 GiB pages.
+    pub fn reach(&self, page_size: Bytes) -> Option<Bytes> {
+        let holding = |tlb: &&TlbLevel| {
+            matches!(tlb.holds, TlbHolds::Data | TlbHolds::Unified) && tlb.page_sizes.contains(&page_size)
+        };
+        let outermost = self.levels.iter().filter(holding).map(|tlb| tlb.level).max()?;
+        let entries = self.levels.iter().filter(holding).filter(|tlb| tlb.level == outermost);
+        let entries = entries.fold(0u64, |sum, tlb| sum.saturating_add(u64::from(tlb.entries)));
+        Some(Bytes(page_size.0.saturating_mul(entries)))
+    }
+}
+
+/// Virtualisation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hypervisor {
+    /// No sign of one.
+    None,
+    /// A virtual machine; the name that CPUID, DMI or sysfs gives, and the source of that name.
+    Present {
+        /// `KVM`, `VMware`, `Xen` … or empty if only its presence is known.
+        name: String,
+        /// Where the name is from.
+        source: String,
+    },
+}
+
+/// The kernel's direct map of physical memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirectMap {
+    /// Bytes mapped by 4 KiB entries.
+    pub base: Bytes,
+    /// Bytes mapped by 2 MiB (or 4 MiB) entries.
+    pub pmd: Bytes,
+    /// Bytes mapped by 1 GiB entries.
+    pub pud: Bytes,
+    /// 2 MiB mappings split into 4 KiB since boot.
+    pub pmd_splits: Option<u64>,
+    /// 1 GiB mappings split into 2 MiB since boot.
+    pub pud_splits: Option<u64>,
+}
+
+/// Control groups of this process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cgroup {
+    /// 1, 2, or both hierarchies with memory in version 1 (hybrid).
+    pub version: CgroupVersion,
+    /// Path of this process in the hierarchy that has the memory controller.
+    pub path: String,
+    /// The tightest memory limit on the way up; `None` if there is none.
+    pub memory_limit: Option<Bytes>,
+    /// Memory charged at that limit's group, where a limit is.
+    pub memory_used: Option<Bytes>,
+    /// What may still be charged until any limit on the way up is reached; `None` without a limit, and where
+    /// the use of a limited group cannot be read.
+    pub memory_room: Option<Bytes>,
+}
+
+/// Which control group version has the memory controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CgroupVersion {
+    /// Version 1.
+    V1,
+    /// Version 2.
+    V2,
+    /// Both are mounted, memory is in version 1.
+    Hybrid,
+}

@@ -1,0 +1,244 @@
+//! Page flags as `/proc/kpageflags` exports them, and the classes that people think in.
+//!
+//! Bit numbers are the kernel's ABI in include/uapi/linux/kernel-page-flags.h (bits 0 to 26) and the
+//! debugging bits of include/linux/kernel-page-flags.h (32 and up, which may change between releases).
+
+/// The flags of one page. All 64 bits are kept, also those without a name here.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct PageFlags(pub u64);
+
+macro_rules! page_flags {
+    ($($(#[$doc:meta])* $name:ident = $bit:literal,)*) => {
+        impl PageFlags {
+            $($(#[$doc])* pub const $name: PageFlags = PageFlags(1 << $bit);)*
+            /// Every flag that has a name here, with its name.
+            pub const NAMED: &'static [(&'static str, PageFlags)] =
+                &[$((stringify!($name), PageFlags::$name),)*];
+        }
+        const _: () = { $(assert!($bit < 64);)* };
+    };
+}
+
+page_flags! {
+    /// Locked for IO or another exclusive use.
+    LOCKED = 0,
+    /// An IO error happened.
+    ERROR = 1,
+    /// Referenced since the last look of reclaim.
+    REFERENCED = 2,
+    /// The contents are valid.
+    UPTODATE = 3,
+    /// To be written back.
+    DIRTY = 4,
+    /// On an LRU list: reclaim and compaction can find it.
+    LRU = 5,
+    /// On the active LRU list.
+    ACTIVE = 6,
+    /// Belongs to a slab cache. Other bits of a slab page may be set by accident of layout: look at this
+    /// first.
+    SLAB = 7,
+    /// Being written back.
+    WRITEBACK = 8,
+    /// To be reclaimed as soon as it is written.
+    RECLAIM = 9,
+    /// Free, in the buddy allocator.
+    BUDDY = 10,
+    /// Mapped into a process.
+    MMAP = 11,
+    /// Anonymous memory.
+    ANON = 12,
+    /// In the swap cache.
+    SWAPCACHE = 13,
+    /// Backed by swap: anonymous or shared memory.
+    SWAPBACKED = 14,
+    /// First page of a compound page.
+    COMPOUND_HEAD = 15,
+    /// Later page of a compound page.
+    COMPOUND_TAIL = 16,
+    /// hugetlb.
+    HUGE = 17,
+    /// On the unevictable list: mlocked, ramfs.
+    UNEVICTABLE = 18,
+    /// Hardware error.
+    HWPOISON = 19,
+    /// No page frame here. Kernels from 6.17 on may print 0 instead: ask the memory map too.
+    NOPAGE = 20,
+    /// Merged by KSM.
+    KSM = 21,
+    /// Transparent huge page or other large folio.
+    THP = 22,
+    /// Logically offline: balloon, standby memory.
+    OFFLINE = 23,
+    /// A zero page.
+    ZERO_PAGE = 24,
+    /// Idle page tracking's bit.
+    IDLE = 25,
+    /// Page table (4.18 and later).
+    PGTABLE = 26,
+    /// Reserved: never given to the allocator.
+    RESERVED = 32,
+    /// mlocked.
+    MLOCKED = 33,
+    /// Free for the owner's use: mapped to disk, in file systems.
+    OWNER_2 = 34,
+    /// Has private data: buffers.
+    PRIVATE = 35,
+    /// Second private bit of file systems.
+    PRIVATE_2 = 36,
+    /// Owner's bit.
+    OWNER_PRIVATE = 37,
+    /// Architecture's bit.
+    ARCH = 38,
+    /// Mapped uncached.
+    UNCACHED = 39,
+    /// Soft-dirty tracking's bit.
+    SOFTDIRTY = 40,
+    /// Architecture's second bit.
+    ARCH_2 = 41,
+    /// Architecture's third bit.
+    ARCH_3 = 42,
+}
+
+impl PageFlags {
+    /// Whether any of `other`'s flags is set here.
+    pub const fn has(self, other: PageFlags) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// All flags of both.
+    pub const fn and(self, other: PageFlags) -> PageFlags {
+        PageFlags(self.0 | other.0)
+    }
+}
+
+impl std::fmt::Debug for PageFlags {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut rest = self.0;
+        let mut list = f.debug_list();
+        for &(name, flag) in PageFlags::NAMED {
+            if self.has(flag) {
+                rest &= !flag.0;
+                list.entry(&format_args!("{name}"));
+            }
+        }
+        if rest != 0 {
+            list.entry(&format_args!("unknown bits {rest:#x}"));
+        }
+        list.finish()
+    }
+}
+
+/// What a page is, in the classes that decide whether its pageblock can become a huge page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum PageClass {
+    /// In the buddy allocator.
+    Free = 0,
+    /// Anonymous or shared memory in base pages or small folios: can be moved, needs swap to be dropped.
+    Anon = 1,
+    /// Anonymous or shared memory in a large folio: can be moved; of PMD size it is a huge page in use.
+    AnonHuge = 2,
+    /// Page cache: can be moved, and dropped once clean.
+    File = 3,
+    /// Other memory that can be moved, such as balloon pages.
+    MovableOther = 4,
+    /// A hugetlb page: in use or in the pool as a huge page.
+    Hugetlb = 5,
+    /// Slab.
+    Slab = 6,
+    /// Page table.
+    PageTable = 7,
+    /// Reserved at boot, or firmware's.
+    Reserved = 8,
+    /// Kernel memory of other kinds that has flags: large kernel allocations, zero pages, driver pages.
+    Kernel = 9,
+    /// No flag at all: per-CPU cached free pages, vmalloc, stacks, per-CPU memory. May be free, may be in
+    /// use.
+    Unknown = 10,
+    /// Present, and not yet handed to the allocator (deferred initialisation, `deferred_init=lazy`): free for
+    /// all purposes. Such pages have no flags; they are the last pages of their zone.
+    Deferred = 11,
+    /// No memory here.
+    Hole = 12,
+    /// Offline or given to a hypervisor's balloon.
+    Offline = 13,
+    /// Taken out after a hardware error.
+    Poisoned = 14,
+}
+
+impl PageClass {
+    /// How many classes there are.
+    pub const COUNT: usize = 15;
+
+    /// All classes, in the order of their numbers.
+    pub const ALL: [PageClass; PageClass::COUNT] = [
+        PageClass::Free,
+        PageClass::Anon,
+        PageClass::AnonHuge,
+        PageClass::File,
+        PageClass::MovableOther,
+        PageClass::Hugetlb,
+        PageClass::Slab,
+        PageClass::PageTable,
+        PageClass::Reserved,
+        PageClass::Kernel,
+        PageClass::Unknown,
+        PageClass::Deferred,
+        PageClass::Hole,
+        PageClass::Offline,
+        PageClass::Poisoned,
+    ];
+
+    /// The class as an index.
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// A short name, the same in text and JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            PageClass::Free => "free",
+            PageClass::Anon => "anon",
+            PageClass::AnonHuge => "anon_huge",
+            PageClass::File => "file",
+            PageClass::MovableOther => "movable_other",
+            PageClass::Hugetlb => "hugetlb",
+            PageClass::Slab => "slab",
+            PageClass::PageTable => "page_table",
+            PageClass::Reserved => "reserved",
+            PageClass::Kernel => "kernel",
+            PageClass::Unknown => "unknown",
+            PageClass::Deferred => "deferred",
+            PageClass::Hole => "hole",
+            PageClass::Offline => "offline",
+            PageClass::Poisoned => "poisoned",
+        }
+    }
+
+    /// Whether compaction can move such a page out of the way.
+    pub const fn is_movable(self) -> bool {
+        matches!(self, PageClass::Anon | PageClass::AnonHuge | PageClass::File | PageClass::MovableOther)
+    }
+
+    /// Whether such a page keeps its pageblock from ever becoming a huge page.
+    pub const fn spoils(self) -> bool {
+        matches!(
+            self,
+            PageClass::Slab
+                | PageClass::PageTable
+                | PageClass::Reserved
+                | PageClass::Kernel
+                | PageClass::Hole
+                | PageClass::Offline
+                | PageClass::Poisoned
+        )
+    }
+}
+
+const _: () = {
+    let mut at = 0;
+    while at < PageClass::COUNT {
+        assert!(PageClass::ALL[at].index() == at);
+        at += 1;
+    }
+};

@@ -1,0 +1,87 @@
+//! Processes and the huge pages that back them.
+
+use crate::{Absence, Bytes, Counters};
+
+/// `/proc/PID/smaps_rollup`: a process's mappings in sum (4.14 and later). Amounts in kB as printed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SmapsRollup {
+    /// Field names with the printed kB.
+    pub fields_kib: Counters,
+    /// Label and text of the lines that are not amounts in kB.
+    pub other: Vec<(String, String)>,
+}
+
+impl SmapsRollup {
+    /// The amount called `name`.
+    pub fn bytes(&self, name: &str) -> Option<Bytes> {
+        self.fields_kib.get(name).map(Bytes::from_kib)
+    }
+}
+
+/// One mapping of `/proc/PID/smaps`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// First address.
+    pub start: u64,
+    /// Address after the last.
+    pub end: u64,
+    /// Permissions as printed: `rw-p`.
+    pub permissions: String,
+    /// Offset into the file.
+    pub offset: u64,
+    /// Inode; 0 for anonymous memory.
+    pub inode: u64,
+    /// The file or the kernel's name in brackets; empty for plain anonymous memory.
+    pub name: String,
+    /// The `…: n kB` fields.
+    pub fields_kib: Counters,
+    /// `THPeligible: 1` (5.0 and later).
+    pub thp_eligible: Option<bool>,
+    /// Two-letter flags of the `VmFlags` line; unknown ones are kept.
+    pub vm_flags: Vec<String>,
+    /// Label and text of the other lines that are not amounts in kB, such as `ProtectionKey`.
+    pub other: Vec<(String, String)>,
+}
+
+/// The largest processes and how much of their memory is backed by huge pages.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProcessCoverage {
+    /// The processes looked at, largest first.
+    pub processes: Vec<ProcessMemory>,
+    /// Processes that were there in all.
+    pub processes_total: u64,
+    /// Processes whose memory could not be read, with the first reason.
+    pub unreadable: Option<(u64, Absence)>,
+    /// Processes that were passed over because walking their page tables would, by their size, have
+    /// taken longer than one process may take.
+    pub over_budget: u64,
+    /// Whether the time budget ended the look before all wanted processes were read.
+    pub budget_spent: bool,
+}
+
+/// One process's memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcessMemory {
+    /// Process id.
+    pub pid: u32,
+    /// The kernel's name for it (`comm`); `None` in a tree saved without process names.
+    pub name: Option<String>,
+    /// Resident memory.
+    pub rss: Bytes,
+    /// Resident anonymous memory.
+    pub anonymous: Bytes,
+    /// Anonymous memory mapped by huge pages of PMD size. The shared huge zero page is not in it.
+    pub anon_huge: Bytes,
+    /// Shared memory mapped by huge pages.
+    pub shmem_huge: Bytes,
+    /// File mappings mapped by huge pages.
+    pub file_huge: Bytes,
+    /// hugetlb pages, private and shared.
+    pub hugetlb: Bytes,
+    /// `THP_enabled` of its status file: false if it switched transparent huge pages off by prctl.
+    pub thp_enabled: Option<bool>,
+    /// Memory in mappings that the kernel calls eligible; only from a deep look at smaps.
+    pub eligible: Option<Bytes>,
+    /// How long the read took, while the process's mmap lock was taken.
+    pub read_ns: u64,
+}

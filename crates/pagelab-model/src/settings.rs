@@ -1,0 +1,80 @@
+//! The kernel's memory settings as found: huge pages, compaction, swap.
+
+use crate::{Absence, Bytes, Choice, Counters, Reading};
+
+/// Transparent huge pages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ThpSettings {
+    /// `enabled`: the global mode for anonymous memory.
+    pub enabled: Reading<Choice>,
+    /// `defrag`: how hard a fault tries.
+    pub defrag: Reading<Choice>,
+    /// `shmem_enabled`: the mode for shared memory.
+    pub shmem_enabled: Reading<Choice>,
+    /// `hpage_pmd_size`.
+    pub pmd_size: Reading<Bytes>,
+    /// `use_zero_page`.
+    pub use_zero_page: Reading<u64>,
+    /// Modes by size (6.8 and later), ascending by size.
+    pub sizes: Vec<ThpSize>,
+    /// The plain numbers of `khugepaged/`.
+    pub khugepaged: Counters,
+}
+
+/// One size of multi-size huge pages (mTHP).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ThpSize {
+    /// The size.
+    pub size: Bytes,
+    /// `enabled`: always, inherit, madvise, never.
+    pub enabled: Reading<Choice>,
+    /// `shmem_enabled`, where the kernel has it for this size.
+    pub shmem_enabled: Reading<Choice>,
+    /// The counters of `stats/`, since boot.
+    pub stats: Counters,
+}
+
+/// One hugetlb pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HugetlbPool {
+    /// Size of its pages.
+    pub page_size: Bytes,
+    /// Pages in the pool.
+    pub total: u64,
+    /// Pages not in use.
+    pub free: u64,
+    /// Free pages that are promised.
+    pub reserved: u64,
+    /// Pages above the configured number.
+    pub surplus: u64,
+    /// How many surplus pages are allowed.
+    pub overcommit: u64,
+}
+
+/// One line of `/proc/swaps`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SwapArea {
+    /// File or device.
+    pub name: String,
+    /// `partition` or `file`.
+    pub kind: String,
+    /// Its size.
+    pub size: Bytes,
+    /// How much is in use.
+    pub used: Bytes,
+}
+
+/// All settings of one machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Transparent huge pages, or why the kernel has none.
+    pub thp: Reading<ThpSettings>,
+    /// hugetlb pools, ascending by page size.
+    pub hugetlb: Reading<Vec<HugetlbPool>>,
+    /// The plain numbers of `/proc/sys/vm`, by name; unknown ones are kept.
+    pub vm: Counters,
+    /// Those of `/proc/sys/vm` that could not be read, with the reason.
+    pub vm_absent: Vec<Absence>,
+    /// Swap areas; an empty list is a machine without swap.
+    pub swap: Reading<Vec<SwapArea>>,
+}
