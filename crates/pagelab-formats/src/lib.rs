@@ -1,0 +1,38 @@
+//! Kernel text and binary records to the model, and back.
+//!
+//! Every parser is a plain function from bytes to a value or a [`ParseError`] that names the line.
+//! Unknown fields, words and bits are kept; a malformed line is an error, never a guess; no input
+//! panics, hangs or takes more memory than a small multiple of its own length.
+
+pub mod allocinfo;
+pub mod buddyinfo;
+pub mod cgroup;
+pub mod choice;
+mod collect;
+pub mod cpu_list;
+pub mod cpuinfo;
+mod error;
+mod escape;
+pub mod free_text;
+pub mod fuzz;
+pub mod iomem;
+pub mod kernel_log;
+pub mod kpagecount;
+pub mod kpageflags;
+pub mod meminfo;
+pub mod mountinfo;
+pub mod pagemap;
+pub mod pagetypeinfo;
+pub mod pressure;
+pub mod scalar;
+pub mod show_mem;
+pub mod size;
+pub mod slabinfo;
+pub mod smaps;
+pub mod status;
+pub mod swaps;
+pub mod text;
+pub mod vmstat;
+pub mod zoneinfo;
+
+pub use error::ParseError;

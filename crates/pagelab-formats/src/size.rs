@@ -1,0 +1,79 @@
+//! Small sysfs and procfs texts that hold a size or a time: `48K`, `8000000` in hexadecimal, uptime.
+
+use pagelab_model::Bytes;
+
+use crate::ParseError;
+use crate::text::{number, one_line_error, show, words};
+
+/// A size with one of the suffixes K, M, G or none: `48K`.
+pub fn parse_suffixed(text: &[u8]) -> Result<Bytes, ParseError> {
+    let word = text.trim_ascii();
+    let (digits, shift) = match word.split_last() {
+        Some((b'K' | b'k', digits)) => (digits, 10),
+        Some((b'M' | b'm', digits)) => (digits, 20),
+        Some((b'G' | b'g', digits)) => (digits, 30),
+        _ => (word, 0),
+    };
+    number(digits).and_then(|n| n.checked_mul(1 << shift)).map(Bytes).ok_or_else(|| {
+        one_line_error("size", text, format!("`{}` is not a number with K, M or G behind it", show(word)))
+    })
+}
+
+/// A number of bytes in hexadecimal without a prefix, such as `block_size_bytes`.
+pub fn parse_hexadecimal(text: &[u8]) -> Result<Bytes, ParseError> {
+    let word = text.trim_ascii();
+    let digits = std::str::from_utf8(word).ok().filter(|digits| !digits.starts_with('+'));
+    digits.and_then(|digits| u64::from_str_radix(digits, 16).ok()).map(Bytes).ok_or_else(|| {
+        one_line_error("hexadecimal size", text, format!("`{}` is not hexadecimal", show(word)))
+    })
+}
+
+/// The first number of `/proc/uptime`, as nanoseconds since boot, sleep included.
+pub fn parse_uptime(text: &[u8]) -> Result<u64, ParseError> {
+    let word = words(text).next().unwrap_or_default();
+    let parts = || {
+        let dot = word.iter().position(|&b| b == b'.')?;
+        let (seconds, hundredths) = (number(&word[..dot])?, &word[dot + 1..]);
+        let hundredths = (hundredths.len() == 2).then(|| number(hundredths)).flatten()?;
+        seconds.checked_mul(1_000_000_000)?.checked_add(hundredths * 10_000_000)
+    };
+    parts().ok_or_else(|| {
+        one_line_error("uptime", text, format!("`{}` is not seconds with two decimals", show(word)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_times() {
+        assert_eq!(parse_suffixed(b"48K\n").unwrap(), Bytes(48 << 10));
+        assert_eq!(parse_suffixed(b"2M").unwrap(), Bytes(2 << 20));
+        assert_eq!(parse_suffixed(b"64").unwrap(), Bytes(64));
+        assert_eq!(parse_hexadecimal(b"8000000\n").unwrap(), Bytes(128 << 20));
+        assert_eq!(parse_uptime(b"350735.47 234388.90\n").unwrap(), 350_735_470_000_000);
+    }
+
+    #[test]
+    fn bad_texts_are_named() {
+        let check = |error: ParseError, message: &str| assert_eq!(error.in_file("f"), message);
+        check(
+            parse_suffixed(b"K\n").unwrap_err(),
+            "f:1: `K` is not a number with K, M or G behind it (read as size)",
+        );
+        check(
+            parse_suffixed(b"99999999999999999G").unwrap_err(),
+            "f:1: `99999999999999999G` is not a number with K, M or G behind it (read as size)",
+        );
+        check(
+            parse_hexadecimal(b"0x10").unwrap_err(),
+            "f:1: `0x10` is not hexadecimal (read as hexadecimal size)",
+        );
+        check(parse_uptime(b"").unwrap_err(), "f: nothing in it (read as uptime)");
+        check(
+            parse_uptime(b"1.5").unwrap_err(),
+            "f:1: `1.5` is not seconds with two decimals (read as uptime)",
+        );
+    }
+}

@@ -1,0 +1,267 @@
+//! `/proc/PID/smaps` and `smaps_rollup`: what each mapping of a process is and holds (fs/proc/task_mmu.c).
+//!
+//! ```text
+//! 564a0e427000-564a0e429000 r--p 00000000 fe:00 247026      /usr/bin/cat
+//! Rss:                   8 kB
+//! THPeligible:           0
+//! VmFlags: rd mr mw me
+//! ```
+//! File names stand as the kernel prints them: a newline in one is `\012`, a file that was removed ends in
+//! ` (deleted)`. They are a stranger's bytes, to be escaped before they are shown on a terminal.
+
+use pagelab_model::Counters;
+use pagelab_model::process::{Mapping, SmapsRollup};
+
+use crate::ParseError;
+use crate::collect::Collect;
+use crate::text::{RECORDS_MAX, amount, hex, labelled, lines, name, number, show, words};
+
+const SMAPS: &str = "smaps";
+const ROLLUP: &str = "smaps_rollup";
+
+/// More amounts or flags than this in one mapping are refused: the kernel prints some 25 amounts, and a
+/// mapping's flags are the bits of a word.
+const FIELDS_MAX: usize = 64;
+
+/// More flags and unknown labels than this in one text are refused.
+const STRINGS_MAX: usize = 4 * RECORDS_MAX;
+
+/// Reads a whole smaps text. An empty one is that of a process without memory: a kernel thread or a zombie.
+pub fn parse(text: &[u8]) -> Result<Vec<Mapping>, ParseError> {
+    let mut mappings: Vec<Mapping> = Vec::new();
+    let mut fields = Collect::new();
+    let mut strings = 0;
+    for (number, line) in lines(text) {
+        if !is_field(line) {
+            if mappings.len() == RECORDS_MAX {
+                return Err(ParseError::at_line(SMAPS, number, format!("more than {RECORDS_MAX} mappings")));
+            }
+            close(number, mappings.last_mut(), &mut fields)?;
+            mappings.push(head(number, line)?);
+        } else if let Some(mapping) = mappings.last_mut() {
+            strings += field(number, line, mapping, &mut fields)?;
+            if strings > STRINGS_MAX {
+                let problem = format!("more than {STRINGS_MAX} flags and unknown labels");
+                return Err(ParseError::at_line(SMAPS, number, problem));
+            }
+        } else {
+            let problem = format!("`{}` stands before the first mapping", show(line));
+            return Err(ParseError::at_line(SMAPS, number, problem));
+        }
+    }
+    close(lines(text).count() as u64 + 1, mappings.last_mut(), &mut fields)?;
+    Ok(mappings)
+}
+
+/// Reads a whole smaps_rollup text.
+pub fn parse_rollup(text: &[u8]) -> Result<SmapsRollup, ParseError> {
+    let mut fields = Collect::new();
+    let mut other = Vec::new();
+    for (number, line) in lines(text) {
+        if number == 1 && !is_field(line) && range(line).is_some() {
+            continue;
+        }
+        if fields.len() + other.len() == RECORDS_MAX {
+            return Err(ParseError::at_line(ROLLUP, number, format!("more than {RECORDS_MAX} fields")));
+        }
+        match read_field(ROLLUP, number, line)? {
+            Field::Kib(label, value) => fields.push(label, value),
+            Field::Other(label, text) => other.push((label.to_owned(), text)),
+        }
+    }
+    if fields.len() == 0 {
+        return Err(ParseError::whole(ROLLUP, "no amount in it"));
+    }
+    Ok(SmapsRollup { fields_kib: fields.finish(), other })
+}
+
+/// Whether the first word of a line ends in a colon: `Rss:`, unlike a range of addresses.
+fn is_field(line: &[u8]) -> bool {
+    words(line).next().is_some_and(|word| word.ends_with(b":"))
+}
+
+/// Gives the mapping before `line_number` its fields, and makes ready for the next one's.
+fn close(line_number: u64, last: Option<&mut Mapping>, fields: &mut Collect) -> Result<(), ParseError> {
+    let Some(last) = last else { return Ok(()) };
+    if fields.len() == 0 {
+        let problem =
+            format!("mapping {:x}-{:x} has no amounts: its lines are cut off", last.start, last.end);
+        return Err(ParseError::at_line(SMAPS, line_number - 1, problem));
+    }
+    last.fields_kib = std::mem::replace(fields, Collect::new()).finish();
+    *fields = Collect::like(&last.fields_kib);
+    Ok(())
+}
+
+fn head(line_number: u64, line: &[u8]) -> Result<Mapping, ParseError> {
+    let fail = || {
+        let problem = format!("`{}` is not `start-end rwxp offset device inode name`", show(line));
+        ParseError::at_line(SMAPS, line_number, problem)
+    };
+    let (start, end) = range(line).ok_or_else(fail)?;
+    let mut rest = line.trim_ascii_start();
+    let mut next = || {
+        let blank = rest.iter().position(u8::is_ascii_whitespace).unwrap_or(rest.len());
+        let (word, after) = rest.split_at(blank);
+        rest = after.trim_ascii_start();
+        word
+    };
+    let [_, permissions, offset, _, inode] = std::array::from_fn(|_| next());
+    Ok(Mapping {
+        start,
+        end,
+        permissions: name(SMAPS, line_number, permissions).map_err(|_| fail())?.to_owned(),
+        offset: hex(offset).ok_or_else(fail)?,
+        inode: number(inode).ok_or_else(fail)?,
+        name: String::from_utf8_lossy(rest).into_owned(),
+        fields_kib: Counters::default(),
+        thp_eligible: None,
+        vm_flags: Vec::new(),
+        other: Vec::new(),
+    })
+}
+
+/// The addresses at the start of a mapping's first line.
+fn range(line: &[u8]) -> Option<(u64, u64)> {
+    let word = words(line).next()?;
+    let dash = word.iter().position(|&b| b == b'-')?;
+    let (start, end) = (hex(&word[..dash])?, hex(&word[dash + 1..])?);
+    (start <= end).then_some((start, end))
+}
+
+/// Takes in one line, and returns how many strings it added.
+fn field(line_number: u64, line: &[u8], of: &mut Mapping, fields: &mut Collect) -> Result<usize, ParseError> {
+    let fail = |what: &str| ParseError::at_line(SMAPS, line_number, format!("more than {FIELDS_MAX} {what}"));
+    match read_field(SMAPS, line_number, line)? {
+        Field::Kib(..) if fields.len() == FIELDS_MAX => return Err(fail("amounts of one mapping")),
+        Field::Kib(label, value) => fields.push(label, value),
+        Field::Other("VmFlags", flags) => {
+            of.vm_flags = flags.split_whitespace().take(FIELDS_MAX + 1).map(str::to_owned).collect();
+            if of.vm_flags.len() > FIELDS_MAX {
+                return Err(fail("flags of one mapping"));
+            }
+            return Ok(of.vm_flags.len());
+        }
+        Field::Other("THPeligible", text) if text == "0" || text == "1" => {
+            of.thp_eligible = Some(text == "1")
+        }
+        Field::Other(label, text) => {
+            of.other.push((label.to_owned(), text));
+            return Ok(1);
+        }
+    }
+    Ok(0)
+}
+
+/// A `Label: …` line.
+enum Field<'a> {
+    /// An amount in kB.
+    Kib(&'a str, u64),
+    /// Anything else, as printed.
+    Other(&'a str, String),
+}
+
+fn read_field<'a>(format: &'static str, line_number: u64, line: &'a [u8]) -> Result<Field<'a>, ParseError> {
+    let fail = |problem: String| ParseError::at_line(format, line_number, problem);
+    let (label, rest) = labelled(line)
+        .filter(|_| is_field(line))
+        .ok_or_else(|| fail(format!("`{}` is not `Label: number kB`", show(line))))?;
+    let label = name(format, line_number, label)?;
+    let mut parts = words(rest);
+    match (parts.next(), parts.next(), parts.next()) {
+        (Some(value), Some(b"kB"), None) => {
+            let value = amount(value).ok_or_else(|| fail(format!("`{}` is not a number", show(value))))?;
+            Ok(Field::Kib(label, value))
+        }
+        _ => Ok(Field::Other(label, String::from_utf8_lossy(rest).into_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pagelab_model::Bytes;
+    use std::sync::Arc;
+
+    const HEAD: &str =
+        "564a0e427000-564a0e429000 r-xp 00002000 fe:00 247026                     /opt/a b\\012c (deleted)";
+    const FIELDS: &str = "Size:                  8 kB\nRss:                  -4 kB\n\
+                          THPeligible:           1\n\
+                          ProtectionKey:         3\nVmFlags: rd ex zz \n";
+    const ANON: &str = "ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0 ";
+
+    fn error(text: &str) -> String {
+        parse(text.as_bytes()).unwrap_err().in_file("f")
+    }
+
+    #[test]
+    fn mappings_keep_their_names_flags_and_unknown_lines() {
+        let mappings = parse(format!("{HEAD}\n{FIELDS}{ANON}\n{FIELDS}").as_bytes()).unwrap();
+        let [file, anon] = &mappings[..] else { panic!("{mappings:?}") };
+        assert_eq!((file.start, file.end, file.offset), (0x564a_0e42_7000, 0x564a_0e42_9000, 0x2000));
+        assert_eq!((file.permissions.as_str(), file.inode), ("r-xp", 247_026));
+        assert_eq!(file.name, "/opt/a b\\012c (deleted)");
+        assert_eq!((file.fields_kib.get("Size"), file.fields_kib.get("Rss")), (Some(8), Some(0)));
+        assert_eq!(file.thp_eligible, Some(true));
+        assert_eq!(file.vm_flags, ["rd", "ex", "zz"]);
+        assert_eq!(file.other, [("ProtectionKey".to_owned(), "3".to_owned())]);
+        assert_eq!((anon.end, anon.name.as_str()), (0xffff_ffff_ff60_1000, ""));
+        assert!(Arc::ptr_eq(anon.fields_kib.names(), file.fields_kib.names()));
+    }
+
+    #[test]
+    fn a_process_without_memory_has_no_mappings_and_no_rollup() {
+        assert_eq!(parse(b"").unwrap(), []);
+        let message = parse_rollup(b"").unwrap_err().in_file("f");
+        assert_eq!(message, "f: no amount in it (read as smaps_rollup)");
+    }
+
+    #[test]
+    fn a_mapping_of_endless_amounts_or_flags_is_refused() {
+        let amounts = format!("{HEAD}\n{}", "Rss: 0 kB\n".repeat(FIELDS_MAX + 1));
+        assert_eq!(error(&amounts), "f:66: more than 64 amounts of one mapping (read as smaps)");
+        let flags = format!("{HEAD}\nVmFlags: {}", "rd ".repeat(1 << 20));
+        assert_eq!(error(&flags), "f:2: more than 64 flags of one mapping (read as smaps)");
+    }
+
+    #[test]
+    fn a_rollup_is_one_sum() {
+        let text = "557d99862000-7ffe241ae000 ---p 00000000 00:00 0              [rollup]\n\
+                    Rss:                1764 kB\nAnonHugePages:      2048 kB\nTHPshare:  half of it\n";
+        let rollup = parse_rollup(text.as_bytes()).unwrap();
+        assert_eq!(rollup.bytes("AnonHugePages"), Some(Bytes(2 << 20)));
+        assert_eq!(rollup.other, [("THPshare".to_owned(), "half of it".to_owned())]);
+        assert_eq!(
+            parse_rollup(format!("{text}{text}").as_bytes()).unwrap_err().in_file("f"),
+            "f:5: `557d99862000-7ffe241ae000 ---p 00000000 00:00 0             …` is not `Label: number kB` \
+             (read as smaps_rollup)"
+        );
+    }
+
+    #[test]
+    fn bad_lines_are_named() {
+        let cut = "has no amounts: its lines are cut off (read as smaps)";
+        assert_eq!(error(HEAD), format!("f:1: mapping 564a0e427000-564a0e429000 {cut}"));
+        assert_eq!(
+            error(&format!("{HEAD}\n{ANON}\n{FIELDS}")),
+            format!("f:1: mapping 564a0e427000-564a0e429000 {cut}")
+        );
+        assert_eq!(error("Rss: 8 kB"), "f:1: `Rss: 8 kB` stands before the first mapping (read as smaps)");
+        assert_eq!(error(&format!("{HEAD}\nRss: x kB\n")), "f:2: `x` is not a number (read as smaps)");
+        for line in [
+            "garbage",
+            "",
+            "1000-2000",
+            "1000-2000 r--p",
+            "2000-1000 r--p 0 0:0 0",
+            "1000-2000 r--p 0x0 0:0 0",
+            "1000-2000 r--p 0 0:0 x",
+            "1000- r--p 0 0:0 0",
+            "10000000000000000-10000000000000001 r--p 0 0:0 0",
+        ] {
+            let expect = "is not `start-end rwxp offset device inode name` (read as smaps)";
+            let expect = format!("f:7: `{line}` {expect}");
+            assert_eq!(error(&format!("{HEAD}\n{FIELDS}{line}\n\n")), expect);
+        }
+    }
+}
