@@ -1,0 +1,14 @@
+//! What the numbers mean: fragmentation indices, supply of huge pages, findings.
+//!
+//! Pure: values in, values out. An undefined metric is `None`, not NaN or 0.
+
+pub mod balance;
+pub mod checkup;
+pub mod findings;
+pub mod frag;
+#[cfg(test)]
+mod healthy;
+pub mod history;
+mod rules;
+pub mod supply;
+pub mod usage;

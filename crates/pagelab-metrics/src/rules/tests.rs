@@ -1,0 +1,255 @@
+//! Each rule fires at its threshold and not just short of it; a healthy machine has no findings.
+
+use pagelab_model::machine::{Cgroup, CgroupVersion};
+use pagelab_model::probe::{HugeProbe, ProbeResults};
+use pagelab_model::settings::ThpSize;
+use pagelab_model::snapshot::{AllocFailure, ExtfragFiles};
+use pagelab_model::{
+    Absence, BlockCounts, Census, CensusZone, Counters, Coverage, Order, PageClass, Pfn, SamplePlan,
+};
+
+use super::*;
+use crate::healthy::{FREE_PAGES, buddyinfo, choice, healthy, process, vmstat};
+
+/// Puts a number where a rule looks.
+type Set = fn(&mut Snapshot, u64);
+
+/// What fires, where the number goes, the last number that is well, the first that is not.
+const CASES: &[(&str, Set, u64, u64)] = &[
+    ("free_memory_unusable", pieces, FREE_PAGES / 2 - 1024, FREE_PAGES / 2),
+    // 5 % of 16 GiB is free at least, else it is page cache's normal life.
+    ("free_memory_unusable", |s, n| s.buddyinfo = Ok(buddyinfo(&[&[n]])), 209_715, 209_716),
+    ("spoiled_blocks", |s, n| s.census = Ok(census(n, 1000, 1000)), 249, 250),
+    // A sample must be sure: 320 - 93 are, 370 - 96 are not fewer than 250.
+    ("spoiled_blocks", |s, n| s.census = Ok(census(n, 100, 1000)), 32, 37),
+    ("thp_refused", |s, n| faults(s, 950, n), 49, 50),
+    ("thp_refused", |s, n| faults(s, 0, n), 99, 100),
+    ("compaction_fails", |s, n| compactions(s, 100, n), 99, 100),
+    ("compaction_fails", |s, n| compactions(s, 0, n), 99, 100),
+    ("process_without_huge_pages", |s, n| runs(s, n, 0), 858_993_459, 858_993_460),
+    ("process_without_huge_pages", |s, n| runs(s, 1 << 30, n), 107_374_183, 107_374_182),
+    ("process_without_huge_pages", on_a_small_machine, (256 << 20) - 1, 256 << 20),
+    ("hugetlb_idle", |s, n| pool(s, n, 0), 81, 82),
+    ("hugetlb_idle", |s, n| pool(s, 100, n), 19, 18),
+    ("memory_pressure", pressed, 999, 1000),
+    ("swap_full", |s, n| field(s, "SwapFree", 1000 - n), 899, 900),
+    ("allocation_failures", failed, 0, 1),
+    ("oom_kills", |s, n| s.vmstat = Ok(vmstat(&[("oom_kill", n)])), 0, 1),
+    ("page_tables", |s, n| field(s, "PageTables", n), 335_544, 335_545),
+    ("slab_unreclaimable", |s, n| field(s, "Slab", n + (400 << 10)), 1_677_721, 1_677_722),
+    ("cgroup_tight", charged, 899, 900),
+    ("index_differs", kernel_says, 0, 1),
+    ("free_unexplained", |s, n| ahead(s, Some(0), n), 125, 126),
+    ("probe_refused", |s, n| s.probe = Some(probed(n)), 10, 9),
+];
+
+fn ids(snapshot: &Snapshot) -> Vec<&'static str> {
+    Checkup::of(snapshot).findings.iter().map(|finding| finding.kind.id()).collect()
+}
+
+#[test]
+fn each_rule_fires_at_its_threshold_and_not_before() {
+    for &(id, set, well, not_well) in CASES {
+        let of = |number| {
+            let mut snapshot = healthy();
+            set(&mut snapshot, number);
+            ids(&snapshot)
+        };
+        assert_eq!(of(well), [""; 0], "{id} at {well}");
+        assert_eq!(of(not_well), [id], "{id} at {not_well}");
+    }
+}
+
+#[test]
+fn a_healthy_machine_and_an_unread_one_have_no_findings() {
+    assert_eq!(ids(&healthy()), [""; 0]);
+    assert_eq!(ids(&Snapshot::unread("", healthy().machine.page_size)), [""; 0]);
+}
+
+#[test]
+fn what_fails_comes_before_what_costs_before_what_is_worth_knowing() {
+    let mut snapshot = healthy();
+    snapshot.probe = Some(probed(9));
+    runs(&mut snapshot, 4 << 30, 0);
+    pieces(&mut snapshot, FREE_PAGES);
+    field(&mut snapshot, "SwapFree", 0);
+    failed(&mut snapshot, 1);
+    let findings = Checkup::of(&snapshot).findings;
+    let ranked: Vec<_> = findings.iter().map(|finding| (finding.weight, finding.kind.id())).collect();
+    let expected = [
+        (Weight::Failure, "allocation_failures"),
+        (Weight::Failure, "swap_full"),
+        (Weight::Cost, "free_memory_unusable"),
+        (Weight::Cost, "probe_refused"),
+        (Weight::Notice, "process_without_huge_pages"),
+    ];
+    assert_eq!(ranked, expected);
+}
+
+#[test]
+fn memory_that_is_not_on_the_lists_yet_counts_as_whole() {
+    let mut snapshot = healthy();
+    // A quarter of the free memory in pieces, the rest not accepted yet.
+    snapshot.buddyinfo = Ok(buddyinfo(&[&[FREE_PAGES / 4]]));
+    assert_eq!(ids(&snapshot), ["free_memory_unusable"]);
+    field(&mut snapshot, "Unaccepted", 3 << 20);
+    assert_eq!(ids(&snapshot), [""; 0]);
+}
+
+#[test]
+fn the_reason_for_no_huge_pages_is_the_mode_that_decides() {
+    let check = |global: &str, of_size: Option<&str>, thp_enabled, expected: Option<NoHugePages>| {
+        let mut snapshot = healthy();
+        runs(&mut snapshot, 4 << 30, 0);
+        snapshot.processes.as_mut().unwrap().processes[0].thp_enabled = thp_enabled;
+        let thp = snapshot.settings.thp.as_mut().unwrap();
+        thp.enabled = if global.is_empty() { Err(Absence::unread()) } else { Ok(choice(global)) };
+        thp.sizes = of_size.iter().map(|&mode| size(mode)).collect();
+        let found = Checkup::of(&snapshot).findings;
+        let why = found.iter().find_map(|finding| match finding.kind {
+            FindingKind::ProcessWithoutHuge { why, .. } => Some(why),
+            _ => None,
+        });
+        assert_eq!(why, expected, "{global} {of_size:?} {thp_enabled:?}");
+    };
+    check("always", None, Some(true), Some(NoHugePages::NotGiven));
+    check("madvise", None, None, Some(NoHugePages::NeverAsks));
+    check("never", None, Some(true), Some(NoHugePages::ModeNever));
+    check("always", None, Some(false), Some(NoHugePages::SwitchedOff));
+    check("never", Some("always"), Some(true), Some(NoHugePages::NotGiven));
+    check("madvise", Some("inherit"), Some(true), Some(NoHugePages::NeverAsks));
+    check("", None, Some(true), None);
+}
+
+#[test]
+fn free_counts_of_a_saved_tree_accuse_nobody() {
+    let mut snapshot = healthy();
+    ahead(&mut snapshot, None, 100_000);
+    assert_eq!(ids(&snapshot), [""; 0]);
+}
+
+/// `n` free pages alone, the other free memory in blocks of order 10.
+fn pieces(snapshot: &mut Snapshot, n: u64) {
+    snapshot.buddyinfo = Ok(buddyinfo(&[&[n, 0, 0, 0, 0, 0, 0, 0, 0, 0, (FREE_PAGES - n) >> 10]]));
+}
+
+/// `units` of the blocks seen, `spoiled` of them by a slab page, of a zone of `total`.
+fn census(spoiled: u64, seen: u64, total: u64) -> Census {
+    let block = |at| {
+        let mut counts = BlockCounts::default();
+        counts.0[PageClass::Free.index()] = 511;
+        counts.0[if at < spoiled { PageClass::Slab } else { PageClass::Anon }.index()] = 1;
+        (at, counts)
+    };
+    let sample = SamplePlan { seed: 1, blocks: seen, blocks_total: total };
+    let zone = CensusZone {
+        key: buddyinfo(&[&[0]]).zones[0].key.clone(),
+        first: Pfn(0),
+        blocks_total: total,
+        blocks: (0..seen).map(block).collect(),
+        one_folio: Vec::new(),
+        free_blocks: None,
+        per_cpu: None,
+    };
+    let coverage = if seen < total { Coverage::Sample(sample) } else { Coverage::Whole };
+    Census { block_order: Order(9), zones: vec![zone], coverage, free_blocks: None, scan_ns: 0 }
+}
+
+fn faults(snapshot: &mut Snapshot, given: u64, refused: u64) {
+    snapshot.vmstat = Ok(vmstat(&[("thp_fault_alloc", given), ("thp_fault_fallback", refused)]));
+}
+
+fn compactions(snapshot: &mut Snapshot, success: u64, fail: u64) {
+    snapshot.vmstat = Ok(vmstat(&[("compact_success", success), ("compact_fail", fail)]));
+}
+
+fn runs(snapshot: &mut Snapshot, anonymous: u64, huge: u64) {
+    snapshot.processes.as_mut().unwrap().processes = vec![process(anonymous, huge)];
+}
+
+/// On 1 GiB, 5 % is less than what is worth a word.
+fn on_a_small_machine(snapshot: &mut Snapshot, anonymous: u64) {
+    field(snapshot, "MemTotal", 1 << 20);
+    field(snapshot, "Slab", 400 << 10);
+    field(snapshot, "PageTables", 0);
+    runs(snapshot, anonymous, 0);
+}
+
+fn pool(snapshot: &mut Snapshot, free: u64, reserved: u64) {
+    let pool = &mut snapshot.settings.hugetlb.as_mut().unwrap()[0];
+    (pool.free, pool.reserved) = (free, reserved);
+}
+
+fn pressed(snapshot: &mut Snapshot, centipercent: u64) {
+    snapshot.pressure.as_mut().unwrap().some.avg10_centipercent = centipercent as u32;
+}
+
+/// Sets one field of meminfo.
+fn field(snapshot: &mut Snapshot, name: &str, value: u64) {
+    let info = snapshot.meminfo.as_mut().unwrap();
+    let others = info.fields.iter().filter(|(other, _)| *other != name);
+    let fields: Counters = others.chain([(name, value)]).collect();
+    info.in_kib.resize(fields.len(), true);
+    info.fields = fields;
+}
+
+fn failed(snapshot: &mut Snapshot, reports: u64) {
+    let report =
+        AllocFailure { at_us: None, process: "java".to_owned(), order: Some(4), detail: String::new() };
+    snapshot.alloc_failures.as_mut().unwrap().reports = vec![report; reports as usize];
+}
+
+fn charged(snapshot: &mut Snapshot, used: u64) {
+    snapshot.machine.cgroup = Ok(Cgroup {
+        version: CgroupVersion::V2,
+        path: "/".to_owned(),
+        memory_limit: Some(Bytes(1000)),
+        memory_used: Some(Bytes(used)),
+        memory_room: None,
+    });
+}
+
+/// One zone of one order; the kernel's file has `thousandths` where ours is 0.
+fn kernel_says(snapshot: &mut Snapshot, thousandths: u64) {
+    snapshot.extfrag = Ok(ExtfragFiles {
+        unusable: format!("Node 0, zone     zone0 0.00{thousandths} \n"),
+        extfrag: "Node 0, zone     zone0 -1.000 \n".to_owned(),
+        buddyinfo: buddyinfo(&[&[8]]),
+        tries: 1,
+    });
+}
+
+/// The counter is this many pages ahead of the lists.
+fn ahead(snapshot: &mut Snapshot, euid: Option<u32>, pages: u64) {
+    snapshot.taken.euid = euid;
+    field(snapshot, "MemFree", (FREE_PAGES + pages) * 4);
+}
+
+/// `came` of ten huge pages, and `base_ps` with base pages where huge pages take 1000.
+fn probed(came: u64) -> ProbeResults {
+    ProbeResults {
+        budget: Bytes(1 << 30),
+        budget_bound: String::new(),
+        huge: Ok(HugeProbe {
+            page_size: Bytes(2 << 20),
+            asked: 10,
+            answered_yes: 10,
+            came,
+            read_back_by: String::new(),
+            latency_ns: Vec::new(),
+            first_refusal: None,
+        }),
+        access: Err(Absence::unread()),
+        notes: Vec::new(),
+    }
+}
+
+/// The PMD size with a mode of its own.
+fn size(mode: &str) -> ThpSize {
+    ThpSize {
+        size: Bytes(2 << 20),
+        enabled: Ok(choice(mode)),
+        shmem_enabled: Err(Absence::unread()),
+        stats: Counters::default(),
+    }
+}
