@@ -1,0 +1,47 @@
+//! Clocks in integer nanoseconds.
+
+use rustix::time::{ClockId, Timespec, clock_gettime};
+
+/// Nanoseconds of `CLOCK_MONOTONIC`: since boot, without the time asleep.
+pub fn monotonic_ns() -> u64 {
+    ns(clock_gettime(ClockId::Monotonic))
+}
+
+/// Nanoseconds of `CLOCK_BOOTTIME`: since boot, with the time asleep.
+pub fn boottime_ns() -> u64 {
+    ns(clock_gettime(ClockId::Boottime))
+}
+
+/// Nanoseconds of `CLOCK_REALTIME`: since 1970, UTC. It can be set, so nothing may be decided by it.
+pub fn realtime_ns() -> u64 {
+    ns(clock_gettime(ClockId::Realtime))
+}
+
+/// Nanoseconds of CPU time that this thread has used (`CLOCK_THREAD_CPUTIME_ID`). Time in which another
+/// task ran on the CPU is not in it; time that a hypervisor stole may be.
+pub fn thread_cpu_ns() -> u64 {
+    ns(clock_gettime(ClockId::ThreadCPUTime))
+}
+
+/// A machine whose wall clock stands before 1970 counts as at 1970; the other clocks are never negative.
+fn ns(time: Timespec) -> u64 {
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clocks_advance_with_work() {
+        let (wall, cpu) = (monotonic_ns(), thread_cpu_ns());
+        let mut x = 1u64;
+        while thread_cpu_ns() - cpu < 1_000_000 {
+            x = std::hint::black_box(x.wrapping_mul(3));
+        }
+        assert!(monotonic_ns() - wall >= 900_000, "a millisecond of CPU takes about as much wall time");
+        let monotonic = monotonic_ns();
+        assert!(boottime_ns() >= monotonic, "boot time has the time asleep on top");
+    }
+}

@@ -1,0 +1,14 @@
+//! Everything unsafe: safe faces over memory mappings, ioctls, perf events, CPUID and prctl.
+//!
+//! Each `unsafe` block carries SAFETY (why it is sound) and JUSTIFICATION (why safe code cannot do it).
+//!
+//! Nothing here opens a file by name; whoever needs one passes it in.
+
+pub mod affinity;
+pub mod clock;
+pub mod cpuid;
+pub mod map;
+pub mod pagemap_scan;
+pub mod perf;
+pub mod presence;
+pub mod thp_disable;

@@ -1,0 +1,104 @@
+//! The PAGEMAP_SCAN ioctl (Linux 6.7): which part of an address range is mapped by huge pages.
+
+use std::fs::File;
+use std::io;
+use std::mem::offset_of;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+
+use pagelab_model::Bytes;
+
+/// `struct page_region` of include/uapi/linux/fs.h.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct PageRegion {
+    start: u64,
+    end: u64,
+    categories: u64,
+}
+
+/// `struct pm_scan_arg` of include/uapi/linux/fs.h.
+#[repr(C)]
+#[derive(Default)]
+struct PmScanArg {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+const _: () = assert!(size_of::<PageRegion>() == 24 && size_of::<PmScanArg>() == 96);
+const _: () = assert!(offset_of!(PmScanArg, vec) == 40 && offset_of!(PmScanArg, return_mask) == 88);
+
+/// `PAGE_IS_HUGE`: mapped by a PMD, by transparent or hugetlb pages.
+const PAGE_IS_HUGE: u64 = 1 << 6;
+
+/// `_IOWR('f', 16, struct pm_scan_arg)` in the encoding of asm-generic/ioctl.h.
+const PAGEMAP_SCAN: u32 = (3 << 30) | ((size_of::<PmScanArg>() as u32) << 16) | ((b'f' as u32) << 8) | 16;
+const _: () = assert!(PAGEMAP_SCAN == 0xc060_6610);
+
+/// Asks for the regions of `start..end` that huge pages map. Gives how many there are in `regions`, and the
+/// address up to which the kernel looked: it stops early when there is no room left.
+fn scan(pagemap: &File, addresses: Range<u64>, regions: &mut [PageRegion]) -> io::Result<(usize, u64)> {
+    let mut arg = PmScanArg {
+        size: size_of::<PmScanArg>() as u64,
+        start: addresses.start,
+        end: addresses.end,
+        vec: regions.as_mut_ptr().expose_provenance() as u64,
+        vec_len: regions.len() as u64,
+        category_mask: PAGE_IS_HUGE,
+        return_mask: PAGE_IS_HUGE,
+        ..PmScanArg::default()
+    };
+    // SAFETY: the request reads `arg` and writes its `walk_end` and at most `vec_len` regions to `vec`; both
+    // outlive the call, and their layouts are asserted above. The descriptor is open as long as `pagemap`.
+    // JUSTIFICATION: no library has this request.
+    let found = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN as _, &raw mut arg) };
+    let found = usize::try_from(found).map_err(|_| io::Error::last_os_error())?;
+    Ok((found, arg.walk_end))
+}
+
+/// Bytes of `addresses` that huge pages map. `pagemap` is the open `pagemap` file of the process in question.
+/// A kernel before 6.7 answers `ENOTTY`.
+pub fn huge_bytes(pagemap: &File, addresses: Range<u64>) -> io::Result<Bytes> {
+    let mut regions = [PageRegion::default(); 64];
+    let (mut at, mut huge) = (addresses.start, 0u64);
+    while at < addresses.end {
+        let (found, walk_end) = scan(pagemap, at..addresses.end, &mut regions)?;
+        let found =
+            regions.get(..found).ok_or_else(|| io::Error::other("more regions than there is room for"))?;
+        huge += found.iter().map(|region| region.end.saturating_sub(region.start)).sum::<u64>();
+        if walk_end <= at {
+            return Err(io::Error::other("the scan made no progress"));
+        }
+        at = walk_end;
+    }
+    Ok(Bytes(huge))
+}
+
+/// Whether the kernel has the request: asked about an empty range, which scans nothing. `ENOTTY` is the no.
+pub fn is_known(pagemap: &File) -> io::Result<()> {
+    scan(pagemap, 0..0, &mut [PageRegion::default()]).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_question_ends_in_yes_or_in_the_error_that_means_no() {
+        let answer = is_known(&File::open("/proc/self/pagemap").unwrap());
+        let no = answer.err().map(|error| error.raw_os_error());
+        assert!(no.is_none() || no == Some(Some(libc::ENOTTY)), "{no:?}");
+        let other = File::open("/proc/self/status").unwrap();
+        assert_eq!(is_known(&other).unwrap_err().raw_os_error(), Some(libc::ENOTTY));
+    }
+}
