@@ -1,0 +1,122 @@
+//! The bar of the fast snapshot: its CPU time against reading the same files and discarding what was read.
+//!
+//! Prints one JSON line for each bar on stdout. Both sides read the same kept-open files with the same calls
+//! into buffers of the same size, in one thread, in blocks of the order ABBA; the time is the thread's CPU
+//! time.
+
+use std::fs::File;
+use std::hint::black_box;
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+
+use pagelab_host::fast::FastSnapshot;
+use pagelab_host::paths;
+use pagelab_host::root::Root;
+use rustix::time::{ClockId, clock_gettime};
+
+/// Blocks of the order ABBA; each gives one ratio. Odd, so that the median is one of them.
+const BLOCKS: usize = 41;
+/// Samples in each of the four parts of a block.
+const SAMPLES: usize = 250;
+
+fn main() {
+    let root = Root::live();
+    let files = || -> Result<Discard, pagelab_model::Absence> { Discard::open(&root) };
+    let (mut fast, mut discard) = match FastSnapshot::open(&root).and_then(|fast| Ok((fast, files()?))) {
+        Ok(both) => both,
+        Err(absence) => {
+            let why = format!("{}: {}", absence.source, absence.reason()).replace(['"', '\\'], "'");
+            let _ = writeln!(
+                io::stdout(),
+                r#"{{"bar":"fast_snapshot_cpu_ratio","value":null,"unit":"ratio","why":"{why}"}}"#
+            );
+            return;
+        }
+    };
+    let mut ratios = Vec::new();
+    for block in 0..=BLOCKS {
+        let (mut ours, mut theirs) = (0, 0);
+        for is_ours in [true, false, false, true] {
+            let start = thread_cpu_ns();
+            for _ in 0..SAMPLES {
+                if is_ours {
+                    black_box(&mut fast).sample().unwrap_or_else(|absence| panic!("{}", absence.reason()));
+                } else {
+                    black_box(&mut discard).read().unwrap_or_else(|error| panic!("{error}"));
+                }
+            }
+            let spent = thread_cpu_ns() - start;
+            *(if is_ours { &mut ours } else { &mut theirs }) += spent;
+        }
+        // The first block warms up caches and branch predictors.
+        if block > 0 {
+            ratios.push(ours as f64 / theirs as f64);
+        }
+    }
+    let mut sorted = ratios.clone();
+    sorted.sort_by(f64::total_cmp);
+    let samples: Vec<String> = ratios.iter().map(|ratio| format!("{ratio:.4}")).collect();
+    let _ = writeln!(
+        io::stdout(),
+        r#"{{"bar":"fast_snapshot_cpu_ratio","value":{:.4},"unit":"ratio","samples":[{}],"how":"{}"}}"#,
+        sorted[BLOCKS / 2],
+        samples.join(","),
+        format_args!(
+            "thread CPU time of FastSnapshot::sample over the same preads of the same kept-open files \
+             discarded; median of {BLOCKS} blocks ABBA of 4 x {SAMPLES} samples"
+        )
+    );
+}
+
+/// The files that [`FastSnapshot`] reads, with as many reads as it makes.
+struct Discard {
+    files: Vec<(File, usize)>,
+    buffer: Vec<u8>,
+}
+
+impl Discard {
+    fn open(root: &Root) -> Result<Discard, pagelab_model::Absence> {
+        let mut discard = Discard { files: Vec::new(), buffer: vec![0; 16 << 10] };
+        for (path, reads_the_end) in [
+            (paths::BUDDYINFO, true),
+            (paths::MEMINFO, false),
+            (paths::VMSTAT, false),
+            (paths::PRESSURE_MEMORY, false),
+        ] {
+            let file = match root.file(path) {
+                Err(_) if path == paths::PRESSURE_MEMORY => continue,
+                file => file?,
+            };
+            let reads = discard.reads_of(&file).map_err(|error| root.absence(path, &error))?;
+            discard.files.push((file, reads + usize::from(reads_the_end)));
+        }
+        Ok(discard)
+    }
+
+    /// Reads until the file's end, without the one that finds the end.
+    fn reads_of(&mut self, file: &File) -> io::Result<usize> {
+        let (mut reads, mut offset) = (0, 0);
+        loop {
+            match file.read_at(&mut self.buffer[offset..], offset as u64)? {
+                0 => return Ok(reads),
+                count => (reads, offset) = (reads + 1, offset + count),
+            }
+        }
+    }
+
+    fn read(&mut self) -> io::Result<()> {
+        for (file, reads) in &self.files {
+            let mut offset = 0;
+            for _ in 0..*reads {
+                offset += file.read_at(&mut self.buffer[offset..], offset as u64)?;
+            }
+        }
+        black_box(&self.buffer);
+        Ok(())
+    }
+}
+
+fn thread_cpu_ns() -> u64 {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}

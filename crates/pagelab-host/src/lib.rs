@@ -1,0 +1,21 @@
+//! The machine that pagelab runs on, or a saved tree of its files: readers, settings, guard, capture.
+//!
+//! Every reader takes a [`root::Root`]; a live host and a saved tree give the same records. The names
+//! of kernel files stand in [`paths`] and nowhere else.
+
+pub mod census;
+pub mod cgroup;
+pub mod collect;
+pub mod extfrag;
+#[cfg(test)]
+mod fake;
+pub mod fast;
+pub mod instruments;
+pub mod kernel_log;
+pub mod machine;
+pub mod manifest;
+pub mod paths;
+pub mod processes;
+pub mod reader;
+pub mod root;
+pub mod settings;

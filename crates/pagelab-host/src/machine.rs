@@ -1,0 +1,384 @@
+//! What the machine is: processor, caches, kernel, virtualisation, containers, limits.
+
+use pagelab_formats::mountinfo::Mount;
+use pagelab_formats::{cpu_list, cpuinfo, iomem, scalar, size, smaps};
+use pagelab_model::machine::{Cache, Cpu, DirectMap, Hypervisor, RamRange};
+use pagelab_model::{Absence, AbsentWhy, Bytes, Counters, Machine, Meminfo, NodeId, PageSize, Reading};
+
+use crate::reader::Reader;
+use crate::{cgroup, paths};
+
+/// What the caller knows better than the files do.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    /// The base page size and how it was learnt, from a manifest or an argument.
+    pub page_size: Option<(PageSize, String)>,
+    /// The hypervisor and where its name is from, such as CPUID.
+    pub hypervisor: Option<Hypervisor>,
+}
+
+/// Processes looked through for the page size of a saved tree.
+const PROCESSES_FOR_PAGE_SIZE: usize = 16;
+/// Caches of one processor looked at.
+const CACHES_MAX: usize = 32;
+
+/// Reads everything but the TLBs, which take more than files.
+pub fn read(
+    reader: &Reader<'_>,
+    known: &Known,
+    mounts: &Reading<Vec<Mount>>,
+    meminfo: &Reading<Meminfo>,
+    vmstat: &Reading<Counters>,
+) -> Machine {
+    let cpu = reader.parse(paths::CPUINFO, cpuinfo::parse);
+    let kernel_version = reader.line(paths::KERNEL_VERSION);
+    let kernel_release = reader.line(paths::OSRELEASE).or_else(|absence| {
+        let release = kernel_version.as_ref().ok().and_then(|line| line.split(' ').nth(2));
+        release.map(str::to_owned).ok_or(absence)
+    });
+    let (page_size, page_size_source) = page_size(reader, known);
+    Machine {
+        host_name: reader.line(paths::HOSTNAME).ok().filter(|name| !name.is_empty()),
+        kernel_release,
+        kernel_version,
+        kernel_cmdline: reader.line(paths::KERNEL_CMDLINE),
+        architecture: architecture(reader),
+        page_size,
+        page_size_source,
+        caches: caches(reader),
+        tlb: Err(Absence::new("CPUID", AbsentWhy::NotAsked, "")),
+        nodes: nodes(reader),
+        hypervisor: hypervisor(reader, known, &cpu),
+        direct_map: direct_map(reader, meminfo, vmstat),
+        cgroup: cgroup::read(reader, mounts),
+        container_signs: container_signs(reader, mounts),
+        memory_block: reader
+            .parse(&format!("{}/block_size_bytes", paths::MEMORY_BLOCKS), size::parse_hexadecimal),
+        ram: ram(reader),
+        cpu,
+    }
+}
+
+fn architecture(reader: &Reader<'_>) -> Reading<String> {
+    reader.line(paths::ARCH).or_else(|absence| match reader.root().is_live() {
+        true => Ok(rustix::system::uname().machine().to_string_lossy().into_owned()),
+        false => Err(absence),
+    })
+}
+
+/// The base page size of the running kernel.
+pub fn live_page_size() -> Option<PageSize> {
+    PageSize::new(rustix::param::page_size() as u64)
+}
+
+/// The base page size: asked of a live kernel; of a saved tree what the caller knows, else the smallest
+/// page of any saved mapping, else the usual one, said aloud by the source `assumed`.
+fn page_size(reader: &Reader<'_>, known: &Known) -> (PageSize, String) {
+    if let Some((page_size, source)) = &known.page_size {
+        return (*page_size, source.clone());
+    }
+    if reader.root().is_live() {
+        return live_page_size().map_or((PageSize::USUAL, "assumed"), |size| (size, "sysconf")).named();
+    }
+    let processes = reader.root().list(paths::PROC).unwrap_or_default();
+    let pids = processes.iter().filter_map(|name| name.parse::<u32>().ok()).take(PROCESSES_FOR_PAGE_SIZE);
+    let files =
+        std::iter::once(paths::SELF_SMAPS.to_owned()).chain(pids.map(|pid| paths::process(pid, "smaps")));
+    for file in files {
+        let Ok(mappings) = reader.parse(&file, smaps::parse) else { continue };
+        let pages = mappings.iter().filter_map(|mapping| mapping.fields_kib.get("KernelPageSize"));
+        if let Some(size) = pages.min().and_then(|kib| PageSize::new(Bytes::from_kib(kib).0)) {
+            return (size, "smaps KernelPageSize").named();
+        }
+    }
+    (PageSize::USUAL, "assumed").named()
+}
+
+/// A page size with the name of its source as an owned text.
+trait Named {
+    fn named(self) -> (PageSize, String);
+}
+
+impl Named for (PageSize, &str) {
+    fn named(self) -> (PageSize, String) {
+        (self.0, self.1.to_owned())
+    }
+}
+
+fn nodes(reader: &Reader<'_>) -> Reading<Vec<NodeId>> {
+    let nodes = reader.parse(paths::NODE_ONLINE, cpu_list::parse)?;
+    Ok(nodes.into_iter().map(NodeId).collect())
+}
+
+/// Data and unified caches of the first processor that is online.
+fn caches(reader: &Reader<'_>) -> Reading<Vec<Cache>> {
+    let online = reader.parse(paths::CPU_ONLINE, cpu_list::parse).unwrap_or_default();
+    let dir = format!("{}/cpu{}/cache", paths::CPUS, online.first().copied().unwrap_or(0));
+    let names = reader.root().list(&dir)?;
+    let mut caches: Vec<Cache> = names
+        .iter()
+        .filter(|name| name.starts_with("index"))
+        .take(CACHES_MAX)
+        .filter_map(|name| cache(reader, &format!("{dir}/{name}")))
+        .filter(|cache| cache.kind != "Instruction")
+        .collect();
+    caches.sort_by_key(|cache| cache.level);
+    if caches.is_empty() {
+        return Err(Absence::new(reader.root().show(&dir), AbsentWhy::NotThere, "it names no cache"));
+    }
+    Ok(caches)
+}
+
+/// One cache; one whose level or size is not told is passed over, as some VMs have them.
+fn cache(reader: &Reader<'_>, dir: &str) -> Option<Cache> {
+    let number = |file: &str| {
+        let value = reader.parse(&format!("{dir}/{file}"), scalar::parse_u64).ok()?;
+        u32::try_from(value).ok().filter(|&value| value > 0)
+    };
+    let line = |file: &str| reader.line(&format!("{dir}/{file}")).ok();
+    Some(Cache {
+        level: number("level")?,
+        kind: line("type")?,
+        size: reader.parse(&format!("{dir}/size"), size::parse_suffixed).ok().filter(|size| size.0 > 0)?,
+        ways: number("ways_of_associativity"),
+        line: number("coherency_line_size").map(|bytes| Bytes(u64::from(bytes))),
+        shared_cpus: line("shared_cpu_list").unwrap_or_default(),
+    })
+}
+
+/// Words in the maker's or product's name that only a virtual machine has.
+const VIRTUAL_PRODUCTS: [(&str, &str); 12] = [
+    ("QEMU", "QEMU"),
+    ("KVM", "KVM"),
+    ("VMware", "VMware"),
+    ("VirtualBox", "VirtualBox"),
+    ("innotek", "VirtualBox"),
+    ("Xen", "Xen"),
+    ("HVM domU", "Xen"),
+    ("Bochs", "Bochs"),
+    ("Parallels", "Parallels"),
+    ("Virtual Machine", "Hyper-V"),
+    ("OpenStack", "OpenStack"),
+    ("Apple Virtualization", "Apple Virtualization"),
+];
+
+/// Whether the machine is virtual. A name from CPUID comes from the caller; files are asked after it.
+fn hypervisor(reader: &Reader<'_>, known: &Known, cpu: &Reading<Cpu>) -> Reading<Hypervisor> {
+    if let Some(known) = &known.hypervisor {
+        return Ok(known.clone());
+    }
+    let present = |name: &str, source: &str| {
+        Ok(Hypervisor::Present { name: name.to_owned(), source: source.to_owned() })
+    };
+    if let Ok(name) = reader.line(paths::HYPERVISOR_TYPE) {
+        return present(&name, paths::HYPERVISOR_TYPE);
+    }
+    if let Ok(names) = reader.line(paths::DT_HYPERVISOR) {
+        // A device tree lists names from the most to the least specific, each with a zero byte behind it.
+        let name = names.split('\0').next().unwrap_or_default();
+        return present(name, paths::DT_HYPERVISOR);
+    }
+    let flagged = cpu.as_ref().is_ok_and(|cpu| cpu.flags.iter().any(|flag| flag == "hypervisor"));
+    for path in [paths::DMI_PRODUCT, paths::DMI_VENDOR] {
+        let Ok(text) = reader.line(path) else { continue };
+        if let Some((_, name)) = VIRTUAL_PRODUCTS.iter().find(|(word, _)| text.contains(word)) {
+            return present(name, path);
+        }
+        // Cloud providers sell the same product with and without a hypervisor.
+        if flagged && (text.contains("Amazon EC2") || text.contains("Google")) {
+            return present(&text, path);
+        }
+    }
+    match cpu {
+        _ if flagged => present("", "the flag `hypervisor` of cpuinfo"),
+        Ok(_) => Ok(Hypervisor::None),
+        Err(absence) => Err(absence.clone()),
+    }
+}
+
+/// x86 alone counts its direct map in these sizes (arch/x86/mm/pat/set_memory.c); splits since 5.13.
+fn direct_map(
+    reader: &Reader<'_>,
+    meminfo: &Reading<Meminfo>,
+    vmstat: &Reading<Counters>,
+) -> Reading<DirectMap> {
+    let meminfo = meminfo.as_ref().map_err(Clone::clone)?;
+    let Some(base) = meminfo.bytes("DirectMap4k") else {
+        let source = format!("{}, DirectMap4k", reader.root().show(paths::MEMINFO));
+        return Err(Absence::new(source, AbsentWhy::NotThere, "this architecture does not count it"));
+    };
+    let sum = |names: [&str; 2]| {
+        Bytes(names.iter().filter_map(|name| meminfo.bytes(name)).fold(0, |sum, b| sum.saturating_add(b.0)))
+    };
+    let splits = |name: &str| vmstat.as_ref().ok().and_then(|vmstat| vmstat.get(name));
+    Ok(DirectMap {
+        base,
+        pmd: sum(["DirectMap2M", "DirectMap4M"]),
+        pud: sum(["DirectMap1G", "DirectMap2G"]),
+        pmd_splits: splits("direct_map_level2_splits"),
+        pud_splits: splits("direct_map_level3_splits"),
+    })
+}
+
+fn ram(reader: &Reader<'_>) -> Reading<Vec<RamRange>> {
+    let iomem = reader.parse(paths::IOMEM, iomem::parse)?;
+    let source = reader.root().show(paths::IOMEM);
+    if iomem.is_hidden() {
+        let detail = "the kernel shows physical addresses to the privileged alone";
+        return Err(Absence::new(source, AbsentWhy::NotPermitted, detail).or("run as root"));
+    }
+    let ranges: Vec<RamRange> = iomem.system_ram().map(|(start, last)| RamRange { start, last }).collect();
+    match ranges.is_empty() {
+        true => Err(Absence::new(source, AbsentWhy::NotThere, "it names no `System RAM`")),
+        false => Ok(ranges),
+    }
+}
+
+/// Signs that this process is in a container. Each may have another cause; none is proof.
+fn container_signs(reader: &Reader<'_>, mounts: &Reading<Vec<Mount>>) -> Vec<String> {
+    let mut signs = Vec::new();
+    for marker in [paths::DOCKERENV, paths::CONTAINERENV] {
+        if reader.root().read(marker).is_ok() {
+            signs.push(format!("{marker} is there"));
+        }
+    }
+    if let Ok(name) = reader.line(paths::SYSTEMD_CONTAINER) {
+        signs.push(format!("{} says {name}", paths::SYSTEMD_CONTAINER));
+    }
+    if let Ok(groups) = reader.line(paths::SELF_CGROUP) {
+        let words = ["docker", "kubepods", "libpod", "lxc", "containerd", "crio"];
+        if let Some(word) = words.iter().find(|word| groups.contains(*word)) {
+            signs.push(format!("the control group's path names {word}"));
+        }
+    }
+    let root_mount = mounts.iter().flatten().rfind(|mount| mount.mount_point == "/");
+    if root_mount.is_some_and(|mount| mount.fs_type == "overlay") {
+        signs.push("the root file system is an overlay".to_owned());
+    }
+    // The first namespace maps all 2^32 − 1 ids to themselves.
+    if let Ok(map) = reader.line(paths::SELF_UID_MAP)
+        && map.split_whitespace().ne(["0", "0", "4294967295"])
+    {
+        signs.push("user ids are mapped by a user namespace".to_owned());
+    }
+    signs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::Tree;
+
+    fn of(files: &[(&str, &str)], known: &Known) -> Machine {
+        Tree::look(files, |reader, mounts| {
+            let meminfo = reader.parse(paths::MEMINFO, pagelab_formats::meminfo::parse);
+            let vmstat = reader.parse(paths::VMSTAT, pagelab_formats::vmstat::parse);
+            let machine = read(reader, known, mounts, &meminfo, &vmstat);
+            assert_eq!(reader.problems(), []);
+            machine
+        })
+    }
+
+    fn plain(files: &[(&str, &str)]) -> Machine {
+        of(files, &Known::default())
+    }
+
+    #[test]
+    fn a_whole_machine() {
+        let cache = "/sys/devices/system/cpu/cpu2/cache/index1";
+        let machine = plain(&[
+            ("/proc/cpuinfo", "processor\t: 0\nmodel name\t: X\nflags\t\t: pse\n"),
+            ("/proc/version", "Linux version 6.1.0-x (a@b) #1\n"),
+            ("/proc/meminfo", "MemTotal: 8 kB\nDirectMap4k: 4 kB\nDirectMap2M: 2048 kB\n"),
+            ("/proc/vmstat", "nr_free_pages 1\ndirect_map_level2_splits 3\n"),
+            ("/proc/iomem", "00001000-00001fff : System RAM\n"),
+            ("/sys/devices/system/node/online", "0,2-3\n"),
+            ("/sys/devices/system/memory/block_size_bytes", "8000000\n"),
+            ("/sys/devices/system/cpu/online", "2-3\n"),
+            (&format!("{cache}/level"), "1\n"),
+            (&format!("{cache}/type"), "Data\n"),
+            (&format!("{cache}/size"), "48K\n"),
+            (&format!("{cache}/shared_cpu_list"), "2\n"),
+            ("/sys/devices/system/cpu/cpu2/cache/index0/level", "1\n"),
+        ]);
+        assert_eq!(machine.kernel_release.unwrap(), "6.1.0-x");
+        assert_eq!(machine.nodes.unwrap(), [NodeId(0), NodeId(2), NodeId(3)]);
+        assert_eq!(machine.memory_block, Ok(Bytes(128 << 20)));
+        let map = machine.direct_map.unwrap();
+        assert_eq!((map.base, map.pmd, map.pud), (Bytes(4 << 10), Bytes(2 << 20), Bytes(0)));
+        assert_eq!((map.pmd_splits, map.pud_splits), (Some(3), None));
+        assert_eq!(machine.ram.unwrap(), [RamRange { start: 0x1000, last: 0x1fff }]);
+        let caches = machine.caches.unwrap();
+        assert_eq!(caches.len(), 1);
+        assert_eq!((caches[0].size, caches[0].ways), (Bytes(48 << 10), None));
+        assert_eq!(machine.hypervisor, Ok(Hypervisor::None));
+        assert_eq!(machine.tlb.unwrap_err().why, AbsentWhy::NotAsked);
+        assert_eq!(machine.container_signs, [""; 0]);
+    }
+
+    #[test]
+    fn the_page_size_is_known_or_read_or_assumed_aloud() {
+        let smaps = "00400000-00410000 r-xp 00000000 00:00 0 \nSize: 64 kB\nKernelPageSize: 64 kB\n";
+        let known = Known {
+            page_size: PageSize::new(16 << 10).map(|s| (s, "manifest".to_owned())),
+            ..Known::default()
+        };
+        let cases: [(Machine, u64, &str); 3] = [
+            (plain(&[]), 4 << 10, "assumed"),
+            (plain(&[("/proc/7/smaps", smaps)]), 64 << 10, "smaps KernelPageSize"),
+            (of(&[("/proc/7/smaps", smaps)], &known), 16 << 10, "manifest"),
+        ];
+        for (machine, bytes, source) in cases {
+            assert_eq!((machine.page_size.bytes(), machine.page_size_source.as_str()), (bytes, source));
+        }
+    }
+
+    #[test]
+    fn hypervisors_are_named_by_the_best_source() {
+        let cpu = ("/proc/cpuinfo", "processor\t: 0\nmodel name\t: X\nflags\t\t: hypervisor\n");
+        let bare = ("/proc/cpuinfo", "processor\t: 0\nmodel name\t: X\nflags\t\t: pse\n");
+        let vendor = |name: &'static str| ("/sys/class/dmi/id/sys_vendor", name);
+        let name = |files: &[(&str, &str)]| match plain(files).hypervisor {
+            Ok(Hypervisor::Present { name, .. }) => Some(name),
+            Ok(Hypervisor::None) => None,
+            Err(absence) => Some(absence.reason().to_owned()),
+        };
+        assert_eq!(name(&[cpu]).as_deref(), Some(""));
+        assert_eq!(name(&[cpu, vendor("QEMU\n")]).as_deref(), Some("QEMU"));
+        assert_eq!(name(&[cpu, vendor("Amazon EC2\n")]).as_deref(), Some("Amazon EC2"));
+        assert_eq!(name(&[bare, vendor("Amazon EC2\n")]), None);
+        assert_eq!(name(&[bare, ("/sys/hypervisor/type", "xen\n")]).as_deref(), Some("xen"));
+        let tree = ("/proc/device-tree/hypervisor/compatible", "linux,kvm\0simple\0");
+        assert_eq!(name(&[bare, tree]).as_deref(), Some("linux,kvm"));
+        assert_eq!(name(&[]).as_deref(), Some("not in the saved tree"));
+    }
+
+    #[test]
+    fn hidden_addresses_are_a_matter_of_permission() {
+        let absence = plain(&[("/proc/iomem", "00000000-00000000 : System RAM\n")]).ram.unwrap_err();
+        assert_eq!(absence.why, AbsentWhy::NotPermitted);
+        assert_eq!(absence.way_out.as_deref(), Some("run as root"));
+    }
+
+    #[test]
+    fn signs_of_a_container() {
+        let machine = plain(&[
+            ("/.dockerenv", ""),
+            ("/proc/self/cgroup", "0::/system.slice/docker-abc.scope\n"),
+            ("/proc/self/mountinfo", "1 0 0:1 / / rw - overlay overlay rw\n"),
+            ("/proc/self/uid_map", "0 100000 65536\n"),
+            ("/run/systemd/container", "podman\n"),
+        ]);
+        assert_eq!(
+            machine.container_signs,
+            [
+                "/.dockerenv is there",
+                "/run/systemd/container says podman",
+                "the control group's path names docker",
+                "the root file system is an overlay",
+                "user ids are mapped by a user namespace",
+            ]
+        );
+        assert_eq!(plain(&[("/proc/self/uid_map", " 0 0 4294967295\n")]).container_signs, [""; 0]);
+    }
+}

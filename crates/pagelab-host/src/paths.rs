@@ -1,0 +1,314 @@
+//! The one file in which the kernel's paths stand. They are resolved under a [`crate::root::Root`].
+
+/// Processors.
+pub const CPUINFO: &str = "/proc/cpuinfo";
+/// The kernel's command line.
+pub const KERNEL_CMDLINE: &str = "/proc/cmdline";
+/// The kernel's version line.
+pub const KERNEL_VERSION: &str = "/proc/version";
+/// The kernel's release.
+pub const OSRELEASE: &str = "/proc/sys/kernel/osrelease";
+/// The machine's name.
+pub const HOSTNAME: &str = "/proc/sys/kernel/hostname";
+/// The machine's architecture (6.1 and later).
+pub const ARCH: &str = "/proc/sys/kernel/arch";
+/// Seconds since boot.
+pub const UPTIME: &str = "/proc/uptime";
+/// CPU time and other counts of the whole machine.
+pub const STAT: &str = "/proc/stat";
+/// Physical address space.
+pub const IOMEM: &str = "/proc/iomem";
+/// Swap areas.
+pub const SWAPS: &str = "/proc/swaps";
+/// File system types that this kernel has.
+pub const FILESYSTEMS: &str = "/proc/filesystems";
+/// Free blocks and pageblocks by migratetype.
+pub const PAGETYPEINFO: &str = "/proc/pagetypeinfo";
+/// Slab caches.
+pub const SLABINFO: &str = "/proc/slabinfo";
+/// Allocation sites.
+pub const ALLOCINFO: &str = "/proc/allocinfo";
+/// Flags of each page frame.
+pub const KPAGEFLAGS: &str = "/proc/kpageflags";
+/// Processes.
+pub const PROC: &str = "/proc";
+/// Control groups of the reader.
+pub const SELF_CGROUP: &str = "/proc/self/cgroup";
+/// Mounts of the reader.
+pub const SELF_MOUNTINFO: &str = "/proc/self/mountinfo";
+/// Status of the reader.
+pub const SELF_STATUS: &str = "/proc/self/status";
+/// Mappings of the reader in sum.
+pub const SELF_SMAPS_ROLLUP: &str = "/proc/self/smaps_rollup";
+/// Mappings of the reader.
+pub const SELF_SMAPS: &str = "/proc/self/smaps";
+/// Page table of the reader.
+pub const SELF_PAGEMAP: &str = "/proc/self/pagemap";
+/// User ids of the reader's user namespace.
+pub const SELF_UID_MAP: &str = "/proc/self/uid_map";
+/// Settings of memory management.
+pub const SYSCTL_VM: &str = "/proc/sys/vm";
+/// Whether allocation profiling counts.
+pub const MEM_PROFILING: &str = "/proc/sys/vm/mem_profiling";
+/// Who may use perf events.
+pub const PERF_EVENT_PARANOID: &str = "/proc/sys/kernel/perf_event_paranoid";
+/// Whether the kernel's log is for the privileged alone.
+pub const DMESG_RESTRICT: &str = "/proc/sys/kernel/dmesg_restrict";
+/// There if the kernel has optimised kprobes.
+pub const KPROBES_SYSCTL: &str = "/proc/sys/debug/kprobes-optimization";
+/// There if perf can set kprobes.
+pub const KPROBES_PMU: &str = "/sys/bus/event_source/devices/kprobe/type";
+/// There if the processor has performance counters.
+pub const CPU_PMU: &str = "/sys/bus/event_source/devices/cpu/type";
+/// Transparent huge pages.
+pub const THP: &str = "/sys/kernel/mm/transparent_hugepage";
+/// hugetlb pools.
+pub const HUGETLB: &str = "/sys/kernel/mm/hugepages";
+/// Idle page tracking.
+pub const PAGE_IDLE_BITMAP: &str = "/sys/kernel/mm/page_idle/bitmap";
+/// DAMON's interface.
+pub const DAMON_ADMIN: &str = "/sys/kernel/mm/damon/admin";
+/// DAMON's workers.
+pub const DAMON_KDAMONDS: &str = "/sys/kernel/mm/damon/admin/kdamonds";
+/// Memory blocks.
+pub const MEMORY_BLOCKS: &str = "/sys/devices/system/memory";
+/// Processors that are online.
+pub const CPU_ONLINE: &str = "/sys/devices/system/cpu/online";
+/// Processors.
+pub const CPUS: &str = "/sys/devices/system/cpu";
+/// NUMA nodes.
+pub const NODES: &str = "/sys/devices/system/node";
+/// Nodes that are online.
+pub const NODE_ONLINE: &str = "/sys/devices/system/node/online";
+/// The hypervisor's name, where it says it this way (Xen).
+pub const HYPERVISOR_TYPE: &str = "/sys/hypervisor/type";
+/// Maker of the machine.
+pub const DMI_VENDOR: &str = "/sys/class/dmi/id/sys_vendor";
+/// Product name of the machine.
+pub const DMI_PRODUCT: &str = "/sys/class/dmi/id/product_name";
+/// The hypervisor in a device tree.
+pub const DT_HYPERVISOR: &str = "/proc/device-tree/hypervisor/compatible";
+/// Where debugfs is usually mounted.
+pub const DEBUGFS: &str = "/sys/kernel/debug";
+/// Where tracefs is usually mounted.
+pub const TRACEFS: &str = "/sys/kernel/tracing";
+/// The kernel's log as records.
+pub const KMSG: &str = "/dev/kmsg";
+/// The kernel's log as text, in a saved tree.
+pub const KMSG_TEXT: &str = "/proc/kmsg.txt";
+/// Hardware virtualisation.
+pub const KVM: &str = "/dev/kvm";
+/// Left in a container by Docker.
+pub const DOCKERENV: &str = "/.dockerenv";
+/// Left in a container by Podman.
+pub const CONTAINERENV: &str = "/run/.containerenv";
+/// systemd's name for the container that it runs in.
+pub const SYSTEMD_CONTAINER: &str = "/run/systemd/container";
+
+/// A file of one process: `statm`, `status`, `smaps_rollup` …
+pub fn process(pid: u32, file: &str) -> String {
+    format!("{PROC}/{pid}/{file}")
+}
+
+/// Free blocks by zone and order.
+pub const BUDDYINFO: &str = "/proc/buddyinfo";
+/// Memory in sum.
+pub const MEMINFO: &str = "/proc/meminfo";
+/// Event counters.
+pub const VMSTAT: &str = "/proc/vmstat";
+/// Zones, watermarks, per-CPU lists.
+pub const ZONEINFO: &str = "/proc/zoneinfo";
+/// Memory pressure.
+pub const PRESSURE_MEMORY: &str = "/proc/pressure/memory";
+/// Bytes in a transparent huge page of PMD size (4.11 and later).
+pub const THP_PMD_SIZE: &str = "/sys/kernel/mm/transparent_hugepage/hpage_pmd_size";
+/// How willingly the kernel kills this process when memory ends.
+pub const SELF_OOM_SCORE_ADJ: &str = "/proc/self/oom_score_adj";
+
+// What the guard changes, and what it needs to know who it is. A setting that is not reached through
+// one of these names is not written by pagelab at all.
+
+/// Where root's journals are.
+pub const JOURNAL_DIR: &str = "/run/pagelab";
+/// Identity of this boot; 2.6 and later.
+pub const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+/// The namespace that this process's number belongs to.
+pub const SELF_PID_NAMESPACE: &str = "/proc/self/ns/pid";
+/// Arguments of this process, each ended by a zero byte.
+pub const SELF_CMDLINE: &str = "/proc/self/cmdline";
+
+/// A process's stat line.
+pub fn process_stat(pid: u32) -> String {
+    format!("/proc/{pid}/stat")
+}
+
+/// What `pagelab capture` takes, and the names that a saved tree is told by.
+pub mod captured {
+    use super::PROC;
+    use Privacy::{Hardware, Local, Memory, Names};
+
+    /// Settings of the kernel; a plain folder of files has `osrelease` without the folders above it.
+    pub const SYSCTL_KERNEL: &str = "/proc/sys/kernel/";
+    /// Names at the top of a saved tree that stands for `/`.
+    pub const TREE_SIGNS: &[&str] = &["proc", "sys", "pagelab-capture.json"];
+    /// Names at the top of a plain folder of files from the process file system.
+    pub const FLAT_SIGNS: &[&str] = &["buddyinfo", "meminfo", "vmstat", "zoneinfo"];
+    /// Files of one record for each page, without text in them.
+    pub const BINARY: &[&str] = &["kpageflags", "kpagecount", "kpagecgroup"];
+    /// The kernel's own fragmentation indices (debugfs).
+    pub const EXTFRAG: [&str; 2] =
+        ["/sys/kernel/debug/extfrag/unusable_index", "/sys/kernel/debug/extfrag/extfrag_index"];
+
+    /// What a file says about more than memory.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Privacy {
+        /// Amounts of memory, nothing else.
+        Memory,
+        /// The hardware, without serial numbers.
+        Hardware,
+        /// Names that someone chose for this machine: kernel command line, mounts, control groups.
+        Local,
+        /// Names of processes, command lines, the host's name: only on request.
+        Names,
+    }
+
+    /// One row of the table: a path, or a pattern in which `*` stands for a part of a name and a last `**`
+    /// for everything below.
+    #[derive(Debug)]
+    pub struct Row {
+        /// The path or pattern.
+        pub pattern: &'static str,
+        /// Why it is taken.
+        pub why: &'static str,
+        /// What it says about more than memory.
+        pub privacy: Privacy,
+        /// What a reader cannot tell without it; empty where that is little, or where most machines lack it.
+        pub loss: &'static str,
+        /// Why it is often not there, where that is not the kernel's age or configuration.
+        pub otherwise: &'static str,
+    }
+
+    const fn row(pattern: &'static str, privacy: Privacy, why: &'static str) -> Row {
+        Row { pattern, why, privacy, loss: "", otherwise: "" }
+    }
+
+    impl Row {
+        const fn without(mut self, loss: &'static str) -> Row {
+            self.loss = loss;
+            self
+        }
+
+        const fn or(mut self, otherwise: &'static str) -> Row {
+            self.otherwise = otherwise;
+            self
+        }
+    }
+
+    /// What is read, in this order: what moves fastest comes first and close together. pagetypeinfo,
+    /// kpageflags, processes and the kernel log have rules of their own (crate::capture).
+    pub const TABLE: &[Row] = &[
+        row("/proc/buddyinfo", Memory, "free blocks by zone and order").without("no fragmentation indices"),
+        row("/sys/kernel/debug/extfrag/*", Memory, "the kernel's own indices").or("debugfs is not mounted"),
+        row("/proc/meminfo", Memory, "memory in sum").without("no use of memory"),
+        row("/proc/vmstat", Memory, "event counters").without("no history since boot"),
+        row("/proc/zoneinfo", Memory, "zones, watermarks, per-CPU lists").without("no watermarks"),
+        row("/proc/pressure/memory", Memory, "stalls for memory"),
+        row("/proc/pressure/cpu", Memory, "stalls for processors"),
+        row("/proc/pressure/io", Memory, "stalls for IO"),
+        row("/proc/pressure/irq", Memory, "time in interrupts"),
+        row("/proc/slabinfo", Memory, "slab caches").without("no names for what spoils pageblocks"),
+        row("/proc/allocinfo", Memory, "memory by allocation site of the kernel"),
+        row("/proc/swaps", Local, "swap areas"),
+        row("/proc/uptime", Memory, "age of the counters"),
+        row("/proc/cpuinfo", Hardware, "processor").without("no processor, no TLB"),
+        row("/proc/version", Local, "kernel and who built it"),
+        row("/proc/cmdline", Local, "boot parameters that change memory management"),
+        row("/proc/iomem", Hardware, "where memory lies"),
+        row("/proc/config.gz", Memory, "how the kernel was built"),
+        row("/proc/filesystems", Memory, "whether hugetlbfs and cgroup2 exist"),
+        row("/proc/sys/kernel/osrelease", Memory, "kernel release").without("no kernel release"),
+        row("/proc/sys/kernel/ostype", Memory, "Linux"),
+        row("/proc/sys/kernel/arch", Hardware, "architecture"),
+        row("/proc/sys/kernel/dmesg_restrict", Memory, "who may read the kernel's log"),
+        row("/proc/sys/kernel/perf_event_paranoid", Memory, "who may count events"),
+        row("/proc/sys/kernel/numa_balancing", Memory, "whether pages move between nodes"),
+        row("/proc/sys/vm/*", Memory, "settings of memory management").without("no settings"),
+        row("/proc/self/cgroup", Local, "which memory limits hold"),
+        row("/proc/self/mountinfo", Local, "where cgroups, debugfs and hugetlbfs are mounted"),
+        row("/proc/self/uid_map", Local, "whether this is a container"),
+        row("/.dockerenv", Local, "whether this is a container"),
+        row("/run/systemd/container", Local, "whether this is a container"),
+        row("/sys/kernel/mm/transparent_hugepage/**", Memory, "huge page modes").without("no THP modes"),
+        row("/sys/kernel/mm/hugepages/**", Memory, "hugetlb pools"),
+        row("/sys/kernel/mm/ksm/*", Memory, "merging of equal pages, which splits huge pages"),
+        row("/sys/kernel/mm/lru_gen/*", Memory, "multi-generational LRU"),
+        row("/sys/kernel/mm/numa/*", Memory, "demotion to slower nodes"),
+        row("/sys/kernel/mm/swap/*", Memory, "swap readahead"),
+        row("/sys/kernel/mm/mempolicy/**", Memory, "interleaving weights"),
+        row("/sys/kernel/mm/cma/**", Memory, "contiguous memory areas"),
+        row("/sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", Memory, "whether DAMON is there and runs"),
+        row("/sys/module/page_reporting/parameters/*", Memory, "free page reporting to a hypervisor"),
+        row("/sys/devices/system/node/*", Memory, "which nodes are online"),
+        row("/sys/devices/system/node/node*/meminfo", Memory, "memory of each node"),
+        row("/sys/devices/system/node/node*/vmstat", Memory, "counters of each node"),
+        row("/sys/devices/system/node/node*/numastat", Memory, "hits and misses of each node"),
+        row("/sys/devices/system/node/node*/distance", Hardware, "distances"),
+        row("/sys/devices/system/node/node*/cpulist", Hardware, "processors of each node"),
+        row("/sys/devices/system/node/node*/hugepages/**", Memory, "hugetlb pools of each node"),
+        row("/sys/devices/system/node/node*/memory_side_cache/**", Hardware, "caches in front of memory"),
+        row("/sys/devices/system/node/node*/access*/initiators/*", Hardware, "latency and bandwidth"),
+        row("/sys/devices/system/node/node*/memory*", Hardware, "memory blocks of each node (links)"),
+        row("/sys/devices/system/memory/*", Hardware, "size of a memory block"),
+        row("/sys/devices/system/memory/memory*/state", Hardware, "memory blocks that are online"),
+        row("/sys/devices/system/memory/memory*/valid_zones", Hardware, "zones of memory blocks"),
+        row("/sys/devices/system/memory/memory*/removable", Hardware, "memory blocks that can go"),
+        row("/sys/devices/system/memory/memory*/phys_index", Hardware, "addresses of memory blocks"),
+        row("/sys/devices/system/memory/memory*/node*", Hardware, "node of each memory block (links)"),
+        row("/sys/devices/virtual/memory_tiering/memory_tier*/nodelist", Hardware, "memory tiers"),
+        row("/sys/devices/system/cpu/online", Hardware, "processors"),
+        row("/sys/devices/system/cpu/possible", Hardware, "processors"),
+        row("/sys/devices/system/cpu/present", Hardware, "processors"),
+        row("/sys/devices/system/cpu/cpu0/cache/index*/*", Hardware, "caches"),
+        row("/proc/device-tree/hypervisor/compatible", Hardware, "which hypervisor"),
+        row("/sys/hypervisor/type", Hardware, "which hypervisor"),
+        row("/sys/class/dmi/id/sys_vendor", Hardware, "which hypervisor"),
+        row("/sys/class/dmi/id/product_name", Hardware, "which hypervisor"),
+        row("/sys/fs/cgroup/cgroup.controllers", Memory, "whether cgroup 2 has the memory controller"),
+        row("/proc/sys/kernel/hostname", Names, "the host's name"),
+    ];
+
+    /// Files that the patterns meet and that are not for reading: triggers, some of which act when read
+    /// (stat_refresh folds the counters of every processor, mm/vmstat.c since 4.8).
+    pub const TRIGGERS: &[&str] = &[
+        "/proc/sys/vm/compact_memory",
+        "/proc/sys/vm/drop_caches",
+        "/proc/sys/vm/stat_refresh",
+        "/sys/devices/system/memory/probe",
+        "/sys/devices/system/memory/hard_offline_page",
+        "/sys/devices/system/memory/soft_offline_page",
+    ];
+
+    /// Limits and use of one group: memory controller of version 2, then of version 1, then hugetlb.
+    pub const CGROUP_FILES: &[&str] = &[
+        "memory.max",
+        "memory.high",
+        "memory.low",
+        "memory.min",
+        "memory.current",
+        "memory.peak",
+        "memory.swap.max",
+        "memory.swap.current",
+        "memory.stat",
+        "memory.events",
+        "memory.pressure",
+        "memory.limit_in_bytes",
+        "memory.soft_limit_in_bytes",
+        "memory.usage_in_bytes",
+        "memory.memsw.limit_in_bytes",
+    ];
+
+    /// A file of a process.
+    pub fn of_process(pid: u32, file: &str) -> String {
+        format!("{PROC}/{pid}/{file}")
+    }
+}

@@ -1,0 +1,181 @@
+//! The census of saved trees: holes, deferred memory, nodes, and files that are cut off, endless or absent.
+
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use std::fs;
+use std::path::Path;
+
+use pagelab_host::census::{CensusOptions, census};
+use pagelab_host::reader::Reader;
+use pagelab_host::root::Root;
+use pagelab_model::{
+    Absence, AbsentWhy, Census, NodeId, Order, PageClass, PageFlags, PageSize, Pages, Pfn, ZoneInfo, ZoneKey,
+    Zoneinfo,
+};
+
+const BLOCK: u64 = 512;
+const FREE: PageFlags = PageFlags::BUDDY;
+const NONE: PageFlags = PageFlags(0);
+
+fn zone(node: u32, name: &str, start: u64, [spanned, present, managed]: [u64; 3]) -> ZoneInfo {
+    let mut zone = ZoneInfo::empty(ZoneKey { node: NodeId(node), zone: name.to_owned() });
+    zone.start = Some(Pfn(start));
+    [zone.spanned, zone.present, zone.managed] = [spanned, present, managed].map(|pages| Some(Pages(pages)));
+    zone
+}
+
+fn write(tree: &Path, path: &str, bytes: &[u8]) {
+    let path = tree.join(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, bytes).unwrap();
+}
+
+fn flags(tree: &Path, runs: &[(u64, PageFlags)]) {
+    let words = runs.iter().flat_map(|&(pages, flags)| std::iter::repeat_n(flags.0, pages as usize));
+    let bytes: Vec<u8> = words.flat_map(u64::to_ne_bytes).collect();
+    write(tree, "proc/kpageflags", &bytes);
+}
+
+fn take(tree: &Path, zones: &[ZoneInfo], block_order: u8) -> Result<Census, Absence> {
+    let root = Root::open(tree).unwrap();
+    let reader = Reader::new(&root);
+    let zoneinfo = Zoneinfo { nodes: Vec::new(), zones: zones.to_vec() };
+    let options = CensusOptions::new(PageSize::USUAL, Order(block_order), Order(9), 11);
+    let found = census(&root, &reader, &zoneinfo, &options);
+    let malformed = found.as_ref().is_err_and(|absence| absence.why == AbsentWhy::Malformed);
+    assert_eq!(!reader.into_problems().is_empty(), malformed, "{found:?}");
+    found
+}
+
+/// Blocks of one zone as index and the classes it holds.
+fn classes(census: &Census, zone: usize) -> Vec<(u64, Vec<PageClass>)> {
+    let held = |counts: &pagelab_model::BlockCounts| {
+        PageClass::ALL.into_iter().filter(|&class| counts.of(class) > 0).collect()
+    };
+    census.zones[zone].blocks.iter().map(|(index, counts)| (*index, held(counts))).collect()
+}
+
+#[test]
+fn memory_blocks_and_iomem_tell_holes_from_unknown_pages() {
+    use PageClass::{Free, Hole, Unknown};
+    let tree = tempfile::tempdir().unwrap();
+    flags(tree.path(), &[(8 * BLOCK, FREE), (4 * BLOCK, NONE), (4 * BLOCK, FREE)]);
+    let zones = [zone(0, "Normal", 0, [16 * BLOCK, 12 * BLOCK, 12 * BLOCK])];
+    let all = |from: u64, to: u64, class| (from..to).map(move |index| (index, vec![class]));
+    // Without a map: what is spanned and not present is the hole.
+    let found = take(tree.path(), &zones, 9).unwrap();
+    assert_eq!(classes(&found, 0), all(0, 8, Free).chain(all(12, 16, Free)).collect::<Vec<_>>());
+    assert_eq!(found.zones[0].blocks_total, 12);
+    // iomem: half of the pages without flags are memory.
+    let frame = |block: u64| (block * BLOCK) << 12;
+    let iomem = format!(
+        "{:08x}-{:08x} : System RAM\n{:08x}-{:08x} : System RAM\n",
+        0,
+        frame(10) - 1,
+        frame(12),
+        frame(16) - 1
+    );
+    write(tree.path(), "proc/iomem", iomem.as_bytes());
+    let found = take(tree.path(), &zones, 9).unwrap();
+    let expected = all(0, 8, Free).chain(all(8, 10, Unknown)).chain(all(12, 16, Free));
+    assert_eq!(classes(&found, 0), expected.collect::<Vec<_>>());
+    // Memory blocks of four pageblocks, one of them offline, one missing.
+    let sys = "sys/devices/system/memory";
+    write(tree.path(), &format!("{sys}/block_size_bytes"), format!("{:x}\n", frame(4)).as_bytes());
+    for (number, state) in [(0, "online\n"), (1, "offline\n"), (3, "going-offline\n")] {
+        write(tree.path(), &format!("{sys}/memory{number}/state"), state.as_bytes());
+    }
+    let found = take(tree.path(), &zones, 9).unwrap();
+    assert_eq!(classes(&found, 0), all(0, 4, Free).chain(all(12, 16, Free)).collect::<Vec<_>>());
+    assert_eq!(found.free_blocks.unwrap().counts()[10], 4);
+    // A zone that begins inside of a block: the rest of the block is not its own.
+    let zones = [zone(0, "DMA", 1, [BLOCK, BLOCK, BLOCK])];
+    let found = take(tree.path(), &zones, 9).unwrap();
+    assert_eq!(classes(&found, 0), [(0, vec![Free, Hole]), (1, vec![Free, Hole])]);
+}
+
+#[test]
+fn the_unmanaged_end_of_a_zone_without_flags_is_deferred() {
+    use PageClass::{Deferred, Free, Unknown};
+    let tree = tempfile::tempdir().unwrap();
+    // A kernel that does not count deferred memory as free.
+    counts(tree.path(), 0);
+    let check = |runs: &[(u64, PageFlags)], managed: u64, expected: &[PageClass]| {
+        flags(tree.path(), runs);
+        let pages = expected.len() as u64 * BLOCK;
+        let found = take(tree.path(), &[zone(0, "Normal", 0, [pages, pages, managed])], 9).unwrap();
+        let expected: Vec<_> = (0..).zip(expected.iter().map(|&class| vec![class])).collect();
+        assert_eq!(classes(&found, 0), expected);
+    };
+    check(&[(2 * BLOCK, FREE), (2 * BLOCK, NONE)], 2 * BLOCK, &[Free, Free, Deferred, Deferred]);
+    // More pages without flags than are unmanaged: the first of them are unknown.
+    check(&[(BLOCK, FREE), (3 * BLOCK, NONE)], 2 * BLOCK, &[Free, Unknown, Deferred, Deferred]);
+    // All is managed, so nothing is deferred.
+    check(&[(2 * BLOCK, FREE), (2 * BLOCK, NONE)], 4 * BLOCK, &[Free, Free, Unknown, Unknown]);
+    // What is not managed is reserved.
+    let runs = [(BLOCK, FREE), (BLOCK, PageFlags::RESERVED), (2 * BLOCK, NONE)];
+    check(&runs, 3 * BLOCK, &[Free, PageClass::Reserved, Unknown, Unknown]);
+    // The run ends at a page with flags.
+    check(&[(BLOCK, NONE), (BLOCK, FREE), (2 * BLOCK, NONE)], BLOCK, &[Unknown, Free, Deferred, Deferred]);
+    // A kernel that counts it says how much there is: the rest of the run was set aside at boot.
+    let (blocks, free) = (40, 30);
+    counts(tree.path(), free * BLOCK);
+    let run = |number: u64| if number < 1 + free { Deferred } else { PageClass::Reserved };
+    let expected: Vec<PageClass> = (0..blocks).map(|n| if n == 0 { Free } else { run(n) }).collect();
+    check(&[(BLOCK, FREE), ((blocks - 1) * BLOCK, NONE)], BLOCK, &expected);
+    // Without the two counts nothing can be said of it.
+    fs::remove_file(tree.path().join("proc/meminfo")).unwrap();
+    check(&[(2 * BLOCK, FREE), (2 * BLOCK, NONE)], 2 * BLOCK, &[Free, Free, Unknown, Unknown]);
+}
+
+/// buddyinfo with one free block of 512 pages, and MemFree with `off_lists` pages more.
+fn counts(tree: &Path, off_lists: u64) {
+    write(tree, "proc/buddyinfo", b"Node 0, zone   Normal 0 0 0 0 0 0 0 0 0 1 0\n");
+    write(tree, "proc/meminfo", format!("MemFree: {} kB\n", (512 + off_lists) * 4).as_bytes());
+}
+
+#[test]
+fn nodes_whose_spans_interleave_share_no_page() {
+    let tree = tempfile::tempdir().unwrap();
+    flags(tree.path(), &[(8 * BLOCK, FREE)]);
+    let zones = [
+        zone(1, "Normal", 2 * BLOCK, [2 * BLOCK; 3]),
+        zone(0, "Normal", 0, [8 * BLOCK, 6 * BLOCK, 6 * BLOCK]),
+        zone(0, "Device", 0, [8 * BLOCK; 3]),
+    ];
+    let found = take(tree.path(), &zones, 9).unwrap();
+    let indices = |zone: usize| found.zones[zone].blocks.iter().map(|block| block.0).collect::<Vec<_>>();
+    assert_eq!(found.zones.len(), 2);
+    assert_eq!((found.zones[0].key.node, indices(0)), (NodeId(0), vec![0, 1, 4, 5, 6, 7]));
+    assert_eq!((found.zones[1].key.node, indices(1)), (NodeId(1), vec![0, 1]));
+    assert_eq!(found.free_blocks.unwrap().free_pages(), u128::from(8 * BLOCK));
+}
+
+#[test]
+fn bad_absent_and_endless_files() {
+    let tree = tempfile::tempdir().unwrap();
+    let zones = [zone(0, "Normal", 0, [4 * BLOCK; 3])];
+    let error = take(tree.path(), &zones, 9).unwrap_err();
+    assert_eq!(error.why, AbsentWhy::NotSaved);
+    assert!(error.way_out.unwrap().contains("root"));
+    flags(tree.path(), &[(3 * BLOCK, FREE)]);
+    let cut = take(tree.path(), &zones, 9).unwrap_err();
+    assert_eq!(cut.detail, "cut off at byte 12288, before the end of the zones in zoneinfo");
+    write(tree.path(), "proc/kpageflags", &[0; 4099]);
+    let cut = take(tree.path(), &zones, 9).unwrap_err();
+    assert!(cut.detail.starts_with("cut off at byte 4099 (3 bytes of an entry of 8)"), "{}", cut.detail);
+    // A file of 1 TiB of zeros is read to the zones' end.
+    let file = fs::File::create(tree.path().join("proc/kpageflags")).unwrap();
+    file.set_len(1 << 40).unwrap();
+    assert_eq!(take(tree.path(), &zones, 9).unwrap().zones[0].blocks.len(), 4);
+    // Zones without end, or more blocks than any machine has.
+    let hostile = [zone(0, "Normal", 5, [u64::MAX; 3]), zone(1, "Normal", 0, [1 << 60; 3])];
+    assert_eq!(take(tree.path(), &hostile, 9).unwrap_err().why, AbsentWhy::Failed);
+    let many = [zone(0, "Normal", 0, [1 << 29; 3])];
+    assert_eq!(take(tree.path(), &many, 0).unwrap_err().why, AbsentWhy::Failed);
+    assert_eq!(take(tree.path(), &[], 9).unwrap_err().why, AbsentWhy::NotThere);
+    let unknown = [ZoneInfo::empty(ZoneKey { node: NodeId(0), zone: "Normal".to_owned() })];
+    assert_eq!(take(tree.path(), &unknown, 9).unwrap_err().why, AbsentWhy::NotThere);
+    let crowd = vec![zone(0, "Normal", 0, [BLOCK; 3]); 7000];
+    take(tree.path(), &crowd, 9).unwrap_err();
+}

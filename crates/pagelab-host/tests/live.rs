@@ -1,0 +1,48 @@
+//! The kernel's text files of the machine that runs the tests: what is there parses.
+
+use pagelab_formats as formats;
+use pagelab_host::fast::FastSnapshot;
+use pagelab_host::reader::Reader;
+use pagelab_host::root::Root;
+
+#[test]
+fn what_this_kernel_prints_is_understood() {
+    let root = Root::live();
+    let reader = Reader::new(&root);
+    let meminfo = reader.parse("/proc/meminfo", formats::meminfo::parse);
+    assert!(meminfo.is_ok_and(|info| info.bytes("MemTotal").is_some_and(|bytes| bytes.0 > 0)));
+    let vmstat = reader.parse("/proc/vmstat", formats::vmstat::parse);
+    assert!(vmstat.is_ok_and(|counters| counters.get("pgfault").is_some_and(|faults| faults > 0)));
+    let mappings = reader.parse("/proc/self/smaps", formats::smaps::parse);
+    let here = what_this_kernel_prints_is_understood as fn() as usize as u64;
+    if let Ok(mappings) = mappings {
+        let code = mappings.iter().find(|of| (of.start..of.end).contains(&here));
+        assert!(code.is_some_and(|of| of.permissions.contains('x') && of.inode != 0), "{code:?}");
+    }
+    // These may be absent or forbidden; a malformed one is a problem below.
+    let _ = reader.parse("/proc/self/smaps_rollup", formats::smaps::parse_rollup);
+    let _ = reader.parse("/proc/buddyinfo", formats::buddyinfo::parse);
+    let _ = reader.parse("/proc/zoneinfo", formats::zoneinfo::parse);
+    let _ = reader.parse("/proc/pagetypeinfo", formats::pagetypeinfo::parse);
+    let _ = reader.parse("/proc/slabinfo", formats::slabinfo::parse);
+    let _ = reader.parse("/proc/allocinfo", formats::allocinfo::parse);
+    let _ = reader.parse("/proc/pressure/memory", formats::pressure::parse);
+    let _ = reader.parse("/proc/sys/vm/nr_hugepages", formats::scalar::parse_u64);
+    for file in ["enabled", "defrag", "shmem_enabled"] {
+        let path = format!("/sys/kernel/mm/transparent_hugepage/{file}");
+        let _ = reader.parse(&path, formats::choice::parse);
+    }
+    assert_eq!(reader.into_problems(), []);
+}
+
+#[test]
+fn the_fast_snapshot_counts_on() {
+    let Ok(mut fast) = FastSnapshot::open(&Root::live()) else { return };
+    let faults = |fast: &FastSnapshot| fast.vmstat().get("pgfault").unwrap_or_default();
+    let before = faults(&fast);
+    // Touching fresh memory faults; the kernel folds its per-CPU counters when vmstat is read.
+    let touched = std::hint::black_box(vec![1u8; 64 << 20]);
+    assert!(fast.sample().is_ok());
+    assert!(faults(&fast) > before, "{before}");
+    drop(touched);
+}
