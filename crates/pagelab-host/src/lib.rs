@@ -10,6 +10,7 @@ pub mod extfrag;
 #[cfg(test)]
 mod fake;
 pub mod fast;
+pub mod guard;
 pub mod instruments;
 pub mod kernel_log;
 pub mod machine;

@@ -1,0 +1,224 @@
+//! The guard on this machine, with real kills. As root only; the machine is left as it was found.
+
+use std::fs;
+use std::process::{Child, Command};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use pagelab_host::guard::{self, Fate, Guard, JournalDir, Knob, Options, Site, Tree, Watched};
+use std::sync::Arc;
+
+use crate::machine::{ENABLED, MIN_FREE, POOL, Stop};
+use crate::victim::{DEBUGFS, Plan, Task, outcomes, thp_target};
+
+/// One machine, one test at a time.
+static MACHINE: Mutex<()> = Mutex::new(());
+
+/// This machine, if the test may change it; its settings are put back at the end, come what may.
+struct Host {
+    saved: Vec<(&'static str, String)>,
+    dir: tempfile::TempDir,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Host {
+    fn new() -> Option<Host> {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: not-root: settings of this machine are changed by root alone");
+            return None;
+        }
+        let alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut saved = Vec::new();
+        for path in [ENABLED, POOL, MIN_FREE] {
+            let Ok(text) = fs::read_to_string(path) else {
+                eprintln!("skipped: no-setting: this machine has no {path}");
+                return None;
+            };
+            if let Err(error) = fs::File::options().write(true).open(path) {
+                eprintln!("skipped: not-writable: {path}: {error}");
+                return None;
+            }
+            saved.push((path, selected(&text)));
+        }
+        Some(Host { saved, dir: tempfile::tempdir().unwrap(), _alone: alone })
+    }
+
+    fn journals(&self) -> std::path::PathBuf {
+        self.dir.path().join("journals")
+    }
+
+    fn site(&self) -> Site {
+        Site::new(Arc::new(Tree::live().unwrap()), JournalDir::at(&self.journals())).unwrap()
+    }
+
+    fn kill(&self, task: Task, stop: Stop) {
+        Plan { task, base: None, journals: &self.journals(), stop }.run_to_kill();
+    }
+
+    fn is_as_found(&self) -> bool {
+        self.saved.iter().all(|(path, value)| value_of(path) == *value)
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        // Cgroups and mounts of a failed test are known to its journals alone.
+        let _ = guard::restore(&self.site(), false);
+        for (path, value) in &self.saved {
+            if value_of(path) != *value {
+                fs::write(path, value).unwrap();
+            }
+        }
+    }
+}
+
+fn selected(text: &str) -> String {
+    let bracketed = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
+    bracketed.map_or(text.trim(), |(word, _)| word).to_owned()
+}
+
+fn value_of(path: &str) -> String {
+    selected(&fs::read_to_string(path).unwrap())
+}
+
+#[test]
+fn thp_enabled_after_kills() {
+    let Some(host) = Host::new() else { return };
+    let target = thp_target(std::path::Path::new("/"));
+    let cases = [
+        (Stop::Before(ENABLED, 1), false, Fate::AlreadyBack),
+        (Stop::After(ENABLED, 1), true, Fate::Restored),
+        (Stop::Before(ENABLED, 2), true, Fate::Restored),
+    ];
+    for (stop, is_changed, fate) in cases {
+        host.kill(Task::Thp, stop);
+        assert_eq!(value_of(ENABLED) == target, is_changed, "{stop:?}");
+        let report = guard::restore(&host.site(), false).unwrap();
+        assert_eq!(outcomes(&report)[0].fate, fate, "{stop:?}: {report:?}");
+        assert!(host.is_as_found(), "{stop:?}");
+        assert!(!host.journals().exists());
+    }
+}
+
+#[test]
+fn nr_hugepages_after_kills() {
+    let Some(host) = Host::new() else { return };
+    for (stop, fate) in [
+        (Stop::Before(POOL, 1), Fate::AlreadyBack),
+        (Stop::After(POOL, 1), Fate::Restored),
+        (Stop::Before(POOL, 2), Fate::Restored),
+    ] {
+        let before: u64 = value_of(POOL).parse().unwrap();
+        host.kill(Task::Pool, stop);
+        if fate == Fate::Restored {
+            assert_eq!(value_of(POOL), (before + 4).to_string(), "{stop:?}");
+        }
+        let report = guard::restore(&host.site(), false).unwrap();
+        assert_eq!(outcomes(&report)[0].fate, fate, "{stop:?}: {report:?}");
+        assert!(host.is_as_found(), "{stop:?}");
+    }
+    // The second interface is a real one.
+    let site = host.site();
+    let guard = Guard::begin(&site, Watched::left_to_restore(), Options::default()).unwrap();
+    let applied = guard.set(&Knob::at(POOL).unwrap(), "3").unwrap();
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap();
+    if meminfo.contains("Hugepagesize:       2048 kB") {
+        assert_eq!(applied.second_opinion.as_deref(), Some("HugePages_Total 3"), "{applied:?}");
+        assert!(applied.opinions_agree);
+    }
+    drop(guard);
+    assert!(host.is_as_found());
+}
+
+/// A small min_free_kbytes of an administrator: the real kernel moves it with each write of a THP mode.
+#[test]
+fn min_free_kbytes_moves_along_and_comes_back() {
+    let Some(host) = Host::new() else { return };
+    let target = thp_target(std::path::Path::new("/"));
+    fs::write(MIN_FREE, "9000").unwrap();
+    host.kill(Task::Thp, Stop::After(ENABLED, 1));
+    assert_eq!(value_of(ENABLED), target);
+    let report = guard::restore(&host.site(), false).unwrap();
+    assert_eq!(value_of(MIN_FREE), "9000", "{report:?}");
+    assert_eq!(outcomes(&report)[0].fate, Fate::Restored);
+    // Any mode that runs khugepaged has the kernel recompute it again.
+    fs::write(ENABLED, target).unwrap();
+    fs::write(ENABLED, &host.saved[0].1).unwrap();
+}
+
+/// A child in the cgroup outlives the victim; it is moved out, not killed.
+struct Sleeper(Child);
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_cgroup_after_kills() {
+    let Some(host) = Host::new() else { return };
+    let site = host.site();
+    let probe = Guard::begin(&site, Watched::left_to_restore(), Options::default()).unwrap();
+    let parent = match probe.cgroup_parent("memory") {
+        Ok(parent) => parent,
+        Err(error) => return eprintln!("skipped: no-memory-cgroup: {error}"),
+    };
+    drop(probe);
+    let ours = || -> Vec<std::path::PathBuf> {
+        let entries = fs::read_dir(&parent).unwrap().map(|entry| entry.unwrap().path());
+        entries
+            .filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("pagelab-test-"))
+            .collect()
+    };
+    assert!(ours().is_empty(), "left by an earlier test");
+    let own_before = fs::read_to_string("/proc/self/cgroup").unwrap();
+    for (stop, is_made) in
+        [(Stop::Before("/sys/fs/cgroup", 1), false), (Stop::After("/sys/fs/cgroup", 1), true)]
+    {
+        host.kill(Task::Cgroup, stop);
+        assert_eq!(ours().len(), usize::from(is_made), "{stop:?}");
+        let sleeper = Sleeper(Command::new("sleep").arg("60").spawn().unwrap());
+        if let Some(cgroup) = ours().first() {
+            fs::write(cgroup.join("cgroup.procs"), sleeper.0.id().to_string()).unwrap();
+        }
+        let report = guard::restore(&host.site(), false).unwrap();
+        let fate = if is_made { Fate::Restored } else { Fate::AlreadyBack };
+        assert_eq!(outcomes(&report)[0].fate, fate, "{report:?}");
+        assert!(ours().is_empty());
+        let cgroups = fs::read_to_string(format!("/proc/{}/cgroup", sleeper.0.id())).unwrap();
+        assert_eq!(cgroups, own_before, "the sleeper is where it was started");
+    }
+}
+
+#[test]
+fn debugfs_after_kills() {
+    let Some(host) = Host::new() else { return };
+    let is_mounted = || fs::read_to_string("/proc/self/mountinfo").unwrap().contains(&format!(" {DEBUGFS} "));
+    if is_mounted() {
+        return eprintln!("skipped: debugfs-mounted: somebody mounted it, so it is not ours to take away");
+    }
+    if let Err(error) = fs::read_dir(DEBUGFS) {
+        return eprintln!("skipped: no-debugfs: {error}");
+    }
+    for (stop, fate) in [
+        (Stop::Before(DEBUGFS, 1), Fate::AlreadyBack),
+        (Stop::After(DEBUGFS, 1), Fate::Restored),
+        (Stop::Before(DEBUGFS, 2), Fate::Restored),
+    ] {
+        host.kill(Task::Debugfs, stop);
+        assert_eq!(is_mounted(), fate == Fate::Restored, "{stop:?}");
+        if is_mounted() {
+            // Busy: it stays, and the next restore tries again.
+            let held =
+                fs::File::open(format!("{DEBUGFS}/sleep_time")).or_else(|_| fs::File::open(DEBUGFS)).unwrap();
+            let report = guard::restore(&host.site(), false).unwrap();
+            assert_eq!(outcomes(&report)[0].fate, Fate::Failed, "{report:?}");
+            assert!(is_mounted() && host.journals().exists());
+            drop(held);
+        }
+        let report = guard::restore(&host.site(), false).unwrap();
+        assert_eq!(outcomes(&report)[0].fate, fate, "{stop:?}: {report:?}");
+        assert!(!is_mounted() && !host.journals().exists());
+    }
+}

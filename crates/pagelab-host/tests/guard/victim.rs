@@ -1,0 +1,224 @@
+//! A second process of this test program, which changes settings and is then stopped, killed or signalled.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pagelab_host::guard::{self, Guard, JournalReport, Knob, Options, Report, Watched};
+use rustix::process::{Pid, Signal, WaitOptions};
+
+use crate::machine::{CGROUPS, ENABLED, Machine, POOL, Stop, site_at};
+
+/// What a victim does. Each is a name on its command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// Changes a setting, and then undoes it.
+    Thp,
+    /// The same with a pool of four pages more.
+    Pool,
+    /// The same with a cgroup, in which it puts itself.
+    Cgroup,
+    /// Mounts debugfs and unmounts it.
+    Debugfs,
+    /// Restores what another one left.
+    Restore,
+    /// Changes a setting, says that it is ready, and waits for a signal.
+    Wait,
+    /// Changes and undoes a setting again and again, alone each time.
+    Contend,
+}
+
+/// Its name, the machine it works on, and where it stops itself.
+#[derive(Clone, Debug)]
+pub struct Plan<'a> {
+    pub task: Task,
+    /// The base of a fake machine; `None` is this machine.
+    pub base: Option<&'a Path>,
+    pub journals: &'a Path,
+    pub stop: Stop,
+}
+
+const TASKS: [Task; 7] =
+    [Task::Thp, Task::Pool, Task::Cgroup, Task::Debugfs, Task::Restore, Task::Wait, Task::Contend];
+pub const DEBUGFS: &str = "/sys/kernel/debug";
+const PATHS: [&str; 5] = [ENABLED, POOL, "/sys/fs/cgroup/memory", "/sys/fs/cgroup", DEBUGFS];
+
+impl Plan<'_> {
+    /// A process that carries the plan out. It ends with its parent's pipe at the latest.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "victim::victim", "--nocapture", "--test-threads=1"]);
+        command.env("PAGELAB_VICTIM_TASK", format!("{:?}", self.task));
+        command.env("PAGELAB_VICTIM_JOURNALS", self.journals);
+        command.env("PAGELAB_VICTIM_BASE", self.base.unwrap_or(Path::new("")));
+        let (when, path, nth) = match self.stop {
+            Stop::Never => ("never", "", 0),
+            Stop::Before(path, nth) => ("before", path, nth),
+            Stop::After(path, nth) => ("after", path, nth),
+        };
+        command.env("PAGELAB_VICTIM_STOP", format!("{when} {nth} {path}"));
+        command.stdout(Stdio::null()).stdin(Stdio::null());
+        command
+    }
+
+    pub fn spawn(&self) -> Victim {
+        Victim { child: self.command().spawn().unwrap() }
+    }
+
+    /// Runs it until it stops itself.
+    pub fn run_to_stop(&self) -> Victim {
+        let victim = self.spawn();
+        let (_, status) =
+            rustix::process::waitpid(Some(victim.pid()), WaitOptions::UNTRACED).unwrap().unwrap();
+        assert!(status.stopped(), "the victim of {self:?} ended without stopping: {status:?}");
+        victim
+    }
+
+    /// Runs it until it stops itself, and kills it there. Returns its process number.
+    pub fn run_to_kill(&self) -> u32 {
+        let mut victim = self.run_to_stop();
+        let pid = victim.child.id();
+        victim.kill();
+        pid
+    }
+}
+
+/// A running victim. It never outlives its test.
+pub struct Victim {
+    pub child: Child,
+}
+
+impl Victim {
+    pub fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        rustix::process::kill_process(self.pid(), signal).unwrap();
+    }
+
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Waits for a condition, at most ten seconds.
+pub fn until(what: &str, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !condition() {
+        assert!(Instant::now() < deadline, "waited in vain for: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// All outcomes of a restore.
+pub fn outcomes(report: &Report) -> Vec<guard::Outcome> {
+    report.journals.iter().flat_map(|journal: &JournalReport| journal.outcomes.clone()).collect()
+}
+
+/// The victim itself. Run as a test, without a task, it does nothing.
+#[test]
+fn victim() {
+    let Ok(task) = std::env::var("PAGELAB_VICTIM_TASK") else { return };
+    let task = TASKS.into_iter().find(|t| format!("{t:?}") == task).unwrap();
+    let base = PathBuf::from(std::env::var_os("PAGELAB_VICTIM_BASE").unwrap());
+    let journals = PathBuf::from(std::env::var_os("PAGELAB_VICTIM_JOURNALS").unwrap());
+    let mut machine = match base.as_os_str().is_empty() {
+        true => Machine::live(),
+        false => Machine::fake(&base),
+    };
+    machine.stop = parse_stop(&std::env::var("PAGELAB_VICTIM_STOP").unwrap());
+    let site = site_at(machine, &journals);
+    if task == Task::Restore {
+        guard::restore(&site, false).unwrap();
+        return;
+    }
+    let watched = match task {
+        Task::Wait => Watched::signals(Box::new(|code, _| end(code))).unwrap(),
+        _ => Watched::left_to_restore(),
+    };
+    let options = Options { wait: Duration::from_secs(60), dry_run: false };
+    let begin = || Guard::begin(&site, watched, options).unwrap();
+    let enabled = Knob::thp_enabled();
+    let guard = begin();
+    match task {
+        Task::Thp => drop(guard.set(&enabled, thp_target(&base)).unwrap()),
+        Task::Pool => {
+            let pool = Knob::at(POOL).unwrap();
+            let now: u64 = fs::read_to_string(base.join(&POOL[1..]))
+                .or_else(|_| fs::read_to_string(POOL))
+                .unwrap()
+                .trim()
+                .parse()
+                .unwrap();
+            guard.set(&pool, &(now + 4).to_string()).unwrap();
+        }
+        Task::Cgroup => {
+            let parent = guard.cgroup_parent("memory").unwrap();
+            let cgroup = guard.create_cgroup(&parent, "test").unwrap();
+            let procs = format!("{}/cgroup.procs", cgroup.path);
+            if base.as_os_str().is_empty() {
+                fs::write(procs, std::process::id().to_string()).unwrap();
+            }
+        }
+        Task::Debugfs => assert!(guard.mount_debugfs().unwrap()),
+        Task::Wait => {
+            guard.set(&enabled, "never").unwrap();
+            fs::write(journals.with_extension("ready"), "").unwrap();
+            thread::sleep(Duration::from_secs(60));
+        }
+        Task::Contend => {
+            drop(guard);
+            (0..20).for_each(|_| contend(begin(), &base, &journals));
+            return;
+        }
+        Task::Restore => {}
+    }
+    drop(guard);
+    assert!(!journals.exists(), "this victim was to be alone");
+}
+
+/// Nobody else may be between its change and its undoing.
+fn contend(guard: Guard, base: &Path, journals: &Path) {
+    guard.set(&Knob::thp_enabled(), "never").unwrap();
+    let alone = journals.with_extension("alone");
+    fs::File::options().write(true).create_new(true).open(&alone).unwrap();
+    let enabled = fs::read_to_string(base.join(&ENABLED[1..])).unwrap();
+    assert!(enabled.contains("[never]"), "{enabled}");
+    fs::remove_file(alone).unwrap();
+    let outcomes = guard.finish();
+    assert_eq!(outcomes[0].original.as_deref(), Some("madvise"), "{outcomes:?}");
+}
+
+#[allow(clippy::exit, reason = "the victim is the binary here: it ends as one after a signal")]
+fn end(code: i32) {
+    std::process::exit(code)
+}
+
+/// A mode that is not the one in force.
+pub fn thp_target(base: &Path) -> &'static str {
+    let base = if base.as_os_str().is_empty() { Path::new("/") } else { base };
+    let now = fs::read_to_string(base.join(&ENABLED[1..])).unwrap();
+    if now.contains("[never]") { "madvise" } else { "never" }
+}
+
+fn parse_stop(text: &str) -> Stop {
+    let mut words = text.splitn(3, ' ');
+    let (when, nth) = (words.next().unwrap(), words.next().unwrap().parse().unwrap());
+    let wanted = words.next().unwrap();
+    let path = PATHS.into_iter().find(|path| *path == wanted).unwrap_or(CGROUPS);
+    match when {
+        "before" => Stop::Before(path, nth),
+        "after" => Stop::After(path, nth),
+        _ => Stop::Never,
+    }
+}
