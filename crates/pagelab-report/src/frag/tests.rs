@@ -1,0 +1,215 @@
+//! The texts for a small machine with every kind of zone: whole, broken up, one lone block, nothing free.
+
+use expect_test::{expect, expect_file};
+use pagelab_model::{Absence, AbsentWhy, NodeId};
+
+use super::*;
+use crate::json;
+use crate::style::Style;
+
+fn zone(node: u32, name: &str, counts: [u64; 4]) -> ZoneFree {
+    let areas = FreeAreas::new(counts.to_vec()).unwrap();
+    ZoneFree { key: ZoneKey { node: NodeId(node), zone: name.to_owned() }, areas }
+}
+
+fn report(order: u8, zones: Vec<ZoneFree>) -> FragReport {
+    FragReport {
+        source: Source { name: "here".to_owned(), kind: "buddyinfo", place: None },
+        page_size: PageSize::USUAL,
+        page_size_source: "sysconf".to_owned(),
+        order: Order(order),
+        order_source: "as asked".to_owned(),
+        buddyinfo: BuddyInfo { zones },
+        migratetypes: Err(Absence::new("here", AbsentWhy::NotThere, "none")),
+        unpopulated: Vec::new(),
+        notes: Vec::new(),
+    }
+}
+
+fn small(order: u8) -> FragReport {
+    report(
+        order,
+        vec![
+            zone(0, "DMA", [0, 0, 0, 2]),
+            zone(0, "Normal", [9, 4, 1, 0]),
+            zone(1, "Normal", [0, 0, 1, 0]),
+            zone(1, "Movable", [0; 4]),
+        ],
+    )
+}
+
+#[test]
+fn the_kernels_files_are_printed_byte_for_byte() {
+    // Trailing blanks are the kernel's; the bars keep editors from taking them away.
+    let barred = |which| kernel_file(&small(0).buddyinfo, which).replace('\n', "|\n");
+    expect![[r#"
+        Node 0, zone      DMA 0.000 0.000 0.000 0.000 |
+        Node 0, zone   Normal 0.000 0.428 0.809 1.000 |
+        Node 1, zone   Normal 0.000 0.000 0.000 1.000 |
+        Node 1, zone  Movable 1.000 1.000 1.000 1.000 |
+    "#]]
+    .assert_eq(&barred(KernelFile::Unusable));
+    expect![[r#"
+        Node 0, zone      DMA -1.000 -1.000 -1.000 -1.000 |
+        Node 0, zone   Normal -1.000 -1.000 -1.000  0.742 |
+        Node 1, zone   Normal -1.000 -1.000 -1.000  0.-500 |
+        Node 1, zone  Movable  0.000  0.000  0.000  0.000 |
+    "#]]
+    .assert_eq(&barred(KernelFile::Extfrag));
+}
+
+#[test]
+fn the_headline_names_the_zone_with_the_most_unusable_memory() {
+    let whole = || zone(0, "DMA", [0, 0, 0, 2]);
+    let check = |order, zones: Vec<ZoneFree>, expected: &str| {
+        assert_eq!(report(order, zones).headline(), expected);
+    };
+    check(3, vec![whole()], "all free memory is usable for 32 KiB blocks, F_u(3) 0.000");
+    check(3, vec![zone(0, "DMA", [0; 4])], "no memory is free in any zone");
+    check(
+        2,
+        vec![whole(), zone(0, "Normal", [9, 4, 1, 0])],
+        "81 % of the free memory in Normal is unusable for 16 KiB blocks, F_u(2) 0.809",
+    );
+    check(
+        3,
+        vec![zone(0, "Normal", [1, 0, 0, 0]), zone(1, "Normal", [0, 0, 1, 9])],
+        "5.3 % of the free memory in node 1 Normal is unusable for 32 KiB blocks, F_u(3) 0.052",
+    );
+}
+
+fn check_lines(text: &str) {
+    for line in text.lines() {
+        assert!(crate::grid::width(line) <= Style::PLAIN.width, "too wide: {line}");
+        assert_eq!(line.trim_end(), line, "blanks at the end");
+    }
+}
+
+#[test]
+fn the_table() {
+    let options = table::Options { paper: true, one_order: false };
+    let mut report = small(2);
+    report.notes.push("half of it is elsewhere".to_owned());
+    report.unpopulated.push(ZoneKey { node: NodeId(2), zone: "DMA".to_owned() });
+    report.migratetypes = Ok(vec![["U", "", "UME", "C"].map(str::to_owned).to_vec(); 4]);
+    report.source.place =
+        Some(Place { which: 2, of: 3, line: 40, trigger: Some(("java: order:4".to_owned(), 7)) });
+    report.source.kind = "show_mem";
+    let text = table::render(&report, options, &Style::PLAIN);
+    check_lines(&text);
+    expect![[r#"
+        81 % of the free memory in node 0 Normal is unusable for 16 KiB blocks,
+          F_u(2) 0.809
+          here, report 2 of 3 (line 40) · 4 KiB pages (sysconf) · order 2: as asked
+          line 7: java: order:4
+          note: half of it is elsewhere
+
+          node  zone       free  16 KiB now  F_u(2)  F_i(2)   paper  F_u by order 0…3
+             0  DMA      64 KiB           4   0.000  -1.000  -1.000  ▁▁▁▁
+             0  Normal   84 KiB           1   0.809  -1.000   0.625  ▁▄▇█
+             1  Normal   16 KiB           1   0.000  -1.000   0.000  ▁▁▁█
+             1  Movable     0 B           0   1.000   0.000       —  ████
+          without any memory: node 2 DMA
+
+          node 0, zone DMA
+          order   block  free blocks  usable pages    F_u     F_i   paper  types
+              0   4 KiB            0            16  0.000  -1.000  -7.000  U
+              1   8 KiB            0            16  0.000  -1.000  -3.000
+              2  16 KiB            0            16  0.000  -1.000  -1.000  UME
+              3  32 KiB            2            16  0.000  -1.000   0.000  C
+
+          node 0, zone Normal
+          order   block  free blocks  usable pages    F_u     F_i   paper  types
+              0   4 KiB            9            21  0.000  -1.000  -0.500  U
+              1   8 KiB            4            12  0.428  -1.000   0.250
+              2  16 KiB            1             4  0.809  -1.000   0.625  UME
+              3  32 KiB            0             0  1.000   0.742   0.812  C
+
+          node 1, zone Normal
+          order   block  free blocks  usable pages    F_u     F_i   paper  types
+              0   4 KiB            0             4  0.000  -1.000  -3.000  U
+              1   8 KiB            0             4  0.000  -1.000  -1.000
+              2  16 KiB            1             4  0.000  -1.000   0.000  UME
+              3  32 KiB            0             0  1.000  0.-500   0.500  C
+
+          node 1, zone Movable
+          order   block  free blocks  usable pages    F_u    F_i  paper  types
+              0   4 KiB            0             0  1.000  0.000      —  U
+              1   8 KiB            0             0  1.000  0.000      —
+              2  16 KiB            0             0  1.000  0.000      —  UME
+              3  32 KiB            0             0  1.000  0.000      —  C
+
+          F_u  share of the free memory in blocks too small for the order: 0 none, 1 all
+          F_i  −1 a block is free; else why none is: near 0 little memory, near 1 pieces
+               paper: 1 − (free / 2^j) / blocks; of no meaning where a block is free
+          types  U unmovable, E reclaimable, M movable, H highatomic, C CMA, I isolate
+    "#]]
+    .assert_eq(&text);
+
+    let ascii = Style { unicode: false, ..Style::PLAIN };
+    let text = table::render(&report, options, &ascii);
+    assert!(text.is_ascii() && !text.contains('?'), "{text}");
+    check_lines(&text);
+    let coloured = Style { colour: true, ..Style::PLAIN };
+    assert!(table::render(&report, options, &coloured).contains("\x1b[1m81 % of"));
+}
+
+#[test]
+fn one_order_alone() {
+    let options = table::Options { paper: false, one_order: true };
+    let text = table::render(&small(3), options, &Style::PLAIN);
+    check_lines(&text);
+    expect![[r#"
+        100 % of the free memory in node 0 Normal is unusable for 32 KiB blocks,
+          F_u(3) 1.000
+          here · 4 KiB pages (sysconf) · order 3: as asked
+
+          node  zone       free  32 KiB now  F_u(3)  F_i(3)
+             0  DMA      64 KiB           2   0.000  -1.000
+             0  Normal   84 KiB           0   1.000   0.742
+             1  Normal   16 KiB           0   1.000  0.-500
+             1  Movable     0 B           0   1.000   0.000
+
+          F_u  share of the free memory in blocks too small for the order: 0 none, 1 all
+          F_i  −1 a block is free; else why none is: near 0 little memory, near 1 pieces
+    "#]]
+    .assert_eq(&text);
+}
+
+#[test]
+fn the_working_out() {
+    let text = explain::render(&small(3), true, &Style::PLAIN);
+    check_lines(&text);
+    expect_file!["tests/explain.txt"].assert_eq(&text);
+    let ascii = explain::render(&small(3), true, &Style { unicode: false, ..Style::PLAIN });
+    assert!(ascii.is_ascii() && !ascii.contains('?'), "{ascii}");
+    check_lines(&ascii);
+}
+
+#[test]
+fn counts_that_no_machine_has_are_printed_all_the_same() {
+    let mut report = report(3, vec![zone(0, "Normal", [u64::MAX; 4])]);
+    report.buddyinfo.zones[0].areas = FreeAreas::new(vec![u64::MAX; 64]).unwrap();
+    let options = table::Options { paper: true, one_order: false };
+    assert!(table::render(&report, options, &Style::PLAIN).contains("Normal"));
+    assert!(explain::render(&report, true, &Style::PLAIN).contains("free   ="));
+    let text = json::to_text(&json::frag::document(&report)).unwrap();
+    // (2^64 − 1)², the sum over 64 orders.
+    assert!(text.contains("\"free_pages\": 340282366920938463426481119284349108225,"), "{text}");
+}
+
+#[test]
+fn json_says_why_a_value_is_absent() {
+    let text = json::to_text(&json::frag::document(&small(3))).unwrap();
+    let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let empty = &value["zones"][3];
+    for name in ["unusable_index", "fragmentation_index_paper", "migratetypes"] {
+        assert!(empty[name].is_null(), "{name}");
+        assert!(empty[format!("{name}_absent_reason")].is_string(), "{name}");
+    }
+    assert_eq!(empty["unusable_index_permille"][3], 1000);
+    let broken = &value["zones"][1];
+    assert_eq!(broken["unusable_index"][2].as_f64(), Some(17.0 / 21.0));
+    assert!(broken.get("unusable_index_absent_reason").is_none());
+    assert_eq!(value["zones"][2]["fragmentation_index_permille"][3], -500);
+}

@@ -1,0 +1,182 @@
+//! Laying text out at a given width: paragraphs that hang, facts in a row, aligned tables.
+//!
+//! Signs that the terminal cannot show are replaced before anything is measured, so lines keep to the width.
+
+use crate::grid::{Lean, UNBROKEN, align, width, wrap};
+use crate::style::Style;
+
+/// Lines of text under construction.
+#[derive(Clone, Debug)]
+pub struct Page {
+    style: Style,
+    lines: Vec<String>,
+}
+
+impl Page {
+    /// An empty page.
+    pub fn new(style: Style) -> Page {
+        Page { style, lines: Vec::new() }
+    }
+
+    /// How it may look.
+    pub fn style(&self) -> Style {
+        self.style
+    }
+
+    /// A blank line, unless there is one already or the page is empty.
+    pub fn gap(&mut self) {
+        if self.lines.last().is_some_and(|line| !line.is_empty()) {
+            self.lines.push(String::new());
+        }
+    }
+
+    /// A heading over what follows.
+    pub fn heading(&mut self, text: &str) {
+        self.gap();
+        self.lines.push(self.style.bold(&self.style.signs(text)));
+    }
+
+    /// A line that is already laid out.
+    pub fn line(&mut self, text: impl Into<String>) {
+        self.lines.push(self.style.signs(&text.into()));
+    }
+
+    /// A paragraph whose first line begins with `first` and whose other lines are indented as deep.
+    pub fn hanging(&mut self, first: &str, text: &str) {
+        self.painted(first, text, |_, line| line.to_owned());
+    }
+
+    /// The same, less prominent.
+    pub fn hanging_dim(&mut self, first: &str, text: &str) {
+        self.painted(first, text, |style, line| style.dim(line));
+    }
+
+    /// The same in bold.
+    pub fn hanging_bold(&mut self, first: &str, text: &str) {
+        self.painted(first, text, |style, line| style.bold(line));
+    }
+
+    fn painted(&mut self, first: &str, text: &str, paint: impl Fn(&Style, &str) -> String) {
+        let indent = width(first);
+        let text = self.style.signs(&text.split_whitespace().collect::<Vec<_>>().join(" "));
+        let text = text.replace(" %", &format!("{UNBROKEN}%"));
+        let wrapped = wrap(&text, self.style.width, indent, indent);
+        for (at, line) in wrapped.lines().enumerate() {
+            let lead = if at == 0 { first.to_owned() } else { " ".repeat(indent) };
+            self.lines.push(format!("{lead}{}", paint(&self.style, line.get(indent..).unwrap_or_default())));
+        }
+    }
+
+    /// Facts in a row with `between` them, wrapped between facts only.
+    pub fn facts(&mut self, first: &str, facts: &[String], between: &str) {
+        let (first, between) = (self.style.signs(first), self.style.signs(between));
+        let indent = width(&first);
+        let mut line = first;
+        let mut empty = true;
+        for fact in facts.iter().filter(|fact| !fact.is_empty()).map(|fact| self.style.signs(fact)) {
+            let columns = width(&line) + width(&between) + width(&fact);
+            if !empty && columns > self.style.width {
+                self.lines.push(line.trim_end().to_owned());
+                line = " ".repeat(indent);
+                empty = true;
+            }
+            if !empty {
+                line.push_str(&between);
+            }
+            line.push_str(&fact);
+            empty = false;
+        }
+        if !empty {
+            self.lines.push(line);
+        }
+    }
+
+    /// A table: cells are padded to the widest of their column.
+    pub fn table(&mut self, indent: usize, columns: &[Column], rows: &[Vec<String>]) {
+        let lines = self.table_lines(indent, columns, rows);
+        self.lines.extend(lines);
+    }
+
+    /// The same if it fits into the width; else nothing is added, and the answer is no.
+    pub fn table_if_it_fits(&mut self, indent: usize, columns: &[Column], rows: &[Vec<String>]) -> bool {
+        let lines = self.table_lines(indent, columns, rows);
+        let fits = lines.iter().all(|line| width(line) <= self.style.width);
+        if fits {
+            self.lines.extend(lines);
+        }
+        fits
+    }
+
+    fn table_lines(&self, indent: usize, columns: &[Column], rows: &[Vec<String>]) -> Vec<String> {
+        let titles: Vec<String> = columns.iter().map(|column| self.style.signs(column.title)).collect();
+        let plain = rows.iter().map(|row| row.iter().map(|cell| self.style.signs(cell)).collect());
+        let is_titled = titles.iter().any(|title| !title.is_empty());
+        let leans: Vec<Lean> = columns.iter().map(|column| column.lean).collect();
+        let all: Vec<Vec<String>> = is_titled.then_some(titles).into_iter().chain(plain).collect();
+        let mut lines = align(&all, &leans, indent);
+        if let Some(title) = lines.first_mut().filter(|_| is_titled) {
+            *title = self.style.dim(title);
+        }
+        lines
+    }
+
+    /// The whole text, each line ended by a newline.
+    pub fn finish(mut self) -> String {
+        while self.lines.last().is_some_and(String::is_empty) {
+            self.lines.pop();
+        }
+        let mut text = self.lines.join("\n").replace(UNBROKEN, " ");
+        text.push('\n');
+        text
+    }
+}
+
+/// A column of a table.
+#[derive(Clone, Copy, Debug)]
+pub struct Column<'a> {
+    title: &'a str,
+    lean: Lean,
+}
+
+impl<'a> Column<'a> {
+    /// A column of words.
+    pub const fn left(title: &'a str) -> Column<'a> {
+        Column { title, lean: Lean::Left }
+    }
+
+    /// A column of numbers.
+    pub const fn right(title: &'a str) -> Column<'a> {
+        Column { title, lean: Lean::Right }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NARROW: Style = Style { width: 20, ..Style::PLAIN };
+
+    #[test]
+    fn paragraphs_hang_and_never_pass_the_width() {
+        let mut page = Page::new(NARROW);
+        page.hanging("  1  ", "one two three four five six seven");
+        let text = page.finish();
+        assert_eq!(text, "  1  one two three\n     four five six\n     seven\n");
+        assert!(text.lines().all(|line| width(line) <= NARROW.width));
+    }
+
+    #[test]
+    fn facts_break_between_facts_only() {
+        let mut page = Page::new(NARROW);
+        page.facts("  ", &["page cache 3 GiB".into(), "slab 1 GiB".into(), String::new()], "   ");
+        assert_eq!(page.finish(), "  page cache 3 GiB\n  slab 1 GiB\n");
+    }
+
+    #[test]
+    fn tables_align_numbers_to_the_right() {
+        let mut page = Page::new(NARROW);
+        let rows = [vec!["DMA".into(), "1".into()], vec!["Normal".into(), "1 502".into()]];
+        page.table(1, &[Column::left("zone"), Column::right("free")], &rows);
+        assert_eq!(page.finish(), " zone     free\n DMA         1\n Normal  1 502\n");
+    }
+}
