@@ -1,0 +1,25 @@
+//! The command line, typed and untouched: nothing is opened, asked or decided here.
+
+use clap::{Parser, Subcommand};
+
+use crate::cmd;
+
+/// A laboratory and a control room for physical memory on Linux.
+#[derive(Debug, Parser)]
+#[command(version, after_help = after_help(), max_term_width = 80)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Fragmentation indices of this machine, of a saved buddyinfo, or of an allocation-failure report
+    Frag(cmd::frag::Args),
+}
+
+fn after_help() -> String {
+    format!("Exit codes:\n{}", crate::exit::Exit::table())
+}

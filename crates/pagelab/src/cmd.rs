@@ -1,0 +1,47 @@
+//! The commands: one module each, from typed arguments to an exit code.
+
+pub mod frag;
+
+use std::path::Path;
+
+use pagelab_host::root::Root;
+use pagelab_model::PageSize;
+
+use crate::cli::{Cli, Command};
+use crate::exit::{Exit, Failure, Outcome};
+
+/// Runs the command that was asked for.
+pub fn run(cli: Cli) -> Outcome {
+    match cli.command {
+        Command::Frag(args) => frag::run(&args),
+    }
+}
+
+/// The saved tree that `--root` names, or this machine.
+pub fn root(path: Option<&Path>) -> Result<Root, Failure> {
+    let Some(path) = path else { return Ok(Root::live()) };
+    // The error is a whole sentence with file, reason and way out.
+    Root::open(path).map_err(|error| Failure::new(Exit::BadInput, error.to_string()))
+}
+
+/// A page size such as `4K`, `64KiB`, `16384`.
+pub fn page_size(text: &str) -> Result<PageSize, Failure> {
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let unit = match text[digits.len()..].to_ascii_lowercase().as_str() {
+        "" | "b" => Some(1),
+        "k" | "kb" | "kib" => Some(1 << 10),
+        "m" | "mb" | "mib" => Some(1 << 20),
+        _ => None,
+    };
+    let bytes = digits.parse::<u64>().ok().zip(unit).and_then(|(number, unit)| number.checked_mul(unit));
+    bytes.and_then(PageSize::new).ok_or_else(|| {
+        let message =
+            format!("--page-size {text}: a power of two from 1K to 1G was wanted, such as 4K, 16K, 64K");
+        usage(&message)
+    })
+}
+
+/// A command line that was wrong.
+pub fn usage(message: &str) -> Failure {
+    Failure::new(Exit::Usage, message)
+}

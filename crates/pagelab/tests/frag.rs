@@ -1,0 +1,223 @@
+//! `pagelab frag` from the outside: the real binary in a fresh directory.
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test panics to fail, and says what it skips")]
+
+mod support;
+
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use expect_test::{ExpectFile, expect_file};
+use pagelab_model::seed::SplitMix64;
+use support::Lab;
+
+const BUDDY: &str = "\
+Node 0, zone      DMA      0      0      0      0      0      0      0      0      1      1      2 
+Node 0, zone   Normal    460    485    375     61      1      7      4      0      1      0      0 
+";
+
+const REPORTS: &str = "\
+[ 1.0] java: page allocation failure: order:2, mode:0x40d0, nodemask=(null)
+[ 1.1] Mem-Info:
+[ 1.2] Node 0 DMA: 2*64kB (U) 1*128kB (UE) 0*256kB = 256kB
+[ 1.2] Node 0 Normal: 17*64kB (UME) 0*128kB 3*256kB (M) = 1856kB
+[ 2.0] cc1 invoked oom-killer: gfp_mask=0x201da, order=0, oom_score_adj=0
+[ 2.1] Mem-Info:
+[ 2.2] Node 0 DMA: empty
+[ 2.2] Node 0 Normal: 18*64kB (UME) 0*128kB 0*256kB = 1152kB
+";
+
+fn lab() -> Lab {
+    let lab = Lab::new();
+    lab.write("buddy", BUDDY);
+    lab.write("bug.txt", REPORTS);
+    lab.write("cut.txt", REPORTS.replace(" 3*256kB (M) = 1856kB", "").replace("[ 2.", "# [ 2."));
+    lab.write("few", "Node 0, zone   Normal    460    485\n");
+    lab.write("tree/proc/buddyinfo", BUDDY);
+    lab.write("tree/proc/meminfo", "MemTotal: 24000 kB\nMemFree:           24084 kB\n");
+    lab.write("tree/sys/kernel/mm/transparent_hugepage/hpage_pmd_size", "2097152\n");
+    lab.write("lazy-tree/proc/buddyinfo", BUDDY);
+    lab.write("lazy-tree/proc/meminfo", "MemTotal: 248000 kB\nMemFree:         144000 kB\n");
+    // 56 000 pages of memory that the page allocator does not manage yet explain the difference.
+    lab.write(
+        "lazy-tree/proc/zoneinfo",
+        "Node 0, zone   Normal\n  pages free 6983\n        present  62000\n        managed  6000\n",
+    );
+    lab.write("bad-tree/proc/buddyinfo", "Node 0, zone DMA 1 2 x\n");
+    std::fs::create_dir_all(lab.path().join("empty-tree/proc/buddyinfo/is/a/directory")).unwrap();
+    std::fs::create_dir_all(lab.path().join("void")).unwrap();
+    lab.write("noise", [0u8, 159, 146, 150, 10].repeat(1000));
+    lab.write("nothing", "");
+    lab.write("packed.gz", b"\x1f\x8b\x08\x00\x00");
+    lab
+}
+
+/// Runs `pagelab frag` with each line of arguments, and holds the whole transcript against the file:
+/// standard output, standard error, exit code.
+fn check(cases: &[&str], expected: &ExpectFile) {
+    let lab = lab();
+    let mut transcript = String::new();
+    for args in cases {
+        let words: Vec<&str> = ["frag"].into_iter().chain(args.split_whitespace()).collect();
+        let ran = lab.run(&words);
+        // The kernel's own files are as wide as they are.
+        for line in ran.out.lines().filter(|_| !words.contains(&"--format")) {
+            assert!(line.chars().count() <= 80, "too wide: {line}");
+        }
+        // The bar keeps editors from taking the kernel's trailing blanks away.
+        let out = ran.out.replace(" \n", " |\n");
+        let code = ran.code.unwrap();
+        transcript.push_str(&format!("$ pagelab frag {args}\n{out}{}exit {code}\n\n", ran.err));
+    }
+    expected.assert_eq(&transcript);
+}
+
+#[test]
+fn outputs() {
+    let cases = [
+        "--from buddy --order 9",
+        "--from buddy --format unusable",
+        "--from buddy --format extfrag --page-size 64K",
+        "--from bug.txt",
+        "--from bug.txt --report 1 --paper",
+        "--from few --page-size 16K --order 1 --explain",
+        "--root lazy-tree --order 0 --page-size 4096",
+        "--root tree --order 8",
+        "--root tree --order 5 --page-size 64K",
+    ];
+    check(&cases, &expect_file!["snapshots/frag_outputs.txt"]);
+}
+
+#[test]
+fn usage_that_makes_no_sense_is_refused_with_a_way_out() {
+    let cases = [
+        "--paper --format unusable",
+        "--order 3 --format extfrag",
+        "--explain --json",
+        "--json --format table",
+        "--from buddy --root tree",
+        "--report 1",
+        "--from bug.txt --report 0",
+        "--from bug.txt --report 3",
+        "--from buddy --report 2",
+        "--from buddy --order 11",
+        "--from bug.txt --page-size 4K",
+        "--from buddy --page-size 3K",
+        "--from buddy --page-size 99999999999999999999G",
+    ];
+    check(&cases, &expect_file!["snapshots/frag_usage.txt"]);
+}
+
+#[test]
+fn bad_input_is_named() {
+    let cases = [
+        "--from cut.txt",
+        "--from noise",
+        "--from nothing",
+        "--from packed.gz",
+        "--from nowhere",
+        "--from void",
+        "--from /dev/zero",
+        "--from -",
+        "--root bad-tree",
+        "--root empty-tree",
+        "--root void",
+        "--root nowhere",
+    ];
+    check(&cases, &expect_file!["snapshots/frag_bad_input.txt"]);
+}
+
+#[test]
+fn the_same_text_is_read_from_standard_input() {
+    let lab = lab();
+    for from in ["-", "/dev/stdin"] {
+        let ran = lab.run_with(&["frag", "--from", from, "--format", "unusable"], BUDDY.as_bytes());
+        assert_eq!(ran.out, lab.run(&["frag", "--from", "buddy", "--format", "unusable"]).out);
+        assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));
+    }
+}
+
+#[test]
+fn a_fifo_without_a_writer_is_refused_at_once() {
+    let lab = Lab::new();
+    let made = Command::new("mkfifo").arg(lab.path().join("fifo")).status();
+    if !made.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: mkfifo-absent: no program makes a FIFO here");
+        return;
+    }
+    let begin = Instant::now();
+    let ran = lab.run(&["frag", "--from", "fifo"]);
+    assert!(begin.elapsed() < Duration::from_secs(20));
+    assert_eq!(ran.code, Some(3));
+    let message = "pagelab: fifo: is a FIFO, a file was wanted: pipe the text to `--from -` instead\n";
+    assert_eq!(ran.err, message);
+}
+
+#[test]
+fn texts_over_64_mib_are_refused() {
+    let lab = Lab::new();
+    let file = std::fs::File::create(lab.path().join("large")).unwrap();
+    file.set_len((64 << 20) + 1).unwrap();
+    let ran = lab.run(&["frag", "--from", "large"]);
+    assert_eq!(ran.code, Some(3));
+    assert!(ran.err.starts_with("pagelab: large: larger than 64 MiB"), "{}", ran.err);
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_failure() {
+    let lab = lab();
+    // More zones than a pipe holds text for, so that writing must meet the closed end.
+    let many: String = (0..3000).map(|node| format!("Node {node}, zone Normal 1 2 3 4 5\n")).collect();
+    lab.write("many", many);
+    for format in ["table", "unusable", "json"] {
+        let mut child = lab.command(&["frag", "--from", "many", "--format", format]).spawn().unwrap();
+        let mut first = [0; 10];
+        child.stdout.take().unwrap().read_exact(&mut first).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(!String::from_utf8_lossy(&output.stderr).contains("cannot write"));
+    }
+}
+
+#[test]
+fn a_full_disk_is_said() {
+    let lab = lab();
+    let Ok(full) = std::fs::File::options().write(true).open("/dev/full") else {
+        eprintln!("skipped: dev-full-absent: /dev/full cannot be opened");
+        return;
+    };
+    let output = lab.command(&["frag", "--from", "buddy"]).stdout(Stdio::from(full)).output().unwrap();
+    assert_eq!(output.status.code(), Some(5));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("cannot write the output"));
+}
+
+#[test]
+fn this_machine_is_read_in_every_format() {
+    let lab = Lab::new();
+    for format in ["table", "unusable", "extfrag", "json"] {
+        let ran = lab.run(&["frag", "--format", format]);
+        assert_eq!(ran.code, Some(0), "{}", ran.err);
+        assert!(!ran.out.is_empty());
+    }
+}
+
+#[test]
+fn damaged_texts_end_in_an_exit_code_of_the_table() {
+    let lab = Lab::new();
+    let mut draws = SplitMix64::new(1);
+    let mut random = |below: usize| draws.below(below as u64) as usize;
+    for round in 0..120 {
+        let mut text = if round % 2 == 0 { BUDDY } else { REPORTS }.as_bytes().to_vec();
+        for _ in 0..=random(4) {
+            let at = random(text.len());
+            match random(3) {
+                0 => text[at] = random(256) as u8,
+                1 => text.truncate(at.max(1)),
+                _ => text.insert(at, b"9*k=(:\n "[random(8)]),
+            }
+        }
+        let view = ["--json", "--explain", "--paper"][random(3)];
+        let ran = lab.run_with(&["frag", "--from", "-", view], &text);
+        assert!(matches!(ran.code, Some(0 | 3)), "{ran:?}\n{}", String::from_utf8_lossy(&text));
+    }
+}

@@ -1,0 +1,143 @@
+//! `pagelab frag` against oracles that we did not write: the kernel's printed tables and totals.
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test panics to fail, and says what it skips")]
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use support::{Lab, Ran, corpus};
+
+/// Files of a folder of the corpus, sorted.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> =
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files
+}
+
+fn frag(path: &Path, args: &[&str]) -> Ran {
+    let from = ["frag", "--from", path.to_str().unwrap()];
+    let ran = Lab::new().run(&[&from[..], args].concat());
+    assert_eq!(ran.code, Some(0), "{}: {}", path.display(), ran.err);
+    ran
+}
+
+fn cells(text: &str) -> Vec<Vec<&str>> {
+    text.lines().map(|line| line.split_whitespace().collect()).collect()
+}
+
+#[test]
+fn all_cells_of_the_kernels_printed_indices_agree() {
+    let Some(corpus) = corpus() else { return };
+    let mut compared = 0;
+    for golden in files(&corpus.join("golden-extfrag")) {
+        let format = match golden.extension().and_then(|name| name.to_str()) {
+            Some("unusable_index") => "unusable",
+            Some("extfrag_index") => "extfrag",
+            _ => continue,
+        };
+        let ours = frag(&golden.with_extension("buddyinfo"), &["--format", format]).out;
+        let golden = std::fs::read_to_string(&golden).unwrap();
+        assert_eq!(cells(&ours), cells(&golden));
+        compared += cells(&golden).iter().map(|line| line.len() - 4).sum::<usize>();
+    }
+    // Two tables of three zones in two forms and one of ten zones, of eleven orders each.
+    assert_eq!(compared, 2 * 2 * 33 + 110);
+}
+
+#[test]
+fn every_report_is_read_and_its_printed_totals_add_up_again() {
+    let Some(corpus) = corpus() else { return };
+    // Orders, page size, zones with and without memory, as the mails have them.
+    let expected = [
+        ("arm-13orders-highmem-cma.txt", 13, 4096, 2, 0),
+        ("arm64-64k-cma-14orders.txt", 14, 65536, 1, 0),
+        ("ia64-16k-17orders.txt", 17, 16384, 2, 2),
+        ("ia64-64k-2node.txt", 17, 65536, 3, 0),
+        ("nommu-21orders.txt", 21, 4096, 1, 0),
+        ("numaq-i386-highmem.txt", 11, 4096, 6, 6),
+        ("opteron-8node-oom.txt", 11, 4096, 9, 0),
+        ("x86-4node.txt", 11, 4096, 4, 0),
+    ];
+    let paths = files(&corpus.join("show-mem"));
+    assert_eq!(paths.len(), expected.len());
+    for (path, (name, orders, page_size, zones, without_memory)) in paths.iter().zip(expected) {
+        assert_eq!(path.file_name().unwrap(), name);
+        let json: serde_json::Value = serde_json::from_str(&frag(path, &["--json"]).out).unwrap();
+        assert_eq!(json["page_size_bytes"], page_size, "{name}");
+        assert_eq!(json["zones"].as_array().unwrap().len(), zones, "{name}");
+        assert_eq!(json["zones_without_memory"].as_array().unwrap().len(), without_memory, "{name}");
+        let text = std::fs::read_to_string(path).unwrap();
+        let totals = text
+            .lines()
+            .filter(|line| !line.starts_with('#'))
+            .filter_map(|line| line.rsplit_once(" = ")?.1.strip_suffix("kB")?.parse::<u64>().ok());
+        let ours = json["zones"].as_array().unwrap().iter().map(|zone| {
+            assert_eq!(zone["free_blocks"].as_array().unwrap().len(), orders, "{name}");
+            zone["free_pages"].as_u64().unwrap() * page_size / 1024
+        });
+        assert!(totals.eq(ours), "{name}");
+    }
+}
+
+#[test]
+fn every_buddyinfo_is_read_in_every_format() {
+    let Some(corpus) = corpus() else { return };
+    let mut read = 0;
+    for machine in files(&corpus.join("proc")) {
+        for path in files(&machine) {
+            let name = path.file_name().unwrap().to_str().unwrap();
+            if !name.eq_ignore_ascii_case("buddyinfo") && !name.starts_with("BUDDYINFO_") {
+                continue;
+            }
+            for args in [&["--json"][..], &["--explain", "--paper"], &["--format", "extfrag"], &["--paper"]] {
+                frag(&path, args);
+            }
+            read += 1;
+        }
+    }
+    assert_eq!(read, 11);
+}
+
+/// Where debugfs is mounted, or the reason that it is not.
+#[test]
+fn the_kernels_own_files_are_the_same_bytes() {
+    let mounted = Path::new("/sys/kernel/debug/extfrag/unusable_index").exists();
+    // The mount is made in a mount namespace of its own, which ends with the shell: the host never sees it.
+    const SCRIPT: &str = r#"
+        [ -e /sys/kernel/debug/extfrag ] || mount -t debugfs debugfs /sys/kernel/debug || exit 99
+        for try in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+            cat /proc/buddyinfo > before
+            cat /sys/kernel/debug/extfrag/unusable_index > unusable
+            cat /sys/kernel/debug/extfrag/extfrag_index > extfrag
+            cat /proc/buddyinfo > after
+            cmp -s before after && exit 0
+        done
+        exit 98
+    "#;
+    let lab = Lab::new();
+    let mut command = if mounted { Command::new("sh") } else { Command::new("unshare") };
+    if !mounted {
+        command.args(["-m", "sh"]);
+    }
+    let output = command.args(["-c", SCRIPT]).current_dir(lab.path()).output();
+    let why = match &output {
+        Ok(output) if output.status.code() == Some(98) => {
+            eprintln!("skipped: buddyinfo-moving: 20 readings in a row differed");
+            return;
+        }
+        Ok(output) if output.status.success() => None,
+        Ok(output) => Some(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+        Err(error) => Some(error.to_string()),
+    };
+    if let Some(why) = why {
+        eprintln!("skipped: debugfs-not-mountable: {why}");
+        return;
+    }
+    for format in ["unusable", "extfrag"] {
+        let kernels = std::fs::read_to_string(lab.path().join(format)).unwrap();
+        let ours = lab.run(&["frag", "--from", "before", "--format", format]);
+        assert_eq!(ours.out, kernels);
+    }
+}

@@ -1,0 +1,88 @@
+//! `docs/json.md` against what `pagelab frag --json` really prints: the example and every field.
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test panics to fail, and says what it skips")]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use serde_json::Value;
+use support::Lab;
+
+/// The section `## frag` of the page.
+fn section() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/json.md");
+    let page = std::fs::read_to_string(path).unwrap();
+    let (_, section) = page.split_once("\n## frag\n").unwrap();
+    section.split("\n## ").next().unwrap().to_owned()
+}
+
+/// The fenced block of this language.
+fn block<'a>(section: &'a str, language: &str) -> &'a str {
+    let (_, rest) = section.split_once(&format!("```{language}\n")).unwrap();
+    rest.split_once("```").unwrap().0
+}
+
+/// Names of all fields, at whatever depth.
+fn fields(value: &Value, into: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(map) => {
+            for (name, value) in map {
+                into.insert(name.clone());
+                fields(value, into);
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| fields(item, into)),
+        _ => {}
+    }
+}
+
+/// The names in the first column of the section's tables.
+fn documented(section: &str) -> BTreeSet<String> {
+    let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split_once(" |"));
+    rows.flat_map(|(names, _)| names.split(", ")).map(|name| name.trim_matches('`').to_owned()).collect()
+}
+
+#[test]
+fn the_example_is_what_is_printed() {
+    let (lab, section) = (Lab::new(), section());
+    lab.write("example.txt", block(&section, "text"));
+    let ran = lab.run(&["frag", "--json", "--from", "example.txt"]);
+    assert_eq!(ran.out, block(&section, "json"), "copy the left side into docs/json.md");
+}
+
+#[test]
+fn every_field_is_documented_and_every_documented_field_is_printed() {
+    let (lab, section) = (Lab::new(), section());
+    lab.write("example.txt", block(&section, "text"));
+    lab.write("bare.txt", "DMA: 1*4kB 0*8kB = 4kB\n");
+    lab.write("buddy", "Node 0, zone DMA 0 0\n");
+    let mut printed = BTreeSet::new();
+    for source in [&["--from", "example.txt"][..], &["--from", "bare.txt"], &["--from", "buddy"], &[]] {
+        let ran = lab.run(&[&["frag", "--json"], source].concat());
+        let document: Value = serde_json::from_str(&ran.out).unwrap();
+        assert_eq!(document["pagelab_json"], 1);
+        assert_eq!(document["kind"], "frag");
+        fields(&document, &mut printed);
+        check_absences(&document);
+    }
+    assert_eq!(printed, documented(&section));
+}
+
+/// A value is `null` exactly where the reason for it stands beside it.
+fn check_absences(value: &Value) {
+    match value {
+        Value::Object(map) => {
+            for (name, value) in map {
+                if let Some(of) = name.strip_suffix("_absent_reason") {
+                    assert!(map[of].is_null() && value.is_string(), "{name}");
+                } else {
+                    assert_eq!(value.is_null(), map.contains_key(&format!("{name}_absent_reason")), "{name}");
+                }
+                check_absences(value);
+            }
+        }
+        Value::Array(items) => items.iter().for_each(check_absences),
+        _ => {}
+    }
+}

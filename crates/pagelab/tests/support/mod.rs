@@ -1,0 +1,83 @@
+//! Running the real binary in a fresh directory, and finding the corpus.
+#![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(clippy::print_stderr, reason = "a skipped check says so")]
+#![allow(clippy::unwrap_used, reason = "a test's helpers may fail where they stand")]
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// How a run of pagelab ended and what it printed.
+#[derive(Debug)]
+pub struct Ran {
+    /// Exit code; `None` after a signal.
+    pub code: Option<i32>,
+    /// Standard output.
+    pub out: String,
+    /// Standard error.
+    pub err: String,
+}
+
+/// A fresh directory to run pagelab in.
+pub struct Lab {
+    dir: tempfile::TempDir,
+}
+
+impl Lab {
+    /// An empty one.
+    pub fn new() -> Lab {
+        Lab { dir: tempfile::tempdir().unwrap() }
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Writes a file, and the directories above it.
+    pub fn write(&self, name: &str, content: impl AsRef<[u8]>) {
+        let path = self.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, content).unwrap();
+    }
+
+    /// The binary, to be run here, without an environment that could colour its output.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pagelab"));
+        command.args(args).current_dir(self.path()).env_clear();
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// Runs the binary to its end, `input` on its standard input.
+    pub fn run_with(&self, args: &[&str], input: &[u8]) -> Ran {
+        let mut child = self.command(args).stdin(Stdio::piped()).spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        let input = input.to_vec();
+        // The other end may be closed early; that is the child's affair.
+        let writer = std::thread::spawn(move || drop(stdin.write_all(&input)));
+        let output = child.wait_with_output().unwrap();
+        writer.join().unwrap();
+        Ran {
+            code: output.status.code(),
+            out: String::from_utf8(output.stdout).unwrap(),
+            err: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    /// Runs the binary to its end, nothing on its standard input.
+    pub fn run(&self, args: &[&str]) -> Ran {
+        self.run_with(args, b"")
+    }
+}
+
+/// The corpus of real data, if it is on this machine; else the skip is printed.
+pub fn corpus() -> Option<PathBuf> {
+    let named = std::env::var_os("PAGELAB_CORPUS").map(PathBuf::from);
+    let path = named.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/corpus"));
+    if path.join("README.md").is_file() {
+        return Some(path);
+    }
+    eprintln!("skipped: corpus-absent: {} is not there", path.display());
+    None
+}
