@@ -51,6 +51,7 @@ pub use kernel::{Kernel, Pretend, Tree};
 pub use knob::Knob;
 pub use owner::{Liveness, Owner};
 pub use restore::{JournalReport, Refused, Report, restore};
+pub(crate) use signals::ignored_signals;
 pub use signals::{End, Watched};
 pub use undo::{Fate, Outcome};
 

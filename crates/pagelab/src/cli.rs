@@ -18,6 +18,8 @@ pub struct Cli {
 pub enum Command {
     /// Fragmentation indices of this machine, of a saved buddyinfo, or of an allocation-failure report
     Frag(cmd::frag::Args),
+    /// This machine's memory files in one folder or archive, readable again with --root
+    Capture(cmd::capture::Args),
 }
 
 fn after_help() -> String {

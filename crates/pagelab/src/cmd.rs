@@ -1,5 +1,6 @@
 //! The commands: one module each, from typed arguments to an exit code.
 
+pub mod capture;
 pub mod frag;
 
 use std::path::Path;
@@ -14,6 +15,7 @@ use crate::exit::{Exit, Failure, Outcome};
 pub fn run(cli: Cli) -> Outcome {
     match cli.command {
         Command::Frag(args) => frag::run(&args),
+        Command::Capture(args) => capture::run(&args),
     }
 }
 

@@ -41,3 +41,12 @@ fn locale_is_utf8(terminal: bool) -> bool {
         locale.contains("utf-8") || locale.contains("utf8")
     })
 }
+
+/// Ends the process after a signal, once all changes are undone: the one way out besides `main`'s return.
+#[allow(clippy::exit, reason = "the thread that watches for signals cannot return from main")]
+pub fn signalled(code: i32, outcomes: &[pagelab_host::guard::Outcome]) -> ! {
+    for outcome in outcomes {
+        complain(&format!("pagelab: {}: {}", outcome.what, outcome.fate.word().replace('_', " ")));
+    }
+    std::process::exit(code)
+}

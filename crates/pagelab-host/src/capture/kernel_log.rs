@@ -1,0 +1,157 @@
+//! The paragraphs of the kernel's log about allocations that failed, in the form of `/dev/kmsg`.
+//!
+//! The head of each report and the memory summary below it (mm/show_mem.c) are kept; stack traces, tables
+//! of tasks and all else in the log are not, so that names of processes do not come along.
+
+use std::io;
+
+use pagelab_model::AbsentWhy;
+use pagelab_sys::clock::boottime_ns;
+
+use super::{Altered, Taking};
+use crate::kernel_log::each_record;
+use crate::paths;
+
+/// Records after the head of a report in which its summary is looked for.
+const PARAGRAPH_MAX: usize = 400;
+/// All that is kept.
+const KEPT_MAX: usize = 4 << 20;
+
+const HOW: &str = "only the memory summaries of failed allocations";
+
+/// Takes what the log says about failed allocations.
+pub(super) fn take(taking: &mut Taking<'_>) -> io::Result<()> {
+    let start = boottime_ns();
+    let mut filter = Filter::new(taking.options.with_processes);
+    let read = if taking.root.is_live() {
+        live(&mut filter).map_err(|error| taking.root.absence(paths::KMSG, &error))
+    } else {
+        taking.root.read(paths::KMSG).map(|text| {
+            for record in String::from_utf8_lossy(&text).lines() {
+                filter.record(record);
+            }
+        })
+    };
+    match read {
+        Ok(()) => {
+            let altered = Altered { how: HOW, bytes: filter.bytes };
+            taking.store(paths::KMSG, filter.kept.as_bytes(), Some(altered), start, boottime_ns() - start)
+        }
+        Err(mut absence) => {
+            if absence.why == AbsentWhy::NotPermitted {
+                absence.way_out = Some("run as root, or set kernel.dmesg_restrict to 0".to_owned());
+            }
+            taking.missing(absence, "no past allocation failures");
+            Ok(())
+        }
+    }
+}
+
+fn live(filter: &mut Filter) -> io::Result<()> {
+    // Continuation lines of a record (`SUBSYSTEM=…`) are not text of the log.
+    let first_line = |record: &[u8]| {
+        let line = record.split(|&byte| byte == b'\n').next().unwrap_or_default();
+        filter.record(&String::from_utf8_lossy(line));
+    };
+    each_record(first_line).map(drop)
+}
+
+struct Filter {
+    with_names: bool,
+    kept: String,
+    /// Bytes of the whole log.
+    bytes: u64,
+    /// Records that may still belong to the last report.
+    left: usize,
+}
+
+impl Filter {
+    fn new(with_names: bool) -> Filter {
+        Filter { with_names, kept: String::new(), bytes: 0, left: 0 }
+    }
+
+    /// Takes one record: `6,339,5140900,-;text`.
+    fn record(&mut self, record: &str) {
+        self.bytes += record.len() as u64 + 1;
+        let Some((prefix, text)) = record.split_once(';') else { return };
+        let head = ["page allocation failure", "page allocation stalls", "invoked oom-killer"]
+            .iter()
+            .find_map(|words| text.find(words));
+        let line = match head {
+            Some(at) => {
+                self.left = PARAGRAPH_MAX;
+                // The name before the head ends in a colon or a blank, and may hold either. The cpuset
+                // behind it is often a container's name.
+                let unnamed = text[at..].split(",cpuset=").next().unwrap_or("");
+                match self.with_names {
+                    true => text.to_owned(),
+                    false if text[..at].ends_with(": ") => format!("process: {unnamed}"),
+                    false => format!("process {unnamed}"),
+                }
+            }
+            None if self.left > 0 => {
+                self.left -= 1;
+                if !is_summary(text) {
+                    return;
+                }
+                text.to_owned()
+            }
+            None => return,
+        };
+        if self.kept.len() + line.len() < KEPT_MAX {
+            self.kept.push_str(prefix);
+            self.kept.push(';');
+            self.kept.push_str(&line);
+            self.kept.push('\n');
+        }
+    }
+}
+
+/// Whether a line is one of the memory summary that follows the head.
+fn is_summary(text: &str) -> bool {
+    let line = text.trim_start();
+    let counted = || {
+        let rest = line.trim_start_matches(|c: char| c.is_ascii_digit());
+        rest.len() < line.len()
+            && [" total pagecache pages", " pages in swap cache", " pages RAM", " pages HighMem"]
+                .iter()
+                .chain(&[" pages reserved", " pages cma reserved", " pages hwpoisoned"])
+                .any(|words| rest.starts_with(words))
+    };
+    ["Mem-Info:", "active_anon:", "isolated_anon:", "unevictable:", "slab_reclaimable:", "mapped:", "free:"]
+        .iter()
+        .chain(&["kernel_misc_reclaimable:", "lowmem_reserve[]:", "Node ", "Free swap", "Total swap"])
+        .any(|words| line.starts_with(words))
+        || counted()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reports_are_kept_without_names_and_the_rest_is_not() {
+        let log = [
+            "6,1,10,-;secret: unrelated",
+            "4,2,20,-;my app: x: page allocation failure: order:9, nodemask=0,cpuset=secret,mems_allowed=0",
+            "4,3,21,-;CPU: 0 PID: 7 Comm: secret Not tainted",
+            "4,4,22,-;Mem-Info:",
+            "4,5,23,-;active_anon:1 inactive_anon:2",
+            "4,6,24,-;Node 0 DMA: 1*4kB (U) = 4kB",
+            "6,7,25,-;Tasks state (memory values in pages):",
+            "6,8,26,-;[   42]     0    42     1234 secret",
+            "4,9,27,-;6291456 pages RAM",
+            "4,10,28,-;secret invoked oom-killer: gfp_mask=0x0, order=0",
+        ];
+        let mut filter = Filter::new(false);
+        log.iter().for_each(|record| filter.record(record));
+        let want = "4,2,20,-;process: page allocation failure: order:9, nodemask=0\n\
+                    4,4,22,-;Mem-Info:\n4,5,23,-;active_anon:1 inactive_anon:2\n\
+                    4,6,24,-;Node 0 DMA: 1*4kB (U) = 4kB\n4,9,27,-;6291456 pages RAM\n\
+                    4,10,28,-;process invoked oom-killer: gfp_mask=0x0, order=0\n";
+        assert_eq!(filter.kept, want);
+        let mut named = Filter::new(true);
+        named.record(log[1]);
+        assert!(named.kept.contains("my app"));
+    }
+}
