@@ -20,6 +20,8 @@ pub enum Command {
     Frag(cmd::frag::Args),
     /// This machine's memory files in one folder or archive, readable again with --root
     Capture(cmd::capture::Args),
+    /// Undo what a killed pagelab left changed
+    Restore(cmd::restore::Args),
 }
 
 fn after_help() -> String {

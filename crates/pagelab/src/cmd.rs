@@ -2,6 +2,7 @@
 
 pub mod capture;
 pub mod frag;
+pub mod restore;
 
 use std::path::Path;
 
@@ -16,6 +17,7 @@ pub fn run(cli: Cli) -> Outcome {
     match cli.command {
         Command::Frag(args) => frag::run(&args),
         Command::Capture(args) => capture::run(&args),
+        Command::Restore(args) => restore::run(&args),
     }
 }
 
