@@ -16,6 +16,8 @@ pub struct Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// The state of this machine's physical memory, why it is so, and what to do
+    Checkup(cmd::checkup::Args),
     /// Fragmentation indices of this machine, of a saved buddyinfo, or of an allocation-failure report
     Frag(cmd::frag::Args),
     /// This machine's memory files in one folder or archive, readable again with --root

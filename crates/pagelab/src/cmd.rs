@@ -1,6 +1,7 @@
 //! The commands: one module each, from typed arguments to an exit code.
 
 pub mod capture;
+pub mod checkup;
 pub mod frag;
 pub mod restore;
 
@@ -15,6 +16,7 @@ use crate::exit::{Exit, Failure, Outcome};
 /// Runs the command that was asked for.
 pub fn run(cli: Cli) -> Outcome {
     match cli.command {
+        Command::Checkup(args) => checkup::run(&args),
         Command::Frag(args) => frag::run(&args),
         Command::Capture(args) => capture::run(&args),
         Command::Restore(args) => restore::run(&args),

@@ -8,6 +8,7 @@ mod cmd;
 mod exit;
 mod input;
 mod out;
+mod probe;
 
 use std::process::ExitCode;
 

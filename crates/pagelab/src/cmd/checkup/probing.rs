@@ -1,0 +1,64 @@
+//! `--probe`: from a snapshot to the probe's facts, and its one-way act journalled.
+
+use std::time::Duration;
+
+use pagelab_host::guard::{Guard, GuardError, Options, Site, Watched};
+use pagelab_model::machine::Hypervisor;
+use pagelab_model::{Pages, Snapshot};
+
+use crate::out;
+use crate::probe::{self, ProbeFacts, ProbeOptions};
+
+/// Measures for as long as is `left` at most, and puts the results into the snapshot.
+pub fn probe(snapshot: &mut Snapshot, seed: u64, left: Duration) {
+    let usual = ProbeOptions::default();
+    let left_ns = u64::try_from(left.as_nanos()).unwrap_or(u64::MAX);
+    let options = ProbeOptions { seed, time_ns: usual.time_ns.min(left_ns), ..usual };
+    let facts = facts(snapshot);
+    let measure = || probe::probe(&options, &facts);
+    let results = match probe::collapses_at_most(&options, &facts) {
+        0 => measure(),
+        times => {
+            let act = format!("MADV_COLLAPSE, at most {times} times, in pagelab's own memory");
+            journalled(&act, measure).unwrap_or_else(|error| {
+                // COLLAPSE changes this process's own memory alone, and all of it is given back: without a
+                // journal nothing can be left behind, so the probe goes on and says so.
+                out::complain(&format!("pagelab: the probe is not journalled: {error}"));
+                measure()
+            })
+        }
+    };
+    snapshot.probe = Some(results);
+}
+
+/// Performs an act that cannot be undone, journalled before and after. An error: it was not begun.
+fn journalled<T>(act: &str, perform: impl Fn() -> T) -> Result<T, GuardError> {
+    let watched = Watched::signals(Box::new(|code, outcomes| out::signalled(code, outcomes)))?;
+    let guard = Guard::begin(&Site::live()?, watched, Options::default())?;
+    Ok(guard.one_way(act, &perform)?.unwrap_or_else(perform))
+}
+
+fn facts(snapshot: &Snapshot) -> ProbeFacts {
+    let meminfo = snapshot.meminfo.as_ref().ok();
+    let amount = |name: &str| meminfo.and_then(|info| info.bytes(name));
+    let page_size = snapshot.machine.page_size;
+    let zones = snapshot.zoneinfo.as_ref().map_or(&[][..], |info| &info.zones);
+    let high = zones.iter().filter_map(|zone| zone.high).map(|pages| pages.0).reduce(u64::saturating_add);
+    let thp = snapshot.settings.thp.as_ref();
+    let cgroup = snapshot.machine.cgroup.as_ref().ok();
+    ProbeFacts {
+        page_size,
+        pmd_size: thp.map_err(Clone::clone).and_then(|thp| thp.pmd_size.clone()),
+        total: amount("MemTotal").unwrap_or_default(),
+        free: amount("MemFree").unwrap_or_default(),
+        available: amount("MemAvailable"),
+        high_watermarks: high.map(|pages| Pages(pages).bytes(page_size)),
+        cgroup: cgroup.and_then(|group| Some((group.memory_limit?, group.memory_room))),
+        thp_mode: thp.ok().and_then(|thp| Some(thp.enabled.as_ref().ok()?.selected().to_owned())),
+        virtual_machine: match &snapshot.machine.hypervisor {
+            Ok(Hypervisor::Present { .. }) => Some(true),
+            Ok(Hypervisor::None) => Some(false),
+            Err(_) => None,
+        },
+    }
+}

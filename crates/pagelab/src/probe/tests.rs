@@ -1,0 +1,150 @@
+//! The probe on the machine that runs the tests, kept small.
+
+use std::fs;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::*;
+
+/// One probe at a time: they compare free memory before and after.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn kib(field: &str) -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap();
+    let line = text.lines().find(|line| line.starts_with(field)).unwrap();
+    line.split_ascii_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// Anonymous memory of this process: what others do to free memory meanwhile does not matter.
+fn own_kib() -> u64 {
+    let text = fs::read_to_string("/proc/self/status").unwrap();
+    let line = text.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
+    line.split_ascii_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+fn facts() -> ProbeFacts {
+    let pmd = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size");
+    let absent = |e: std::io::Error| Absence::new("hpage_pmd_size", AbsentWhy::NotThere, e.to_string());
+    ProbeFacts {
+        page_size: pagelab_host::machine::live_page_size().unwrap(),
+        pmd_size: pmd.map_err(absent).map(|text| Bytes(text.trim().parse().unwrap())),
+        total: Bytes::from_kib(kib("MemTotal:")),
+        free: Bytes::from_kib(kib("MemFree:")),
+        available: Some(Bytes::from_kib(kib("MemAvailable:"))),
+        high_watermarks: None,
+        cgroup: None,
+        thp_mode: Some("madvise".to_owned()),
+        virtual_machine: Some(true),
+    }
+}
+
+fn small() -> ProbeOptions {
+    ProbeOptions { huge_pages: 4, region_max: Bytes(16 << 20), repeats: 3, ..ProbeOptions::default() }
+}
+
+#[test]
+fn huge_pages_that_came_are_read_back_and_given_back() {
+    let _alone = alone();
+    let facts = facts();
+    if let Err(absence) = &facts.pmd_size {
+        eprintln!("skipped: thp-absent: {}", absence.reason());
+        return;
+    }
+    let options = small();
+    assert_eq!(collapses_at_most(&options, &facts), 4 + 2 * (16 << 20) / facts.pmd_size.clone().unwrap().0);
+    let before_kib = own_kib();
+    let results = probe(&options, &facts);
+    let after_kib = own_kib();
+    match &results.huge {
+        Ok(huge) => {
+            assert_eq!(huge.asked, 4);
+            assert_eq!(huge.latency_ns.len(), 4);
+            assert_eq!(huge.came, huge.answered_yes, "what was answered is what is there: {huge:?}");
+            assert_eq!(huge.first_refusal.is_some(), huge.answered_yes < huge.asked);
+        }
+        Err(absence) => eprintln!("skipped: thp-absent: {}: {}", absence.source, absence.reason()),
+    }
+    assert!(
+        after_kib.saturating_sub(before_kib) < 4 << 10,
+        "{before_kib} kB of anonymous memory before, {after_kib} after"
+    );
+    let access = results.access.unwrap();
+    assert!(access.base_curve.len() >= 10 && access.pairs.len() == 1);
+    for point in access.base_curve.iter().chain(access.pairs.iter().map(|pair| &pair.base)) {
+        assert_eq!(point.huge_backed, Ok(Bytes(0)), "base pages only at {:?}", point.size);
+        assert!([12, 24].contains(&point.ps_per_access.len()));
+        assert!(point.ps_per_access.iter().all(|ps| (100..10_000_000).contains(ps)), "{point:?}");
+    }
+    assert!(results.notes.iter().any(|note| note.contains("virtual machine")), "{:?}", results.notes);
+}
+
+#[test]
+fn both_ways_of_reading_back_agree() {
+    let _alone = alone();
+    let Ok(size) = facts().pmd_size else {
+        eprintln!("skipped: thp-absent: no hpage_pmd_size");
+        return;
+    };
+    use pagelab_sys::map::{Advice, Mapping};
+    let mut map = Mapping::anonymous(Bytes(size.0 * 3), size).unwrap();
+    map.advise(0..size.0 * 3, Advice::NoHugePage).unwrap();
+    map.touch(0..size.0 * 3).unwrap();
+    map.advise(size.0..size.0 * 2, Advice::HugePage).unwrap();
+    let came = map.advise(size.0..size.0 * 2, Advice::Collapse).is_ok();
+    let smaps = readback::ReadBack::Smaps.huge_bytes(map.addresses()).unwrap();
+    assert_eq!(smaps, Bytes(if came { size.0 } else { 0 }));
+    assert_eq!(readback::ReadBack::open().huge_bytes(map.addresses()).unwrap(), smaps);
+}
+
+#[test]
+fn refusals_are_results() {
+    let _alone = alone();
+    let options = small();
+    let poor = ProbeFacts { free: Bytes(1 << 20), available: Some(Bytes(1 << 20)), ..facts() };
+    assert_eq!(collapses_at_most(&options, &poor), 0);
+    let results = probe(&options, &poor);
+    assert!(results.access.unwrap_err().reason().starts_with("only 0 MiB may be taken, at least 32"));
+    let without = ProbeFacts { pmd_size: Err(Absence::new("THP", AbsentWhy::NotThere, "")), ..facts() };
+    assert_eq!(collapses_at_most(&options, &without), 0);
+    let access = probe(&options, &without).access.unwrap();
+    assert!(access.huge_curve.is_empty() && access.pairs[0].huge.is_err());
+    assert!(
+        access
+            .knee
+            .unwrap_err()
+            .reason()
+            .starts_with("without huge pages caches and TLB cannot be told apart")
+    );
+}
+
+#[test]
+fn huge_pages_switched_off_by_a_parent_are_the_reason() {
+    let _alone = alone();
+    let before = thp_disable::get();
+    if before != ThpDisable::Off || facts().pmd_size.is_err() {
+        eprintln!("skipped: thp-absent: {before:?}");
+        return;
+    }
+    thp_disable::set(true).unwrap();
+    let options = small();
+    let asks = collapses_at_most(&options, &facts());
+    let results = probe(&options, &facts());
+    thp_disable::set(false).unwrap();
+    assert_eq!(thp_disable::get(), ThpDisable::Off);
+    assert_eq!(asks, 0);
+    assert!(results.huge.unwrap_err().reason().contains("PR_SET_THP_DISABLE"));
+    assert!(results.access.unwrap().pairs[0].huge.is_err());
+}
+
+#[test]
+fn a_probe_without_time_ends_at_once() {
+    let _alone = alone();
+    let options = ProbeOptions { time_ns: 0, ..ProbeOptions::default() };
+    let started_ns = clock::monotonic_ns();
+    let results = probe(&options, &facts());
+    assert!(clock::monotonic_ns() - started_ns < 2_000_000_000);
+    assert!(results.access.is_err());
+}
