@@ -1,0 +1,157 @@
+//! The measured promises of pagelab in one table. A bar changes only here, with its old and new
+//! figure and the reason in `changes`.
+
+/// Which side of the limit is good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Good {
+    /// The value may not be above the limit.
+    AtMost,
+    /// The value may not be below the limit.
+    #[allow(dead_code, reason = "no bar has a lower limit yet; issues to come have several")]
+    AtLeast,
+}
+
+/// One promise.
+#[derive(Debug)]
+pub struct Bar {
+    /// The `bar` of the bench's JSON line.
+    pub name: &'static str,
+    /// Which side of `limit` is good.
+    pub good: Good,
+    /// The promise, in `unit`.
+    pub limit: f64,
+    /// `ratio`, `s`, …; a line in another unit is an error.
+    pub unit: &'static str,
+    /// What is compared with what.
+    pub what: &'static str,
+    /// Who asked for it.
+    pub source: &'static str,
+    /// A condition of `facts.rs` under which it cannot be measured; empty: it can be everywhere.
+    pub absent_where: &'static str,
+    /// Earlier limits, each with the reason for its end, oldest first.
+    pub changes: &'static [Change],
+}
+
+/// A limit that no longer stands.
+#[derive(Debug)]
+pub struct Change {
+    /// The limit before.
+    pub old: f64,
+    /// The limit after.
+    pub new: f64,
+    /// Why.
+    pub why: &'static str,
+}
+
+/// All bars.
+pub const BARS: [Bar; 6] = [
+    Bar {
+        name: "fast_snapshot_cpu_ratio",
+        good: Good::AtMost,
+        limit: 1.6,
+        unit: "ratio",
+        what: "CPU of the fast snapshot, to reading and discarding the same four files",
+        source: "issue 2, Must hold",
+        absent_where: "",
+        changes: &[],
+    },
+    Bar {
+        name: "kpageflags_cpu_ratio_1_thread",
+        good: Good::AtMost,
+        limit: 1.15,
+        unit: "ratio",
+        what: "CPU of kpageflags read and classified, to one thread reading and discarding it",
+        source: "issue 2, Must hold",
+        absent_where: "not readable /proc/kpageflags",
+        changes: &[],
+    },
+    Bar {
+        name: "kpageflags_wall_ratio_2_threads",
+        good: Good::AtMost,
+        limit: 0.6,
+        unit: "ratio",
+        what: "wall time of two threads classifying kpageflags, to one thread reading and discarding it",
+        source: "issue 2, Must hold",
+        absent_where: "not readable /proc/kpageflags or not cpus 2",
+        changes: &[],
+    },
+    Bar {
+        name: "cold_release_build_s",
+        good: Good::AtMost,
+        limit: 300.0,
+        unit: "s",
+        what: "wall time of a release build from nothing, on 2 cores",
+        source: "issue 2, Must hold",
+        absent_where: "",
+        changes: &[],
+    },
+    Bar {
+        name: "checkup_wall_s",
+        good: Good::AtMost,
+        limit: 10.0,
+        unit: "s",
+        what: "wall time of `pagelab checkup`, the slowest of five",
+        source: "issue 2, checkup",
+        absent_where: "",
+        changes: &[],
+    },
+    Bar {
+        name: "checkup_probe_wall_s",
+        good: Good::AtMost,
+        limit: 10.0,
+        unit: "s",
+        what: "wall time of `pagelab checkup --probe`, the slowest of five",
+        source: "issue 2, checkup",
+        absent_where: "",
+        changes: &[],
+    },
+];
+
+impl Bar {
+    /// Whether `value` keeps the promise. What is not a number never does.
+    pub fn holds(&self, value: f64) -> bool {
+        match self.good {
+            Good::AtMost => value <= self.limit,
+            Good::AtLeast => value >= self.limit,
+        }
+    }
+
+    /// `≤ 1.6 ratio`
+    pub fn promise(&self) -> String {
+        let sign = if self.good == Good::AtMost { '≤' } else { '≥' };
+        format!("{sign} {} {}", self.limit, self.unit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::Condition;
+
+    #[test]
+    fn the_table_is_sound_and_each_change_leads_to_the_next() {
+        for (place, bar) in BARS.iter().enumerate() {
+            assert!(BARS[..place].iter().all(|other| other.name != bar.name), "{} stands twice", bar.name);
+            assert!(
+                bar.absent_where.is_empty() || Condition::parse(bar.absent_where).is_ok(),
+                "{}",
+                bar.name
+            );
+            assert!(!bar.source.is_empty() && !bar.what.is_empty(), "{}", bar.name);
+            for change in bar.changes {
+                assert!(!change.why.is_empty() && change.old != change.new, "{}", bar.name);
+            }
+            assert!(bar.changes.windows(2).all(|pair| pair[0].new == pair[1].old), "{}", bar.name);
+            assert!(bar.changes.last().is_none_or(|change| change.new == bar.limit), "{}", bar.name);
+        }
+    }
+
+    #[test]
+    fn the_limit_itself_is_good_and_no_number_is_not() {
+        let bar = &BARS[0];
+        assert!(bar.holds(1.6) && !bar.holds(1.61) && !bar.holds(f64::NAN));
+        let at_least = Bar { good: Good::AtLeast, ..BARS[0] };
+        assert!(at_least.holds(1.6) && !at_least.holds(1.59) && !at_least.holds(f64::NAN));
+        assert_eq!(bar.promise(), "≤ 1.6 ratio");
+    }
+}

@@ -1,0 +1,148 @@
+//! Reading what a test program of Rust's libtest prints.
+
+use crate::skips::{self, Skip};
+use crate::tally::Tally;
+
+/// What one test program found.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Tests that passed without skipping anything.
+    pub passed: u64,
+    /// Tests that failed, by name.
+    pub failed: Vec<String>,
+    /// What was skipped.
+    pub skips: Vec<Skip>,
+    /// Whether libtest's closing line was there.
+    pub complete: bool,
+}
+
+/// Reads the output of a run with `--show-output`. A test that said it skipped something is counted as
+/// skipped, not as passed.
+pub fn read(program: &str, lines: &[String]) -> Found {
+    let mut found = Found::default();
+    let mut block: Option<&str> = None;
+    let mut skipping: Vec<&str> = Vec::new();
+    for line in lines {
+        if let Some(name) = line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----")) {
+            block = Some(name);
+        } else if line == "failures:" || line == "successes:" {
+            block = None;
+        } else if let Some(counts) = line.strip_prefix("test result: ") {
+            block = None;
+            found.complete = true;
+            found.passed += count(counts, "passed");
+        } else if let Some((name, result)) =
+            line.strip_prefix("test ").and_then(|rest| rest.rsplit_once(" ... "))
+        {
+            if result.starts_with("FAILED") {
+                found.failed.push(format!("{program}: {name}"));
+            } else if let Some(why) = result.strip_prefix("ignored") {
+                let why = why.trim_start_matches([',', ' ']);
+                let why = if why.is_empty() { "marked as ignored" } else { why };
+                let by = format!("{program}: {name}");
+                found.skips.push(Skip { id: name.to_owned(), why: why.to_owned(), by });
+            }
+        }
+        if let Some((id, why)) = skips::said(line) {
+            let by = block.map_or_else(|| program.to_owned(), |name| format!("{program}: {name}"));
+            skipping.extend(block.filter(|name| !skipping.contains(name)));
+            found.skips.push(Skip { id, why, by });
+        }
+    }
+    let failed_too =
+        skipping.iter().filter(|name| found.failed.contains(&format!("{program}: {name}"))).count();
+    found.passed = found.passed.saturating_sub((skipping.len() - failed_too) as u64);
+    found
+}
+
+/// The part of a test program's output that tells of its failures; all of it if there is no such part.
+pub fn failures(lines: &[String]) -> &[String] {
+    let first = lines.iter().position(|line| line == "failures:");
+    &lines[first.unwrap_or(0)..]
+}
+
+fn count(counts: &str, what: &str) -> u64 {
+    let mut words = counts.split([' ', ';', '.']).filter(|word| !word.is_empty());
+    let mut before = "";
+    words
+        .find_map(|word| {
+            let number = (word == what).then(|| before.parse().ok()).flatten();
+            before = word;
+            number
+        })
+        .unwrap_or(0)
+}
+
+impl Tally {
+    /// Adds what a test program found; `ok` and `ending` say how it ended.
+    pub fn add(&mut self, program: &str, found: Found, ok: bool, ending: &str) {
+        self.passed += found.passed;
+        let silent = found.failed.is_empty();
+        self.failures.extend(found.failed);
+        self.skips.extend(found.skips);
+        match (ok, found.complete) {
+            (true, true) => {}
+            // A program without libtest is one check.
+            (true, false) => self.passed += 1,
+            (false, true) if !silent => {}
+            (false, _) => self.failures.push(format!("{program}: {ending}")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(text: &str) -> Vec<String> {
+        text.lines().map(str::to_owned).collect()
+    }
+
+    const OUTPUT: &str = "\
+running 4 tests
+test a ... ok
+test b ... FAILED
+test c ... ignored, needs the moon
+test d ... ok
+
+successes:
+
+---- d stdout ----
+skipped: corpus-absent: no folder
+
+successes:
+    a
+    d
+
+failures:
+
+---- b stdout ----
+thread 'b' panicked at 2 passed; 9 failed
+
+failures:
+    b
+
+test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s
+";
+
+    #[test]
+    fn counts_failures_ignored_and_skips_are_read() {
+        let found = read("p", &lines(OUTPUT));
+        assert_eq!((found.passed, found.complete), (1, true));
+        assert_eq!(found.failed, ["p: b"]);
+        let skips: Vec<_> = found.skips.iter().map(|s| format!("{} {} {}", s.id, s.why, s.by)).collect();
+        assert_eq!(failures(&lines(OUTPUT))[2], "---- b stdout ----");
+        assert_eq!(skips, ["c needs the moon p: c", "corpus-absent no folder p: d"]);
+    }
+
+    #[test]
+    fn a_program_that_dies_is_a_failure_and_one_without_libtest_is_one_check() {
+        let mut tally = Tally::default();
+        tally.add("p", read("p", &lines("running 1 test\ntest a ... ")), false, "signal: 6");
+        assert_eq!(tally.closing(), "0 passed, 1 failed, 0 skipped");
+        tally.add("q", read("q", &lines("fine")), true, "exit status: 0");
+        assert_eq!(tally.closing(), "1 passed, 1 failed, 0 skipped");
+        tally.add("r", read("r", &lines(OUTPUT)), false, "exit status: 101");
+        assert_eq!(tally.closing(), "2 passed, 2 failed, 2 skipped");
+    }
+}
