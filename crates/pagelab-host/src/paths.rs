@@ -58,8 +58,6 @@ pub const DMESG_RESTRICT: &str = "/proc/sys/kernel/dmesg_restrict";
 pub const KPROBES_SYSCTL: &str = "/proc/sys/debug/kprobes-optimization";
 /// There if perf can set kprobes.
 pub const KPROBES_PMU: &str = "/sys/bus/event_source/devices/kprobe/type";
-/// There if the processor has performance counters.
-pub const CPU_PMU: &str = "/sys/bus/event_source/devices/cpu/type";
 /// Transparent huge pages.
 pub const THP: &str = "/sys/kernel/mm/transparent_hugepage";
 /// hugetlb pools.

@@ -18,16 +18,6 @@ impl BlockCounts {
     pub fn total(&self) -> u32 {
         self.0.iter().sum()
     }
-
-    /// Pages that compaction can move.
-    pub fn movable(&self) -> u32 {
-        PageClass::ALL.iter().filter(|class| class.is_movable()).map(|&class| self.of(class)).sum()
-    }
-
-    /// Pages that spoil the block for certain (those without any flag are not among them).
-    pub fn spoiling(&self) -> u32 {
-        PageClass::ALL.iter().filter(|class| class.spoils()).map(|&class| self.of(class)).sum()
-    }
 }
 
 /// The census of a machine.

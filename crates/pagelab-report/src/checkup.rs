@@ -84,8 +84,8 @@ fn findings(page: &mut Page, snapshot: &Snapshot, checkup: &Checkup) {
         for line in &worded.evidence {
             page.hanging("     ", line);
         }
-        let next: Vec<String> = worded.next.iter().filter_map(|next| next.line(snapshot)).collect();
-        let next: Vec<String> = next.iter().map(|next| style.command(&format!("→ {next}"))).collect();
+        let lines = worded.next.iter().filter_map(|next| next.line(snapshot));
+        let next: Vec<String> = lines.map(|line| style.command(&format!("→ {line}"))).collect();
         page.facts("     ", &next, "   ");
     }
 }
