@@ -25,7 +25,7 @@ pub struct Crate {
 
 /// The house, from the ground up. A crate need not exist yet.
 pub const CRATES: [Crate; 15] = [
-    pure("pagelab-model", &[], &[]),
+    pure("pagelab-model", &[], &["serde"]),
     pure("pagelab-formats", &["model"], &[]),
     pure("pagelab-metrics", &["model"], &[]),
     pure("pagelab-tlb", &["model"], &[]),

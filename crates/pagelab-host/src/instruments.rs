@@ -41,7 +41,7 @@ pub fn read(reader: &Reader<'_>, seen: &Seen<'_>) -> Vec<Instrument> {
 }
 
 fn instrument(name: &'static str, purpose: &'static str, state: Reading<String>) -> Instrument {
-    Instrument { name, purpose, state }
+    Instrument { name: name.into(), purpose: purpose.into(), state }
 }
 
 /// An instrument that the kernel was built without.

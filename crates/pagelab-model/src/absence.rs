@@ -1,10 +1,12 @@
 //! A value that could not be had, and why: never a zero, never a silent gap.
 
+use serde::{Deserialize, Serialize};
+
 /// A value, or the reason that it is absent.
 pub type Reading<T> = Result<T, Absence>;
 
 /// Why a value is absent, what it was, and how to get it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Absence {
     /// The source that was wanted, as a person would look it up: `/proc/kpageflags`, `CPUID leaf 24`.
     pub source: String,
@@ -17,7 +19,7 @@ pub struct Absence {
 }
 
 /// The kinds of reasons for which a value is absent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AbsentWhy {
     /// This kernel or machine does not have it.
     NotThere,

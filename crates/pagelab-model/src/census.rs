@@ -1,12 +1,39 @@
 //! The census of physical memory: for each pageblock, how many pages of each class it holds.
 
+use std::collections::BTreeMap;
+
 use crate::free_areas::{FreeAreas, ZoneKey};
 use crate::pageflags::PageClass;
 use crate::{Order, Pages, Pfn};
 
+use serde::{Deserialize, Serialize};
+
 /// Pages of each class in one pageblock, by [`PageClass::index`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(try_from = "BTreeMap<Box<str>, u32>", into = "BTreeMap<Box<str>, u32>")]
 pub struct BlockCounts(pub [u32; PageClass::COUNT]);
+
+/// Stored by the names of the classes, so that a class that comes later does not shift the others.
+impl TryFrom<BTreeMap<Box<str>, u32>> for BlockCounts {
+    type Error = String;
+
+    fn try_from(named: BTreeMap<Box<str>, u32>) -> Result<BlockCounts, Self::Error> {
+        let mut counts = BlockCounts::default();
+        for (name, count) in named {
+            let class = PageClass::ALL.into_iter().find(|class| class.name() == &*name);
+            let class = class.ok_or_else(|| format!("there is no class of pages called {name:?}"))?;
+            counts.0[class.index()] = count;
+        }
+        Ok(counts)
+    }
+}
+
+impl From<BlockCounts> for BTreeMap<Box<str>, u32> {
+    fn from(counts: BlockCounts) -> BTreeMap<Box<str>, u32> {
+        let held = PageClass::ALL.into_iter().filter(|&class| counts.of(class) > 0);
+        held.map(|class| (class.name().into(), counts.of(class))).collect()
+    }
+}
 
 impl BlockCounts {
     /// Pages of one class.
@@ -21,7 +48,7 @@ impl BlockCounts {
 }
 
 /// The census of a machine.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Census {
     /// Order of the counted blocks: that of a pageblock, or of a huge page where that is smaller.
     pub block_order: Order,
@@ -36,7 +63,7 @@ pub struct Census {
 }
 
 /// One zone's pageblocks.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CensusZone {
     /// The zone.
     pub key: ZoneKey,
@@ -58,7 +85,7 @@ pub struct CensusZone {
 }
 
 /// Whether a census saw everything.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Coverage {
     /// Every pageblock was read.
     Whole,
@@ -67,7 +94,7 @@ pub enum Coverage {
 }
 
 /// How a sample was drawn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SamplePlan {
     /// Seed of the generator.
     pub seed: u64,

@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 /// Names with a value each. The names are shared between readings of one file, so that a series
 /// stores them once and a re-read need not build them again.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Vec<(Box<str>, u64)>", into = "Vec<(Box<str>, u64)>")]
 pub struct Counters {
     names: Arc<[Box<str>]>,
     values: Vec<u64>,
@@ -57,6 +60,19 @@ impl Counters {
     /// Whether there is no counter at all.
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
+    }
+}
+
+impl From<Vec<(Box<str>, u64)>> for Counters {
+    fn from(pairs: Vec<(Box<str>, u64)>) -> Counters {
+        let (names, values): (Vec<Box<str>>, Vec<u64>) = pairs.into_iter().unzip();
+        Counters { names: names.into(), values }
+    }
+}
+
+impl From<Counters> for Vec<(Box<str>, u64)> {
+    fn from(counters: Counters) -> Vec<(Box<str>, u64)> {
+        counters.names.iter().cloned().zip(counters.values).collect()
     }
 }
 

@@ -2,8 +2,10 @@
 
 use crate::{NodeId, Order};
 
+use serde::{Deserialize, Serialize};
+
 /// Which zone: its node and its name. Old kernels' reports may not name a node; it is then node 0.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ZoneKey {
     /// The NUMA node.
     pub node: NodeId,
@@ -17,9 +19,24 @@ impl ZoneKey {
 }
 
 /// Free blocks by order; the index is the order.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<u64>", into = "Vec<u64>")]
 pub struct FreeAreas {
     counts: Vec<u64>,
+}
+
+impl TryFrom<Vec<u64>> for FreeAreas {
+    type Error = &'static str;
+
+    fn try_from(counts: Vec<u64>) -> Result<FreeAreas, Self::Error> {
+        FreeAreas::new(counts).ok_or("more orders than there can be")
+    }
+}
+
+impl From<FreeAreas> for Vec<u64> {
+    fn from(areas: FreeAreas) -> Vec<u64> {
+        areas.counts
+    }
 }
 
 impl FreeAreas {
@@ -73,7 +90,7 @@ impl FreeAreas {
 }
 
 /// One zone's free blocks.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ZoneFree {
     /// The zone.
     pub key: ZoneKey,
@@ -82,7 +99,7 @@ pub struct ZoneFree {
 }
 
 /// All zones' free blocks, in the kernel's order.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BuddyInfo {
     /// The zones.
     pub zones: Vec<ZoneFree>,

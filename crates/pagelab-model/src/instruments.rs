@@ -1,14 +1,18 @@
 //! Which instruments work on this machine, and for each that does not, why and how to get it.
 
+use std::borrow::Cow;
+
 use crate::{Absence, Reading};
 
+use serde::{Deserialize, Serialize};
+
 /// One instrument.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Instrument {
     /// A short name, the same in text and JSON: `hardware_counters`, `kpageflags` …
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// What it is good for, in a phrase.
-    pub purpose: &'static str,
+    pub purpose: Cow<'static, str>,
     /// What was found, or why it does not work.
     pub state: Reading<String>,
 }

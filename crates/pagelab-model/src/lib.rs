@@ -16,6 +16,7 @@ pub mod pagetype;
 pub mod pressure;
 pub mod probe;
 pub mod process;
+pub mod run;
 pub mod seed;
 pub mod settings;
 pub mod slab;

@@ -2,8 +2,10 @@
 
 use crate::{Absence, Bytes, NodeId, PageSize, Reading};
 
+use serde::{Deserialize, Serialize};
+
 /// What the machine is.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     /// Host name; `None` in a tree saved without it.
     pub host_name: Option<String>,
@@ -67,7 +69,7 @@ impl Machine {
 }
 
 /// A range of physical addresses with memory behind it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RamRange {
     /// First address.
     pub start: u64,
@@ -76,7 +78,7 @@ pub struct RamRange {
 }
 
 /// The processor.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cpu {
     /// The marketing name.
     pub model_name: String,
@@ -102,7 +104,7 @@ pub struct Cpu {
 }
 
 /// One cache of CPU 0.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cache {
     /// 1, 2, 3.
     pub level: u32,
@@ -119,7 +121,7 @@ pub struct Cache {
 }
 
 /// The TLBs of one core.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tlb {
     /// Where the geometry is from.
     pub source: TlbSource,
@@ -128,7 +130,7 @@ pub struct Tlb {
 }
 
 /// Where a TLB geometry is from.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TlbSource {
     /// The processor's own CPUID leaves; the leaf is named.
     Cpuid(String),
@@ -139,7 +141,7 @@ pub enum TlbSource {
 }
 
 /// The registers of one CPUID leaf, as the processor gives them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CpuidLeaf {
     /// EAX before the instruction.
     pub leaf: u32,
@@ -156,7 +158,7 @@ pub struct CpuidLeaf {
 }
 
 /// One TLB.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TlbLevel {
     /// 1 or 2.
     pub level: u32,
@@ -171,7 +173,7 @@ pub struct TlbLevel {
 }
 
 /// What a TLB holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TlbHolds {
     /// Data translations; of loads only where another TLB of the same level holds [`TlbHolds::Stores`].
     Data,
@@ -199,7 +201,7 @@ impl Tlb {
 }
 
 /// Virtualisation.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Hypervisor {
     /// No sign of one.
     None,
@@ -213,7 +215,7 @@ pub enum Hypervisor {
 }
 
 /// The kernel's direct map of physical memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirectMap {
     /// Bytes mapped by 4 KiB entries.
     pub base: Bytes,
@@ -228,7 +230,7 @@ pub struct DirectMap {
 }
 
 /// Control groups of this process.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cgroup {
     /// 1, 2, or both hierarchies with memory in version 1 (hybrid).
     pub version: CgroupVersion,
@@ -244,7 +246,7 @@ pub struct Cgroup {
 }
 
 /// Which control group version has the memory controller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CgroupVersion {
     /// Version 1.
     V1,

@@ -2,8 +2,10 @@
 
 use crate::{Bytes, Counters};
 
+use serde::{Deserialize, Serialize};
+
 /// The fields of `/proc/meminfo` in the kernel's order.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meminfo {
     /// Field names with the printed numbers, still in the printed unit.
     pub fields: Counters,

@@ -3,6 +3,8 @@
 //! Bit numbers are the kernel's ABI in include/uapi/linux/kernel-page-flags.h (bits 0 to 26) and the
 //! debugging bits of include/linux/kernel-page-flags.h (32 and up, which may change between releases).
 
+use serde::{Deserialize, Serialize};
+
 /// The flags of one page. All 64 bits are kept, also those without a name here.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct PageFlags(pub u64);
@@ -129,7 +131,7 @@ impl std::fmt::Debug for PageFlags {
 }
 
 /// What a page is, in the classes that decide whether its pageblock can become a huge page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum PageClass {
     /// In the buddy allocator.

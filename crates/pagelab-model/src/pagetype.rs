@@ -3,8 +3,10 @@
 use crate::Order;
 use crate::free_areas::ZoneKey;
 
+use serde::{Deserialize, Serialize};
+
 /// Everything that pagetypeinfo prints. Migratetypes are the kernel's own words; new ones are kept.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pagetypeinfo {
     /// Order of a pageblock.
     pub pageblock_order: Option<Order>,
@@ -20,7 +22,7 @@ pub struct Pagetypeinfo {
 }
 
 /// Free blocks of one migratetype in one zone.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TypeFree {
     /// The zone.
     pub key: ZoneKey,
@@ -31,7 +33,7 @@ pub struct TypeFree {
 }
 
 /// A count that the kernel may have stopped at a cap (5.4.2 and later print `>100000`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TypeCount {
     /// The exact count.
     Exact(u64),
@@ -49,7 +51,7 @@ impl TypeCount {
 }
 
 /// Pageblocks by migratetype in one zone.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TypeBlocks {
     /// The zone.
     pub key: ZoneKey,

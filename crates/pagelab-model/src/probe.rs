@@ -2,8 +2,10 @@
 
 use crate::{Absence, Bytes, Reading};
 
+use serde::{Deserialize, Serialize};
+
 /// Results of a probe.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProbeResults {
     /// Memory that the probe was allowed to take, and what bounded it.
     pub budget: Bytes,
@@ -19,7 +21,7 @@ pub struct ProbeResults {
 }
 
 /// Huge pages asked for, one by one, by MADV_COLLAPSE.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HugeProbe {
     /// Size of one.
     pub page_size: Bytes,
@@ -38,7 +40,7 @@ pub struct HugeProbe {
 }
 
 /// Dependent random reads at several buffer sizes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AccessProbe {
     /// Seed of the chase order.
     pub seed: u64,
@@ -56,7 +58,7 @@ pub struct AccessProbe {
 }
 
 /// One measurement of the chase.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AccessPoint {
     /// Size of the buffer.
     pub size: Bytes,
@@ -86,7 +88,7 @@ impl AccessPoint {
 }
 
 /// The same buffer size with base pages and with huge pages.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AccessPair {
     /// With base pages.
     pub base: AccessPoint,
@@ -109,7 +111,7 @@ impl AccessPair {
 }
 
 /// A comparison of base and huge pages at one size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AccessEffect {
     /// Median picoseconds per access with base pages.
     pub base_ps: u64,
@@ -121,7 +123,7 @@ pub struct AccessEffect {
 
 /// What one access saves with huge pages, from turns that were taken side by side: a disturbance of the
 /// machine falls on both parts of a turn and cancels out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Saved {
     /// Median over the turns of base less huge, in picoseconds.
     pub median_ps: i64,

@@ -2,8 +2,10 @@
 
 use crate::{Absence, Bytes, Counters};
 
+use serde::{Deserialize, Serialize};
+
 /// `/proc/PID/smaps_rollup`: a process's mappings in sum (4.14 and later). Amounts in kB as printed.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SmapsRollup {
     /// Field names with the printed kB.
     pub fields_kib: Counters,
@@ -19,7 +21,7 @@ impl SmapsRollup {
 }
 
 /// One mapping of `/proc/PID/smaps`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mapping {
     /// First address.
     pub start: u64,
@@ -44,7 +46,7 @@ pub struct Mapping {
 }
 
 /// The largest processes and how much of their memory is backed by huge pages.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessCoverage {
     /// The processes looked at, largest first.
     pub processes: Vec<ProcessMemory>,
@@ -60,7 +62,7 @@ pub struct ProcessCoverage {
 }
 
 /// One process's memory.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessMemory {
     /// Process id.
     pub pid: u32,

@@ -2,8 +2,10 @@
 
 use crate::{Absence, Bytes, Choice, Counters, Reading};
 
+use serde::{Deserialize, Serialize};
+
 /// Transparent huge pages.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThpSettings {
     /// `enabled`: the global mode for anonymous memory.
     pub enabled: Reading<Choice>,
@@ -22,7 +24,7 @@ pub struct ThpSettings {
 }
 
 /// One size of multi-size huge pages (mTHP).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThpSize {
     /// The size.
     pub size: Bytes,
@@ -35,7 +37,7 @@ pub struct ThpSize {
 }
 
 /// One hugetlb pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HugetlbPool {
     /// Size of its pages.
     pub page_size: Bytes,
@@ -52,7 +54,7 @@ pub struct HugetlbPool {
 }
 
 /// One line of `/proc/swaps`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SwapArea {
     /// File or device.
     pub name: String,
@@ -65,7 +67,7 @@ pub struct SwapArea {
 }
 
 /// All settings of one machine.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
     /// Transparent huge pages, or why the kernel has none.
     pub thp: Reading<ThpSettings>,

@@ -2,8 +2,10 @@
 
 use crate::{Bytes, PageSize, Pages};
 
+use serde::{Deserialize, Serialize};
+
 /// One line of `/proc/slabinfo`, version 2.1.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlabCache {
     /// Name of the cache.
     pub name: String,
@@ -34,7 +36,7 @@ impl SlabCache {
 }
 
 /// One line of `/proc/allocinfo` (6.10 and later, CONFIG_MEM_ALLOC_PROFILING).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllocSite {
     /// Bytes allocated from this place and not freed.
     pub bytes: Bytes,

@@ -11,8 +11,10 @@ use crate::{
     Absence, BuddyInfo, Census, Counters, Machine, Meminfo, Order, PageSize, Pages, Reading, Zoneinfo,
 };
 
+use serde::{Deserialize, Serialize};
+
 /// One look at a machine.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
     /// When and from where.
     pub taken: Taken,
@@ -110,7 +112,7 @@ impl Snapshot {
 }
 
 /// When and from where a snapshot was taken.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Taken {
     /// `this machine`, or the saved tree's name.
     pub from: String,
@@ -123,7 +125,7 @@ pub struct Taken {
 }
 
 /// A file that was there and could not be understood, or another thing that went wrong on the way.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
     /// File, operation and way out, in one sentence without a trailing dot.
     pub message: String,
@@ -132,7 +134,7 @@ pub struct Problem {
 }
 
 /// The kernel's own index files, as text, and the buddyinfo they belong to.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExtfragFiles {
     /// `extfrag/unusable_index`.
     pub unusable: String,
@@ -145,7 +147,7 @@ pub struct ExtfragFiles {
 }
 
 /// Past `page allocation failure` and out-of-memory reports of the kernel's log.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllocFailures {
     /// The reports, oldest first.
     pub reports: Vec<AllocFailure>,
@@ -154,7 +156,7 @@ pub struct AllocFailures {
 }
 
 /// One report.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllocFailure {
     /// Microseconds since boot; `None` if the log was written without times.
     pub at_us: Option<u64>,

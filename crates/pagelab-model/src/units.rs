@@ -1,9 +1,11 @@
 //! One type for each index space and unit, so that a page frame cannot be added to a byte count.
 
+use serde::{Deserialize, Serialize};
+
 use std::fmt;
 
 /// A page frame number: a physical address divided by the base page size.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Pfn(pub u64);
 
 impl fmt::Debug for Pfn {
@@ -25,7 +27,7 @@ impl Pfn {
 }
 
 /// A count of base pages.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct Pages(pub u64);
 
 impl fmt::Debug for Pages {
@@ -42,7 +44,7 @@ impl Pages {
 }
 
 /// A number of bytes.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct Bytes(pub u64);
 
 impl fmt::Debug for Bytes {
@@ -64,7 +66,7 @@ impl Bytes {
 }
 
 /// An allocation order: a block of order j is 2^j contiguous base pages.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Order(pub u8);
 
 impl fmt::Debug for Order {
@@ -86,7 +88,7 @@ impl Order {
 }
 
 /// A NUMA node, as the kernel numbers it. Numbers may have gaps and come in any order.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct NodeId(pub u32);
 
 impl fmt::Debug for NodeId {
@@ -96,12 +98,27 @@ impl fmt::Debug for NodeId {
 }
 
 /// The base page size of a machine: a power of two of at least 1 KiB.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u64", into = "u64")]
 pub struct PageSize(u64);
 
 impl fmt::Debug for PageSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} B pages", self.0)
+    }
+}
+
+impl TryFrom<u64> for PageSize {
+    type Error = &'static str;
+
+    fn try_from(bytes: u64) -> Result<PageSize, Self::Error> {
+        PageSize::new(bytes).ok_or("a page size is a power of two between 1 KiB and 1 GiB")
+    }
+}
+
+impl From<PageSize> for u64 {
+    fn from(size: PageSize) -> u64 {
+        size.0
     }
 }
 

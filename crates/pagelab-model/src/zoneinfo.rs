@@ -3,8 +3,10 @@
 use crate::free_areas::ZoneKey;
 use crate::{Counters, NodeId, Pages, Pfn};
 
+use serde::{Deserialize, Serialize};
+
 /// All nodes and zones, in the kernel's order.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Zoneinfo {
     /// Per-node statistics; kernels before 4.8 have none.
     pub nodes: Vec<NodeStats>,
@@ -20,7 +22,7 @@ impl Zoneinfo {
 }
 
 /// The `per-node stats` block of one node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeStats {
     /// The node.
     pub node: NodeId,
@@ -29,7 +31,7 @@ pub struct NodeStats {
 }
 
 /// One zone. A line that the kernel at hand does not print is `None`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ZoneInfo {
     /// Which zone.
     pub key: ZoneKey,
@@ -64,7 +66,7 @@ pub struct ZoneInfo {
 }
 
 /// A per-CPU page list of one zone.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pageset {
     /// The CPU.
     pub cpu: u32,

@@ -7,6 +7,8 @@ mod cli;
 mod cmd;
 mod exit;
 mod input;
+#[expect(dead_code, reason = "until a command writes its run")]
+mod manifest;
 mod out;
 mod probe;
 

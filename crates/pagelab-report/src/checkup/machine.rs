@@ -286,7 +286,7 @@ pub(super) fn instruments(page: &mut Page, snapshot: &Snapshot) {
 /// The instruments that do not work, by name, in the summary.
 pub(super) fn not_seen(page: &mut Page, snapshot: &Snapshot) {
     let mut reasons: Vec<(&str, Vec<String>)> = Vec::new();
-    for instrument in snapshot.instruments.iter().filter(|one| SEEN_BY_CHECKUP.contains(&one.name)) {
+    for instrument in snapshot.instruments.iter().filter(|one| SEEN_BY_CHECKUP.contains(&&*one.name)) {
         let Some(absence) = instrument.absence() else { continue };
         let name = instrument.name.replace('_', " ");
         match reasons.iter_mut().find(|(reason, _)| *reason == absence.reason()) {

@@ -217,8 +217,8 @@ fn failures(log: &AllocFailures) -> Object {
 fn instruments(snapshot: &Snapshot) -> Value {
     array(&snapshot.instruments, |instrument| {
         Object::new()
-            .put("name", instrument.name)
-            .put("purpose", instrument.purpose)
+            .put("name", &*instrument.name)
+            .put("purpose", &*instrument.purpose)
             .put("works", instrument.state.is_ok())
             .reading("found", &instrument.state, |found| found.as_str().into())
     })

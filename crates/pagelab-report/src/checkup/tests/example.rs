@@ -1,5 +1,7 @@
 //! A small machine with something in every section, for the tests of the report.
 
+use std::borrow::Cow;
+
 use pagelab_model::instruments::Instrument;
 use pagelab_model::machine::*;
 use pagelab_model::pagetype::{Pagetypeinfo, TypeBlocks, TypeCount, TypeFree};
@@ -83,7 +85,7 @@ pub fn example() -> Snapshot {
         detail: "mode:0x40dc0".to_owned(),
     };
     snapshot.alloc_failures = Ok(AllocFailures { reports: vec![report], log_overwritten: true });
-    let instrument = |name, state| Instrument { name, purpose: "seeing", state };
+    let instrument = |name, state| Instrument { name: Cow::Borrowed(name), purpose: "seeing".into(), state };
     snapshot.instruments = vec![
         instrument("kpageflags", Ok("6 Mi entries".to_owned())),
         instrument(
