@@ -12,13 +12,13 @@ mod scan;
 use std::time::{Duration, Instant};
 
 use pagelab_formats::kpageflags::Shape;
-use pagelab_formats::{buddyinfo, meminfo, zoneinfo};
-use pagelab_model::{Absence, AbsentWhy, Census, Order, PageSize, Reading, Zoneinfo};
+use pagelab_formats::zoneinfo;
+use pagelab_model::{Absence, AbsentWhy, Census, OffLists, Order, PageSize, Reading, Zoneinfo};
 
 use crate::paths;
 use crate::reader::Reader;
 use crate::root::Root;
-use assemble::{Assembly, OffLists};
+use assemble::Assembly;
 use draw::Draw;
 use frames::Frames;
 use scan::{Failure, Limit, Scanned, Whole};
@@ -38,9 +38,6 @@ const PAGE_NS_USUAL: u64 = 60;
 /// Huge pages' worth of blocks that a sample has at least, whatever the time.
 const SAMPLE_MIN: usize = 400;
 
-/// Pageblocks' worth of pages from which a difference between MemFree and the free lists is no drift.
-const OFF_LISTS_MIN_BLOCKS: u64 = 16;
-
 /// How a census is made.
 #[derive(Clone, Copy, Debug)]
 pub struct CensusOptions {
@@ -52,6 +49,8 @@ pub struct CensusOptions {
     pub pmd_order: Order,
     /// How many orders the buddy allocator has: as many as buddyinfo has counts.
     pub orders: usize,
+    /// Memory that counts as free and stands on no free list, as the caller judged by meminfo and buddyinfo.
+    pub off_lists: OffLists,
     /// Threads that read a live machine.
     pub threads: usize,
     /// Wall time above which a live machine is sampled. A scan that slows down late may take twice as long.
@@ -61,7 +60,7 @@ pub struct CensusOptions {
 }
 
 impl CensusOptions {
-    /// Two threads and two seconds.
+    /// Two threads and two seconds; nothing known of deferred memory.
     pub fn new(
         page_size: PageSize,
         pageblock_order: Order,
@@ -73,6 +72,7 @@ impl CensusOptions {
             pageblock_order,
             pmd_order,
             orders,
+            off_lists: OffLists::CannotTell,
             threads: 2,
             time_budget: Duration::from_secs(2),
             seed: 1,
@@ -88,8 +88,8 @@ impl CensusOptions {
 /// Counts physical memory. `zoneinfo` was read before, and is read again after.
 pub fn census(root: &Root, reader: &Reader, zoneinfo: &Zoneinfo, options: &CensusOptions) -> Reading<Census> {
     let frames = frames::frames(reader, zoneinfo, options.page_size)?;
-    let off_lists = off_lists(reader, options);
-    let assembly = Assembly { zoneinfo, frames: &frames, shape: options.shape(), off_lists };
+    let assembly =
+        Assembly { zoneinfo, frames: &frames, shape: options.shape(), off_lists: options.off_lists };
     let start = Instant::now();
     if !root.is_live() {
         let scanned = saved(root, reader, &frames, options)?;
@@ -100,19 +100,6 @@ pub fn census(root: &Root, reader: &Reader, zoneinfo: &Zoneinfo, options: &Censu
     let scan_ns = nanos(start.elapsed());
     let after = reader.parse(paths::ZONEINFO, zoneinfo::parse);
     Ok(assembly.census(scanned, draw, after.as_ref().unwrap_or(zoneinfo), scan_ns))
-}
-
-/// MemFree less the free lists: kernels that count deferred memory as free say by it how much there is.
-fn off_lists(reader: &Reader, options: &CensusOptions) -> OffLists {
-    let lists = reader.parse(paths::BUDDYINFO, buddyinfo::parse).ok().map(|info| info.free_pages());
-    let counted = reader.parse(paths::MEMINFO, meminfo::parse).ok().and_then(|info| info.bytes("MemFree"));
-    let (Some(lists), Some(counted)) = (lists, counted) else { return OffLists::CannotTell };
-    let counted = u128::from(counted.pages(options.page_size).0);
-    let off_lists = u64::try_from(counted.saturating_sub(lists)).unwrap_or(u64::MAX);
-    match off_lists > OFF_LISTS_MIN_BLOCKS << options.pageblock_order.0 {
-        true => OffLists::Pages(off_lists),
-        false => OffLists::None,
-    }
 }
 
 fn nanos(time: Duration) -> u64 {

@@ -72,7 +72,7 @@ pub fn live_page_size() -> Option<PageSize> {
 }
 
 /// The base page size: asked of a live kernel; of a saved tree what the caller knows, else the smallest
-/// page of any saved mapping, else the usual one, said aloud by the source `assumed`.
+/// page of any saved mapping, else a guess.
 fn page_size(reader: &Reader<'_>, known: &Known) -> (PageSize, String) {
     if let Some((page_size, source)) = &known.page_size {
         return (*page_size, source.clone());
@@ -80,18 +80,34 @@ fn page_size(reader: &Reader<'_>, known: &Known) -> (PageSize, String) {
     if reader.root().is_live() {
         return live_page_size().map_or((PageSize::USUAL, "assumed"), |size| (size, "sysconf")).named();
     }
+    saved_page_size(reader).unwrap_or_else(|| guessed_page_size(reader)).named()
+}
+
+/// What a saved tree's mappings say of the base page size, with the name of the source.
+pub fn saved_page_size(reader: &Reader<'_>) -> Option<(PageSize, &'static str)> {
     let processes = reader.root().list(paths::PROC).unwrap_or_default();
     let pids = processes.iter().filter_map(|name| name.parse::<u32>().ok()).take(PROCESSES_FOR_PAGE_SIZE);
-    let files =
+    let mut files =
         std::iter::once(paths::SELF_SMAPS.to_owned()).chain(pids.map(|pid| paths::process(pid, "smaps")));
-    for file in files {
-        let Ok(mappings) = reader.parse(&file, smaps::parse) else { continue };
+    files.find_map(|file| {
+        let mappings = reader.parse(&file, smaps::parse).ok()?;
         let pages = mappings.iter().filter_map(|mapping| mapping.fields_kib.get("KernelPageSize"));
-        if let Some(size) = pages.min().and_then(|kib| PageSize::new(Bytes::from_kib(kib).0)) {
-            return (size, "smaps KernelPageSize").named();
-        }
+        let size = pages.min().and_then(|kib| PageSize::new(Bytes::from_kib(kib).0))?;
+        Some((size, "smaps KernelPageSize"))
+    })
+}
+
+/// The base page size of a saved tree that does not say: that with which a PMD entry maps what the tree
+/// calls a huge page, else the usual one. Only a guess, since powerpc has other PMD sizes.
+pub fn guessed_page_size(reader: &Reader<'_>) -> (PageSize, &'static str) {
+    let sizes = (10..=30).filter_map(|shift| PageSize::new(1 << shift));
+    let pmd_size = reader.line(paths::THP_PMD_SIZE).ok().and_then(|line| line.parse().ok()).map(Bytes);
+    let maps =
+        |pmd_size| sizes.into_iter().find(|size| size.order_of(pmd_size) == Some(size.usual_pmd_order()));
+    match pmd_size.and_then(maps) {
+        Some(size) => (size, "assumed from hpage_pmd_size; see --page-size"),
+        None => (PageSize::USUAL, "assumed"),
     }
-    (PageSize::USUAL, "assumed").named()
 }
 
 /// A page size with the name of its source as an owned text.
@@ -323,8 +339,12 @@ mod tests {
             page_size: PageSize::new(16 << 10).map(|s| (s, "manifest".to_owned())),
             ..Known::default()
         };
-        let cases: [(Machine, u64, &str); 3] = [
+        let pmd = ("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size", "536870912\n");
+        let odd = ("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size", "12345\n");
+        let cases: [(Machine, u64, &str); 5] = [
             (plain(&[]), 4 << 10, "assumed"),
+            (plain(&[pmd]), 64 << 10, "assumed from hpage_pmd_size; see --page-size"),
+            (plain(&[odd]), 4 << 10, "assumed"),
             (plain(&[("/proc/7/smaps", smaps)]), 64 << 10, "smaps KernelPageSize"),
             (of(&[("/proc/7/smaps", smaps)], &known), 16 << 10, "manifest"),
         ];

@@ -9,7 +9,7 @@ use pagelab_host::census::{CensusOptions, census};
 use pagelab_host::paths;
 use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
-use pagelab_model::{BuddyInfo, Census, Coverage, Order, PageClass, PageSize};
+use pagelab_model::{BuddyInfo, Census, Coverage, OffLists, Order, PageClass, PageSize};
 
 fn page_size() -> PageSize {
     pagelab_host::machine::live_page_size().unwrap()
@@ -32,6 +32,9 @@ fn look(change: impl FnOnce(&mut CensusOptions)) -> Option<Look> {
     let zones = reader.parse(paths::ZONEINFO, zoneinfo::parse).unwrap();
     let before = reader.parse(paths::BUDDYINFO, buddyinfo::parse).unwrap();
     let mut options = options(before.zones[0].areas.orders());
+    let counted = reader.parse(paths::MEMINFO, meminfo::parse).unwrap().bytes("MemFree").unwrap();
+    let ahead = u128::from(counted.pages(page_size()).0).saturating_sub(before.free_pages());
+    options.off_lists = if ahead > 1 << 14 { OffLists::Pages(ahead as u64) } else { OffLists::None };
     change(&mut options);
     match census(&root, &reader, &zones, &options) {
         Ok(census) => {

@@ -9,8 +9,8 @@ use pagelab_host::census::{CensusOptions, census};
 use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
 use pagelab_model::{
-    Absence, AbsentWhy, Census, NodeId, Order, PageClass, PageFlags, PageSize, Pages, Pfn, ZoneInfo, ZoneKey,
-    Zoneinfo,
+    Absence, AbsentWhy, Census, NodeId, OffLists, Order, PageClass, PageFlags, PageSize, Pages, Pfn,
+    ZoneInfo, ZoneKey, Zoneinfo,
 };
 
 const BLOCK: u64 = 512;
@@ -37,10 +37,20 @@ fn flags(tree: &Path, runs: &[(u64, PageFlags)]) {
 }
 
 fn take(tree: &Path, zones: &[ZoneInfo], block_order: u8) -> Result<Census, Absence> {
+    take_with(tree, zones, block_order, OffLists::CannotTell)
+}
+
+fn take_with(
+    tree: &Path,
+    zones: &[ZoneInfo],
+    block_order: u8,
+    off_lists: OffLists,
+) -> Result<Census, Absence> {
     let root = Root::open(tree).unwrap();
     let reader = Reader::new(&root);
     let zoneinfo = Zoneinfo { nodes: Vec::new(), zones: zones.to_vec() };
-    let options = CensusOptions::new(PageSize::USUAL, Order(block_order), Order(9), 11);
+    let options =
+        CensusOptions { off_lists, ..CensusOptions::new(PageSize::USUAL, Order(block_order), Order(9), 11) };
     let found = census(&root, &reader, &zoneinfo, &options);
     let malformed = found.as_ref().is_err_and(|absence| absence.why == AbsentWhy::Malformed);
     assert_eq!(!reader.into_problems().is_empty(), malformed, "{found:?}");
@@ -98,14 +108,17 @@ fn memory_blocks_and_iomem_tell_holes_from_unknown_pages() {
 fn the_unmanaged_end_of_a_zone_without_flags_is_deferred() {
     use PageClass::{Deferred, Free, Unknown};
     let tree = tempfile::tempdir().unwrap();
-    // A kernel that does not count deferred memory as free.
-    counts(tree.path(), 0);
-    let check = |runs: &[(u64, PageFlags)], managed: u64, expected: &[PageClass]| {
+    let check_with = |off_lists, runs: &[(u64, PageFlags)], managed: u64, expected: &[PageClass]| {
         flags(tree.path(), runs);
         let pages = expected.len() as u64 * BLOCK;
-        let found = take(tree.path(), &[zone(0, "Normal", 0, [pages, pages, managed])], 9).unwrap();
+        let zones = [zone(0, "Normal", 0, [pages, pages, managed])];
+        let found = take_with(tree.path(), &zones, 9, off_lists).unwrap();
         let expected: Vec<_> = (0..).zip(expected.iter().map(|&class| vec![class])).collect();
         assert_eq!(classes(&found, 0), expected);
+    };
+    // A kernel that does not count deferred memory as free.
+    let check = |runs: &[(u64, PageFlags)], managed: u64, expected: &[PageClass]| {
+        check_with(OffLists::None, runs, managed, expected);
     };
     check(&[(2 * BLOCK, FREE), (2 * BLOCK, NONE)], 2 * BLOCK, &[Free, Free, Deferred, Deferred]);
     // More pages without flags than are unmanaged: the first of them are unknown.
@@ -119,19 +132,13 @@ fn the_unmanaged_end_of_a_zone_without_flags_is_deferred() {
     check(&[(BLOCK, NONE), (BLOCK, FREE), (2 * BLOCK, NONE)], BLOCK, &[Unknown, Free, Deferred, Deferred]);
     // A kernel that counts it says how much there is: the rest of the run was set aside at boot.
     let (blocks, free) = (40, 30);
-    counts(tree.path(), free * BLOCK);
     let run = |number: u64| if number < 1 + free { Deferred } else { PageClass::Reserved };
     let expected: Vec<PageClass> = (0..blocks).map(|n| if n == 0 { Free } else { run(n) }).collect();
-    check(&[(BLOCK, FREE), ((blocks - 1) * BLOCK, NONE)], BLOCK, &expected);
+    let counted = OffLists::Pages(free * BLOCK);
+    check_with(counted, &[(BLOCK, FREE), ((blocks - 1) * BLOCK, NONE)], BLOCK, &expected);
     // Without the two counts nothing can be said of it.
-    fs::remove_file(tree.path().join("proc/meminfo")).unwrap();
-    check(&[(2 * BLOCK, FREE), (2 * BLOCK, NONE)], 2 * BLOCK, &[Free, Free, Unknown, Unknown]);
-}
-
-/// buddyinfo with one free block of 512 pages, and MemFree with `off_lists` pages more.
-fn counts(tree: &Path, off_lists: u64) {
-    write(tree, "proc/buddyinfo", b"Node 0, zone   Normal 0 0 0 0 0 0 0 0 0 1 0\n");
-    write(tree, "proc/meminfo", format!("MemFree: {} kB\n", (512 + off_lists) * 4).as_bytes());
+    let runs = [(2 * BLOCK, FREE), (2 * BLOCK, NONE)];
+    check_with(OffLists::CannotTell, &runs, 2 * BLOCK, &[Free, Free, Unknown, Unknown]);
 }
 
 #[test]

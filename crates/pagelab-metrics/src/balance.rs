@@ -6,7 +6,7 @@
 //! it is present and not managed in zoneinfo. On a confidential guest (CONFIG_UNACCEPTED_MEMORY, since 6.5)
 //! the same holds for memory that has not been accepted from the host: `Unaccepted` in meminfo.
 
-use pagelab_model::{BuddyInfo, Meminfo, PageSize, Pages, Zoneinfo};
+use pagelab_model::{BuddyInfo, Meminfo, OffLists, PageSize, Pages, Snapshot, Zoneinfo};
 
 /// Free memory by two counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +39,13 @@ pub enum FreeVerdict {
 }
 
 impl FreeBalance {
+    /// Compares the two counts of a snapshot, as far as they could be read.
+    pub fn of_snapshot(snapshot: &Snapshot) -> Option<FreeBalance> {
+        let (buddy, meminfo) = (snapshot.buddyinfo.as_ref().ok()?, snapshot.meminfo.as_ref().ok()?);
+        let zoneinfo = snapshot.zoneinfo.as_ref().ok();
+        FreeBalance::of(buddy, meminfo, zoneinfo, snapshot.machine.page_size, snapshot.free_moved)
+    }
+
     /// Compares the two counts. `moved` is what buddyinfo itself changed by while the counter was read.
     pub fn of(
         buddy: &BuddyInfo,
@@ -70,6 +77,15 @@ impl FreeBalance {
             _ => FreeVerdict::Unexplained,
         };
         Some(FreeBalance { on_lists, counted, unmanaged, tolerance, verdict })
+    }
+
+    /// The judgement as a census needs it.
+    pub fn off_lists(&self) -> OffLists {
+        match self.verdict {
+            FreeVerdict::Deferred(pages) | FreeVerdict::Unaccepted(pages) => OffLists::Pages(pages.0),
+            FreeVerdict::Agree => OffLists::None,
+            FreeVerdict::Unexplained => OffLists::CannotTell,
+        }
     }
 
     /// Pages that are free and not on the lists yet.

@@ -102,14 +102,10 @@ impl Checkup {
             Err(_) => Vec::new(),
         };
         let meminfo = snapshot.meminfo.as_ref().ok();
-        let balance = meminfo.zip(snapshot.buddyinfo.as_ref().ok()).and_then(|(meminfo, buddy)| {
-            let zoneinfo = snapshot.zoneinfo.as_ref().ok();
-            FreeBalance::of(buddy, meminfo, zoneinfo, snapshot.machine.page_size, snapshot.free_moved)
-        });
         let mut checkup = Checkup {
             zones,
             usage: meminfo.map(MemoryUse::of),
-            balance,
+            balance: FreeBalance::of_snapshot(snapshot),
             history: snapshot.vmstat.as_ref().ok().map(History::of),
             comparison: snapshot.extfrag.as_ref().ok().map(Comparison::of),
             supply: snapshot.census.as_ref().map_err(Clone::clone).map(|census| {

@@ -103,3 +103,15 @@ pub struct SamplePlan {
     /// Pageblocks there are.
     pub blocks_total: u64,
 }
+
+/// Memory that counts as free and stands on no free list: what a census needs to know to tell deferred memory
+/// from reserved memory, since neither has a page flag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OffLists {
+    /// So many pages: this kernel counts memory as free that it has not handed to the allocator yet.
+    Pages(u64),
+    /// None: nothing is deferred, or this kernel does not count it.
+    None,
+    /// The two counts could not be compared, or nothing explains their difference.
+    CannotTell,
+}

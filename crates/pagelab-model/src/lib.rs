@@ -25,7 +25,7 @@ pub mod units;
 pub mod zoneinfo;
 
 pub use absence::{Absence, AbsentWhy, Reading};
-pub use census::{BlockCounts, Census, CensusZone, Coverage, SamplePlan};
+pub use census::{BlockCounts, Census, CensusZone, Coverage, OffLists, SamplePlan};
 pub use choice::Choice;
 pub use counters::Counters;
 pub use free_areas::{BuddyInfo, FreeAreas, ZoneFree, ZoneKey};

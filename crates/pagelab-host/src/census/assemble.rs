@@ -2,23 +2,13 @@
 
 use pagelab_formats::kpageflags::Shape;
 use pagelab_model::{
-    BlockCounts, Census, CensusZone, Coverage, FreeAreas, PageClass, Pfn, SamplePlan, ZoneInfo, Zoneinfo,
+    BlockCounts, Census, CensusZone, Coverage, FreeAreas, OffLists, PageClass, Pfn, SamplePlan, ZoneInfo,
+    Zoneinfo,
 };
 
 use super::draw::Draw;
 use super::frames::Frames;
 use super::scan::{Scanned, Tally};
-
-/// Memory that counts as free and stands on no free list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OffLists {
-    /// So many pages: this kernel counts deferred memory as free.
-    Pages(u64),
-    /// None beyond movement: nothing is deferred, or this kernel does not count it.
-    None,
-    /// Meminfo or buddyinfo could not be read.
-    CannotTell,
-}
 
 /// What the counts are put together with.
 pub(super) struct Assembly<'a> {

@@ -12,9 +12,10 @@ use pagelab_host::collect::{CollectOptions, collect};
 use pagelab_host::machine::Known;
 use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
+use pagelab_metrics::balance::FreeBalance;
 use pagelab_metrics::checkup::Checkup;
 use pagelab_model::machine::Tlb;
-use pagelab_model::{AbsentWhy, PageSize, Snapshot};
+use pagelab_model::{AbsentWhy, OffLists, PageSize, Snapshot};
 use pagelab_report::checkup::{View, brief, render};
 use pagelab_report::json;
 use pagelab_sys::cpuid;
@@ -206,5 +207,7 @@ fn census_options(snapshot: &Snapshot, seed: u64) -> CensusOptions {
     let orders = orders.unwrap_or(snapshot.pageblock_order.index() + 2);
     let page_size = snapshot.machine.page_size;
     let options = CensusOptions::new(page_size, snapshot.pageblock_order, snapshot.pmd_order, orders);
-    CensusOptions { seed, ..options }
+    let balance = FreeBalance::of_snapshot(snapshot);
+    let off_lists = balance.map_or(OffLists::CannotTell, |balance| balance.off_lists());
+    CensusOptions { seed, off_lists, ..options }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use pagelab_formats::free_text::{self, Failed, FreeText, Kind};
 use pagelab_formats::{ParseError, meminfo, zoneinfo};
-use pagelab_host::machine::live_page_size;
+use pagelab_host::machine::{guessed_page_size, live_page_size, saved_page_size};
 use pagelab_host::reader::Reader;
 use pagelab_host::{paths, root::Root};
 use pagelab_metrics::balance::FreeBalance;
@@ -42,10 +42,11 @@ fn from_root(plan: &Plan, root: &Root) -> Result<FragReport, Failure> {
         settle_page_size(plan, known, root.name())?
     } else {
         let said = root.manifest().and_then(|manifest| manifest.page_size).map(|size| (size, "manifest"));
-        // Only a guess: powerpc has other PMD sizes, so that a given page size must win.
-        let guess = pmd_size.and_then(page_size_of_pmd).filter(|_| plan.page_size.is_none());
-        let guess = guess.map(|size| (size, "assumed from hpage_pmd_size; see --page-size"));
-        settle_page_size(plan, said.or(guess), root.name())?
+        // A guess is no reason to refuse a given page size, and the usual size is said by `settle_page_size`.
+        let guess = || Some(guessed_page_size(&reader)).filter(|&(_, source)| source != "assumed");
+        let known = said.or_else(|| saved_page_size(&reader));
+        let known = known.or_else(|| guess().filter(|_| plan.page_size.is_none()));
+        settle_page_size(plan, known, root.name())?
     };
     let pmd_order = pmd_size.and_then(|size| page_size.order_of(size));
     let orders = info.zones.iter().map(|zone| zone.areas.orders()).max().unwrap_or(1);
@@ -62,12 +63,6 @@ fn from_root(plan: &Plan, root: &Root) -> Result<FragReport, Failure> {
         unpopulated: Vec::new(),
         notes: notes.into_iter().collect(),
     })
-}
-
-/// The base page size with which a PMD entry maps `size`: the inverse of [`PageSize::usual_pmd_order`].
-fn page_size_of_pmd(size: Bytes) -> Option<PageSize> {
-    let sizes = (10..=30).filter_map(|shift| PageSize::new(1 << shift));
-    sizes.into_iter().find(|page| page.order_of(size) == Some(page.usual_pmd_order()))
 }
 
 /// A note where free memory stands on no list yet: none of the numbers has it.
