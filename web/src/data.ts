@@ -1,41 +1,81 @@
 // The data of a page, as pagelab-report writes it (crates/pagelab-report/src/html.rs): the contract between
 // the two. Documents of `--json` (docs/json.md) stand in it unchanged.
+//
+// A page is the built page.html with three places filled: the title, the text for readers without scripts,
+// and data blocks: `<script type="application/octet-stream" id=ID>`, base64 of gzip. The block with the id
+// `page` is a JSON document, `Page` below; every other block is a typed array that the document names. A new
+// field may be added at any time; one that goes away or changes its meaning raises `page`.
 
-/** A typed array in a block of its own: `<script type="application/octet-stream" id=block>`, base64 of gzip. */
+/** A typed array in a block of its own. Its bytes lie in planes: all lowest bytes, then all second ones … */
 export interface Block {
+  /** The id of the script element. */
   block: string;
   /** Little-endian element type. */
   type: "f64" | "u32" | "u16" | "u8";
+  /** Elements. */
   length: number;
 }
 
 /** The document in the block called `page`. */
 export interface Page {
+  /** Version of this contract. */
   page: 1;
   title: string;
   runs: Run[];
 }
 
-/** One run file. */
+/** One run file, or one look at a machine. */
 export interface Run {
+  /** The file's name, or `this machine`. */
   name: string;
-  /** The manifest and the ending: the `run` object of `pagelab report --json`. */
-  run: Record<string, unknown>;
+  /** The first line of the terminal's report: the machine's name and what it is, a phrase each. */
+  head: { name: string; facts: string[] };
+  run: Manifest;
   /** The document of `pagelab checkup --json`, in a run of checkup. */
-  checkup: Record<string, unknown> | null;
+  checkup: Json | null;
   census: Census | null;
   series: Series[];
   streams: Stream[];
-  events: { at_ns: number; kind: string; text: string }[];
+  events: Event[];
+  /** What the writer of the page did not know and therefore left out, in words. */
   not_shown: string[];
+  /** The log that belongs to the file, if the last records are there, or may be where it is not beside it. */
+  log: { path: string; is_there: boolean } | null;
   /** The report as the terminal shows it. */
+  text: string;
+}
+
+/** Who ran what, when, and how it ended: the `run` object of `pagelab report --json`. */
+export interface Manifest {
+  kind: string;
+  tool_version: string;
+  command_line: string[];
+  seed: number | null;
+  started_realtime_ns: number;
+  started_boottime_ns: number;
+  ending: "complete" | "stopped" | "not_closed";
+  ended_after_ns: number | null;
+  ended_why: string | null;
+  /** As in the document of `pagelab checkup --json`. */
+  machine: Json;
+  settings: Json;
+}
+
+/** Something that happened at one moment. */
+export interface Event {
+  /** Nanoseconds since the start of the run. */
+  at_ns: number;
+  kind: string;
   text: string;
 }
 
 /** The picture of physical memory by pageblock. */
 export interface Census {
   block_bytes: number;
+  /** Base pages of a block. */
   block_pages: number;
+  page_bytes: number;
+  scan_ns: number;
   /** null: every block was counted. */
   sample: { seed: number; blocks: number; blocks_total: number } | null;
   zones: CensusZone[];
@@ -44,42 +84,89 @@ export interface Census {
 export interface CensusZone {
   node: number;
   zone: string;
+  /** First frame of the block with index 0. */
   first_pfn: number;
+  /** Blocks that hold memory, counted or not. */
   blocks_total: number;
+  /** Blocks from the first to the last, holes included: every index is below it. */
+  blocks_spanned: number;
   /** Index of each counted block in its zone, ascending. */
   index: Block;
+  /** Indices of counted blocks that are one compound page or a part of one, ascending. */
+  one_folio: Block;
   /** Classes of pages that occur here. */
-  classes: string[];
+  classes: PageClass[];
   /** Pages of each class, class after class, a value for each counted block. */
   counts: Block;
 }
 
-/** Values that were read together. Where `decimated_from` is not null, times and values are extremes in order. */
+export interface PageClass {
+  /** As in the JSON documents: `slab`, `anon` … */
+  name: string;
+  /** As a person would say it. */
+  words: string;
+  /** One page of it keeps a block from becoming a huge page. */
+  spoils: boolean;
+  /** Compaction can move it. */
+  movable: boolean;
+}
+
+/** Values that were read together again and again. */
 export interface Series {
   name: string;
+  /** The file or the call that the values are from. */
   source: string;
+  readings: number;
+  /** Seconds since the start of the first and the last reading; null without any. */
+  from_s: number | null;
+  to_s: number | null;
   columns: SeriesColumn[];
 }
 
 export interface SeriesColumn {
   name: string;
+  /** `bytes`, `pages`, `ns`, `us`, `count`, `permille`, or one that the page does not know. */
   unit: string;
+  /** Values only grow: the page shows how fast. */
   is_counter: boolean;
-  /** A column that never changed; null in it is a reading that failed. */
+  /** A column that never changed; null in it is a reading that failed. `at_s` and `values` are null then. */
   constant: { value: number | null } | null;
-  /** Seconds since the start. */
+  /** Seconds since the start, ascending. Columns in full share one block. */
   at_s: Block | null;
   /** NaN is a reading that failed. */
   values: Block | null;
+  /** Readings of which these are the extremes in order, with first, last and gaps; null: all are here. */
   decimated_from: number | null;
 }
 
-/** Raw samples of one thing. */
+/** Raw samples of one thing, by time. */
 export interface Stream {
   name: string;
   unit: string;
+  /** What tells it from streams of the same name. */
   labels: [string, string][];
+  /**
+   * Of all samples, whether shown or not, by the same definition as in the terminal's table
+   * (pagelab_metrics::statistics): the median of an even number is the mean of the two in the middle, and
+   * between two samples a percentile is interpolated.
+   */
+  summary: Summary | null;
   at_s: Block;
   values: Block;
   decimated_from: number | null;
+}
+
+export interface Summary {
+  count: number;
+  min: number;
+  p5: number;
+  median: number;
+  p95: number;
+  max: number;
+}
+
+/** A JSON value of a document that docs/json.md describes. */
+export type JsonValue = null | boolean | number | string | JsonValue[] | Json;
+export interface Json {
+  [key: string]: JsonValue;
 }

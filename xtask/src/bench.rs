@@ -14,10 +14,11 @@ use crate::built::{self, Program};
 use crate::child::{self, Show};
 use crate::facts::{self, Condition};
 use crate::tally::Failed;
-use crate::tree;
+use crate::{tree, web};
 
 const LIMIT: Duration = Duration::from_secs(1800);
 const CHECKUP_RUNS: usize = 5;
+const GUEST_BOOTS: usize = 3;
 
 /// What was found out about one bar.
 #[derive(Clone, Debug, PartialEq)]
@@ -54,6 +55,8 @@ pub fn run(words: &[&str]) -> Result<(), Failed> {
         }
     }
     measured.extend(checkups()?);
+    measured.push(zoom());
+    measured.extend(guests()?);
     measured.push(cold_build()?);
     println!();
     for bar in &BARS {
@@ -163,11 +166,56 @@ fn spread(found: &Measured) -> String {
     }
 }
 
-/// The time of whole runs of the release binary.
-fn checkups() -> Result<Vec<Measured>, Failed> {
+/// The time of a zoom in the report page.
+fn zoom() -> Measured {
+    let line = web::zoom_line(LIMIT).and_then(|line| Ok(measured(&line)?));
+    line.unwrap_or_else(|failed| {
+        let why = match failed {
+            Failed::Usage(why) | Failed::Because(why) => why,
+            Failed::Said => "node said why".to_owned(),
+        };
+        let (bar, unit) = ("page_zoom_ms".to_owned(), "ms".to_owned());
+        Measured { bar, value: Err(why), unit, samples: vec![], how: String::new() }
+    })
+}
+
+fn release_binary() -> Result<Program, Failed> {
     let products = built::build(&["build", "--release"], LIMIT)?;
     let binary = products.into_iter().find(|program| program.target == "pagelab");
-    let Some(binary) = binary else { return Err(Failed::Because("there is no pagelab".to_owned())) };
+    binary.ok_or_else(|| Failed::Because("there is no pagelab".to_owned()))
+}
+
+/// What it costs until a guest says its first line, as the release binary itself measures it.
+fn guests() -> Result<Vec<Measured>, Failed> {
+    let binary = release_binary()?;
+    let bars = [("guest_first_line_cpu_s", "6.1"), ("guest_6_12_first_line_cpu_s", "6.12")];
+    bars.into_iter().map(|(bar, kernel)| guest(&binary, bar, kernel)).collect()
+}
+
+fn guest(binary: &Program, bar: &str, kernel: &str) -> Result<Measured, Failed> {
+    let mut samples = Vec::new();
+    let mut value = Ok(0.0);
+    for _ in 0..GUEST_BOOTS {
+        let shape = ["guest", "run", "--kernel", kernel, "--memory", "512M", "--cpus", "2"];
+        let mut command = Command::new(&binary.file);
+        command.args(shape).args(["--json", "--", "frag"]);
+        let ran = child::run(&mut command, Show::Nothing, LIMIT)?;
+        let json: Value = serde_json::from_str(&ran.stdout.join("\n")).unwrap_or_default();
+        match json["first_line_host_cpu_ns"].as_f64() {
+            Some(ns) => samples.push(ns / 1e9),
+            None => value = Err(ran.stderr.last().cloned().unwrap_or(ran.ending)),
+        }
+    }
+    samples.sort_by(f64::total_cmp);
+    let middle = samples.get(GUEST_BOOTS / 2).copied();
+    let value = value.and_then(|_| middle.ok_or_else(|| "a boot was lost".to_owned()));
+    let how = format!("kernel {kernel}, --memory 512M, --cpus 2; a busy machine costs more");
+    Ok(Measured { bar: bar.to_owned(), value, unit: "s".to_owned(), samples, how })
+}
+
+/// The time of whole runs of the release binary.
+fn checkups() -> Result<Vec<Measured>, Failed> {
+    let binary = release_binary()?;
     let commands: [(&str, &[&str]); 2] =
         [("checkup_wall_s", &["checkup"]), ("checkup_probe_wall_s", &["checkup", "--probe"])];
     commands.into_iter().map(|(bar, arguments)| checkup(&binary, bar, arguments)).collect()

@@ -31,7 +31,8 @@ pub const CRATES: [Crate; 15] = [
     pure("pagelab-tlb", &["model"], &[]),
     pure("pagelab-sim", &["model"], &[]),
     pure("pagelab-bank", &["model", "metrics"], &[]),
-    pure("pagelab-report", &["model", "metrics"], &["serde", "serde_json"]),
+    // flate2 compresses the data in a page: pure computation.
+    pure("pagelab-report", &["model", "metrics"], &["flate2", "serde", "serde_json"]),
     host("pagelab-sys", &["model"]),
     host("pagelab-host", &["model", "formats", "sys"]),
     host("pagelab-target", &["model", "formats", "tlb", "host", "sys"]),

@@ -7,6 +7,7 @@ mod child;
 mod edges;
 mod facts;
 mod fuzz;
+mod guest;
 mod libtest;
 mod phases;
 mod skips;
@@ -15,6 +16,7 @@ mod test;
 mod tidy;
 mod tools;
 mod tree;
+mod web;
 
 use std::process::ExitCode;
 
@@ -24,13 +26,14 @@ const USAGE: &str = "\
 cargo xtask COMMAND
 
   test [--quick] [--only PHASE]   everything, phase by phase, against the CI budget
-                                  phases: tools lint build unit corpus e2e fuzz
+                                  phases: tools lint build unit corpus e2e web guests fuzz
                                   --quick: no installing, no rustdoc, no release build, one second of fuzzing
   tidy [--fix] [FOLDER]           the ratchets of CONTRIBUTING.md, all violations at once, here or in another
                                   tree; --fix breaks wide comments and strings
   bench [--check]                 the measured bars; --check fails when one is broken or not measured
   corpus                          the checks over ../shared/corpus (or PAGELAB_CORPUS) alone
   fuzz [SECONDS] [--seed N]       the parsers under a seeded mutator, and cargo-fuzz where it is installed
+  guest [OPTIONS] -- COMMAND      a command line of the release binary in a guest: `pagelab guest run`
   ci                              what .ci/run does, after the budget
 ";
 
@@ -66,6 +69,7 @@ fn dispatch(arguments: &[String]) -> Result<(), Failed> {
         "corpus" if rest.is_empty() => test::corpus(),
         "bench" => bench::run(rest),
         "fuzz" => fuzz::run(rest),
+        "guest" => guest::run(rest),
         "help" | "--help" | "-h" => {
             print!("{USAGE}");
             Ok(())

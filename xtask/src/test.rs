@@ -7,7 +7,7 @@ use crate::built::{self, Program};
 use crate::child::{self, Show};
 use crate::phases::{self, Phase};
 use crate::tally::{Failed, Tally};
-use crate::{edges, facts, fuzz, libtest, skips, tidy, tools, tree};
+use crate::{edges, facts, fuzz, libtest, skips, tidy, tools, tree, web};
 
 /// What was asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -121,6 +121,8 @@ impl Run {
             Phase::Build => self.build()?,
             Phase::Unit => self.unit()?,
             Phase::Corpus | Phase::EndToEnd => self.programs_of(phase)?,
+            Phase::Web => self.web()?,
+            Phase::Guests => self.guests()?,
             Phase::Fuzz => self.fuzz()?,
         }
         Ok(())
@@ -208,6 +210,22 @@ impl Run {
         Ok(())
     }
 
+    fn web(&mut self) -> Result<(), Failed> {
+        self.need_programs()?;
+        let made = web::Made::of(&self.programs, self.release.as_ref())?;
+        let limit = self.limit(Phase::Web);
+        web::check(&made, self.asked.quick, limit, &mut self.tally)
+    }
+
+    fn guests(&mut self) -> Result<(), Failed> {
+        self.need_programs()?;
+        let debug = self.programs.iter().find(|program| program.kind == "bin" && program.target == "pagelab");
+        if let Some(pagelab) = self.release.as_ref().or(debug) {
+            tools::kernels(&pagelab.file);
+        }
+        self.programs_of(Phase::Guests)
+    }
+
     fn fuzz(&mut self) -> Result<(), Failed> {
         self.need_programs()?;
         let plan = fuzz::Plan::of_commit(if self.asked.quick { 1 } else { 5 });
@@ -250,6 +268,8 @@ fn tests(
     if tests > 0 || !ran.ok {
         said(&program.name(), ran.ok, ran.took, &format!("{} passed", found.passed));
     }
+    // What a boot cost belongs into the log of every run.
+    lines.iter().filter(|line| line.starts_with("guest: ")).for_each(|line| println!("    {line}"));
     if !ran.ok {
         libtest::failures(&lines).iter().for_each(|line| println!("    {line}"));
         println!("    {}", ran.ending);
@@ -258,7 +278,8 @@ fn tests(
     Ok(())
 }
 
-fn said(name: &str, ok: bool, took: Duration, more: &str) {
+/// A line of a step: what it was, how it went, how long it took.
+pub fn said(name: &str, ok: bool, took: Duration, more: &str) {
     let name: String = name.chars().take(60).collect();
     let verdict = if ok { "ok" } else { "failed" };
     println!("  {name:<62}{verdict:<8}{:>12}  {more}", phases::clock(took));
@@ -269,6 +290,7 @@ fn phase_of(program: &Program) -> Option<Phase> {
     match program.kind.as_str() {
         _ if !program.is_test => None,
         "test" if fuzz::is_fuzzer(program) => Some(Phase::Fuzz),
+        "test" if program.target.starts_with("guest") => Some(Phase::Guests),
         "test" if is_corpus(program) => Some(Phase::Corpus),
         "test" if !edges::is_pure(&program.package) => Some(Phase::EndToEnd),
         _ => Some(Phase::Unit),
@@ -295,6 +317,8 @@ mod tests {
         assert_eq!(phase("pagelab-host", "lib", "pagelab_host", true), Some(Phase::Unit));
         assert_eq!(phase("pagelab-host", "test", "guard", true), Some(Phase::EndToEnd));
         assert_eq!(phase("pagelab", "test", "alone", true), Some(Phase::EndToEnd));
+        assert_eq!(phase("pagelab", "test", "guest", true), Some(Phase::Guests));
+        assert_eq!(phase("pagelab", "test", "fake_guest", true), Some(Phase::EndToEnd));
         assert_eq!(phase("pagelab", "test", "corpus", true), Some(Phase::Corpus));
         assert_eq!(phase("pagelab-formats", "test", "fuzz", true), Some(Phase::Fuzz));
         assert_eq!(phase("pagelab-formats", "test", "round_trip", true), Some(Phase::Unit));

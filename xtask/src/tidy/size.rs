@@ -14,7 +14,7 @@ const ARCHITECTURE_LINES: usize = 400;
 /// Files of every language that is code.
 pub fn file(path: &str, text: &str, found: &mut Vec<Violation>) {
     let suffix = path.rsplit('.').next().unwrap_or("");
-    let is_code = ["rs", "c", "h", "ts", "py", "sh"].contains(&suffix);
+    let is_code = ["rs", "c", "h", "ts", "mjs", "py", "sh"].contains(&suffix);
     let limit = match path {
         "ARCHITECTURE.md" => ARCHITECTURE_LINES,
         _ if is_code => FILE_LINES,
@@ -24,6 +24,12 @@ pub fn file(path: &str, text: &str, found: &mut Vec<Violation>) {
     if lines > limit {
         let text = format!("{lines} lines, more than {limit}: name the parts and give each its file");
         found.push(Violation::new(path, limit + 1, "file-lines", text));
+    }
+    if ["ts", "mjs"].contains(&suffix) {
+        for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| line.chars().count() > COLUMNS) {
+            let text = format!("{} columns, more than {COLUMNS}", line.chars().count());
+            found.push(Violation::new(path, number, "columns", text));
+        }
     }
     if suffix == "rs" && !text.starts_with("//!") {
         let text = "the first line is not `//!` and what the file is for";
