@@ -1,0 +1,85 @@
+// The head of a run: which machine, when, how it ended, what was run.
+
+import type { Run } from "./data";
+import { el, heading } from "./dom";
+import { longTime, moment, nanoseconds } from "./format";
+import { number, object } from "./json";
+
+export function header(run: Run, rank: number, id: string): HTMLElement[] {
+  const facts = run.head.facts.map((fact) => el("li", {}, fact));
+  const parts = [
+    heading(rank, { id }, rank > 1 ? `${run.name}: ${run.head.name}` : run.head.name),
+    el("ul", { class: "facts", "aria-label": "The machine" }, ...facts),
+    el("p", { class: "when" }, when(run)),
+    el("p", { class: "command" }, el("code", {}, run.run.command_line.join(" "))),
+  ];
+  if (run.log?.is_there === true && run.run.ending !== "not_closed") {
+    parts.push(
+      el(
+        "p",
+        { class: "notice", role: "note" },
+        el("strong", {}, "In two files: "),
+        `the last records are in ${run.log.path}, which belongs to the file. Copy both.`,
+      ),
+    );
+  }
+  const ended = ending(run);
+  if (ended !== null) parts.push(ended);
+  if (run.not_shown.length > 0) {
+    parts.push(
+      el(
+        "div",
+        { class: "notice", role: "note" },
+        el("p", {}, el("strong", {}, "Not shown, since this pagelab does not know it:")),
+        el("ul", {}, ...run.not_shown.map((what) => el("li", {}, what))),
+      ),
+    );
+  }
+  return parts;
+}
+
+function when(run: Run): string {
+  const taken = object(run.checkup?.["taken"]);
+  const live = taken === null || number(taken["euid"]) !== null;
+  const facts: string[] = [];
+  if (taken !== null && !live) {
+    const realtime = number(taken["realtime_ns"]);
+    facts.push(`Saved tree${realtime === null ? ", of an unknown day" : ` of ${moment(realtime)}`}`);
+    facts.push(`looked at ${moment(run.run.started_realtime_ns)}`);
+  } else {
+    facts.push(`${taken === null ? "Started" : "Looked at"} ${moment(run.run.started_realtime_ns)}`);
+    facts.push(`${longTime(run.run.started_boottime_ns / 1e9)} after boot`);
+    const euid = taken === null ? null : number(taken["euid"]);
+    if (euid !== null) facts.push(euid === 0 ? "by root" : "without root");
+  }
+  if (run.run.ended_after_ns !== null) facts.push(`took ${nanoseconds(run.run.ended_after_ns)}`);
+  if (run.run.seed !== null) facts.push(`seed ${run.run.seed}`);
+  facts.push(`pagelab ${run.run.tool_version}`);
+  return facts.join(" · ");
+}
+
+/** How a run ended is said aloud where it did not end as it should. */
+function ending(run: Run): HTMLElement | null {
+  switch (run.run.ending) {
+    case "complete":
+      return null;
+    case "stopped":
+      return el(
+        "p",
+        { class: "notice", role: "note" },
+        el("strong", {}, "Ended early: "),
+        `${run.run.ended_why ?? "no reason is stored"}. `,
+        "What was measured until then is here.",
+      );
+    case "not_closed":
+      return el(
+        "p",
+        { class: "notice", role: "note" },
+        el("strong", {}, "Never closed: "),
+        "its writer was killed, the power went, or it is still at work. ",
+        run.log === null || run.log.is_there
+          ? "What had been written is here."
+          : `Records may be in ${run.log.path}, which belongs to the file and is not beside it.`,
+      );
+  }
+}

@@ -1,0 +1,346 @@
+// Series and samples over time: a chart for each, with a choice of columns; events as marks and as a table.
+
+import { type Line, rates } from "./bucket";
+import type { Run, Series, Stream } from "./data";
+import { numbers } from "./decode";
+import { type Child, details, el, figure, table, vars } from "./dom";
+import * as format from "./format";
+import type { Section } from "./main";
+import { type Curve, LOOKS, Plot, sample, sampleMark } from "./plot";
+
+/** Something that a chart can show. */
+interface Choice {
+  name: string;
+  /** Of the values as shown: a counter's is per second. */
+  unit: string;
+  line: Line;
+}
+
+/** Lines that a chart shows at first. */
+const FIRST = 4;
+
+async function doubles(...blocks: Parameters<typeof numbers>[0][]): Promise<Float64Array[]> {
+  const found = await Promise.all(blocks.map((block) => numbers(block)));
+  return found.map((array) => (array instanceof Float64Array ? array : Float64Array.from(array)));
+}
+
+export async function series(run: Run, rank: number): Promise<Section> {
+  if (run.series.length === 0) return null;
+  const content: HTMLElement[] = [];
+  for (const one of run.series) content.push(await seriesFigure(run, one, rank));
+  return { title: "Over time", content };
+}
+
+async function seriesFigure(run: Run, one: Series, rank: number): Promise<HTMLElement> {
+  const choices: Choice[] = [];
+  let shownOf = 0;
+  for (const column of one.columns) {
+    if (column.at_s === null || column.values === null) continue;
+    const [at, values] = (await doubles(column.at_s, column.values)) as [Float64Array, Float64Array];
+    const line = column.is_counter ? rates({ at, values }) : { at, values };
+    choices.push({ name: column.name, unit: column.is_counter ? `${column.unit}/s` : column.unit, line });
+    if (column.decimated_from !== null) shownOf = Math.max(shownOf, values.length);
+  }
+  const constant = one.columns.flatMap((column): Child[][] =>
+    column.constant === null ? [] : [[column.name, format.value(column.constant.value, column.unit)]],
+  );
+  const span =
+    one.from_s === null || one.to_s === null
+      ? ""
+      : ` in ${format.nanoseconds((one.to_s - one.from_s) * 1e9)}`;
+  const says = `${one.name}: ${format.count(one.readings)} readings${span}`;
+  const source: Child[] = [
+    "Source: ",
+    one.source,
+    "; time in seconds since the start of the run.",
+    choices.some(({ unit }) => unit.endsWith("/s")) ? " Counters are shown as their growth per second." : "",
+    shownOf > 0 ? decimated(one.readings, shownOf) : "",
+  ];
+  const never =
+    constant.length === 0
+      ? null
+      : details(
+          `${format.count(constant.length)} ${constant.length === 1 ? "column" : "columns"} never changed`,
+          table(
+            "Columns that never changed",
+            [
+              { text: "column", names: true },
+              { text: "value", right: true },
+            ],
+            constant,
+          ),
+        );
+  if (choices.length === 0) return figure(rank, [says], source, el("p", {}, "Nothing changed."), never);
+  const first = firstChoice(choices)[0];
+  return chart(
+    rank,
+    first === undefined ? says : `${says}; ${moved(first)}`,
+    source,
+    choices,
+    run,
+    false,
+    never,
+  );
+}
+
+/** Between which values a line moved. */
+function moved({ name, unit, line }: Choice): string {
+  const [low, high] = extent(line.values);
+  return high < low
+    ? `${name} was never read`
+    : `${name} from ${format.value(low, unit)} to ${format.value(high, unit)}`;
+}
+
+function decimated(readings: number, shown: number): string {
+  return (
+    ` Of ${format.count(readings)} readings the smallest and the largest of each stretch are in this page, ` +
+    `${format.count(shown)} in a column.`
+  );
+}
+
+/** A chart with a choice of what it shows. */
+function chart(
+  rank: number,
+  says: string,
+  source: Child[],
+  choices: Choice[],
+  run: Run,
+  dots: boolean,
+  more: Child,
+): HTMLElement {
+  const ends = choices.flatMap(({ line }) =>
+    line.at.length === 0 ? [] : [line.at[0]!, line.at[line.at.length - 1]!],
+  );
+  const from = Math.min(...ends);
+  const to = Math.max(...ends);
+  const whole: [number, number] =
+    ends.length === 0 ? [0, 1] : from === to ? [Math.max(0, from - 0.5), to + 0.5] : [from, to];
+  const plot = new Plot(says, whole, run.events, dots);
+  const legend = el("ul", { class: "lines", "aria-label": "Lines shown" });
+  let chosen = firstChoice(choices);
+  const boxes = new Map<Choice, HTMLInputElement>();
+  const show = () => {
+    const curves = chosen.map((choice, at): Curve => ({ ...choice, look: at }));
+    plot.show(curves);
+    legend.replaceChildren(
+      ...curves.map((curve) => el("li", {}, dots ? sampleMark(curve.look) : sample(curve.look), curve.name)),
+      el("li", { class: "unit" }, unitWords(chosen[0]?.unit ?? "")),
+    );
+    for (const [choice, box] of boxes) box.checked = chosen.includes(choice);
+  };
+  const choose = (choice: Choice, on: boolean) => {
+    if (!on) chosen = chosen.filter((other) => other !== choice);
+    // One axis has one unit: another unit begins another picture.
+    else if (chosen[0]?.unit !== choice.unit) chosen = [choice];
+    else chosen = [...chosen, choice].slice(-LOOKS);
+    show();
+  };
+  const picker = choices.length > 1 ? chooser(choices, boxes, choose) : null;
+  const whole_ = figure(rank, [says], source, legend, plot.element, picker, more);
+  show();
+  return whole_;
+}
+
+/** The lines that moved most, of the unit that most columns have. */
+function firstChoice(choices: Choice[]): Choice[] {
+  const units = new Map<string, Choice[]>();
+  for (const choice of choices) units.set(choice.unit, [...(units.get(choice.unit) ?? []), choice]);
+  const group = [...units.values()].sort((a, b) => b.length - a.length)[0] ?? [];
+  const spreads = new Map(
+    group.map((choice) => {
+      const [low, high] = extent(choice.line.values);
+      return [choice, high - low];
+    }),
+  );
+  const most = [...group].sort((a, b) => spreads.get(b)! - spreads.get(a)!).slice(0, FIRST);
+  return group.filter((choice) => most.includes(choice));
+}
+
+/** The least and the most; the least above the most without any. */
+function extent(values: Float64Array): [number, number] {
+  let low = Infinity;
+  let high = -Infinity;
+  for (const value of values) {
+    if (value < low) low = value;
+    if (value > high) high = value;
+  }
+  return [low, high];
+}
+
+function chooser(
+  choices: Choice[],
+  boxes: Map<Choice, HTMLInputElement>,
+  choose: (choice: Choice, on: boolean) => void,
+): HTMLElement {
+  const units = [...new Set(choices.map(({ unit }) => unit))];
+  const groups = units.map((unit) => {
+    const items = choices
+      .filter((choice) => choice.unit === unit)
+      .map((choice) => {
+        const box = el("input", { type: "checkbox" });
+        boxes.set(choice, box);
+        box.addEventListener("change", () => choose(choice, box.checked));
+        return el("li", {}, el("label", {}, box, " ", choice.name));
+      });
+    return el("fieldset", {}, el("legend", {}, unitWords(unit)), el("ul", { class: "columns" }, ...items));
+  });
+  const filter = el("input", {
+    type: "search",
+    placeholder: "filter",
+    "aria-label": "Filter columns by name",
+  });
+  filter.addEventListener("input", () => {
+    const wanted = filter.value.toLowerCase();
+    for (const [choice, box] of boxes) {
+      const item = box.closest("li");
+      if (item !== null) item.hidden = !choice.name.toLowerCase().includes(wanted);
+    }
+  });
+  return details(
+    `Choose lines (${format.count(choices.length)}; ${LOOKS} at a time, of one unit)`,
+    choices.length > 12 ? filter : null,
+    ...groups,
+  );
+}
+
+function unitWords(unit: string): string {
+  const words: Record<string, string> = {
+    bytes: "bytes",
+    pages: "pages",
+    ns: "time",
+    us: "time",
+    count: "number",
+    permille: "share of 1",
+    "bytes/s": "bytes per second",
+    "pages/s": "pages per second",
+    "count/s": "per second",
+    "us/s": "µs per second",
+    "ns/s": "ns per second",
+  };
+  return words[unit] ?? unit;
+}
+
+/** Rows of a table of samples that are shown without being asked for. */
+const ROWS_OPEN = 12;
+
+/** Streams of one measure share a chart, a line for each combination of labels. */
+export async function streams(run: Run, rank: number): Promise<Section> {
+  if (run.streams.length === 0) return null;
+  const groups = new Map<string, Stream[]>();
+  for (const stream of run.streams) {
+    const key = JSON.stringify([stream.name, stream.unit]);
+    groups.set(key, [...(groups.get(key) ?? []), stream]);
+  }
+  const content: HTMLElement[] = [];
+  for (const group of groups.values()) content.push(await streamFigure(run, group, rank));
+  return { title: "Samples", content };
+}
+
+function labelOf(stream: Stream): string {
+  return stream.labels.length === 0 ? stream.name : stream.labels.map(oneLabel).join(", ");
+}
+
+/** `pages huge`; an amount of memory is shown as one: `64 MiB`. */
+function oneLabel([key, value]: [string, string]): string {
+  return key === "bytes" && /^\d+$/.test(value) ? format.bytes(Number(value)) : `${key} ${value}`;
+}
+
+async function streamFigure(run: Run, group: Stream[], rank: number): Promise<HTMLElement> {
+  const { name, unit } = group[0]!;
+  const choices: Choice[] = [];
+  for (const stream of group) {
+    const [at, values] = (await doubles(stream.at_s, stream.values)) as [Float64Array, Float64Array];
+    choices.push({ name: labelOf(stream), unit, line: { at, values } });
+  }
+  const samples = group.reduce((sum, stream) => sum + (stream.summary?.count ?? 0), 0);
+  const cut = group.filter((stream) => stream.decimated_from !== null);
+  const says =
+    `${name}: ${format.count(samples)} ${samples === 1 ? "sample" : "samples"}` +
+    (group.length > 1 ? ` of ${group.length} kinds` : "");
+  const source: Child[] = [
+    "Source: raw samples of the run; time in seconds since its start.",
+    cut.length === 0
+      ? ""
+      : ` Of ${format.count(cut[0]!.decimated_from ?? 0)} samples the smallest and the largest ` +
+        `of each stretch are in this page, ${format.count(cut[0]!.values.length)}; the table is of all.`,
+  ];
+  if (samples === 0) return figure(rank, [says], source, el("p", {}, "No sample was written."));
+  return chart(rank, says, source, choices, run, samples <= 20000, summaries(group, unit));
+}
+
+function summaries(group: Stream[], unit: string): HTMLElement {
+  const all = group.flatMap((stream) => stream.summary ?? []);
+  const low = Math.min(...all.map(({ min }) => min));
+  const high = Math.max(...all.map(({ max }) => max));
+  const rows = group.map((stream): Child[] => {
+    const { summary } = stream;
+    if (summary === null) return [labelOf(stream), "0", "", "", "", "", "", ""];
+    const show = (value: number) => format.value(value, unit);
+    return [
+      labelOf(stream),
+      format.count(summary.count),
+      show(summary.min),
+      show(summary.p5),
+      show(summary.median),
+      show(summary.p95),
+      show(summary.max),
+      range([summary.min, summary.p5, summary.median, summary.p95, summary.max], low, high),
+    ];
+  });
+  const summary = table(
+    "All samples",
+    [
+      { text: "kind", names: true },
+      { text: "samples", right: true },
+      { text: "least", right: true },
+      { text: "5 %", right: true },
+      { text: "median", right: true },
+      { text: "95 %", right: true },
+      { text: "most", right: true },
+      { text: "on one scale" },
+    ],
+    rows,
+  );
+  return rows.length > ROWS_OPEN ? details("The numbers", summary) : summary;
+}
+
+/** From least to most, the middle nine tenths thicker, the median marked; all rows on one scale. */
+function range(five: number[], low: number, high: number): HTMLElement {
+  const place = (value: number) => `${(high > low ? ((value - low) / (high - low)) * 100 : 50).toFixed(2)}%`;
+  const [min = 0, p5 = 0, median = 0, p95 = 0, max = 0] = five;
+  return vars(
+    el(
+      "span",
+      { class: "range", "aria-hidden": "true" },
+      el("span", { class: "most" }),
+      el("span", { class: "middle" }),
+      el("span", { class: "median" }),
+    ),
+    {
+      min: place(min),
+      p5: place(p5),
+      median: place(median),
+      p95: place(p95),
+      max: place(max),
+    },
+  );
+}
+
+export function events(run: Run): Section {
+  if (run.events.length === 0) return null;
+  const shown = run.events.slice(0, 1000);
+  const rows = shown.map((event): Child[] => [format.nanoseconds(event.at_ns), event.kind, event.text]);
+  const content = [
+    table("Events", [{ text: "after", right: true }, { text: "kind", names: true }, { text: "what" }], rows),
+  ];
+  if (shown.length < run.events.length) {
+    content.push(
+      el(
+        "p",
+        { class: "source" },
+        `The first ${format.count(shown.length)} of ${format.count(run.events.length)}.`,
+      ),
+    );
+  }
+  return { title: "Events", content };
+}

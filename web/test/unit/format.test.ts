@@ -1,0 +1,104 @@
+// Numbers look as they do in the terminal: the cases of crates/pagelab-report/src/style.rs, and more.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import * as format from "../../src/format";
+
+function check<T>(show: (value: T) => string, cases: [T, string][]): void {
+  for (const [value, text] of cases) assert.equal(show(value), text);
+}
+
+test("amounts have three significant digits and binary prefixes", () => {
+  check(format.bytes, [
+    [0, "0 B"],
+    [999, "999 B"],
+    [1023, "1 KiB"],
+    [1536, "1.50 KiB"],
+    [25_276_510_208, "23.5 GiB"],
+    [1_073_741_824, "1 GiB"],
+    [2 ** 64, "16 EiB"],
+    [-1536, "−1.50 KiB"],
+  ]);
+  check(format.shortSize, [
+    [4096, "4K"],
+    [2 ** 21, "2M"],
+    [2 ** 30, "1G"],
+    [512, "512B"],
+  ]);
+});
+
+test("shares are never rounded to all or nothing", () => {
+  check(format.percent, [
+    [0, "0 %"],
+    [1e-9, "less than 0.01 %"],
+    [0.0004, "0.04 %"],
+    [0.00999, "1.0 %"],
+    [0.0834, "8.3 %"],
+    [0.0999, "10 %"],
+    [0.611, "61 %"],
+    [0.9951, "99.5 %"],
+    [0.9999, "more than 99.9 %"],
+    [1, "100 %"],
+  ]);
+});
+
+test("counts are grouped by narrow blanks", () => {
+  check(format.count, [
+    [12, "12"],
+    [12_800, "12\u202f800"],
+    [1_000_000, "1\u202f000\u202f000"],
+    [-1234, "−1\u202f234"],
+  ]);
+  check(format.exact, [
+    [1234.5, "1\u202f234.5"],
+    [-0.25, "−0.25"],
+    [1e21, "1e+21"],
+  ]);
+  check(format.large, [
+    [999, "999"],
+    [9999, "9999"],
+    [10_000, "10 k"],
+    [2_500_000, "2.50 M"],
+    [3e12, "3 T"],
+  ]);
+});
+
+test("times", () => {
+  check(format.nanoseconds, [
+    [0, "0 s"],
+    [188, "188 ns"],
+    [2_370_000, "2.37 ms"],
+    [999_999, "1 ms"],
+    [1.5e9, "1.50 s"],
+    [200e9, "3 min 20 s"],
+  ]);
+  check(format.longTime, [
+    [0, "0 s"],
+    [59.6, "1 min"],
+    [3600, "1 h"],
+    [7500, "2 h 5 min"],
+    [7505, "2 h 5 min"],
+    [273_600, "3 d 4 h"],
+    [-61, "−1 min 1 s"],
+  ]);
+  check(format.moment, [
+    [1_790_000_000_000_000_000, "2026-09-21 14:13:20 UTC"],
+    [1e30, "1e+30 ns since 1970"],
+  ]);
+});
+
+test("values of a series in their unit; a failed reading is no number", () => {
+  const cases: [number | null, string, string][] = [
+    [null, "bytes", "–"],
+    [NaN, "count", "–"],
+    [2 ** 30, "bytes", "1 GiB"],
+    [2 ** 20, "bytes/s", "1 MiB/s"],
+    [611, "permille", "0.611"],
+    [1500, "us", "1.50 ms"],
+    [7, "count/s", "7/s"],
+    [7, "pages", "7 pages"],
+    [7.123456789, "furlongs", "7.12346 furlongs"],
+  ];
+  for (const [value, unit, text] of cases) assert.equal(format.value(value, unit), text);
+});
