@@ -25,7 +25,7 @@ use crate::paths;
 use crate::paths::captured::{self, Privacy};
 use crate::root::Root;
 use sink::{Packed, Sink};
-use stop::Stop;
+pub use stop::Stop;
 
 /// What to take beside the table.
 #[derive(Clone, Copy, Debug, Default)]

@@ -6,9 +6,11 @@ use pagelab_formats::{
     allocinfo, buddyinfo, meminfo, mountinfo, pagetypeinfo, pressure, size, slabinfo, vmstat, zoneinfo,
 };
 use pagelab_model::pagetype::Pagetypeinfo;
+use pagelab_model::settings::Settings;
 use pagelab_model::snapshot::Taken;
 use pagelab_model::{
-    Absence, AbsentWhy, BuddyInfo, Counters, Meminfo, Order, PageSize, Pages, Reading, Snapshot, Zoneinfo,
+    Absence, AbsentWhy, BuddyInfo, Counters, Machine, Meminfo, Order, PageSize, Pages, Reading, Snapshot,
+    Zoneinfo,
 };
 use pagelab_sys::clock;
 
@@ -96,6 +98,15 @@ pub fn collect(reader: &Reader<'_>, options: &CollectOptions) -> Snapshot {
     }
 }
 
+/// The machine without its TLBs, and how its memory is set up: who the numbers to come are from. Reads no
+/// more than that takes; problems go to `reader`.
+pub fn identify(reader: &Reader<'_>, known: &Known) -> (Machine, Settings) {
+    let mounts = reader.parse(paths::SELF_MOUNTINFO, mountinfo::parse);
+    let meminfo = reader.parse(paths::MEMINFO, meminfo::parse);
+    let vmstat = reader.parse(paths::VMSTAT, vmstat::parse);
+    (machine::read(reader, known, &mounts, &meminfo, &vmstat), settings::read(reader))
+}
+
 fn not_asked(source: &str) -> Absence {
     Absence::new(source, AbsentWhy::NotAsked, "")
 }
@@ -176,7 +187,7 @@ fn counts(reader: &Reader<'_>) -> Counts {
 }
 
 /// What the kernel says, else what follows from the page size.
-fn pmd_order(page_size: PageSize, settings: &pagelab_model::settings::Settings) -> Order {
+fn pmd_order(page_size: PageSize, settings: &Settings) -> Order {
     let said = settings.thp.as_ref().ok().and_then(|thp| thp.pmd_size.as_ref().ok());
     said.and_then(|&size| page_size.order_of(size)).unwrap_or_else(|| page_size.usual_pmd_order())
 }

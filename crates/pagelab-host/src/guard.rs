@@ -53,7 +53,7 @@ pub use owner::{Liveness, Owner};
 pub use restore::{JournalReport, Refused, Report, restore};
 pub(crate) use signals::ignored_signals;
 pub use signals::{End, Watched};
-pub use undo::{Fate, Outcome};
+pub use undo::{Fate, OWN_MEMORY, Outcome};
 
 use crate::paths;
 use dir::Locked;

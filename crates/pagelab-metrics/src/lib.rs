@@ -10,5 +10,6 @@ pub mod frag;
 mod healthy;
 pub mod history;
 mod rules;
+pub mod statistics;
 pub mod supply;
 pub mod usage;

@@ -72,11 +72,12 @@ pub struct AccessPoint {
 const BACKED_ENOUGH_PERCENT: u64 = 95;
 
 impl AccessPoint {
-    /// The middle repeat, or the lower of the two middle ones; `None` if nothing was measured.
+    /// The middle repeat, or the mean of the two in the middle; `None` if nothing was measured.
     pub fn median_ps(&self) -> Option<u64> {
         let mut sorted = self.ps_per_access.clone();
         sorted.sort_unstable();
-        sorted.get(sorted.len().checked_sub(1)? / 2).copied()
+        let (below, above) = (sorted.get(sorted.len().checked_sub(1)? / 2)?, sorted.get(sorted.len() / 2)?);
+        Some(below.midpoint(*above))
     }
 
     /// Whether the read-back found at least 95 % of the buffer backed by huge pages. A measurement that
@@ -157,10 +158,11 @@ impl Saved {
     }
 }
 
-/// The middle value, or the lower of the two middle ones.
+/// The middle value, or the mean of the two in the middle.
 fn median(values: &mut [i64]) -> Option<i64> {
     values.sort_unstable();
-    values.get(values.len().checked_sub(1)? / 2).copied()
+    let (below, above) = (values.get(values.len().checked_sub(1)? / 2)?, values.get(values.len() / 2)?);
+    Some(below.midpoint(*above))
 }
 
 #[cfg(test)]
@@ -196,7 +198,8 @@ mod tests {
         let huge_pages = |n: u64| Ok(Bytes(n << 21));
         assert_eq!(
             pair(huge_pages(0), huge_pages(95)).effect().map(|effect| (effect.base_ps, effect.huge_ps)),
-            Some((300, 150))
+            // Of an even number of repeats the mean of the two in the middle.
+            Some((300, 155))
         );
         assert_eq!(pair(huge_pages(0), huge_pages(94)).effect(), None);
         assert_eq!(pair(huge_pages(1), huge_pages(100)).effect(), None);

@@ -22,8 +22,19 @@ pub struct Run {
     pub events: Vec<Event>,
     /// A look at the machine, in a run of `checkup`.
     pub snapshot: Option<Box<Snapshot>>,
+    /// The log that belongs to the file, if the last records are or may be there.
+    pub log: Option<Log>,
     /// What this reader does not know and therefore does not show, in words.
     pub not_shown: Vec<String>,
+}
+
+/// The write-ahead log of a run file that is not one file yet, or was not copied with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Log {
+    /// Its path.
+    pub path: String,
+    /// Whether it is beside the file, and was read.
+    pub is_there: bool,
 }
 
 /// Who ran what, where and when: written first, before anything is measured.

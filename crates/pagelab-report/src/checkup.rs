@@ -14,6 +14,8 @@ use crate::findings::word;
 use crate::style::{Style, bytes, count, percent};
 use crate::text::Page;
 
+pub use machine::headline_facts;
+
 /// What to show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct View {
@@ -21,6 +23,8 @@ pub struct View {
     pub verbose: bool,
     /// The paper's F_i beside the kernel's.
     pub paper: bool,
+    /// It is shown out of a run file, by `report`.
+    pub saved: bool,
 }
 
 /// The report of one look.
@@ -49,11 +53,25 @@ pub fn render(snapshot: &Snapshot, checkup: &Checkup, view: View, style: Style) 
     page.gap();
     if !view.verbose {
         machine::not_seen(&mut page, snapshot);
-        let can_probe = snapshot.probe.is_none() && snapshot.taken.euid.is_some();
-        let probe = if can_probe { " · --probe to measure what huge pages would buy" } else { "" };
-        page.hanging_dim("", &format!("-v for everything · --json{probe}"));
+        page.hanging_dim("", &more(snapshot, view));
     }
     page.finish()
+}
+
+/// What else the command can do that is running.
+fn more(snapshot: &Snapshot, view: View) -> String {
+    let can_probe = snapshot.probe.is_none() && snapshot.taken.euid.is_some();
+    let more = match (view.saved, can_probe) {
+        (true, _) => "--html FILE · --csv DIR",
+        (false, true) => "--html FILE · --probe: what huge pages would buy",
+        (false, false) => "--html FILE",
+    };
+    format!("-v for everything · --json · {more}")
+}
+
+/// The machine and its settings, as `-v` tells of them.
+pub(crate) fn machine_section(page: &mut Page, snapshot: &Snapshot) {
+    machine::section(page, snapshot);
 }
 
 /// The findings alone: for `--brief` and cron. Empty if there is nothing to do.
@@ -67,15 +85,8 @@ pub fn brief(snapshot: &Snapshot, checkup: &Checkup, style: Style) -> String {
 
 fn findings(page: &mut Page, snapshot: &Snapshot, checkup: &Checkup) {
     let style = page.style();
-    if checkup.findings.is_empty() {
-        let unread = snapshot.unread_files();
-        if unread.is_empty() {
-            page.hanging_bold("  ", &format!("nothing to do{}", reassurance(snapshot, checkup)));
-        } else {
-            let text =
-                format!("nothing found; not judged, since it could not be read: {}", unread.join(", "));
-            page.hanging_bold("  ", &text);
-        }
+    if let Some(verdict) = verdict(snapshot, checkup) {
+        page.hanging_bold("  ", &verdict);
         return;
     }
     for (at, finding) in checkup.findings.iter().enumerate() {
@@ -88,6 +99,19 @@ fn findings(page: &mut Page, snapshot: &Snapshot, checkup: &Checkup) {
         let next: Vec<String> = lines.map(|line| style.command(&format!("→ {line}"))).collect();
         page.facts("     ", &next, "   ");
     }
+}
+
+/// What is said in the place of findings where there are none.
+pub fn verdict(snapshot: &Snapshot, checkup: &Checkup) -> Option<String> {
+    if !checkup.findings.is_empty() {
+        return None;
+    }
+    let unread = snapshot.unread_files();
+    Some(if unread.is_empty() {
+        format!("nothing to do{}", reassurance(snapshot, checkup))
+    } else {
+        format!("nothing found; not judged, since it could not be read: {}", unread.join(", "))
+    })
 }
 
 /// Even "nothing to do" stands on numbers.

@@ -7,10 +7,13 @@ pub mod frag;
 mod machine;
 pub mod object;
 mod probe;
+pub mod run;
 mod supply;
 mod zones;
 
 use serde::Serialize;
+
+use crate::style::is_unseen;
 
 /// The version of the contract. It rises when a field changes its meaning or goes away, not when one
 /// is added.
@@ -42,7 +45,29 @@ fn header(kind: &'static str) -> object::Object {
 
 /// A document as text: two blanks of indentation, arrays of plain values on one line, a newline at the end.
 pub fn to_text(document: &impl Serialize) -> Result<String, serde_json::Error> {
-    Ok(indent(&serde_json::to_string(document)?))
+    Ok(indent(&without_unseen(serde_json::to_string(document)?)))
+}
+
+/// JSON leaves characters as they are that a terminal acts on, such as DEL, the controls of 8 bits and marks
+/// of writing direction. They become `\\u` and four digits, which mean the same.
+fn without_unseen(compact: String) -> String {
+    if !compact.chars().any(is_unseen) {
+        return compact;
+    }
+    let mut text = String::with_capacity(compact.len() + 64);
+    for sign in compact.chars() {
+        if is_unseen(sign) {
+            let units = sign
+                .encode_utf16(&mut [0; 2])
+                .iter()
+                .map(|unit| format!("\\u{unit:04x}"))
+                .collect::<String>();
+            text.push_str(&units);
+        } else {
+            text.push(sign);
+        }
+    }
+    text
 }
 
 /// Lays compact JSON out in lines.
@@ -143,6 +168,14 @@ mod tests {
             let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
             assert_eq!(value(&laid_out), value(compact), "{laid_out}");
         }
+    }
+
+    #[test]
+    fn nothing_that_a_terminal_acts_on_is_left_and_nothing_is_changed() {
+        let name = "a\u{1b}\u{7f}\u{9b}b\u{202e}\u{e0041}é";
+        let text = to_text(&[name]).unwrap();
+        assert_eq!(text, "[\"a\\u001b\\u007f\\u009bb\\u202e\\udb40\\udc41é\"]\n");
+        assert_eq!(serde_json::from_str::<[String; 1]>(&text).unwrap(), [name]);
     }
 
     #[test]

@@ -1,11 +1,16 @@
-//! Values to what people and programs read: terminal text and JSON.
+//! Values to what people and programs read: terminal text, JSON, and a page of HTML.
 //!
 //! Pure: nothing here prints, asks for the terminal's width or reads the clock; the caller says.
 
 pub mod checkup;
+pub mod csv;
 pub mod findings;
 pub mod frag;
 pub mod grid;
+pub mod html;
 pub mod json;
+pub mod quantity;
+pub mod run;
 pub mod style;
 pub mod text;
+pub mod utc;

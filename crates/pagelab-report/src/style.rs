@@ -45,7 +45,8 @@ impl Style {
     /// A text as the terminal can show it: without Unicode, its signs become ASCII ones, and what the
     /// machine's own names hold beyond ASCII becomes question marks.
     pub fn signs(&self, text: &str) -> String {
-        const SIGNS: [(char, &str); 15] = [
+        const SIGNS: [(char, &str); 16] = [
+            ('µ', "u"),
             ('·', "|"),
             ('…', "..."),
             ('—', "-"),
@@ -70,15 +71,20 @@ impl Style {
         known.chars().map(|sign| if sign.is_ascii() || sign == UNBROKEN { sign } else { '?' }).collect()
     }
 
+    /// The same for a text that is to stay on its line: line ends are spelt out too.
+    pub fn one_line(&self, text: &str) -> String {
+        if text.contains('\n') { self.signs(&text.replace('\n', "\\n")) } else { self.signs(text) }
+    }
+
     /// [`wrap`] at this width, of the text as the terminal can show it.
     pub fn wrap(&self, text: &str, first: usize, next: usize) -> String {
         wrap(&self.signs(text), self.width, first, next)
     }
 
-    /// Names that strangers choose may hold control characters, which would move the cursor or worse. They
-    /// are spelt out; our own colours stay.
+    /// Names that strangers choose may hold control characters, which would move the cursor or worse, and
+    /// others that reorder or hide what stands beside them. They are spelt out; our own colours stay.
     fn harmless(&self, text: &str) -> String {
-        if !text.chars().any(char::is_control) {
+        if !text.chars().any(is_unseen) {
             return text.to_owned();
         }
         let mut shown = String::with_capacity(text.len());
@@ -87,7 +93,7 @@ impl Style {
             match sign {
                 '\n' => shown.push(sign),
                 '\x1b' if self.colour && is_ours() => shown.push(sign),
-                _ if sign.is_control() => shown.extend(sign.escape_debug()),
+                _ if is_unseen(sign) => shown.push_str(&spelt_out(sign)),
                 _ => shown.push(sign),
             }
         }
@@ -106,6 +112,32 @@ impl Style {
         let at = (share.clamp(0.0, 1.0) * 8.0) as usize;
         steps[at.min(7)]
     }
+}
+
+/// Whether a character shows nothing itself and acts on the terminal or on what stands beside it: control
+/// characters, marks of writing direction, blanks without width, separators of lines, tags.
+pub fn is_unseen(sign: char) -> bool {
+    sign.is_control()
+        || matches!(sign,
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}')
+}
+
+/// Such a character in words that a programmer knows: `\n`, `\u{202e}`.
+fn spelt_out(sign: char) -> String {
+    if sign.is_ascii() { sign.escape_debug().to_string() } else { sign.escape_unicode().to_string() }
+}
+
+/// Every such character of a text spelt out, line ends too: for a cell of a table that other programs read.
+pub fn spelt(text: &str) -> String {
+    if !text.chars().any(is_unseen) {
+        return text.to_owned();
+    }
+    let mut shown = String::with_capacity(text.len());
+    for sign in text.chars() {
+        if is_unseen(sign) { shown.push_str(&spelt_out(sign)) } else { shown.push(sign) }
+    }
+    shown
 }
 
 /// An amount with a binary prefix and three significant digits: `23.5 GiB`.
@@ -205,6 +237,9 @@ mod tests {
         assert_eq!(Style::PLAIN.signs(name), "ev\\u{1b}[31mil\\u{1b}[2J\\u{7}");
         assert_eq!(colour.signs(name), "ev\\u{1b}[31mil\\u{1b}[2J\\u{7}");
         assert_eq!(colour.signs(&colour.bold("x")), "\x1b[1mx\x1b[0m");
+        assert_eq!(Style::PLAIN.signs("a\u{202e}b\u{9b}2Jc\u{200b}"), "a\\u{202e}b\\u{9b}2Jc\\u{200b}");
+        assert_eq!(Style::PLAIN.one_line("a\nb\r"), "a\\nb\\r");
+        assert_eq!(spelt("a\nb\u{2066}\0é, µ"), "a\\nb\\u{2066}\\0é, µ");
     }
 
     #[test]

@@ -33,12 +33,12 @@ impl Page {
     /// A heading over what follows.
     pub fn heading(&mut self, text: &str) {
         self.gap();
-        self.lines.push(self.style.bold(&self.style.signs(text)));
+        self.lines.push(self.style.bold(&self.style.one_line(text)));
     }
 
     /// A line that is already laid out.
     pub fn line(&mut self, text: impl Into<String>) {
-        self.lines.push(self.style.signs(&text.into()));
+        self.lines.push(self.style.one_line(&text.into()));
     }
 
     /// A paragraph whose first line begins with `first` and whose other lines are indented as deep.
@@ -69,11 +69,11 @@ impl Page {
 
     /// Facts in a row with `between` them, wrapped between facts only.
     pub fn facts(&mut self, first: &str, facts: &[String], between: &str) {
-        let (first, between) = (self.style.signs(first), self.style.signs(between));
+        let (first, between) = (self.style.one_line(first), self.style.one_line(between));
         let indent = width(&first);
         let mut line = first;
         let mut empty = true;
-        for fact in facts.iter().filter(|fact| !fact.is_empty()).map(|fact| self.style.signs(fact)) {
+        for fact in facts.iter().filter(|fact| !fact.is_empty()).map(|fact| self.style.one_line(fact)) {
             let columns = width(&line) + width(&between) + width(&fact);
             if !empty && columns > self.style.width {
                 self.lines.push(line.trim_end().to_owned());
@@ -107,9 +107,14 @@ impl Page {
         fits
     }
 
+    /// The width that a table would take.
+    pub fn table_width(&self, indent: usize, columns: &[Column], rows: &[Vec<String>]) -> usize {
+        self.table_lines(indent, columns, rows).iter().map(|line| width(line)).max().unwrap_or(0)
+    }
+
     fn table_lines(&self, indent: usize, columns: &[Column], rows: &[Vec<String>]) -> Vec<String> {
-        let titles: Vec<String> = columns.iter().map(|column| self.style.signs(column.title)).collect();
-        let plain = rows.iter().map(|row| row.iter().map(|cell| self.style.signs(cell)).collect());
+        let titles: Vec<String> = columns.iter().map(|column| self.style.one_line(column.title)).collect();
+        let plain = rows.iter().map(|row| row.iter().map(|cell| self.style.one_line(cell)).collect());
         let is_titled = titles.iter().any(|title| !title.is_empty());
         let leans: Vec<Lean> = columns.iter().map(|column| column.lean).collect();
         let all: Vec<Vec<String>> = is_titled.then_some(titles).into_iter().chain(plain).collect();

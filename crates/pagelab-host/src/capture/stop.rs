@@ -12,12 +12,12 @@ use crate::guard::ignored_signals;
 
 /// The number of the signal that asked to stop; 0 while none has.
 #[derive(Clone, Debug)]
-pub(super) struct Stop(Arc<AtomicUsize>);
+pub struct Stop(Arc<AtomicUsize>);
 
 impl Stop {
     /// From now on SIGINT, SIGTERM and SIGHUP are only noted, and a file that grows beyond the limit of this
     /// process (SIGXFSZ) is an error of the write. What was ignored at the start stays ignored.
-    pub(super) fn watch() -> io::Result<Stop> {
+    pub fn watch() -> io::Result<Stop> {
         let stop = Stop(Arc::default());
         let ignored = ignored_signals();
         for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -30,12 +30,12 @@ impl Stop {
     }
 
     /// The signal that asked to stop.
-    pub(super) fn signal(&self) -> Option<i32> {
+    pub fn signal(&self) -> Option<i32> {
         i32::try_from(self.0.load(Ordering::Relaxed)).ok().filter(|&signal| signal != 0)
     }
 
     /// An error once a signal has asked to stop.
-    pub(super) fn check(&self) -> io::Result<()> {
+    pub fn check(&self) -> io::Result<()> {
         match self.signal() {
             None => Ok(()),
             Some(signal) => Err(io::Error::other(format!("stopped by signal {signal}"))),

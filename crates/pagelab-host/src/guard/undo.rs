@@ -27,6 +27,11 @@ pub struct Outcome {
     pub detail: String,
 }
 
+/// The end of the name of a one-way act that touches nothing but memory of the process that performs it.
+pub const OWN_MEMORY: &str = "in pagelab's own memory";
+
+const GONE_WITH_ITS_PROCESS: &str = "nothing is left of it: the memory went with the process";
+
 /// How a change ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
@@ -128,6 +133,7 @@ fn undo(kernel: &dyn Kernel, entry: &Entry, note: &mut dyn FnMut(&Record)) -> Ou
         }
         Act::Cgroup { path, home } => undo_cgroup(kernel, entry, path, home.as_deref()),
         Act::Debugfs { path } => undo_debugfs(kernel, entry, path),
+        Act::OneWay { act } if act.ends_with(OWN_MEMORY) => Ok((Fate::OneWay, GONE_WITH_ITS_PROCESS)),
         Act::OneWay { .. } => Ok((Fate::OneWay, "")),
     };
     match undone {

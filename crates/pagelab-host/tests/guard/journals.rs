@@ -303,7 +303,21 @@ fn one_way_acts_are_told_and_not_undone() {
     let before = ground.everything();
     let outcome = &outcomes(&restore(&ground))[0];
     assert_eq!((outcome.fate, outcome.what.as_str()), (Fate::OneWay, "compact_memory 1"));
+    assert_eq!(outcome.detail, "");
     assert_eq!(ground.everything(), before);
+    assert!(!ground.journals().exists());
+}
+
+#[test]
+fn of_a_one_way_act_in_memory_of_the_dead_nothing_is_left() {
+    let ground = Ground::new();
+    let act = line(
+        r#"{"record":"one-way","seq":1,"unix_ns":0,"act":"MADV_COLLAPSE, at most 9 times, in pagelab's own memory"}"#,
+    );
+    leave(&ground, &dead(), (head(&dead()) + &act).as_bytes());
+    let outcome = &outcomes(&restore(&ground))[0];
+    assert_eq!(outcome.fate, Fate::OneWay);
+    assert_eq!(outcome.detail, "nothing is left of it: the memory went with the process");
     assert!(!ground.journals().exists());
 }
 

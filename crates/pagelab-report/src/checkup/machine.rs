@@ -1,8 +1,8 @@
 //! The machine: one line for the summary, a section for everything.
 
 use pagelab_model::machine::{CgroupVersion, Hypervisor, TlbHolds, TlbSource};
-use pagelab_model::settings::{HugetlbPool, SwapArea, ThpSettings};
-use pagelab_model::{AbsentWhy, Choice, Machine, Reading, Snapshot};
+use pagelab_model::settings::{HugetlbPool, Settings, SwapArea, ThpSettings};
+use pagelab_model::{AbsentWhy, Bytes, Choice, Machine, Reading, Snapshot};
 
 use super::absent;
 use crate::style::{bytes, count, percent};
@@ -11,17 +11,25 @@ use crate::text::Page;
 /// Name, processor, memory, kernel, mode: what one wants to know before anything else.
 pub(super) fn headline(page: &mut Page, snapshot: &Snapshot) {
     let machine = &snapshot.machine;
+    let total = snapshot.meminfo.as_ref().ok().and_then(|info| info.bytes("MemTotal"));
     let mut facts = vec![page.style().bold(machine.host_name.as_deref().unwrap_or(&snapshot.taken.from))];
+    facts.extend(headline_facts(machine, &snapshot.settings, total));
+    page.facts("", &facts, "   ");
+}
+
+/// What stands behind the name in the first line, a phrase each.
+pub fn headline_facts(machine: &Machine, settings: &Settings, total: Option<Bytes>) -> Vec<String> {
+    let mut facts = Vec::new();
     if let Ok(cpu) = &machine.cpu {
         facts.push(format!("{} × {}", cpu.threads, short_cpu(&cpu.model_name)));
     }
-    if let Some(total) = snapshot.meminfo.as_ref().ok().and_then(|info| info.bytes("MemTotal")) {
+    if let Some(total) = total {
         facts.push(bytes(total));
     }
     if let Ok(release) = &machine.kernel_release {
         facts.push(format!("Linux {release}"));
     }
-    if let Ok(thp) = &snapshot.settings.thp
+    if let Ok(thp) = &settings.thp
         && let Ok(mode) = &thp.enabled
     {
         facts.push(format!("THP {}", mode.selected()));
@@ -37,7 +45,7 @@ pub(super) fn headline(page: &mut Page, snapshot: &Snapshot) {
     if !machine.container_signs.is_empty() {
         facts.push("in a container".to_owned());
     }
-    page.facts("", &facts, "   ");
+    facts
 }
 
 /// Marketing names carry marks and frequencies that nobody looks for.
@@ -240,7 +248,7 @@ fn tlb(tlb: &pagelab_model::machine::Tlb) -> String {
 
 fn page_sizes(snapshot: &Snapshot) -> String {
     let size = snapshot.machine.page_size;
-    let base = bytes(pagelab_model::Bytes(size.bytes()));
+    let base = bytes(Bytes(size.bytes()));
     format!(
         "base {base} ({}), huge {} (order {}), pageblock {} (order {})",
         snapshot.machine.page_size_source,
@@ -254,7 +262,7 @@ fn page_sizes(snapshot: &Snapshot) -> String {
 fn direct_map(machine: &Machine) -> String {
     said(&machine.direct_map, |map| {
         let all = (map.base.0 + map.pmd.0 + map.pud.0).max(1) as f64;
-        let share = |part: pagelab_model::Bytes| percent(part.0 as f64 / all);
+        let share = |part: Bytes| percent(part.0 as f64 / all);
         let splits = match (map.pmd_splits, map.pud_splits) {
             (Some(pmd), Some(pud)) => format!("; split since boot: {pmd} of 2 MiB, {pud} of 1 GiB"),
             _ => String::new(),

@@ -1,5 +1,6 @@
 //! What the probe measured, in words that claim no more than it did.
 
+use pagelab_metrics::statistics::Statistics;
 use pagelab_model::Bytes;
 use pagelab_model::probe::{AccessPair, AccessPoint, AccessProbe, HugeProbe, ProbeResults};
 
@@ -12,6 +13,12 @@ pub(super) fn section(page: &mut Page, results: &ProbeResults) {
     page.heading("probe");
     page.hanging("  ", &format!("allowed {} ({})", bytes(results.budget), results.budget_bound));
     match &results.huge {
+        // The same words twice would say no more.
+        Err(absence) if results.access.as_ref().err() == Some(absence) => {
+            page.hanging("  ", &format!("nothing was measured: {}", absent(absence)));
+            results.notes.iter().for_each(|note| page.hanging("  ", note));
+            return;
+        }
         Ok(huge) => huge_pages(page, huge),
         Err(absence) => page.hanging("  ", &format!("huge pages: {}", absent(absence))),
     }
@@ -25,16 +32,11 @@ pub(super) fn section(page: &mut Page, results: &ProbeResults) {
 }
 
 fn huge_pages(page: &mut Page, huge: &HugeProbe) {
-    let mut sorted = huge.latency_ns.clone();
-    sorted.sort_unstable();
-    let took = match (sorted.get(sorted.len() / 2), sorted.last()) {
-        (Some(median), Some(worst)) => format!(
-            "; each took {} ms in the middle, {} ms at worst",
-            three_digits(*median as f64 / 1e6),
-            three_digits(*worst as f64 / 1e6)
-        ),
-        _ => String::new(),
-    };
+    let took = Statistics::of(huge.latency_ns.iter().map(|&ns| ns as f64).collect());
+    let took = took.map_or(String::new(), |took| {
+        let [median, worst] = [took.median, took.max].map(|ns| three_digits(ns / 1e6));
+        format!("; a request took {median} ms at the median, {worst} ms at worst")
+    });
     let refusal =
         huge.first_refusal.as_ref().map_or(String::new(), |words| format!("; first refusal: {words}"));
     page.hanging(

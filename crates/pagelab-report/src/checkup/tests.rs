@@ -3,14 +3,15 @@
 mod example;
 
 use expect_test::{ExpectFile, expect_file};
-use pagelab_model::{Bytes, Coverage, SamplePlan};
+use pagelab_model::probe::ProbeResults;
+use pagelab_model::{Absence, AbsentWhy, Bytes, Coverage, SamplePlan};
 
 use super::*;
 use crate::grid::width;
 use example::{census, example, healthy, probe};
 
-const SUMMARY: View = View { verbose: false, paper: false };
-const VERBOSE: View = View { verbose: true, paper: true };
+const SUMMARY: View = View { verbose: false, paper: false, saved: false };
+const VERBOSE: View = View { verbose: true, paper: true, saved: false };
 
 /// Renders, checks what holds for every report, and compares with the stored text.
 fn check(snapshot: &Snapshot, view: View, expected: &ExpectFile) {
@@ -69,6 +70,17 @@ fn a_probe_that_got_its_huge_pages() {
 #[test]
 fn a_probe_that_did_not_claims_nothing() {
     check(&probed(32), SUMMARY, &expect_file!["tests/probe_not_backed.txt"]);
+}
+
+#[test]
+fn a_probe_without_room_says_so_once() {
+    let mut snapshot = probed(64);
+    let absence = Absence::new("probe", AbsentWhy::NotPermitted, "only 0 MiB may be taken");
+    let none = (Err(absence.clone()), Err(absence));
+    snapshot.probe = snapshot.probe.map(|probe| ProbeResults { huge: none.0, access: none.1, ..probe });
+    let text = render(&snapshot, &Checkup::of(&snapshot), SUMMARY, Style::PLAIN);
+    assert_eq!(text.matches("only 0 MiB may be taken").count(), 1, "{text}");
+    assert!(text.contains("nothing was measured: "), "{text}");
 }
 
 #[test]

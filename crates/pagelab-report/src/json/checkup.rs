@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use super::object::{Object, array, reason};
 use super::{NOTHING_FREE, machine, probe, supply, zones};
+use crate::checkup::verdict;
 use crate::findings::word;
 
 const NOT_COUNTED: &str = "this kernel does not count it";
@@ -35,6 +36,7 @@ pub fn document(snapshot: &Snapshot, checkup: &Checkup) -> Value {
         .option("probe", snapshot.probe.as_ref().map(probe::probe), "not asked for; --probe")
         .put("instruments", instruments(snapshot))
         .put("findings", array(&checkup.findings, |finding| finding_of(finding, snapshot)))
+        .option("verdict", verdict(snapshot, checkup), "there are findings")
         .put("problems", array(&snapshot.problems, problem))
         .into()
 }

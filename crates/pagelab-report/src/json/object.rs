@@ -53,7 +53,7 @@ pub fn reason(absence: &Absence) -> String {
 }
 
 /// An array of what `show` makes of each item.
-pub fn array<T>(items: &[T], show: impl Fn(&T) -> Object) -> Value {
+pub fn array<T>(items: &[T], mut show: impl FnMut(&T) -> Object) -> Value {
     Value::Array(items.iter().map(|item| show(item).into()).collect())
 }
 

@@ -1,5 +1,6 @@
 //! The probe's results in JSON.
 
+use pagelab_metrics::statistics::Statistics;
 use pagelab_model::probe::{AccessPair, AccessPoint, AccessProbe, HugeProbe, ProbeResults};
 
 use super::object::{Object, array};
@@ -22,7 +23,14 @@ fn huge_pages(huge: &HugeProbe) -> Object {
         .put("came", huge.came)
         .put("read_back_by", huge.read_back_by.as_str())
         .put("latency_ns", huge.latency_ns.clone())
+        .option("latency_ns_median", latency_median(huge), "nothing was asked for")
         .option("first_refusal", huge.first_refusal.clone(), "none was refused")
+}
+
+/// Rounded to nanoseconds.
+fn latency_median(huge: &HugeProbe) -> Option<u64> {
+    let all = huge.latency_ns.iter().map(|&ns| ns as f64).collect();
+    Statistics::of(all).map(|found| found.median.round() as u64)
 }
 
 fn access(probe: &AccessProbe) -> Object {

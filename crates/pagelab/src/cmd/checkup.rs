@@ -102,7 +102,7 @@ pub fn run(args: &Args) -> Outcome {
     } else {
         // What these ask for stands in the full report alone.
         let verbose = args.verbose || args.paper || args.migratetypes || args.deep;
-        let view = View { verbose, paper: args.paper };
+        let view = View { verbose, paper: args.paper, saved: false };
         out.write_all(render(&snapshot, &checkup, view, style).as_bytes())?;
     }
     out.flush()?;

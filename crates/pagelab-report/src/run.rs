@@ -1,0 +1,63 @@
+//! `pagelab report` on a terminal: one run file of whatever kind, section by section.
+//!
+//! A later kind of content adds a file here and a line in `SECTIONS`.
+
+mod events;
+mod head;
+mod look;
+mod not_shown;
+mod samples;
+mod series;
+mod spark;
+
+use pagelab_model::run::Run;
+
+use crate::style::Style;
+
+/// What to show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct View {
+    /// Everything, not the summary alone.
+    pub verbose: bool,
+}
+
+/// One section of the report.
+struct Section {
+    /// Whether this run has something for it.
+    applies: fn(&Run) -> bool,
+    /// Its text, each line ended by a newline.
+    show: fn(&Run, View, Style) -> String,
+}
+
+/// The sections, in the order of the report.
+const SECTIONS: [Section; 6] = [
+    Section { applies: |_| true, show: head::show },
+    Section { applies: |run| run.snapshot.is_some(), show: look::show },
+    Section { applies: |run| !run.series.is_empty(), show: series::show },
+    Section { applies: |run| !run.streams.is_empty(), show: samples::show },
+    Section { applies: |run| !run.events.is_empty(), show: events::show },
+    Section { applies: |run| !run.not_shown.is_empty(), show: not_shown::show },
+];
+
+/// The report of one run.
+pub fn render(run: &Run, view: View, style: Style) -> String {
+    let sections = SECTIONS.iter().filter(|section| (section.applies)(run));
+    let texts: Vec<String> = sections.map(|section| (section.show)(run, view, style)).collect();
+    texts.join("\n")
+}
+
+/// A name from a file, short enough for a column.
+fn clipped(name: &str, most: usize) -> String {
+    if name.chars().count() <= most {
+        return name.to_owned();
+    }
+    name.chars().take(most.saturating_sub(1)).chain(['…']).collect()
+}
+
+/// `1 reading`, `2 readings`.
+fn plural(of: usize, word: &str) -> String {
+    format!("{} {word}{}", crate::style::count(of as u128), if of == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,139 @@
+//! The report of runs of several kinds, whole: summary and everything, 80 columns and fewer, and ASCII.
+
+pub(crate) mod example;
+
+use expect_test::{ExpectFile, expect, expect_file};
+use pagelab_model::run::{Ending, Event, Log};
+
+use super::*;
+use crate::grid::width;
+use example::{hostile, look, record};
+
+const SUMMARY: View = View { verbose: false };
+const VERBOSE: View = View { verbose: true };
+
+/// Renders, checks what holds for every report, and compares with the stored text.
+fn check(run: &Run, view: View, expected: &ExpectFile) {
+    let text = render(run, view, Style::PLAIN);
+    expected.assert_eq(&text);
+    let ascii = render(run, view, Style { unicode: false, ..Style::PLAIN });
+    assert!(ascii.is_ascii(), "{ascii}");
+    for line in text.lines().chain(ascii.lines()) {
+        assert!(width(line) <= Style::PLAIN.width, "too wide: {line}");
+        assert_eq!(line.trim_end(), line, "blanks at the end");
+    }
+    let coloured = render(run, view, Style { colour: true, ..Style::PLAIN });
+    let plain = ["0", "1", "2", "33", "36"]
+        .iter()
+        .fold(coloured, |text, code| text.replace(&format!("\x1b[{code}m"), ""));
+    assert_eq!(plain, text, "colour carries nothing alone");
+}
+
+#[test]
+fn a_recording() {
+    check(&record(), SUMMARY, &expect_file!["tests/record.txt"]);
+    check(&record(), VERBOSE, &expect_file!["tests/record_verbose.txt"]);
+}
+
+#[test]
+fn a_look_with_samples() {
+    check(&look(), SUMMARY, &expect_file!["tests/look.txt"]);
+}
+
+#[test]
+fn the_summary_keeps_to_one_screen() {
+    let mut run = record();
+    run.not_shown = vec![];
+    run.series.truncate(1);
+    let free = run.series[0].columns[1].clone();
+    for number in 0..100 {
+        let mut column = free.clone();
+        column.head.name = format!("free {number}");
+        run.series[0].columns.push(column);
+    }
+    let text = render(&run, SUMMARY, Style::PLAIN);
+    assert!(text.lines().count() <= 24, "{text}");
+    assert!(text.contains("not in the table: 95 more that vary, 1 that never changed"), "{text}");
+}
+
+#[test]
+fn a_log_that_belongs_to_the_file_is_named_where_it_holds_or_may_hold_records() {
+    let mut run = record();
+    let said = |run: &Run| {
+        let text = head::show(run, SUMMARY, Style::PLAIN);
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let log = |is_there| Some(Log { path: "day.pagelab-wal".into(), is_there });
+    assert!(!said(&run).contains("day.pagelab-wal"));
+    run.log = log(true);
+    assert!(said(&run).contains("IN TWO FILES the last records are in day.pagelab-wal, which belongs to"));
+    run.ending = Ending::NotClosed;
+    assert!(!said(&run).contains("day.pagelab-wal"), "it is read as it lies there");
+    run.log = log(false);
+    assert!(said(&run).contains("9.50 s after the start; records may be in day.pagelab-wal, which"));
+}
+
+#[test]
+fn how_it_ended_is_said_and_loudly_if_not_well() {
+    let mut run = record();
+    run.ending = Ending::Stopped { after_ns: 1_500_000_000, why: "SIGINT".into() };
+    let head = |run: &Run| head::show(run, SUMMARY, Style::PLAIN);
+    expect![[r#"
+        day.pagelab   record on vm-17   2026-02-03 14:05:06 UTC
+        pagelab 0.1.0   Linux 6.12.1   seed 7   $ pagelab record --run day.pagelab
+        STOPPED  after 1.50 s: SIGINT; what was measured until then is here
+    "#]]
+    .assert_eq(&head(&run));
+    run.ending = Ending::NotClosed;
+    expect![[r#"
+        day.pagelab   record on vm-17   2026-02-03 14:05:06 UTC
+        pagelab 0.1.0   Linux 6.12.1   seed 7   $ pagelab record --run day.pagelab
+        NOT CLOSED  its writer was killed, the power went, or it is still at work; the
+                    last record is 9.50 s after the start
+    "#]]
+    .assert_eq(&head(&run));
+    (run.series, run.streams, run.events) = (vec![], vec![], vec![]);
+    assert!(head(&run).contains("nothing was recorded but the start"));
+}
+
+#[test]
+fn a_narrow_terminal_gets_narrow_tables() {
+    let narrow = Style { width: 48, ..Style::PLAIN };
+    for view in [SUMMARY, VERBOSE] {
+        let text = render(&record(), view, narrow);
+        for line in text.lines() {
+            assert!(width(line) <= 48, "{line}\n{text}");
+        }
+        assert!(text.contains("p95"), "{text}");
+    }
+}
+
+#[test]
+fn nothing_of_a_hostile_file_reaches_the_terminal_raw() {
+    let run = hostile();
+    for view in [SUMMARY, VERBOSE] {
+        for style in [Style::PLAIN, Style { colour: true, ..Style::PLAIN }] {
+            let text = render(&run, view, style);
+            let ours = ["[0m", "[1m", "[2m", "[33m", "[36m"];
+            for (at, sign) in text.char_indices().filter(|&(_, sign)| sign != '\n') {
+                let is_ours = sign == '\x1b' && ours.iter().any(|code| text[at + 1..].starts_with(code));
+                assert!(is_ours || !crate::style::is_unseen(sign), "{sign:?} in {text:?}");
+            }
+            assert!(!text.contains("\nFORGED"), "a line of its own making: {text}");
+        }
+    }
+    let text = render(&run, SUMMARY, Style::PLAIN);
+    assert!(text.len() < 60_000, "{} bytes: a name of 1 MB was shown whole", text.len());
+}
+
+#[test]
+fn many_events_are_counted_and_the_last_are_shown() {
+    let mut run = record();
+    run.events = (0..100)
+        .map(|n| Event { at_ns: n, kind: format!("kind{}", n % 10), text: format!("event {n}") })
+        .collect();
+    let text = events::show(&run, SUMMARY, Style::PLAIN);
+    assert!(text.contains("10 kind0   10 kind1") && text.contains("20 of other kinds"), "{text}");
+    assert!(text.contains("97 earlier ones (-v)") && text.ends_with("event 99\n"), "{text}");
+    assert_eq!(events::show(&run, VERBOSE, Style::PLAIN).lines().count(), 102);
+}

@@ -1,0 +1,153 @@
+//! Runs for the tests: a recording with everything in it, a look with samples, and a hostile one.
+
+use pagelab_model::run::*;
+use pagelab_model::{Absence, Counters, Machine, PageSize, Snapshot};
+
+const S: u64 = 1_000_000_000;
+
+fn manifest(kind: &str, words: &[&str]) -> Manifest {
+    let mut known = Snapshot::unread("this machine", PageSize::USUAL);
+    known.machine.host_name = Some("vm-17".to_owned());
+    known.machine.kernel_release = Ok("6.12.1".to_owned());
+    known.settings.vm = Counters::from_iter([("min_free_kbytes", 67_584)]);
+    Manifest {
+        kind: kind.to_owned(),
+        tool_version: "0.1.0".to_owned(),
+        command_line: words.iter().map(|&word| word.to_owned()).collect(),
+        seed: Some(7),
+        started: Moment { realtime_ns: 1_770_127_506 * S, boottime_ns: 1000 * S },
+        machine: known.machine,
+        settings: known.settings,
+    }
+}
+
+fn run(name: &str, manifest: Manifest) -> Run {
+    Run {
+        name: name.to_owned(),
+        manifest,
+        ending: Ending::Complete { after_ns: 10 * S },
+        series: vec![],
+        streams: vec![],
+        events: vec![],
+        snapshot: None,
+        log: None,
+        not_shown: vec![],
+    }
+}
+
+fn column(name: &str, unit: &str, is_counter: bool, values: Values) -> Column {
+    Column { head: ColumnHead { name: name.to_owned(), unit: unit.into(), is_counter }, values }
+}
+
+/// Twenty readings, one each half second.
+fn varying(of: impl Fn(i64) -> Option<i64>) -> Values {
+    Values::Varying((0..20).map(of).collect())
+}
+
+pub fn stream(name: &str, unit: &str, labels: &[(&str, &str)], values: &[f64]) -> Stream {
+    let labels = labels.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect();
+    Stream {
+        head: StreamHead { name: name.to_owned(), unit: unit.into(), labels },
+        at_ns: (0..values.len() as u64).map(|n| n * 1_000_000).collect(),
+        values: values.to_vec(),
+    }
+}
+
+/// A recording of ten seconds.
+pub fn record() -> Run {
+    let mut run = run("day.pagelab", manifest("record", &["pagelab", "record", "--run", "day.pagelab"]));
+    let at_ns: Vec<u64> = (0..20).map(|n| n * S / 2).collect();
+    run.series = vec![
+        Series {
+            name: "meminfo".to_owned(),
+            source: "/proc/meminfo".to_owned(),
+            at_ns: at_ns.clone(),
+            columns: vec![
+                column("MemTotal", Unit::BYTES, false, Values::Constant(Some(24 << 30))),
+                column("MemFree", Unit::BYTES, false, varying(|n| Some((2 << 30) - n * (50 << 20)))),
+                column("Dirty", Unit::BYTES, false, varying(|n| (n % 7 != 3).then_some(n * n * 9000))),
+                column("HardwareCorrupted", Unit::BYTES, false, Values::Constant(None)),
+                column("some avg10", Unit::PERMILLE, false, varying(|n| Some(n / 4))),
+            ],
+        },
+        Series {
+            name: "vmstat".to_owned(),
+            source: "/proc/vmstat".to_owned(),
+            at_ns,
+            columns: vec![
+                column("nr_free_pages", Unit::PAGES, false, varying(|n| Some(524_288 - n * 12_800))),
+                column("pgfault", Unit::COUNT, true, varying(|n| Some(n * n * 100_000))),
+                column("thp_fault_fallback_charge", Unit::COUNT, true, varying(|n| Some(n / 15))),
+                column("compact_migrate_scanned", Unit::PAGES, true, varying(|n| Some((n % 12) * 700))),
+                column("oom_kill", Unit::COUNT, true, Values::Constant(Some(0))),
+                column("total", Unit::MICROSECONDS, true, varying(|n| Some(n * 7000))),
+            ],
+        },
+    ];
+    let jitter: Vec<f64> = (0..400).map(|n| f64::from(n * 37 % 101) / 3.0 + 20.0).collect();
+    run.streams = vec![stream("read of all files", Unit::MICROSECONDS, &[], &jitter)];
+    run.events = vec![
+        Event { at_ns: 3 * S, kind: "missed".into(), text: "a reading came 120 ms late".into() },
+        Event { at_ns: 9 * S, kind: "warning".into(), text: "PSI went away".into() },
+    ];
+    run.not_shown = vec!["a blob of kind `heat`, version 3".to_owned()];
+    run
+}
+
+/// A checkup with the samples of its probe.
+pub fn look() -> Run {
+    let mut run =
+        run("probe.pagelab", manifest("checkup", &["pagelab", "checkup", "--probe", "--run", "a b"]));
+    let mut snapshot = Snapshot::unread("this machine", PageSize::USUAL);
+    snapshot.taken.euid = Some(0);
+    snapshot.machine = run.manifest.machine.clone();
+    snapshot.meminfo = Err(Absence::unread());
+    run.snapshot = Some(Box::new(snapshot));
+    run.streams = vec![stream("huge page latency", Unit::NANOSECONDS, &[], &[2.4e6, 2.5e6, 4.2e6])];
+    for (size, shift) in [("67108864", 0.0), ("1073741824", 90.0)] {
+        for (variant, ns) in [("base", 188.0 + shift), ("huge", 140.0 + shift / 2.0)] {
+            let samples: Vec<f64> = (0..24).map(|n| ns + f64::from(n % 5)).collect();
+            run.streams.push(stream("access time", "ns", &[("pages", variant), ("bytes", size)], &samples));
+        }
+    }
+    run
+}
+
+/// Everything that a file says is meant to harm.
+pub fn hostile() -> Run {
+    let evil = "\x1b[2J\x1b]0;title\x07\nFORGED\r\u{202e}gnp.exe\u{2066}\u{9b}31m\u{200b}\u{2028}FORGED";
+    let long = "x".repeat(1_000_000);
+    let mut manifest = manifest(evil, &["pagelab", evil]);
+    manifest.tool_version = evil.to_owned();
+    let mut machine = Machine::unread(PageSize::USUAL);
+    machine.host_name = Some(evil.to_owned());
+    machine.kernel_release = Ok(evil.to_owned());
+    machine.kernel_version = Ok(evil.to_owned());
+    manifest.machine = machine.clone();
+    let mut run = run(evil, manifest);
+    let mut snapshot = Snapshot::unread(evil, PageSize::USUAL);
+    snapshot.machine = machine;
+    snapshot.settings.vm = Counters::from_iter([(evil, 1)]);
+    snapshot.pageblock_order_source = evil.to_owned();
+    snapshot.meminfo = Err(Absence::new(evil, pagelab_model::AbsentWhy::Failed, evil).or(evil));
+    run.snapshot = Some(Box::new(snapshot));
+    let at_ns = vec![0, u64::MAX];
+    let wild = |name: &str, counter| {
+        column(name, evil, counter, Values::Varying(vec![Some(i64::MIN), Some(i64::MAX)]))
+    };
+    let columns =
+        vec![wild(evil, false), wild(&long, true), column(evil, evil, true, Values::Constant(Some(1)))];
+    run.series.push(Series { name: evil.to_owned(), source: evil.to_owned(), at_ns, columns });
+    run.series.push(Series { name: String::new(), source: String::new(), at_ns: vec![], columns: vec![] });
+    run.streams = vec![
+        stream(evil, evil, &[(evil, evil), (&long, &long)], &[f64::MAX, f64::MIN]),
+        stream(&long, evil, &[], &[f64::MIN_POSITIVE]),
+        stream("", "", &[], &[]),
+    ];
+    run.events = vec![
+        Event { at_ns: u64::MAX, kind: evil.to_owned(), text: evil.to_owned() },
+        Event { at_ns: 0, kind: long.clone(), text: long },
+    ];
+    run.not_shown = vec![evil.to_owned()];
+    run
+}

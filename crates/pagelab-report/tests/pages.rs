@@ -1,0 +1,333 @@
+//! Pages of every kind, for the browser tests of `web/`: written to the folder that PAGELAB_PAGES names, and
+//! looked at here as text in any case.
+#![allow(clippy::unwrap_used, reason = "a test's helpers may fail where they stand")]
+
+#[path = "../src/checkup/tests/example.rs"]
+mod example;
+
+use std::path::PathBuf;
+
+use pagelab_model::probe::AccessPoint;
+use pagelab_model::run::*;
+use pagelab_model::snapshot::Problem;
+use pagelab_model::*;
+use pagelab_report::html::{POINTS_MAX, page};
+
+/// What no name may do: end an element, open one, run, or move a terminal's cursor.
+const HOSTILE: &str = "</script></noscript></title><script>alert(1)</script><img src=x onerror=alert(2)> \
+    \"'`&amp; <!--pagelab:data--> \u{1b}[2J\0 \u{202e}evil javascript:alert(3)";
+
+/// Looks at a page as text and leaves it for the browser.
+fn keep(name: &str, runs: &[Run]) -> String {
+    let html = page(runs).unwrap();
+    // The page's own program, and one block for the document and for each array.
+    assert_eq!(html.matches("<script>").count(), 1, "{name}");
+    let blocks = html.matches("<script type=\"application/octet-stream\"").count();
+    assert_eq!(html.matches("</script>").count(), blocks + 1, "{name}");
+    assert!(!html.contains("<!--pagelab:"), "{name}: a place was left open");
+    if let Some(folder) = std::env::var_os("PAGELAB_PAGES") {
+        std::fs::write(PathBuf::from(folder).join(format!("{name}.html")), &html).unwrap();
+    }
+    html
+}
+
+fn run(kind: &str, snapshot: Option<Snapshot>) -> Run {
+    let of = snapshot.clone().unwrap_or_else(example::example);
+    Run {
+        name: format!("{kind}-7.pagelab"),
+        manifest: Manifest {
+            kind: kind.to_owned(),
+            tool_version: "0.1.0".to_owned(),
+            command_line: ["pagelab", kind, "--seed", "7"].map(str::to_owned).to_vec(),
+            seed: Some(7),
+            started: Moment { realtime_ns: 1_790_000_000_000_000_000, boottime_ns: 7_384_000_000_000 },
+            machine: of.machine,
+            settings: of.settings,
+        },
+        ending: Ending::Complete { after_ns: 600_000_000_000 },
+        series: Vec::new(),
+        streams: Vec::new(),
+        events: Vec::new(),
+        snapshot: snapshot.map(Box::new),
+        log: None,
+        not_shown: Vec::new(),
+    }
+}
+
+/// A seeded generator, good enough for a picture.
+struct Noise(u64);
+
+impl Noise {
+    fn next(&mut self, below: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % below
+    }
+
+    /// A walk from `start` by steps of at most `step`, never below zero.
+    fn walk(&mut self, length: usize, start: i64, step: u64) -> Vec<Option<i64>> {
+        let mut value = start;
+        let mut walk = Vec::with_capacity(length);
+        for _ in 0..length {
+            let (up, down) = (self.next(step) as i64, self.next(step) as i64);
+            value = (value + up - down).max(0);
+            walk.push(Some(value));
+        }
+        walk
+    }
+
+    /// A counter that grows by at most `step` at a time.
+    fn counter(&mut self, length: usize, step: u64) -> Vec<Option<i64>> {
+        let mut value = 1_000_000;
+        let mut grown = Vec::with_capacity(length);
+        for _ in 0..length {
+            value += self.next(step) as i64;
+            grown.push(Some(value));
+        }
+        grown
+    }
+}
+
+fn times(length: usize, every_ns: u64) -> Vec<u64> {
+    (1..=length as u64).map(|at| at * every_ns).collect()
+}
+
+fn column(name: &str, unit: &str, is_counter: bool, values: Values) -> Column {
+    Column { head: ColumnHead { name: name.to_owned(), unit: unit.into(), is_counter }, values }
+}
+
+fn series(name: &str, at_ns: &[u64], columns: Vec<Column>) -> Series {
+    Series { name: name.to_owned(), source: format!("/proc/{name}"), at_ns: at_ns.to_vec(), columns }
+}
+
+fn stream(name: &str, unit: &str, labels: &[(&str, &str)], at_ns: Vec<u64>, values: Vec<f64>) -> Stream {
+    let labels = labels.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect();
+    Stream { head: StreamHead { name: name.to_owned(), unit: unit.into(), labels }, at_ns, values }
+}
+
+/// Ten minutes at 10 Hz, with failed readings, constants, counters and events.
+fn recorded() -> Run {
+    const LENGTH: usize = 6000;
+    let mut noise = Noise(7);
+    let mut run = run("record", None);
+    let at_ns = times(LENGTH, 100_000_000);
+    let mut free = noise.walk(LENGTH, 8 << 30, 40 << 20);
+    free[3000..3200].fill(None);
+    let mut gigabytes = |n: i64| Values::Varying(noise.walk(LENGTH, n << 30, 30 << 20));
+    let columns = vec![
+        column("MemTotal", Unit::BYTES, false, Values::Constant(Some(25 << 30))),
+        column("MemFree", Unit::BYTES, false, Values::Varying(free)),
+        column("Cached", Unit::BYTES, false, gigabytes(9)),
+        column("AnonPages", Unit::BYTES, false, gigabytes(4)),
+        column("Slab", Unit::BYTES, false, gigabytes(1)),
+        column("HugePages_Total", Unit::COUNT, false, Values::Constant(Some(0))),
+        column("Zswap", Unit::BYTES, false, Values::Constant(None)),
+    ];
+    run.series.push(series("meminfo", &at_ns, columns));
+    let names = ["pgfault", "pgalloc_normal", "thp_fault_alloc", "thp_fault_fallback", "compact_stall"];
+    let steps = [9000, 30_000, 12, 3, 2];
+    let mut columns: Vec<Column> = names
+        .into_iter()
+        .zip(steps)
+        .map(|(name, step)| column(name, Unit::COUNT, true, Values::Varying(noise.counter(LENGTH, step))))
+        .collect();
+    for at in 0..30 {
+        let values = Values::Varying(noise.walk(LENGTH, 5000, 90));
+        columns.push(column(&format!("nr_gauge_{at}"), Unit::PAGES, false, values));
+    }
+    run.series.push(series("vmstat", &at_ns, columns));
+    let few = Values::Varying(vec![Some(211), Some(214), None, Some(290), Some(611), Some(602)]);
+    let columns = vec![column("F_u(9) Normal", Unit::PERMILLE, false, few)];
+    run.series.push(series("fragmentation", &times(6, 100_000_000_000), columns));
+    run.streams = streams(&mut noise);
+    let event = |seconds: u64, kind: &str, text: &str| Event {
+        at_ns: seconds * 1_000_000_000,
+        kind: kind.to_owned(),
+        text: text.to_owned(),
+    };
+    run.events = vec![
+        event(120, "warning", "something dropped the page cache"),
+        event(310, "missed", "204 readings: the disk was full"),
+    ];
+    run.ending = Ending::Stopped { after_ns: 600_100_000_000, why: "the disk is full".to_owned() };
+    run.not_shown = vec!["a table `profile` of a later version".to_owned()];
+    run
+}
+
+fn streams(noise: &mut Noise) -> Vec<Stream> {
+    let mut streams = Vec::new();
+    let kinds = [("base", "67108864"), ("huge", "67108864"), ("base", "1073741824")];
+    for (at, (variant, bytes)) in kinds.into_iter().enumerate() {
+        let value = |_| 80.0 + 60.0 * at as f64 + noise.next(300) as f64 / 10.0;
+        let values: Vec<f64> = (0..200).map(value).collect();
+        let labels = [("variant", variant), ("bytes", bytes)];
+        streams.push(stream("access time", Unit::NANOSECONDS, &labels, times(200, 3_000_000_000), values));
+    }
+    streams.push(stream("one", Unit::BYTES, &[], vec![5], vec![4096.0]));
+    streams.push(stream("none", "furlongs", &[], Vec::new(), Vec::new()));
+    streams
+}
+
+/// Two columns of this length, and a stream.
+fn points(length: usize, samples: usize) -> Run {
+    let mut noise = Noise(1);
+    let mut run = run("record", None);
+    let mut walk = || Values::Varying(noise.walk(length, 8 << 30, 1 << 20));
+    let columns =
+        vec![column("MemFree", Unit::BYTES, false, walk()), column("Cached", Unit::BYTES, false, walk())];
+    run.series.push(series("meminfo", &times(length, 1_000_000), columns));
+    if samples > 0 {
+        let values: Vec<f64> = (0..samples).map(|_| 90.0 + noise.next(100_000) as f64 / 1000.0).collect();
+        run.streams.push(stream("latency", Unit::NANOSECONDS, &[], times(samples, 2_000_000), values));
+    }
+    run
+}
+
+/// A zone as fragmented as servers become.
+fn zone(noise: &mut Noise, node: u32, first: u64, blocks: u64) -> CensusZone {
+    let mut block = |at: u64| {
+        let mut counts = BlockCounts::default();
+        let mut left = 512;
+        let mut put = |class: PageClass, wanted: u64| {
+            let pages = (wanted as u32).min(left);
+            counts.0[class.index()] += pages;
+            left -= pages;
+        };
+        match noise.next(10) {
+            0..2 => put(PageClass::Slab, 1 + noise.next(300)),
+            2 => put(PageClass::AnonHuge, 512),
+            3 if at % 4096 > 2000 => put(PageClass::PageTable, 1 + noise.next(40)),
+            _ => {}
+        }
+        put(PageClass::Anon, noise.next(400));
+        put(PageClass::File, noise.next(300));
+        put(PageClass::Free, 512);
+        (at, counts)
+    };
+    let counted: Vec<(u64, BlockCounts)> = (0..blocks).map(&mut block).collect();
+    let is_whole = |(at, counts): &&(u64, BlockCounts)| counts.of(PageClass::AnonHuge) == 512 && at % 3 > 0;
+    CensusZone {
+        key: ZoneKey { node: NodeId(node), zone: "Normal".to_owned() },
+        first: Pfn(first),
+        blocks_total: blocks,
+        one_folio: counted.iter().filter(is_whole).map(|(at, _)| *at).collect(),
+        blocks: counted,
+        free_blocks: None,
+        per_cpu: None,
+    }
+}
+
+/// A machine of 256 GiB on two nodes: more blocks than a screen has room for.
+fn large() -> Snapshot {
+    let mut noise = Noise(3);
+    let zones = vec![zone(&mut noise, 0, 1 << 20, 65_536 - 2048), zone(&mut noise, 1, 1 << 27, 65_536)];
+    let mut snapshot = example::example();
+    let scan_ns = 7_900_000_000;
+    let (block_order, coverage) = (Order(9), Coverage::Whole);
+    snapshot.census = Ok(Census { block_order, zones, coverage, free_blocks: None, scan_ns });
+    snapshot
+}
+
+fn sampled() -> Snapshot {
+    let mut snapshot = example::example();
+    let plan = SamplePlan { seed: 42, blocks: 100, blocks_total: 1000 };
+    let mut census = example::census(Coverage::Sample(plan));
+    census.zones[0].blocks.iter_mut().for_each(|(at, _)| *at = *at * 10 + *at % 7);
+    snapshot.census = Ok(census);
+    let mut probe = example::probe(Bytes(64 << 20));
+    if let Ok(access) = &mut probe.access {
+        let point = |half_powers: u32, ps: u64| AccessPoint {
+            size: Bytes((f64::from(half_powers) / 2.0).exp2() as u64),
+            ps_per_access: vec![ps, ps + ps / 9, ps - ps / 20],
+            huge_backed: Ok(Bytes(0)),
+        };
+        let curve = |slope: u64| (36..53).map(move |at| point(at, 6000 + slope * u64::from(at - 36).pow(2)));
+        (access.base_curve, access.huge_curve) = (curve(700).collect(), curve(400).skip(6).collect());
+    }
+    snapshot.probe = Some(probe);
+    snapshot
+}
+
+/// Every name that a stranger may choose says [`HOSTILE`].
+fn hostile() -> Run {
+    let evil = || HOSTILE.to_owned();
+    let mut snapshot = sampled();
+    snapshot.machine.host_name = Some(evil());
+    snapshot.machine.kernel_cmdline = Ok(evil());
+    snapshot.machine.kernel_release = Ok(evil());
+    snapshot.taken.from = evil();
+    snapshot.problems = vec![Problem { message: evil(), bad_input: true }];
+    snapshot.pressure = Err(Absence::new(HOSTILE, AbsentWhy::Failed, HOSTILE).or(HOSTILE));
+    if let Ok(coverage) = &mut snapshot.processes {
+        coverage.processes.iter_mut().for_each(|process| process.name = Some(evil()));
+    }
+    if let Ok(log) = &mut snapshot.alloc_failures {
+        log.reports.iter_mut().for_each(|report| (report.process, report.detail) = (evil(), evil()));
+    }
+    if let Ok(buddy) = &mut snapshot.buddyinfo {
+        buddy.zones.iter_mut().for_each(|zone| zone.key.zone = evil());
+    }
+    if let Ok(census) = &mut snapshot.census {
+        census.zones.iter_mut().for_each(|zone| zone.key.zone = evil());
+    }
+    let mut run = recorded();
+    run.name = evil();
+    run.manifest.machine.host_name = Some(evil());
+    run.manifest.command_line = vec![evil(); 3];
+    run.ending = Ending::Stopped { after_ns: 1, why: evil() };
+    run.not_shown = vec![evil()];
+    run.events.iter_mut().for_each(|event| (event.kind, event.text) = (evil(), evil()));
+    run.streams.iter_mut().for_each(|stream| {
+        (stream.head.name, stream.head.unit) = (evil(), HOSTILE.into());
+        stream.head.labels = vec![(evil(), evil())];
+    });
+    run.series.iter_mut().for_each(|series| {
+        (series.name, series.source) = (evil(), evil());
+        series.columns.iter_mut().for_each(|column| {
+            column.head.name = format!("{} {HOSTILE}", column.head.name);
+            column.head.unit = HOSTILE.into();
+        });
+    });
+    run.snapshot = Some(Box::new(snapshot));
+    run
+}
+
+#[test]
+fn looks_at_machines() {
+    keep("fragmented", &[run("checkup", Some(example::example()))]);
+    keep("healthy", &[run("checkup", Some(example::healthy()))]);
+    keep("sampled", &[run("checkup", Some(sampled()))]);
+    keep("nothing", &[run("checkup", Some(Snapshot::unread("nowhere", PageSize::USUAL)))]);
+    keep("large", &[run("checkup", Some(large()))]);
+}
+
+#[test]
+fn runs_over_time() {
+    let mut killed = run("record", None);
+    killed.ending = Ending::NotClosed;
+    let recorded_page = keep("recorded", &[recorded()]);
+    assert!(recorded_page.contains(", record-7.pagelab</title>"), "host and file");
+    killed.log = Some(Log { path: "/runs/record-7.pagelab-wal".to_owned(), is_there: false });
+    killed.name = "/runs/killed.pagelab".to_owned();
+    let several = keep("several", &[run("checkup", Some(example::example())), recorded(), killed]);
+    let title = "<title>pagelab: 3 runs: checkup-7.pagelab, record-7.pagelab, killed.pagelab</title>";
+    assert!(several.contains(title));
+    keep("no-runs", &[]);
+}
+
+#[test]
+fn nothing_that_a_machine_says_becomes_markup() {
+    let html = keep("hostile", &[hostile(), hostile()]);
+    let lower = html.to_lowercase();
+    for markup in ["<img", "<script>alert", "</title><", "\u{1b}", "\u{202e}"] {
+        assert!(!lower.contains(markup), "{markup}");
+    }
+}
+
+#[test]
+fn a_million_values_are_in_the_page_and_more_are_shown_by_their_extremes() {
+    let whole = keep("million", &[points(POINTS_MAX / 2, 0)]);
+    let less = keep("decimated", &[points(POINTS_MAX * 6 / 10, POINTS_MAX / 10)]);
+    // As many values in both; the larger one also has times of its own for each column.
+    assert!(whole.len() < 16 << 20, "{} bytes", whole.len());
+    assert!(less.len() < 24 << 20, "{} bytes", less.len());
+}
