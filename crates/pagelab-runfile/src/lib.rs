@@ -1,1 +1,23 @@
 //! The run file, `NAME.pagelab`: one SQLite file for what a run measured.
+//!
+//! `docs/runfile.md` has every table and every promise.
+
+mod blob;
+mod committer;
+mod copy;
+mod error;
+mod header;
+mod live;
+mod manifest;
+mod open;
+mod plausible;
+mod queue;
+mod reader;
+mod schema;
+mod trust;
+mod writer;
+
+pub use blob::BLOB_BYTES_MAX;
+pub use error::{Error, ErrorKind};
+pub use reader::{BlobHead, Reader, read};
+pub use writer::{SeriesId, StreamId, Writer};

@@ -1,0 +1,100 @@
+//! Whether a snapshot could be that of a machine, as far as what judges and shows it relies on that.
+
+use pagelab_model::{Census, CensusZone, FreeAreas, Order, PageClass, Snapshot, ZoneInfo};
+
+/// The largest order that anything in a snapshot has: 4 TiB at 4 KiB.
+const ORDER_MAX: Order = Order(30);
+
+/// Pages that no machine has more of: physical addresses have at most 57 bits.
+const PAGES_MAX: u64 = 1 << 47;
+
+/// Zones that no machine has more of: 6 on each of 1024 nodes. Searches for a zone rely on it.
+const ZONES_MAX: usize = 6 << 10;
+
+/// Checks a snapshot; what is wrong is said in words.
+pub(crate) fn check(snapshot: &Snapshot) -> Result<(), String> {
+    for (what, order) in [("a huge page", snapshot.pmd_order), ("a pageblock", snapshot.pageblock_order)] {
+        is_order(what, order)?;
+    }
+    pages("free_moved", snapshot.free_moved.0)?;
+    let extfrag = snapshot.extfrag.as_ref().map(|files| &files.buddyinfo);
+    if let Ok(zoneinfo) = &snapshot.zoneinfo {
+        zones("zoneinfo", zoneinfo.zones.len())?;
+        zoneinfo.zones.iter().try_for_each(span)?;
+    }
+    for buddyinfo in [snapshot.buddyinfo.as_ref(), extfrag].into_iter().flatten() {
+        zones("buddyinfo", buddyinfo.zones.len())?;
+        for zone in &buddyinfo.zones {
+            free_areas(&zone.key.zone, &zone.areas)?;
+        }
+    }
+    match &snapshot.census {
+        Ok(census) => self::census(census),
+        Err(_) => Ok(()),
+    }
+}
+
+fn is_order(what: &str, order: Order) -> Result<(), String> {
+    if order <= ORDER_MAX { Ok(()) } else { Err(format!("{what} is of order {}", order.0)) }
+}
+
+fn pages(what: &str, pages: u64) -> Result<(), String> {
+    if pages <= PAGES_MAX { Ok(()) } else { Err(format!("{what} is {pages} pages, more than there can be")) }
+}
+
+fn zones(what: &str, zones: usize) -> Result<(), String> {
+    if zones <= ZONES_MAX { Ok(()) } else { Err(format!("{what} has {zones} zones, more than there can be")) }
+}
+
+/// The page's picture has a place for each block from a zone's first to its last.
+fn span(zone: &ZoneInfo) -> Result<(), String> {
+    zone.spanned.map_or(Ok(()), |spanned| pages("the span of a zone", spanned.0))
+}
+
+fn free_areas(zone: &str, areas: &FreeAreas) -> Result<(), String> {
+    match areas.free_pages() <= u128::from(PAGES_MAX) {
+        true => Ok(()),
+        false => Err(format!("zone {zone} has {} free pages, more than there can be", areas.free_pages())),
+    }
+}
+
+fn census(census: &Census) -> Result<(), String> {
+    is_order("a block of the census", census.block_order)?;
+    zones("the census", census.zones.len())?;
+    if let Some(areas) = &census.free_blocks {
+        free_areas("of the whole machine", areas)?;
+    }
+    census.zones.iter().try_for_each(|zone| census_zone(census.block_order, zone))
+}
+
+fn census_zone(block_order: Order, zone: &CensusZone) -> Result<(), String> {
+    let name = &zone.key.zone;
+    let wrong = |problem: String| Err(format!("zone {name} of the census: {problem}"));
+    let block_pages = block_order.pages().0;
+    if !zone.first.is_aligned(block_order) || zone.first.0 > PAGES_MAX {
+        return wrong(format!("frame {} begins no block", zone.first.0));
+    }
+    if zone.blocks_total > PAGES_MAX / block_pages || zone.blocks.len() as u64 > zone.blocks_total {
+        return wrong(format!("{} blocks of {} are counted", zone.blocks.len(), zone.blocks_total));
+    }
+    if let Some((index, _)) = zone.blocks.iter().find(|(index, _)| *index > PAGES_MAX / block_pages) {
+        return wrong(format!("block {index} lies beyond all memory"));
+    }
+    if let Some(pair) = zone.blocks.windows(2).find(|pair| pair[0].0 >= pair[1].0) {
+        return wrong(format!("block {} stands before block {}", pair[0].0, pair[1].0));
+    }
+    let counted = |counts: &pagelab_model::BlockCounts| -> u64 {
+        PageClass::ALL.into_iter().map(|class| u64::from(counts.of(class))).sum()
+    };
+    if let Some((index, counts)) = zone.blocks.iter().find(|(_, counts)| counted(counts) != block_pages) {
+        return wrong(format!("block {index} has {} pages, not {block_pages}", counted(counts)));
+    }
+    let mut blocks = zone.blocks.iter().map(|(index, _)| index);
+    if let Some(index) = zone.one_folio.iter().find(|&folio| !blocks.any(|index| index == folio)) {
+        return wrong(format!("block {index} is one folio, and not counted in its place"));
+    }
+    if let Some(areas) = &zone.free_blocks {
+        free_areas(name, areas)?;
+    }
+    zone.per_cpu.map_or(Ok(()), |listed| pages("per_cpu", listed.0))
+}

@@ -1,0 +1,353 @@
+//! Writing a run file while the run goes on.
+
+use std::collections::BTreeSet;
+use std::fs::OpenOptions;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use pagelab_model::Snapshot;
+use pagelab_model::run::{ColumnHead, Ending, Event, Manifest, StreamHead};
+
+use crate::blob;
+use crate::committer;
+use crate::error::{Error, ErrorKind, kind_of};
+use crate::live::Live;
+use crate::manifest;
+use crate::plausible;
+use crate::queue::{Item, Queue, StoredBlob, StoredSeries, StoredStream};
+use crate::schema::{self, NAME_MAX};
+
+/// What SQLite puts beside the file while it is written.
+pub(crate) const BESIDE: [&str; 3] = ["-wal", "-shm", "-journal"];
+
+/// A series of this file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SeriesId(u32);
+
+/// A stream of this file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamId(u32);
+
+/// A run file that is being written.
+///
+/// Records go to a thread of the file's own, so that who measures does not wait for a disk; only a caller
+/// that is faster than the disk for long waits. Every record is committed within half a second, whatever the
+/// caller does meanwhile:
+///
+/// - **death of the process**, `kill -9` at any moment included: what is older than one second is in the
+///   file, as long as the disk answers within half a second;
+/// - **loss of power**: the file is whole, and what is older than six seconds is in it, on a disk that keeps
+///   what it has acknowledged. [`Writer::flush`] makes it so at once.
+///
+/// A failure, such as a full disk, is final: that call and all later ones return it, and what was committed
+/// before stays readable. Dropped without [`Writer::close`], the file says that it was not closed.
+pub struct Writer {
+    path: PathBuf,
+    /// Nanoseconds since boot at the start.
+    started_ns: u64,
+    queue: Arc<Queue>,
+    thread: Option<JoinHandle<Result<(), Error>>>,
+    series: Vec<SeriesState>,
+    streams: BTreeSet<(String, String)>,
+    tables: Vec<String>,
+}
+
+struct SeriesState {
+    name: String,
+    columns: usize,
+    last_ns: Option<i64>,
+}
+
+impl Writer {
+    /// Makes the file and writes the manifest into it. What exists is never overwritten.
+    pub fn create(path: &Path, manifest: &Manifest) -> Result<Writer, Error> {
+        let rows = manifest::rows(manifest).map_err(|error| {
+            Error::write(ErrorKind::NotStorable, path, format_args!("its manifest: {error}"))
+        })?;
+        let (whole, live) = make(path)?;
+        let queue = Arc::new(Queue::default());
+        let begun = committer::begin(&whole, &rows).and_then(|connection| {
+            let (queue, shown) = (queue.clone(), path.to_owned());
+            std::thread::Builder::new()
+                .name("run file".to_owned())
+                .spawn(move || {
+                    // The file counts as written here until SQLite has closed it.
+                    let _live = live;
+                    // Should it panic, nobody must wait for it.
+                    let _end = End { path: &shown, queue: &queue };
+                    committer::run(shown.clone(), connection, &queue)
+                })
+                .map_err(|error| Error::write(ErrorKind::Io, path, format_args!("no thread for it: {error}")))
+        });
+        match begun {
+            Ok(thread) => Ok(Writer {
+                path: path.to_owned(),
+                started_ns: manifest.started.boottime_ns,
+                queue,
+                thread: Some(thread),
+                series: Vec::new(),
+                streams: BTreeSet::new(),
+                tables: schema::TABLES.iter().map(|table| table.name.to_owned()).collect(),
+            }),
+            Err(error) => {
+                // The file is ours, holds nothing yet, and was made a moment ago.
+                let _ = std::fs::remove_file(&whole);
+                for end in BESIDE {
+                    let _ = std::fs::remove_file(beside(&whole, end));
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Begins a series: values that are read together again and again.
+    pub fn series(&mut self, name: &str, source: &str, heads: &[ColumnHead]) -> Result<SeriesId, Error> {
+        self.check_name("a series", name)?;
+        if heads.is_empty() {
+            return Err(self.refuse(format_args!("series {name} has no columns")));
+        }
+        let mut names = BTreeSet::new();
+        for head in heads {
+            self.check_name("a column", &head.name)?;
+            if !names.insert(&head.name) {
+                return Err(self.refuse(format_args!("series {name} has two columns called {:?}", head.name)));
+            }
+        }
+        let id = self.series.len() as u32 + 1;
+        let tables = schema::series_tables(name, heads, &mut self.tables);
+        let (name, source, heads) = (name.to_owned(), source.to_owned(), heads.to_vec());
+        self.series.push(SeriesState { name: name.clone(), columns: heads.len(), last_ns: None });
+        self.queue.push(Item::Series(Box::new(StoredSeries { id, name, source, heads, tables })))?;
+        Ok(SeriesId(id))
+    }
+
+    /// Adds one reading to a series: a value for each column, `None` for one that could not be read. Times
+    /// are nanoseconds since the start, and each is later than the one before.
+    pub fn row(&mut self, series: SeriesId, at_ns: u64, values: &[Option<i64>]) -> Result<(), Error> {
+        let at_ns = self.time(at_ns)?;
+        let Some(state) = self.series.get(series.0 as usize - 1) else {
+            return Err(self.refuse("the series is not one of this file"));
+        };
+        if state.columns != values.len() {
+            let (name, columns, given) = (&state.name, state.columns, values.len());
+            return Err(self.refuse(format_args!("series {name} has {columns} columns, not {given}")));
+        }
+        if state.last_ns.is_some_and(|last| last >= at_ns) {
+            let name = &state.name;
+            return Err(
+                self.refuse(format_args!("the times of series {name} do not go forward at {at_ns} ns"))
+            );
+        }
+        self.queue.push(Item::Row { series: series.0, at_ns, values: values.into() })?;
+        self.series[series.0 as usize - 1].last_ns = Some(at_ns);
+        Ok(())
+    }
+
+    /// Begins a stream of raw samples. Name and labels together are unique in a file.
+    pub fn stream(&mut self, head: &StreamHead) -> Result<StreamId, Error> {
+        self.check_name("a stream", &head.name)?;
+        let mut labels = serde_json::Map::new();
+        for (key, value) in &head.labels {
+            self.check_name("a label", key)?;
+            if labels.insert(key.clone(), value.clone().into()).is_some() {
+                return Err(self.refuse(format_args!("stream {} has two labels called {key:?}", head.name)));
+            }
+        }
+        let (name, labels) = (head.name.clone(), serde_json::Value::Object(labels).to_string());
+        if !self.streams.insert((name.clone(), labels.clone())) {
+            return Err(self.refuse(format_args!("there are two streams {name} with the labels {labels}")));
+        }
+        let id = self.streams.len() as u32;
+        let unit = head.unit.0.clone();
+        self.queue.push(Item::Stream(Box::new(StoredStream { id, name, unit, labels })))?;
+        Ok(StreamId(id))
+    }
+
+    /// Adds one raw sample, in nanoseconds since the start.
+    pub fn sample(&mut self, stream: StreamId, at_ns: u64, value: f64) -> Result<(), Error> {
+        if !value.is_finite() {
+            return Err(self.refuse(format_args!("a sample is {value}, not a number that can be stored")));
+        }
+        if stream.0 as usize > self.streams.len() {
+            return Err(self.refuse("the stream is not one of this file"));
+        }
+        let at_ns = self.time(at_ns)?;
+        self.queue.push(Item::Sample { stream: stream.0, at_ns, value })
+    }
+
+    /// Adds something that happened.
+    pub fn event(&mut self, event: &Event) -> Result<(), Error> {
+        self.time(event.at_ns)?;
+        self.queue.push(Item::Event(Box::new(event.clone())))
+    }
+
+    /// Stores a look at the machine. Of several, the last is what a report shows.
+    pub fn snapshot(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
+        self.look("", snapshot)
+    }
+
+    /// The same for a look that is going to be added to and stored again: a report shows it if the run ends
+    /// before that.
+    pub fn snapshot_so_far(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
+        self.look(blob::SO_FAR, snapshot)
+    }
+
+    fn look(&mut self, name: &str, snapshot: &Snapshot) -> Result<(), Error> {
+        let taken_ns = snapshot.taken.boottime_ns.unwrap_or(self.started_ns);
+        let at_ns = taken_ns.saturating_sub(self.started_ns);
+        plausible::check(snapshot)
+            .map_err(|problem| self.refuse(format_args!("the look at the machine: {problem}")))?;
+        let (data, raw_bytes) = blob::pack_snapshot(snapshot)
+            .map_err(|error| self.refuse(format_args!("the look at the machine: {error}")))?;
+        if raw_bytes > blob::SNAPSHOT_BYTES_MAX {
+            return Err(self.refuse(format_args!("the look at the machine has {raw_bytes} bytes of JSON")));
+        }
+        self.packed(blob::SNAPSHOT, blob::SNAPSHOT_VERSION, name, at_ns, data, raw_bytes)
+    }
+
+    /// Stores a blob of a kind and version: a map, a profile, a trace. It is compressed here.
+    pub fn blob(
+        &mut self,
+        kind: &str,
+        version: u32,
+        name: &str,
+        at_ns: u64,
+        data: &[u8],
+    ) -> Result<(), Error> {
+        self.check_name("a kind of blob", kind)?;
+        if data.len() as u64 > blob::BLOB_BYTES_MAX {
+            let (bytes, most) = (data.len(), blob::BLOB_BYTES_MAX);
+            return Err(self.refuse(format_args!("a blob {kind} has {bytes} bytes, more than {most}")));
+        }
+        let (packed, raw_bytes) = blob::pack(|out| out.write_all(data))
+            .map_err(|error| self.refuse(format_args!("a blob {kind}: {error}")))?;
+        self.packed(kind, version, name, at_ns, packed, raw_bytes)
+    }
+
+    fn packed(
+        &mut self,
+        kind: &str,
+        version: u32,
+        name: &str,
+        at_ns: u64,
+        data: Vec<u8>,
+        raw_bytes: u64,
+    ) -> Result<(), Error> {
+        let (at_ns, raw_bytes) = (self.time(at_ns)?, raw_bytes as i64);
+        let (kind, name, codec) = (kind.to_owned(), name.to_owned(), blob::ZSTD);
+        self.queue.push(Item::Blob(Box::new(StoredBlob {
+            kind,
+            version,
+            name,
+            at_ns,
+            raw_bytes,
+            codec,
+            data,
+        })))
+    }
+
+    /// Waits until everything so far is committed and forced to the disk.
+    pub fn flush(&mut self) -> Result<(), Error> {
+        self.queue.flush()
+    }
+
+    /// Writes how the run ended, and leaves one plain file that any SQLite tool reads from any folder.
+    pub fn close(mut self, ending: Ending) -> Result<(), Error> {
+        if let Ending::Complete { after_ns } | Ending::Stopped { after_ns, .. } = ending {
+            self.time(after_ns)?;
+        }
+        // A record that could not be queued is a failure that the thread returns too.
+        let _ = self.queue.push(Item::Ending(Box::new(ending)));
+        self.finish()
+    }
+
+    fn finish(&mut self) -> Result<(), Error> {
+        self.queue.close();
+        match self.thread.take().map(JoinHandle::join) {
+            None => self.queue.failure().map_or(Ok(()), Err),
+            Some(Ok(result)) => result,
+            Some(Err(_)) => Err(Error::write(ErrorKind::Io, &self.path, FAILED)),
+        }
+    }
+
+    fn time(&self, at_ns: u64) -> Result<i64, Error> {
+        i64::try_from(at_ns).map_err(|_| self.refuse(format_args!("{at_ns} ns is no time since the start")))
+    }
+
+    fn check_name(&self, what: &str, name: &str) -> Result<(), Error> {
+        match name.len() {
+            0 => Err(self.refuse(format_args!("{what} has no name"))),
+            bytes if bytes > NAME_MAX => {
+                Err(self.refuse(format_args!("the name of {what} has {bytes} bytes, more than {NAME_MAX}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What the caller gave cannot be stored; the file goes on without it.
+    fn refuse(&self, problem: impl std::fmt::Display) -> Error {
+        Error::write(ErrorKind::NotStorable, &self.path, problem)
+    }
+}
+
+/// The end of the thread, in whatever way: what is still asked of it fails.
+struct End<'a> {
+    path: &'a Path,
+    queue: &'a Queue,
+}
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.queue.fail(Error::write(ErrorKind::Io, self.path, FAILED));
+        }
+    }
+}
+
+const FAILED: &str = "the thread that writes it failed";
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        let _ = self.finish();
+    }
+}
+
+/// Makes the empty file, and returns its path from the root on, without links.
+fn make(path: &Path) -> Result<(PathBuf, Live), Error> {
+    let failed = |error: &std::io::Error| {
+        let kind = kind_of(error);
+        let problem = match kind {
+            ErrorKind::Exists => "it exists already; give another name, or move it away".to_owned(),
+            ErrorKind::NotThere => "there is no such folder; make it first".to_owned(),
+            ErrorKind::NoSpace => format!("{error}; make room there, or write to another disk"),
+            _ => format!("{error}; give a name in a folder where you may write"),
+        };
+        Error::write(kind, path, problem)
+    };
+    let Some(name) = path.file_name() else {
+        return Err(Error::write(ErrorKind::NotThere, path, "that is no name of a file; give one"));
+    };
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let whole = folder.canonicalize().map_err(|error| failed(&error))?.join(name);
+    for end in BESIDE {
+        let left_over = beside(&whole, end);
+        if left_over.symlink_metadata().is_ok() {
+            let problem = format_args!(
+                "{} is left over from an earlier run; give another name, or move it away",
+                left_over.display()
+            );
+            return Err(Error::write(ErrorKind::Exists, path, problem));
+        }
+    }
+    let file = OpenOptions::new().write(true).create_new(true).open(&whole);
+    let metadata = file.and_then(|file| file.metadata()).map_err(|error| failed(&error))?;
+    Ok((whole, Live::new(&metadata)))
+}
+
+/// The path of a file that SQLite puts beside the one at `path`.
+pub(crate) fn beside(path: &Path, end: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(end);
+    PathBuf::from(name)
+}

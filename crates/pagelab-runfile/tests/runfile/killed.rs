@@ -1,0 +1,234 @@
+//! Files whose writer was killed, or is at work.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use pagelab_model::run::{Ending, Run};
+use pagelab_model::seed::SplitMix64;
+use pagelab_runfile::{ErrorKind, Writer, read};
+
+use crate::child::{self, listing, summary};
+use crate::made;
+use crate::round_trip::sqlite3;
+
+const KILLS: u64 = 22;
+
+/// A child that writes, once it has begun.
+fn writing(path: &Path, pause_us: u64) -> Child {
+    let asked = ["write", path.to_str().unwrap(), &pause_us.to_string()];
+    let mut child = child::command(&asked).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let begun = lines.by_ref().any(|line| line.is_ok_and(|line| line.ends_with("begun")));
+    assert!(begun, "the child never began");
+    child
+}
+
+/// Ends a child, and returns the wall clock before that, in nanoseconds.
+fn kill(mut child: Child) -> u64 {
+    let now_ns = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
+    child.kill().unwrap();
+    child.wait().unwrap();
+    now_ns
+}
+
+/// Asserts that the samples are the first that were written, none left out.
+fn is_prefix(run: &Run) {
+    let numbers = (0..).zip(&run.streams[0].values);
+    numbers.for_each(|(number, value)| assert_eq!(*value, f64::from(number)));
+    let rows = run.series[0].at_ns.len();
+    assert!(rows - run.events.len() <= 1, "{rows} rows beside {} events", run.events.len());
+    let samples = run.streams[0].values.len();
+    assert!(rows.abs_diff(samples / 100) <= 1, "{rows} rows beside {samples} samples");
+}
+
+#[test]
+fn a_killed_run_lacks_at_most_the_last_second() {
+    let mut random = SplitMix64::new(3);
+    let mut worst_ns = 0;
+    for number in 0..KILLS {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run.pagelab");
+        // Some as fast as they can, some slowly.
+        let child = writing(&path, [0, 0, 100, 2_000][number as usize % 4]);
+        std::thread::sleep(Duration::from_millis(random.below(1_600)));
+        let killed_ns = kill(child);
+        let before = listing(folder.path());
+        assert!(before.len() >= 2, "{before:?}");
+        let run = read(&path).unwrap();
+        assert_eq!(listing(folder.path()), before, "reading changed the folder");
+        assert_eq!(run.ending, Ending::NotClosed);
+        if let (Some(stream), true) = (run.streams.first(), !run.series.is_empty()) {
+            is_prefix(&run);
+            let last_ns = stream.at_ns.last().copied().unwrap_or(0);
+            worst_ns = worst_ns.max(killed_ns - run.manifest.started.realtime_ns - last_ns);
+        } else {
+            worst_ns = worst_ns.max(killed_ns - run.manifest.started.realtime_ns);
+        }
+        if number % 4 == 3 {
+            moved_elsewhere(folder.path(), &summary(&path));
+        }
+        if let Some(verdict) = sqlite3(&path, "PRAGMA integrity_check") {
+            assert_eq!(verdict, "ok\n");
+        }
+    }
+    eprintln!("{KILLS} killed; at most the last {} ms were lost", worst_ns / 1_000_000);
+    assert!(worst_ns <= 1_000_000_000, "{} ms were lost", worst_ns / 1_000_000);
+}
+
+/// The file and its log without the rest, in a folder that cannot be written, read by root and by another.
+fn moved_elsewhere(from: &Path, expected: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.pagelab");
+    for end in ["", "-wal"] {
+        let name = format!("run.pagelab{end}");
+        fs::copy(from.join(&name), folder.path().join(&name)).unwrap();
+    }
+    let before = listing(folder.path());
+    assert_eq!(summary(&path), expected);
+    assert_eq!(listing(folder.path()), before, "reading changed the folder");
+    let asked = ["read", path.to_str().unwrap()];
+    if is_root() {
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o555)).unwrap();
+        assert_eq!(child::answer(child::behind("setpriv", &OTHER_USER, &asked)), expected);
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    } else {
+        eprintln!("skipped: not-root: only root can become another user");
+    }
+    if let Some(command) = read_only(folder.path(), &asked) {
+        assert_eq!(child::answer(command), expected);
+    }
+    assert_eq!(listing(folder.path()), before, "reading changed the folder");
+}
+
+const OTHER_USER: [&str; 3] = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// A child in a mount namespace in which `folder` is read-only, where one can be made.
+fn read_only(folder: &Path, asked: &[&str]) -> Option<std::process::Command> {
+    let folder = folder.to_str().unwrap();
+    let script = "mount --bind \"$0\" \"$0\" && mount -o remount,bind,ro \"$0\" && \
+                  { touch \"$0/x\" 2>/dev/null && exit 1; exec \"$@\"; }";
+    let probe = std::process::Command::new("unshare")
+        .args(["-m", "sh", "-c", "mount --bind \"$0\" \"$0\" && mount -o remount,bind,ro \"$0\"", folder])
+        .output();
+    if !probe.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: no-mount: a folder cannot be mounted read-only here");
+        return None;
+    }
+    Some(child::behind("unshare", &["-m", "sh", "-c", script, folder], asked))
+}
+
+/// Killed, its log and shared memory left behind, and the folder as a whole read-only.
+#[test]
+fn a_killed_run_is_read_where_nothing_can_be_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.pagelab");
+    let child = writing(&path, 100);
+    std::thread::sleep(Duration::from_millis(1_500));
+    kill(child);
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let expected = summary(&path);
+    assert!(expected.contains(" samples"), "{expected}");
+    let asked = ["read", path.to_str().unwrap()];
+    if let Some(command) = read_only(folder.path(), &asked) {
+        assert_eq!(child::answer(command), expected);
+    }
+    if is_root() {
+        assert_eq!(child::answer(child::behind("setpriv", &OTHER_USER, &asked)), expected);
+    } else {
+        eprintln!("skipped: not-root: only root can become another user");
+    }
+}
+
+#[test]
+fn a_run_is_read_while_it_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let path = folder.path().join("run.pagelab");
+    let child = writing(&path, 20);
+    let (mut last, mut grew) = (0, 0);
+    for _ in 0..12 {
+        std::thread::sleep(Duration::from_millis(150));
+        let names = |listing: Vec<(std::path::PathBuf, u64, SystemTime)>| -> Vec<_> {
+            listing.into_iter().map(|(name, _, _)| name).collect()
+        };
+        let before = names(listing(folder.path()));
+        let run = read(&path).unwrap();
+        assert_eq!(names(listing(folder.path())), before, "reading changed the folder");
+        assert_eq!(run.ending, Ending::NotClosed);
+        let Some(stream) = run.streams.first() else { continue };
+        is_prefix(&run);
+        assert!(stream.values.len() >= last);
+        grew += usize::from(stream.values.len() > last);
+        last = stream.values.len();
+    }
+    if let Some(command) = read_only(folder.path(), &["read", path.to_str().unwrap()]) {
+        assert!(child::answer(command).contains(" samples"));
+    }
+    if is_root() {
+        let asked = ["read", path.to_str().unwrap()];
+        assert!(child::answer(child::behind("setpriv", &OTHER_USER, &asked)).contains(" samples"));
+    } else {
+        eprintln!("skipped: not-root: only root can become another user");
+    }
+    kill(child);
+    assert!(grew >= 3, "the file grew {grew} times in two seconds");
+}
+
+/// A caller that writes once and then does nothing: its record gets to the disk without it.
+#[test]
+fn what_a_pausing_caller_wrote_is_committed_and_then_forced_to_the_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.pagelab");
+    let wal_bytes = || fs::metadata(folder.path().join("run.pagelab-wal")).unwrap().len();
+    let mut writer = Writer::create(&path, &made::manifest()).unwrap();
+    let stream = writer.stream(&made::stream_head()).unwrap();
+    writer.flush().unwrap();
+    let mut last = wal_bytes();
+    let mut grown = |what: &str, grows: bool| {
+        let bytes = wal_bytes();
+        assert_eq!(bytes > last, grows, "{what}: the log had {last} bytes, and has {bytes}");
+        last = bytes;
+    };
+    writer.flush().unwrap();
+    grown("nothing is left to be forced to the disk", false);
+    for waits_for_it in [false, true] {
+        writer.sample(stream, 1, 0.5).unwrap();
+        std::thread::sleep(Duration::from_millis(900));
+        assert!(!read(&path).unwrap().streams[0].values.is_empty(), "not committed in 900 ms");
+        grown("the commit", true);
+        if waits_for_it {
+            std::thread::sleep(Duration::from_millis(5_500));
+        } else {
+            writer.flush().unwrap();
+        }
+        // SQLite forces a log to the disk with what it adds to it, and not without.
+        grown("the records on the disk", true);
+        std::thread::sleep(Duration::from_millis(900));
+        grown("once they are there", false);
+    }
+    writer.close(Ending::Complete { after_ns: 2 }).unwrap();
+}
+
+/// A log of holes, larger than any disk.
+#[test]
+fn a_log_that_no_disk_has_room_for_is_not_copied() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.pagelab");
+    made::file(&path);
+    let wal = fs::File::create(folder.path().join("run.pagelab-wal")).unwrap();
+    if let Err(error) = wal.set_len(8 << 40) {
+        eprintln!("skipped: no-holes: this file system has no file of 8 TiB: {error}");
+        return;
+    }
+    let error = read(&path).map(|run| run.ending).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+    assert!(error.to_string().contains("name another folder in TMPDIR"), "{error}");
+}

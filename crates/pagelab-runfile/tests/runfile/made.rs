@@ -1,0 +1,96 @@
+//! Records for files of tests.
+
+use std::path::Path;
+
+use pagelab_model::run::*;
+use pagelab_model::{PageSize, Snapshot};
+use pagelab_runfile::Writer;
+
+/// A machine of which nothing is known.
+pub fn snapshot() -> Snapshot {
+    Snapshot::unread("a machine of this test", PageSize::USUAL)
+}
+
+pub fn manifest() -> Manifest {
+    let snapshot = snapshot();
+    Manifest {
+        kind: "record".to_owned(),
+        tool_version: "0.1.0".to_owned(),
+        command_line: ["pagelab", "record", "--every", "5s"].map(str::to_owned).to_vec(),
+        seed: Some(u64::MAX),
+        started: Moment { realtime_ns: 1_700_000_000_000_000_000, boottime_ns: 3_600_000_000_000 },
+        machine: snapshot.machine,
+        settings: snapshot.settings,
+    }
+}
+
+pub fn head(name: &str, unit: &str, is_counter: bool) -> ColumnHead {
+    ColumnHead { name: name.to_owned(), unit: unit.into(), is_counter }
+}
+
+/// The columns of a small series, with names that SQL takes for equal or for special.
+pub fn heads() -> [ColumnHead; 4] {
+    [
+        head("nr_free_pages", Unit::PAGES, false),
+        head("pgfault", Unit::COUNT, true),
+        head("PgFault", Unit::COUNT, true),
+        head("Node 0, \"odd\"", Unit::COUNT, false),
+    ]
+}
+
+/// Rows of it: constant, changing and coming back, failing at first, failing later.
+pub const ROWS: [[Option<i64>; 4]; 4] = [
+    [Some(7), Some(10), None, Some(i64::MAX)],
+    [Some(7), Some(12), None, None],
+    [Some(7), Some(10), Some(-1), None],
+    [Some(7), Some(1 << 40), Some(-1), Some(i64::MIN)],
+];
+
+pub const SAMPLES: [f64; 4] = [0.5, -1e300, 3.0, 5e-324];
+
+pub fn stream_head() -> StreamHead {
+    let labels = vec![("variant".to_owned(), "huge".to_owned()), ("bytes".to_owned(), "67108864".to_owned())];
+    StreamHead { name: "access time".to_owned(), unit: Unit::NANOSECONDS.into(), labels }
+}
+
+pub fn ending() -> Ending {
+    Ending::Stopped { after_ns: 20_000_000_000, why: "SIGINT".to_owned() }
+}
+
+/// The records above in a file, as far as schema version 1 had room for them.
+pub fn fill(writer: &mut Writer, snapshot: &Snapshot) {
+    let series = writer.series("vmstat", "/proc/vmstat", &heads()).unwrap();
+    let stream = writer.stream(&stream_head()).unwrap();
+    for (at, (row, sample)) in (1..).zip(ROWS.iter().zip(SAMPLES)) {
+        writer.row(series, at * 5_000_000_000, row).unwrap();
+        writer.sample(stream, at * 1_000, sample).unwrap();
+    }
+    writer.blob("map", 7, "a blob of a kind to come", 12, b"0123456789").unwrap();
+    writer.snapshot(snapshot).unwrap();
+}
+
+/// A small file with every kind of record.
+pub fn file(path: &Path) {
+    let mut writer = Writer::create(path, &manifest()).unwrap();
+    fill(&mut writer, &snapshot());
+    writer.event(&Event { at_ns: 9, kind: "missed".to_owned(), text: "two ticks".to_owned() }).unwrap();
+    writer.close(ending()).unwrap();
+}
+
+/// Asserts that a run holds the records of [`fill`].
+pub fn check(run: &Run) {
+    assert_eq!(run.ending, ending());
+    let [series] = &run.series[..] else { panic!("{:?}", run.series) };
+    assert_eq!((&*series.name, &*series.source), ("vmstat", "/proc/vmstat"));
+    assert_eq!(series.at_ns, [5, 10, 15, 20].map(|s| s * 1_000_000_000));
+    assert_eq!(series.columns.iter().map(|column| column.head.clone()).collect::<Vec<_>>(), heads());
+    assert_eq!(series.columns[0].values, Values::Constant(Some(7)));
+    for (at, row) in ROWS.iter().enumerate() {
+        let read: Vec<_> = series.columns.iter().map(|column| column.values.at(at)).collect();
+        assert_eq!(read, row);
+    }
+    let [stream] = &run.streams[..] else { panic!("{:?}", run.streams) };
+    assert_eq!(stream.head, stream_head());
+    assert_eq!((&stream.at_ns[..], &stream.values[..]), (&[1000, 2000, 3000, 4000][..], &SAMPLES[..]));
+    assert_eq!(run.not_shown, ["a blob of kind map, version 7: a blob of a kind to come"]);
+}

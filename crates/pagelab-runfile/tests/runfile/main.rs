@@ -1,0 +1,13 @@
+//! Run files written and read: whole, killed, on full disks, forged.
+#![allow(clippy::unwrap_used, clippy::print_stderr, clippy::print_stdout, missing_docs)]
+
+mod child;
+mod day;
+mod full_disk;
+mod killed;
+mod look;
+mod made;
+mod mutated;
+mod refused;
+mod round_trip;
+mod versions;

@@ -1,0 +1,321 @@
+//! What is written is read back, by us and by `sqlite3`.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use pagelab_model::run::*;
+use pagelab_model::seed::SplitMix64;
+use pagelab_runfile::{ErrorKind, Reader, Writer, read};
+
+use crate::{look, made};
+
+/// Records drawn from a seed, as they are to be read back.
+fn drawn(random: &mut SplitMix64) -> Run {
+    let series = (0..random.below(4)).map(|at| drawn_series(random, at)).collect();
+    let streams = (0..random.below(4)).map(|at| drawn_stream(random, at)).collect();
+    let mut events: Vec<Event> = (0..random.below(5))
+        .map(|_| Event { at_ns: random.below(9), kind: word(random), text: word(random) })
+        .collect();
+    events.sort_by_key(|event| event.at_ns);
+    let after_ns = random.below(1 << 62);
+    let ending = match random.below(3) {
+        0 => Ending::Complete { after_ns },
+        1 => Ending::Stopped { after_ns, why: word(random) },
+        _ => Ending::NotClosed,
+    };
+    let mut manifest = made::manifest();
+    manifest.seed = (random.below(2) == 0).then(|| random.draw());
+    manifest.kind = word(random);
+    manifest.started = Moment { realtime_ns: random.draw(), boottime_ns: random.draw() };
+    let (name, not_shown) = (String::new(), Vec::new());
+    Run { name, manifest, ending, series, streams, events, snapshot: None, log: None, not_shown }
+}
+
+/// Words that are special somewhere: to SQL, to JSON, to a terminal.
+fn word(random: &mut SplitMix64) -> String {
+    const WORDS: [&str; 12] = [
+        "nr_free_pages",
+        "at_ns",
+        "AT_NS",
+        "a\"b",
+        "sqlite_master",
+        "select",
+        "'; DROP TABLE manifest; --",
+        "\0",
+        "\x1b[31m",
+        "é\u{2028}",
+        " ",
+        "rowid",
+    ];
+    WORDS[random.below(WORDS.len() as u64) as usize].to_owned()
+}
+
+fn drawn_series(random: &mut SplitMix64, at: u64) -> Series {
+    let rows = random.below(30) as usize;
+    let mut columns: BTreeMap<String, Column> = BTreeMap::new();
+    // Now and then more columns than fit in one table.
+    let wide = if random.below(8) == 0 { 2100 } else { 12 };
+    for number in 0..=random.below(wide) {
+        let name = if number % 5 == 0 { word(random) } else { format!("{}{number}", word(random)) };
+        let head = ColumnHead { name: name.clone(), unit: Unit(word(random)), is_counter: number % 2 == 0 };
+        let value = |random: &mut SplitMix64| (random.below(4) > 0).then(|| random.draw() as i64);
+        let first = value(random);
+        let mut values: Vec<Option<i64>> = vec![first; rows];
+        if rows > 0 && random.below(3) > 0 {
+            let changes_at = random.below(rows as u64) as usize;
+            values[changes_at..].iter_mut().for_each(|cell| *cell = value(random));
+        }
+        let values = match values.iter().all(|value| *value == values[0]) {
+            true => Values::Constant(values.first().copied().flatten()),
+            false => Values::Varying(values),
+        };
+        columns.insert(name, Column { head, values });
+    }
+    let mut at_ns: Vec<u64> = (0..rows).map(|_| random.below(1 << 63)).collect();
+    at_ns.sort_unstable();
+    at_ns.dedup();
+    let mut columns: Vec<Column> = columns.into_values().collect();
+    // Two times may have been equal.
+    for column in &mut columns {
+        if let Values::Varying(values) = &mut column.values {
+            values.truncate(at_ns.len());
+        }
+    }
+    // Some series have the same name: a zone came, and the columns changed.
+    Series { name: format!("{}{}", word(random), at / 2), source: word(random), at_ns, columns }
+}
+
+fn drawn_stream(random: &mut SplitMix64, at: u64) -> Stream {
+    let samples = random.below(50) as usize;
+    let labels = vec![(word(random), word(random)), ("number".to_owned(), at.to_string())];
+    let value =
+        |random: &mut SplitMix64| Some(f64::from_bits(random.draw())).filter(|value| value.is_finite());
+    Stream {
+        head: StreamHead { name: word(random), unit: Unit(word(random)), labels },
+        at_ns: (0..samples).map(|_| random.below(1 << 63)).collect(),
+        values: (0..samples).map(|_| value(random).unwrap_or(1.5)).collect(),
+    }
+}
+
+fn write(path: &Path, run: &Run) {
+    let mut writer = Writer::create(path, &run.manifest).unwrap();
+    for series in &run.series {
+        let heads: Vec<ColumnHead> = series.columns.iter().map(|column| column.head.clone()).collect();
+        let id = writer.series(&series.name, &series.source, &heads).unwrap();
+        for (at, at_ns) in series.at_ns.iter().enumerate() {
+            let row: Vec<_> = series.columns.iter().map(|column| column.values.at(at)).collect();
+            writer.row(id, *at_ns, &row).unwrap();
+        }
+    }
+    for stream in &run.streams {
+        let id = writer.stream(&stream.head).unwrap();
+        for (at_ns, value) in stream.at_ns.iter().zip(&stream.values) {
+            writer.sample(id, *at_ns, *value).unwrap();
+        }
+    }
+    run.events.iter().for_each(|event| writer.event(event).unwrap());
+    match run.ending.clone() {
+        Ending::NotClosed => drop(writer),
+        ending => writer.close(ending).unwrap(),
+    }
+}
+
+/// A column that turned out not to change, once its rows were cut, is a constant.
+fn settled(mut run: Run) -> Run {
+    for series in &mut run.series {
+        let rows = series.at_ns.len();
+        for column in &mut series.columns {
+            let first = column.values.at(0);
+            if (0..rows).all(|at| column.values.at(at) == first) {
+                column.values = Values::Constant(if rows == 0 { None } else { first });
+            }
+        }
+    }
+    run
+}
+
+#[test]
+fn drawn_records_come_back_as_they_were() {
+    let folder = tempfile::tempdir().unwrap();
+    for seed in 0..60 {
+        let path = folder.path().join(format!("{seed}.pagelab"));
+        let mut run = settled(drawn(&mut SplitMix64::new(seed)));
+        write(&path, &run);
+        run.name = path.display().to_string();
+        let read = read(&path).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        // Compared part by part, since a whole run is too long to print.
+        assert_eq!(read.series.len(), run.series.len(), "seed {seed}");
+        for (read, written) in read.series.iter().zip(&run.series) {
+            assert_eq!(read, written, "seed {seed}");
+        }
+        assert_eq!(read, run, "seed {seed}");
+        by_sqlite3(&path, &run);
+    }
+}
+
+/// A real look at this machine, with all blocks of its census.
+#[test]
+fn a_look_at_this_machine_comes_back_as_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("look.pagelab");
+    let snapshot = look::look();
+    let mut manifest = made::manifest();
+    (manifest.machine, manifest.settings) = (snapshot.machine.clone(), snapshot.settings.clone());
+    let mut writer = Writer::create(&path, &manifest).unwrap();
+    writer.snapshot(&made::snapshot()).unwrap();
+    writer.snapshot_so_far(&made::snapshot()).unwrap();
+    writer.snapshot(&snapshot).unwrap();
+    writer.close(Ending::Complete { after_ns: 1 }).unwrap();
+    let run = read(&path).unwrap();
+    assert_eq!(run.manifest, manifest);
+    assert!(*run.snapshot.unwrap() == snapshot, "the look came back as another one");
+    assert_eq!(run.not_shown, ["1 earlier look at the machine"]);
+}
+
+/// The same sums, values and integrity by a program that we did not write.
+fn by_sqlite3(path: &Path, run: &Run) {
+    let ask = |sql: &str| sqlite3(path, sql);
+    let Some(verdict) = ask("PRAGMA integrity_check") else { return };
+    assert_eq!(verdict, "ok\n");
+    // Sums of integers are exact: the samples' bits would need their text to be.
+    let count = ask("SELECT count(*), total(at_ns) FROM sample").unwrap();
+    let at = run.streams.iter().flat_map(|stream| &stream.at_ns);
+    let total: f64 = at.clone().map(|&at_ns| at_ns as f64).sum();
+    let (counted, summed) = count.trim().split_once('|').unwrap();
+    assert_eq!(counted.parse::<usize>().unwrap(), at.count());
+    assert!((summed.parse::<f64>().unwrap() - total).abs() <= total * 1e-9);
+    let columns = ask("SELECT series, table_name, sql_name, ordinal FROM series_column").unwrap();
+    // A program for each column: some hundred are enough.
+    for line in columns.lines().take(20) {
+        let [series, table, name, ordinal] = line.split('|').collect::<Vec<_>>()[..] else { continue };
+        let quoted = |name: &str| format!("\"{}\"", name.replace('"', "\"\""));
+        let sql = format!(
+            "SELECT coalesce({}, first), typeof(coalesce({}, first)) FROM {}, series_column \
+             WHERE series = {series} AND ordinal = {ordinal} ORDER BY at_ns",
+            quoted(name),
+            quoted(name),
+            quoted(table)
+        );
+        let values = ask(&sql).unwrap();
+        let series = &run.series[series.parse::<usize>().unwrap() - 1];
+        let column = &series.columns[ordinal.parse::<usize>().unwrap()];
+        let expected: String = (0..series.at_ns.len())
+            .map(|at| column.values.at(at).map_or("|blob\n".to_owned(), |value| format!("{value}|integer\n")))
+            .collect();
+        assert_eq!(values, expected, "{line}");
+    }
+}
+
+/// What `sqlite3` says, or nothing where it is not installed.
+pub fn sqlite3(path: &Path, sql: &str) -> Option<String> {
+    let ran = Command::new("sqlite3").arg("-readonly").arg(path).arg(sql).output();
+    let Ok(ran) = ran else {
+        eprintln!("skipped: sqlite3-absent: there is no `sqlite3` to compare with");
+        return None;
+    };
+    assert!(ran.status.success(), "{sql}: {}", String::from_utf8_lossy(&ran.stderr));
+    Some(String::from_utf8_lossy(&ran.stdout).into_owned())
+}
+
+#[test]
+fn the_example_queries_of_the_documentation_work() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.pagelab");
+    made::file(&path);
+    let document = include_str!("../../../../docs/runfile.md");
+    let blocks = document.split("```sql\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let mut asked = 0;
+    for sql in blocks {
+        let Some(answer) = sqlite3(&path, sql) else { return };
+        assert!(!answer.is_empty(), "{sql}");
+        asked += 1;
+    }
+    assert!(asked >= 4, "{asked} queries in the documentation");
+}
+
+#[test]
+fn what_cannot_be_stored_is_refused_and_the_file_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.pagelab");
+    let mut writer = Writer::create(&path, &made::manifest()).unwrap();
+    let series = writer.series("s", "here", &[made::head("c", Unit::COUNT, false)]).unwrap();
+    let stream = writer.stream(&made::stream_head()).unwrap();
+    writer.row(series, 5, &[Some(1)]).unwrap();
+    let twice = [made::head("c", Unit::COUNT, false), made::head("c", Unit::COUNT, true)];
+    let event = Event { at_ns: 1 << 63, kind: String::new(), text: String::new() };
+    let refused = [
+        (writer.sample(stream, 1, f64::NAN), "not a number that can be stored"),
+        (writer.sample(stream, 1, f64::INFINITY), "not a number that can be stored"),
+        (writer.sample(stream, u64::MAX, 1.0), "no time since the start"),
+        (writer.row(series, 1 << 63, &[None]), "no time since the start"),
+        (writer.row(series, 6, &[]), "has 1 columns, not 0"),
+        (writer.row(series, 5, &[Some(2)]), "do not go forward at 5 ns"),
+        (writer.event(&event), "no time since the start"),
+        (writer.series("s", "", &twice).map(drop), "two columns called \"c\""),
+        (writer.series("s", "", &[]).map(drop), "has no columns"),
+        (writer.series("", "", &twice[..1]).map(drop), "has no name"),
+        (writer.stream(&made::stream_head()).map(drop), "two streams access time"),
+        (writer.blob("", 1, "", 0, b"").map(drop), "has no name"),
+    ];
+    for (result, said) in refused {
+        let error = result.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotStorable, "{error}");
+        assert!(error.to_string().contains(said), "{error}");
+    }
+    writer.sample(stream, 1, -0.0).unwrap();
+    writer.flush().unwrap();
+    // While it is open, in the process that writes it.
+    assert_eq!(read(&path).unwrap().streams[0].values, [0.0]);
+    drop(writer);
+    let run = read(&path).unwrap();
+    assert_eq!((run.ending, run.series[0].at_ns.len()), (Ending::NotClosed, 1));
+}
+
+#[test]
+fn nothing_is_overwritten() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.pagelab");
+    let check = |kind: ErrorKind, path: &Path, said: &str| {
+        let error = Writer::create(path, &made::manifest()).err().unwrap();
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.to_string().contains(said), "{error}");
+    };
+    for end in ["-wal", "-shm", "-journal"] {
+        let beside = folder.path().join(format!("run.pagelab{end}"));
+        std::fs::write(&beside, "x").unwrap();
+        check(ErrorKind::Exists, &path, "is left over from an earlier run");
+        assert_eq!(std::fs::read(&beside).unwrap(), b"x");
+        std::fs::remove_file(beside).unwrap();
+    }
+    std::fs::write(&path, "x").unwrap();
+    check(ErrorKind::Exists, &path, "it exists already");
+    let link = folder.path().join("link.pagelab");
+    std::os::unix::fs::symlink("nowhere", &link).unwrap();
+    check(ErrorKind::Exists, &link, "it exists already");
+    check(ErrorKind::NotThere, &folder.path().join("no/run.pagelab"), "there is no such folder");
+    check(ErrorKind::NotThere, Path::new("/"), "no name of a file");
+    let left = std::fs::read_dir(folder.path()).unwrap().count();
+    assert_eq!(left, 2);
+}
+
+#[test]
+fn blobs_come_back_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.pagelab");
+    let mut writer = Writer::create(&path, &made::manifest()).unwrap();
+    let mut random = SplitMix64::new(1);
+    let noise: Vec<u8> = (0..1 << 20).map(|_| random.draw() as u8).collect();
+    let contents: [&[u8]; 4] = [b"", b"x", &[0; 1 << 22], &noise];
+    for (at, contents) in (0..).zip(contents) {
+        writer.blob("map", 1, &format!("number {at}"), at, contents).unwrap();
+    }
+    writer.close(Ending::Complete { after_ns: 9 }).unwrap();
+    let reader = Reader::open(&path).unwrap();
+    let heads = reader.blobs().unwrap();
+    assert_eq!(heads.len(), contents.len());
+    for (at, (head, contents)) in heads.iter().zip(contents).enumerate() {
+        assert_eq!((&*head.name, head.at_ns), (&*format!("number {at}"), at as u64));
+        assert!(reader.blob(head).unwrap() == contents, "{head:?}");
+    }
+}
