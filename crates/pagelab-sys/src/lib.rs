@@ -1,4 +1,5 @@
-//! Everything unsafe: safe faces over memory mappings, ioctls, perf events, CPUID and prctl.
+//! Everything unsafe: safe faces over memory mappings, ioctls, perf events, CPUID, prctl and what a
+//! child does before exec.
 //!
 //! Each `unsafe` block carries SAFETY (why it is sound) and JUSTIFICATION (why safe code cannot do it).
 //!
@@ -11,4 +12,6 @@ pub mod map;
 pub mod pagemap_scan;
 pub mod perf;
 pub mod presence;
+pub mod spawn;
+pub mod swap;
 pub mod thp_disable;

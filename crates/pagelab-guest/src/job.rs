@@ -1,0 +1,113 @@
+//! What a guest is to do: one record that the host writes into the initramfs and PID 1 reads.
+
+use std::ffi::OsString;
+
+use serde::{Deserialize, Serialize};
+
+/// What the record starts with, so that PID 1 of a container does not take somebody's file for a job.
+pub const MAGIC: &str = "pagelab guest job 1";
+
+/// The whole job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Job {
+    /// [`MAGIC`].
+    pub magic: String,
+    /// Modules to load, in this order: paths in the initramfs.
+    pub modules: Vec<String>,
+    /// Control groups to mount, and the limit to run steps under.
+    pub cgroup: Option<Cgroup>,
+    /// Whether there is a disk with the serial number [`SWAP`] to swap to.
+    pub swap: bool,
+    /// Whether there is an ext4 disk with the serial number [`DISK`].
+    pub disk: bool,
+    /// Modules for the bulk channel, in order, where there is one.
+    pub bulk: Option<Vec<String>>,
+    /// What to run, one after the other, whatever becomes of the one before.
+    pub steps: Vec<Step>,
+    /// Files and folders to send at the end: paths in the guest.
+    pub takes: Vec<String>,
+    /// Bytes to send at most.
+    pub take_bytes_max: u64,
+}
+
+/// Serial number of the disk to swap to.
+pub const SWAP: &str = "swap";
+/// Serial number of the disk with a file system.
+pub const DISK: &str = "disk";
+/// Name of the bulk channel's port.
+pub const BULK_PORT: &str = "pagelab.bulk";
+/// Where steps run and given files lie.
+pub const FOLDER: &str = "/data";
+/// Where the disk is mounted.
+pub const DISK_FOLDER: &str = "/disk";
+
+/// One step.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Step {
+    /// A command line of pagelab, without the program's name.
+    Pagelab(Vec<OsString>),
+    /// A text that is written to a file of the guest by PID 1 itself, such as a setting of the kernel.
+    Write {
+        /// The file.
+        path: String,
+        /// The text.
+        text: String,
+    },
+}
+
+/// Control groups of the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cgroup {
+    /// Which version has the memory controller.
+    pub version: CgroupVersion,
+    /// The memory limit in bytes under which steps run.
+    pub limit_bytes: Option<u64>,
+}
+
+/// The version of control groups that has the memory controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CgroupVersion {
+    /// One hierarchy for each controller.
+    V1,
+    /// One hierarchy.
+    V2,
+}
+
+impl Job {
+    /// The record as bytes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    /// The job in a record; `None` if it is somebody else's file.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Result<Job, String>> {
+        let head = format!("{{\"magic\":\"{MAGIC}\"");
+        bytes.starts_with(head.as_bytes()).then(|| serde_json::from_slice(bytes).map_err(|e| e.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::ffi::OsStringExt;
+
+    #[test]
+    fn a_job_comes_back_whatever_bytes_its_words_are_of() {
+        let words = vec!["frag".into(), OsString::from_vec(vec![0xff, b'\n', 0x80])];
+        let job = Job {
+            magic: MAGIC.to_owned(),
+            modules: vec!["/modules/a.ko".to_owned()],
+            cgroup: Some(Cgroup { version: CgroupVersion::V2, limit_bytes: Some(1 << 20) }),
+            swap: true,
+            disk: false,
+            bulk: Some(vec!["/modules/b.ko.xz".to_owned()]),
+            steps: vec![Step::Pagelab(words), Step::Write { path: "/a".into(), text: "b".into() }],
+            takes: vec!["saved".to_owned()],
+            take_bytes_max: 5,
+        };
+        assert_eq!(Job::from_bytes(&job.to_bytes()), Some(Ok(job.clone())));
+        let bytes = job.to_bytes();
+        assert!(Job::from_bytes(&bytes[..bytes.len() - 1]).unwrap().is_err());
+        assert_eq!(Job::from_bytes(b"#!/bin/sh"), None);
+    }
+}

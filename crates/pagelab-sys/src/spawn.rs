@@ -1,0 +1,105 @@
+//! What a child does between fork and exec: die with its parent, keep descriptors open, join a control group.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// The child is killed (SIGKILL) as soon as the thread that starts it is gone, however that ended. Start it
+/// from a thread that lives as long as the child shall.
+///
+/// PR_SET_PDEATHSIG says nothing about a parent that was gone before the call, so the parent is looked at
+/// after it; such a child ends without running its program.
+pub fn die_with_parent(command: &mut Command) {
+    let parent = std::process::id();
+    let tie = move || {
+        // SAFETY: prctl with these arguments and getppid touch no memory and may be called after a fork.
+        // JUSTIFICATION: this runs in the child of a fork, where only such calls are allowed.
+        let gone = unsafe {
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0, 0, 0) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            libc::getppid() as u32 != parent
+        };
+        if gone { Err(io::Error::from_raw_os_error(libc::ESRCH)) } else { Ok(()) }
+    };
+    // SAFETY: the closure allocates nothing, takes no lock and makes calls that are allowed after a fork.
+    // JUSTIFICATION: std has no safe way to act between fork and exec.
+    unsafe { command.pre_exec(tie) };
+}
+
+/// The child has these descriptors under the same numbers. They must stay open until it is started.
+pub fn keep_open(command: &mut Command, fds: &[BorrowedFd<'_>]) {
+    let fds: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
+    let keep = move || {
+        for &fd in &fds {
+            // SAFETY: F_SETFD touches no memory; a number that is not open is an error of the call.
+            // JUSTIFICATION: as above: only such calls are allowed here, and std closes all on exec.
+            if unsafe { libc::fcntl(fd, libc::F_SETFD, 0) } != 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(())
+    };
+    // SAFETY: the closure reads a list that was made before the fork, and makes calls that are allowed there.
+    // JUSTIFICATION: std has no safe way to act between fork and exec.
+    unsafe { command.pre_exec(keep) };
+}
+
+/// The child joins the control group whose `cgroup.procs` is open for writing here, before it runs its
+/// program: `0` is the writer itself.
+pub fn join_cgroup(command: &mut Command, procs: OwnedFd) {
+    let join = move || {
+        // SAFETY: one byte of a constant is read; write may be called after a fork.
+        // JUSTIFICATION: as above: only such calls are allowed here.
+        let written = unsafe { libc::write(procs.as_raw_fd(), b"0".as_ptr().cast(), 1) };
+        if written == 1 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    };
+    // SAFETY: the closure writes to a descriptor that it owns; the call is allowed after a fork.
+    // JUSTIFICATION: std has no safe way to act between fork and exec.
+    unsafe { command.pre_exec(join) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::os::fd::AsFd;
+    use std::process::Stdio;
+
+    #[test]
+    fn a_child_dies_with_the_thread_that_started_it_and_keeps_its_descriptors() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let mut child = std::thread::spawn(move || {
+            let mut command = Command::new("sh");
+            command.args(["-c", &format!("echo here >&{}; exec sleep 60", writer.as_raw_fd())]);
+            command.stdin(Stdio::null());
+            keep_open(&mut command, &[writer.as_fd()]);
+            die_with_parent(&mut command);
+            let child = command.spawn().unwrap();
+            drop(writer);
+            // Its program runs, so that all was done before.
+            let mut said = [0; 4];
+            reader.read_exact(&mut said).unwrap();
+            assert_eq!(&said, b"here");
+            child
+        })
+        .join()
+        .unwrap();
+        let status = child.wait().unwrap();
+        let signal = std::os::unix::process::ExitStatusExt::signal(&status);
+        assert_eq!(signal, Some(libc::SIGKILL));
+    }
+
+    #[test]
+    fn a_group_is_joined_by_a_zero() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let mut command = Command::new("true");
+        join_cgroup(&mut command, writer.into());
+        assert!(command.status().unwrap().success());
+        drop(command);
+        let mut said = String::new();
+        reader.read_to_string(&mut said).unwrap();
+        assert_eq!(said, "0");
+    }
+}
