@@ -3,6 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::cmd;
+use crate::exit::Exit;
 
 /// A laboratory and a control room for physical memory on Linux.
 #[derive(Debug, Parser)]
@@ -20,12 +21,44 @@ pub enum Command {
     Checkup(cmd::checkup::Args),
     /// Fragmentation indices of this machine, of a saved buddyinfo, or of an allocation-failure report
     Frag(cmd::frag::Args),
+    /// What run files hold: on the terminal, as JSON, or as tables for other programs
+    Report(cmd::report::Args),
     /// This machine's memory files in one folder or archive, readable again with --root
     Capture(cmd::capture::Args),
+    /// Run a command line of pagelab in a disposable QEMU guest on a stock kernel
+    Guest(cmd::guest::Args),
     /// Undo what a killed pagelab left changed
     Restore(cmd::restore::Args),
 }
 
 fn after_help() -> String {
-    format!("Exit codes:\n{}", crate::exit::Exit::table())
+    format!("Exit codes:\n{}", Exit::table())
+}
+
+/// Says what is wrong with a command line. Help and version come this way too, and are no failure.
+pub fn refused(error: &clap::Error) -> Exit {
+    let _ = error.print();
+    if error.use_stderr() { Exit::Usage } else { Exit::Done }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    /// Help is wrapped at 80 columns: a line that is longer is one paragraph, and no line of ours follows it.
+    fn check(command: &clap::Command) {
+        let text = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().chain([""]).collect();
+        for pair in lines.windows(2).filter(|pair| pair[0].chars().count() > 80) {
+            let is_paragraph = !pair[0].starts_with(' ') && pair[1].is_empty();
+            assert!(is_paragraph, "{}: broken in mid-line: {}", command.get_name(), pair[0]);
+        }
+        command.get_subcommands().for_each(check);
+    }
+
+    #[test]
+    fn no_line_of_the_help_is_broken() {
+        check(&Cli::command());
+    }
 }

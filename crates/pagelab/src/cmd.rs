@@ -3,6 +3,8 @@
 pub mod capture;
 pub mod checkup;
 pub mod frag;
+pub mod guest;
+pub mod report;
 pub mod restore;
 
 use std::path::Path;
@@ -11,16 +13,20 @@ use pagelab_host::root::Root;
 use pagelab_model::PageSize;
 
 use crate::cli::{Cli, Command};
-use crate::exit::{Exit, Failure, Outcome};
+use crate::exit::{Exit, Failure};
 
-/// Runs the command that was asked for.
-pub fn run(cli: Cli) -> Outcome {
-    match cli.command {
+/// Runs the command that was asked for, and returns the exit code: one of the table, or that of a command in
+/// a guest.
+pub fn run(cli: Cli) -> Result<u8, Failure> {
+    let ended = match cli.command {
         Command::Checkup(args) => checkup::run(&args),
         Command::Frag(args) => frag::run(&args),
+        Command::Guest(args) => return guest::run(&args),
+        Command::Report(args) => report::run(&args),
         Command::Capture(args) => capture::run(&args),
         Command::Restore(args) => restore::run(&args),
-    }
+    };
+    ended.map(|exit| exit as u8)
 }
 
 /// The saved tree that `--root` names, or this machine.

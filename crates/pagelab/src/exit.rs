@@ -19,6 +19,8 @@ pub enum Exit {
     NotAvailable = 4,
     /// The machine refused, or only a part was done.
     Partial = 5,
+    /// A guest ended without a result; nothing is said about the command in it.
+    Lost = 6,
     /// A bug of ours.
     Bug = 70,
 }
@@ -29,13 +31,14 @@ pub const AFTER_SIGNAL: [(u8, &str); 3] =
 
 impl Exit {
     /// Every code with its meaning, for the help text and the documentation.
-    pub const TABLE: [(Exit, &str); 7] = [
+    pub const TABLE: [(Exit, &str); 8] = [
         (Exit::Done, "done, or the answer is yes"),
         (Exit::No, "the answer is no"),
         (Exit::Usage, "the command line was wrong"),
         (Exit::BadInput, "the input was bad"),
         (Exit::NotAvailable, "not available or not permitted here"),
         (Exit::Partial, "the machine refused, or only part was done"),
+        (Exit::Lost, "the guest was lost"),
         (Exit::Bug, "a bug of pagelab's own"),
     ];
 

@@ -1,16 +1,17 @@
 //! pagelab: a laboratory and a control room for physical memory on Linux.
 //!
 //! Arguments are read in two stages: [`cli`] types them and touches nothing; each command in [`cmd`]
-//! resolves them to a plan, carries it out and prints. Exit codes stand in [`exit`].
+//! resolves them to a plan, carries it out and prints. Exit codes stand in [`exit`]. As PID 1 of a guest the
+//! same program is the guest's agent.
 
 mod cli;
 mod cmd;
 mod exit;
 mod input;
-#[expect(dead_code, reason = "until a command writes its run")]
 mod manifest;
 mod out;
 mod probe;
+mod whole_file;
 
 use std::process::ExitCode;
 
@@ -18,27 +19,26 @@ use clap::Parser;
 use exit::Exit;
 
 fn main() -> ExitCode {
+    if let Some(job) = pagelab_guest::agent::job() {
+        pagelab_guest::agent::run(job);
+    }
     let ended = std::panic::catch_unwind(|| {
         let arguments = match cli::Cli::try_parse() {
             Ok(arguments) => arguments,
-            Err(error) => {
-                // Help and version come this way too, and are no failure.
-                let _ = error.print();
-                return if error.use_stderr() { Exit::Usage } else { Exit::Done };
-            }
+            Err(error) => return cli::refused(&error) as u8,
         };
         match cmd::run(arguments) {
-            Ok(exit) => exit,
-            Err(failure) if failure.is_broken_pipe() => Exit::Done,
+            Ok(code) => code,
+            Err(failure) if failure.is_broken_pipe() => Exit::Done as u8,
             Err(failure) => {
                 out::complain(&format!("pagelab: {failure}"));
-                failure.exit()
+                failure.exit() as u8
             }
         }
     });
-    let exit = ended.unwrap_or_else(|_| {
+    let code = ended.unwrap_or_else(|_| {
         out::complain("pagelab: this is a bug of pagelab's own; please report the lines above");
-        Exit::Bug
+        Exit::Bug as u8
     });
-    ExitCode::from(exit as u8)
+    ExitCode::from(code)
 }

@@ -1,17 +1,57 @@
 //! Standard output and standard error: who may use colour, how wide it is, and nothing else.
 
 use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
 
+use pagelab_host::guard::{Fate, Outcome};
 use pagelab_report::style::Style;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 /// Standard output with a large buffer. Flush it: an error at drop would be lost.
 pub fn stdout() -> io::BufWriter<io::StdoutLock<'static>> {
     io::BufWriter::with_capacity(1 << 16, io::stdout().lock())
 }
 
-/// One line of warning or error on standard error. A closed standard error is not our business.
+/// One line of warning or error on standard error, in which names that strangers chose do no harm. A closed
+/// standard error is not our business.
 pub fn complain(message: &str) {
-    let _ = writeln!(io::stderr().lock(), "{message}");
+    let _ = writeln!(io::stderr().lock(), "{}", Style::PLAIN.signs(message));
+}
+
+/// A word to a person who is watching; nobody else needs it.
+pub fn note(message: &str) {
+    if io::stderr().is_terminal() {
+        complain(message);
+    }
+}
+
+/// What a pipe that can be written to takes without waiting; less than PIPE_BUF.
+const PIECE: usize = 2 << 10;
+/// How long somebody who does not read is waited for before others are looked at.
+const TURN: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+
+/// Writes what another program said, as it is and at once. While nobody reads it, `gives_up` is asked some
+/// twenty times a second: a write that waits would hold up signals and deadlines too.
+pub fn pass_on(to: impl AsFd, mut bytes: &[u8], mut gives_up: impl FnMut() -> bool) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let ready = match poll(&mut [PollFd::new(&to, PollFlags::OUT)], Some(&TURN)) {
+            Err(Errno::INTR) => 0,
+            ready => ready?,
+        };
+        if ready == 0 {
+            if gives_up() {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "nobody reads it"));
+            }
+            continue;
+        }
+        match rustix::io::write(&to, &bytes[..bytes.len().min(PIECE)]) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(Errno::INTR | Errno::AGAIN) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
 }
 
 /// What standard output can show.
@@ -42,11 +82,32 @@ fn locale_is_utf8(terminal: bool) -> bool {
     })
 }
 
-/// Ends the process after a signal, once all changes are undone: the one way out besides `main`'s return.
-#[allow(clippy::exit, reason = "the thread that watches for signals cannot return from main")]
-pub fn signalled(code: i32, outcomes: &[pagelab_host::guard::Outcome]) -> ! {
+/// The names of the signals that end a run, by the exit code after them.
+const SIGNALS: [(i32, &str); 3] = [(129, "SIGHUP"), (130, "SIGINT"), (143, "SIGTERM")];
+
+/// The name of the signal after which this is the exit code.
+pub fn signal_name(code: i32) -> &'static str {
+    SIGNALS.iter().find(|(known, _)| *known == code).map_or("a signal", |(_, name)| name)
+}
+
+/// Ends the process after a signal, once all changes are undone, and says what is left: `kept` of the
+/// measurement, may be empty, and the outcome of each change.
+pub fn signalled(code: i32, kept: &str, outcomes: &[Outcome]) -> ! {
+    let kept = if kept.is_empty() { String::new() } else { format!("; {kept}") };
+    complain(&format!("pagelab: stopped by {}{kept}", signal_name(code)));
     for outcome in outcomes {
-        complain(&format!("pagelab: {}: {}", outcome.what, outcome.fate.word().replace('_', " ")));
+        let fate = match (outcome.fate, outcome.detail.as_str()) {
+            (Fate::OneWay, "") => "was begun or done and cannot be undone".to_owned(),
+            (Fate::OneWay, detail) => detail.to_owned(),
+            (fate, _) => fate.word().replace('_', " "),
+        };
+        complain(&format!("pagelab: {}: {fate}", outcome.what));
     }
+    ended_by(code)
+}
+
+/// Ends the process after a signal: the one way out besides `main`'s return.
+#[allow(clippy::exit, reason = "the thread that watches for signals cannot return from main")]
+pub fn ended_by(code: i32) -> ! {
     std::process::exit(code)
 }

@@ -10,6 +10,7 @@ mod oom;
 mod readback;
 
 use pagelab_model::probe::ProbeResults;
+use pagelab_model::run::{StreamHead, Unit};
 use pagelab_model::{Absence, AbsentWhy, Bytes, PageSize, Reading};
 use pagelab_sys::clock;
 use pagelab_sys::thp_disable::{self, ThpDisable};
@@ -64,9 +65,22 @@ pub struct ProbeFacts {
     pub virtual_machine: Option<bool>,
 }
 
+/// Takes the raw samples of a probe, each measurement's when it is over.
+pub trait Samples {
+    /// Samples of one stream: nanoseconds since boot, and value.
+    fn take(&self, head: &StreamHead, samples: &[(u64, f64)]);
+}
+
+/// A stream of times in nanoseconds.
+fn stream(name: &str, labels: &[(&str, &str)]) -> StreamHead {
+    let labels = labels.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect();
+    StreamHead { name: name.to_owned(), unit: Unit::NANOSECONDS.into(), labels }
+}
+
 /// The state that the parts of a probe share.
 struct Run<'a> {
     options: &'a ProbeOptions,
+    samples: &'a dyn Samples,
     page_size: PageSize,
     /// Size of a huge page, or why none can be had by this process.
     huge_size: Reading<Bytes>,
@@ -98,11 +112,12 @@ fn huge_size(facts: &ProbeFacts) -> Reading<Bytes> {
 }
 
 /// Asks for huge pages, measures access times, and gives everything back.
-pub fn probe(options: &ProbeOptions, facts: &ProbeFacts) -> ProbeResults {
+pub fn probe(options: &ProbeOptions, facts: &ProbeFacts, samples: &dyn Samples) -> ProbeResults {
     let started_ns = clock::monotonic_ns();
     let budget = budget::budget(options, facts);
     let mut run = Run {
         options,
+        samples,
         page_size: facts.page_size,
         huge_size: huge_size(facts),
         readback: readback::ReadBack::open(),

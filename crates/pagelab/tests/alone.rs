@@ -19,15 +19,28 @@ struct ReadOnly {
     leaves: &'static [&'static str],
 }
 
-/// Every command of pagelab. A new one gets a line here.
+/// Every command of pagelab. A new one gets a line here, and another where a run leaves something else.
 const COMMANDS: &[ReadOnly] = &[
     ReadOnly { name: "checkup", runs: &[&[], &["-v"], &["--json"]], codes: &[0], leaves: &[] },
+    ReadOnly { name: "checkup", runs: &[&["--html", "report.html"]], codes: &[0], leaves: &["report.html"] },
+    ReadOnly { name: "checkup", runs: &[&["--run", "a.pagelab"]], codes: &[0], leaves: &["a.pagelab"] },
+    // What it shows of a file that is there stands below.
+    ReadOnly { name: "report", runs: &[&["none.pagelab"]], codes: &[3], leaves: &[] },
     ReadOnly { name: "frag", runs: &[&[], &["--explain"], &["--json"]], codes: &[0, 4], leaves: &[] },
     ReadOnly {
         name: "capture",
         runs: &[&["saved.tar.zst", "--without-kpageflags"]],
         codes: &[0],
         leaves: &["saved.tar.zst"],
+    },
+    ReadOnly {
+        name: "guest",
+        runs: &[
+            &["run", "--dry-run", "--cache", "none", "--", "checkup"],
+            &["run", "--dry-run", "--json", "--cache", "none", "--", "checkup"],
+        ],
+        codes: &[0],
+        leaves: &[],
     },
     ReadOnly { name: "restore", runs: &[&["--dry-run"]], codes: &[0, 4], leaves: &[] },
 ];
@@ -106,13 +119,14 @@ fn every_command_has_help_and_runs_alone() {
     let mut commands = alone.commands();
     assert!(commands.contains(&"frag".to_owned()), "no commands found in the help: {commands:?}");
     commands.retain(|name| name != "help");
-    let known: BTreeMap<&str, &ReadOnly> = COMMANDS.iter().map(|command| (command.name, command)).collect();
+    let mut known: BTreeMap<&str, Vec<&ReadOnly>> = BTreeMap::new();
+    COMMANDS.iter().for_each(|command| known.entry(command.name).or_default().push(command));
     for name in &commands {
         assert!(alone.good(&[name, "--help"]).contains("Usage: pagelab"), "{name}");
-        let command = known.get(name.as_str());
-        let command =
-            command.unwrap_or_else(|| panic!("`{name}` has no line in COMMANDS: how is it run read-only?"));
-        for run in command.runs {
+        let lines = known.get(name.as_str());
+        let lines =
+            lines.unwrap_or_else(|| panic!("`{name}` has no line in COMMANDS: how is it run read-only?"));
+        for (command, run) in lines.iter().flat_map(|line| line.runs.iter().map(move |run| (line, run))) {
             let arguments = [&[name.as_str()], *run].concat();
             let output = alone.run(&arguments);
             let (stdout, stderr) = texts(&output);
@@ -130,6 +144,16 @@ fn every_command_has_help_and_runs_alone() {
             "COMMANDS has `{name}`, `pagelab --help` has not"
         );
     }
+}
+
+#[test]
+fn a_run_file_is_written_and_shown_alone() {
+    let alone = Alone::new();
+    alone.good(&["checkup", "--run", "a.pagelab"]);
+    for more in [&[][..], &["-v"], &["--json"], &["--html", "a.html"], &["--csv", "tables"]] {
+        assert!(!alone.good(&[&["report", "a.pagelab"], more].concat()).is_empty(), "{more:?}");
+    }
+    assert_eq!(alone.take_left(), ["a.html", "a.pagelab", "tables"]);
 }
 
 #[test]

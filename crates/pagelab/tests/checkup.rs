@@ -79,7 +79,7 @@ fn a_healthy_machine_has_nothing_to_do() {
         not seen here: hardware counters (only the running machine can say) ·
                        kpageflags, extfrag, slabinfo, psi, kernel log (not in the saved
                        tree)
-        -v for everything · --json
+        -v for everything · --json · --html FILE
     "#]]
     .assert_eq(&text);
     let brief = pagelab(&["checkup", "--brief", "--root", root(&tree)]);
@@ -111,7 +111,7 @@ fn free_memory_in_pieces_is_a_finding_with_its_number_and_the_next_command() {
         not seen here: hardware counters (only the running machine can say) ·
                        kpageflags, extfrag, slabinfo, psi, kernel log (not in the saved
                        tree)
-        -v for everything · --json
+        -v for everything · --json · --html FILE
     "#]]
     .assert_eq(&text);
     let brief = pagelab(&["checkup", "--brief", "--root", root(&tree)]);

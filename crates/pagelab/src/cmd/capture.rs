@@ -48,9 +48,9 @@ pub struct Args {
 }
 
 const AFTER_HELP: &str = "\
-Nothing is changed on the machine. Without --with-processes no name of a process, no command line
-and no host name is stored. The kernel's command line, its release and the paths of control groups
-are; `capture --list` prints everything that is taken.";
+Nothing is changed on the machine. Without --with-processes no name of a process, no command line and \
+no host name is stored. The kernel's command line, its release and the paths of control groups are; \
+`capture --list` prints everything that is taken.";
 
 /// Captures, and says what and what is missing.
 pub fn run(args: &Args) -> Outcome {
@@ -71,7 +71,7 @@ pub fn run(args: &Args) -> Outcome {
         let exit = match error.refusal {
             Refusal::Stopped(signal) => {
                 out::complain(&format!("pagelab: {error}"));
-                out::signalled(128 + signal, &[])
+                out::ended_by(128 + signal)
             }
             Refusal::Target => Exit::Usage,
             Refusal::Input => Exit::BadInput,

@@ -2,30 +2,36 @@
 
 mod hypervisor;
 mod probing;
+mod recording;
 
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use pagelab_host::census::{CensusOptions, census};
-use pagelab_host::collect::{CollectOptions, collect};
+use pagelab_host::collect::{CollectOptions, collect, identify};
 use pagelab_host::machine::Known;
 use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
 use pagelab_metrics::balance::FreeBalance;
 use pagelab_metrics::checkup::Checkup;
-use pagelab_model::machine::Tlb;
-use pagelab_model::{AbsentWhy, OffLists, PageSize, Snapshot};
+use pagelab_model::machine::{CpuidLeaf, Tlb};
+use pagelab_model::run::{Moment, Stream};
+use pagelab_model::{AbsentWhy, Bytes, Machine, OffLists, PageSize, Reading, Snapshot};
 use pagelab_report::checkup::{View, brief, render};
-use pagelab_report::json;
+use pagelab_report::style::bytes;
+use pagelab_report::{html, json};
 use pagelab_sys::cpuid;
+use probing::Kept;
+use recording::Recording;
 
 use crate::exit::{Exit, Failure, Outcome};
-use crate::out;
+use crate::whole_file::{self, Target};
+use crate::{manifest, out};
 
 /// What `checkup` was asked for.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Read-only, unless --probe is given. Ends in at most 10 seconds.")]
+#[command(after_help = AFTER_HELP)]
 pub struct Args {
     /// Everything, not the summary alone
     #[arg(short, long)]
@@ -36,9 +42,15 @@ pub struct Args {
     /// The whole look as one JSON document (docs/json.md)
     #[arg(long)]
     json: bool,
+    /// Write the report as one page of HTML that needs nothing else, besides printing it
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     /// Read a tree saved by `pagelab capture` (folder, .tar, .tar.zst) instead of this machine
     #[arg(long, value_name = "DIR|TAR", conflicts_with = "probe")]
     root: Option<PathBuf>,
+    /// Write everything that was seen and measured into a new run file, for `pagelab report`
+    #[arg(long, value_name = "FILE")]
+    run: Option<PathBuf>,
     /// Ask for huge pages and measure what they would buy; all is given back
     #[arg(long)]
     probe: bool,
@@ -62,6 +74,16 @@ pub struct Args {
     seed: u64,
 }
 
+const AFTER_HELP: &str = "\
+Read-only, unless --probe is given; --run and --html write the file that they name, and nothing else. \
+Ends in at most 10 seconds.
+
+Examples:
+  pagelab checkup                          this machine, on one screen
+  pagelab checkup --probe --run a.pagelab  measure, and keep everything
+  pagelab report a.pagelab                 read it again, anywhere
+  pagelab checkup --root memory.tar.zst    a machine that was captured";
+
 /// Wall time after which a probe is over, counted from the start, so that a checkup ends in 10 s.
 const PROBE_ENDS: Duration = Duration::from_millis(9_500);
 
@@ -70,14 +92,20 @@ struct Plan<'a> {
     root: Root,
     tlb: Option<Tlb>,
     page_size: Option<PageSize>,
+    html: Option<Target>,
+    started: Moment,
     args: &'a Args,
 }
 
 /// Looks, judges, prints.
 pub fn run(args: &Args) -> Outcome {
     let plan = resolve(args)?;
-    let snapshot = look(&plan);
+    let recording = record(&plan)?;
+    let kept = Kept::new(plan.started, recording.as_ref(), plan.html.is_some());
+    let snapshot = look(&plan, &kept);
+    let streams = kept.into_streams();
     if is_empty(&snapshot) {
+        recording.into_iter().for_each(Recording::abandon);
         let (exit, way_out) = match plan.root.is_live() {
             true => (Exit::NotAvailable, "is the process file system mounted?"),
             false => (
@@ -89,25 +117,22 @@ pub fn run(args: &Args) -> Outcome {
             format!("{}: none of the kernel's memory files could be read; {way_out}", plan.root.name());
         return Err(Failure::new(exit, what));
     }
+    // Before anything is printed: the reader of the output may go away.
+    let recorded = recording.map(|recording| recording.finish(&snapshot));
+    let html = plan.html.as_ref().map(|target| (target, write_page(&plan, &snapshot, streams, target)));
     let checkup = Checkup::of(&snapshot);
-    let mut out = out::stdout();
-    let style = out::style();
-    if args.json {
-        let document = json::checkup::document(&snapshot, &checkup);
-        let text =
-            json::to_text(&document).map_err(|error| Failure::new(Exit::Bug, "JSON").because(error))?;
-        out.write_all(text.as_bytes())?;
-    } else if args.brief {
-        out.write_all(brief(&snapshot, &checkup, style).as_bytes())?;
-    } else {
-        // What these ask for stands in the full report alone.
-        let verbose = args.verbose || args.paper || args.migratetypes || args.deep;
-        let view = View { verbose, paper: args.paper, saved: false };
-        out.write_all(render(&snapshot, &checkup, view, style).as_bytes())?;
+    print(args, &snapshot, &checkup)?;
+    if let Some((target, Ok(size))) = &html {
+        out::note(&format!("→ {}, {}: opens in any browser", target.name(), bytes(*size)));
     }
-    out.flush()?;
+    if let Some((_, Err(failure))) = html {
+        return Err(failure);
+    }
     if args.brief {
         not_seen(&snapshot);
+    }
+    if let Some(path) = recorded.transpose()? {
+        out::note(&format!("→ pagelab report {}", path.display()));
     }
     let is_bad = snapshot.problems.iter().any(|problem| problem.bad_input);
     if is_bad && args.brief {
@@ -118,6 +143,40 @@ pub fn run(args: &Args) -> Outcome {
         (false, true) => Exit::No,
         (false, false) => Exit::Done,
     })
+}
+
+fn print(args: &Args, snapshot: &Snapshot, checkup: &Checkup) -> Result<(), Failure> {
+    let mut out = out::stdout();
+    let style = out::style();
+    if args.json {
+        let document = json::checkup::document(snapshot, checkup);
+        let text =
+            json::to_text(&document).map_err(|error| Failure::new(Exit::Bug, "JSON").because(error))?;
+        out.write_all(text.as_bytes())?;
+    } else if args.brief {
+        out.write_all(brief(snapshot, checkup, style).as_bytes())?;
+    } else {
+        // What these ask for stands in the full report alone.
+        let verbose = args.verbose || args.paper || args.migratetypes || args.deep;
+        let view = View { verbose, paper: args.paper, saved: false };
+        out.write_all(render(snapshot, checkup, view, style).as_bytes())?;
+    }
+    Ok(out.flush()?)
+}
+
+/// Writes the page and says how large it became.
+fn write_page(
+    plan: &Plan<'_>,
+    snapshot: &Snapshot,
+    streams: Vec<Stream>,
+    target: &Target,
+) -> Result<Bytes, Failure> {
+    let manifest = manifest::of_this_process("checkup", Some(plan.args.seed), plan.started, snapshot);
+    let run = manifest::run_of(plan.root.name(), manifest, snapshot.clone(), streams);
+    let page =
+        html::page(&[run]).map_err(|error| Failure::new(Exit::Bug, "the page's data").because(error))?;
+    target.write(page.as_bytes())?;
+    Ok(Bytes(page.len() as u64))
 }
 
 /// Nothing found is not the same as nothing there: cron's reader is told what this user could not see.
@@ -148,7 +207,35 @@ fn resolve(args: &Args) -> Result<Plan<'_>, Failure> {
         Failure::new(Exit::Usage, message)
     })?;
     let page_size = args.page_size.as_deref().map(super::page_size).transpose()?;
-    Ok(Plan { root: super::root(args.root.as_deref())?, tlb, page_size, args })
+    if args.run.is_some() && args.run == args.html {
+        let message = "--run and --html name the same file: give each its own";
+        return Err(Failure::new(Exit::Usage, message));
+    }
+    if let Some(path) = &args.run {
+        whole_file::refuse_dash(path, "--run", "file")?;
+    }
+    let html = args.html.as_deref().map(|path| whole_file::target(path, "--html")).transpose()?;
+    Ok(Plan {
+        root: super::root(args.root.as_deref())?,
+        tlb,
+        page_size,
+        html,
+        started: manifest::now(),
+        args,
+    })
+}
+
+/// Begins the run file that was asked for, with the machine that the look will be of.
+fn record(plan: &Plan<'_>) -> Result<Option<Recording>, Failure> {
+    let Some(path) = &plan.args.run else { return Ok(None) };
+    let reader = Reader::new(&plan.root);
+    let leaves = cpuid_leaves(plan);
+    let (mut machine, settings) = identify(&reader, &known(plan, &leaves));
+    machine.tlb = tlb(plan, &machine, &leaves);
+    let mut known = Snapshot::unread(plan.root.name(), machine.page_size);
+    (known.machine, known.settings) = (machine, settings);
+    let manifest = manifest::of_this_process("checkup", Some(plan.args.seed), plan.started, &known);
+    Recording::begin(path, &manifest).map(Some)
 }
 
 /// Without any of these there is nothing to say.
@@ -160,29 +247,42 @@ fn is_empty(snapshot: &Snapshot) -> bool {
         && snapshot.problems.is_empty()
 }
 
-/// Reads everything that was asked for, from the files to the probe.
-fn look(plan: &Plan<'_>) -> Snapshot {
-    let started = Instant::now();
-    let reader = Reader::new(&plan.root);
-    let leaves = if plan.root.is_live() { cpuid::leaves() } else { Vec::new() };
-    let manifest = plan.root.manifest();
+/// What the processor says of itself; a saved tree is of another.
+fn cpuid_leaves(plan: &Plan<'_>) -> Vec<CpuidLeaf> {
+    if plan.root.is_live() { cpuid::leaves() } else { Vec::new() }
+}
+
+/// What is known of the machine beside its files.
+fn known(plan: &Plan<'_>, leaves: &[CpuidLeaf]) -> Known {
     let page_size = plan
         .page_size
         .map(|size| (size, "--page-size".to_owned()))
-        .or_else(|| Some((manifest?.page_size?, "manifest".to_owned())));
+        .or_else(|| Some((plan.root.manifest()?.page_size?, "manifest".to_owned())));
+    Known { page_size, hypervisor: hypervisor::from_cpuid(leaves) }
+}
+
+fn tlb(plan: &Plan<'_>, machine: &Machine, leaves: &[CpuidLeaf]) -> Reading<Tlb> {
+    match (&machine.cpu, &plan.tlb) {
+        (Ok(cpu), _) => pagelab_tlb::choose(cpu, leaves, plan.tlb.clone()),
+        (Err(_), Some(tlb)) => Ok(tlb.clone()),
+        (Err(_), None) => machine.tlb.clone(),
+    }
+}
+
+/// Reads everything that was asked for, from the files to the probe.
+fn look(plan: &Plan<'_>, samples: &Kept<'_>) -> Snapshot {
+    let begun = Instant::now();
+    let reader = Reader::new(&plan.root);
+    let leaves = cpuid_leaves(plan);
     let mut options = CollectOptions {
         pagetypeinfo: plan.args.migratetypes,
-        known: Known { page_size, hypervisor: hypervisor::from_cpuid(&leaves) },
-        taken_realtime_ns: manifest.and_then(|manifest| manifest.realtime_ns),
+        known: known(plan, &leaves),
+        taken_realtime_ns: plan.root.manifest().and_then(|manifest| manifest.realtime_ns),
         ..CollectOptions::default()
     };
     options.processes.deep = plan.args.deep;
     let mut snapshot = collect(&reader, &options);
-    if let Ok(cpu) = &snapshot.machine.cpu {
-        snapshot.machine.tlb = pagelab_tlb::choose(cpu, &leaves, plan.tlb.clone());
-    } else if let Some(tlb) = &plan.tlb {
-        snapshot.machine.tlb = Ok(tlb.clone());
-    }
+    snapshot.machine.tlb = tlb(plan, &snapshot.machine, &leaves);
     snapshot.census = match &snapshot.zoneinfo {
         Ok(zoneinfo) => {
             let options = census_options(&snapshot, plan.args.seed);
@@ -195,7 +295,11 @@ fn look(plan: &Plan<'_>) -> Snapshot {
     }
     snapshot.problems = reader.into_problems();
     if plan.args.probe {
-        probing::probe(&mut snapshot, plan.args.seed, PROBE_ENDS.saturating_sub(started.elapsed()));
+        if let Some(recording) = samples.recording {
+            recording.so_far(&snapshot);
+        }
+        let left = PROBE_ENDS.saturating_sub(begun.elapsed());
+        probing::probe(&mut snapshot, plan.args.seed, left, samples);
     }
     snapshot
 }

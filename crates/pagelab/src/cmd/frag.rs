@@ -38,7 +38,7 @@ pub struct Args {
     from: Option<PathBuf>,
 
     /// Read the saved tree of a machine's files instead of this machine
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR|TAR")]
     root: Option<PathBuf>,
 
     /// Of several reports or readings in the text, take this one, counted from 1 [default: the last]
@@ -68,6 +68,14 @@ pub struct Args {
     /// The same as --format json
     #[arg(long)]
     json: bool,
+}
+
+impl Args {
+    /// Whether standard input is what it reads.
+    pub fn reads_stdin(&self) -> bool {
+        let names = ["-", "/dev/stdin", "/dev/fd/0"];
+        self.from.as_ref().is_some_and(|from| names.iter().any(|name| from.as_os_str() == *name))
+    }
 }
 
 /// What to print.

@@ -152,8 +152,10 @@ fn what_happened(outcome: &Outcome) -> String {
             format!("stays {found}, {detail}; was {original}")
         }
         (Fate::Failed, _, _, Some(original)) => format!("not back at {original}: {detail}; try again later"),
+        (Fate::OneWay, ..) if !detail.is_empty() => detail.clone(),
         (Fate::OneWay, ..) => "was begun or done and cannot be undone".to_owned(),
         (Fate::Held, _, Some(ours), Some(original)) => format!("{ours}, will go back to {original}"),
+        (Fate::Held, ..) if *path == outcome.what => "is under way".to_owned(),
         (Fate::OtherBoot, ..) => "ended with the boot that it was made in".to_owned(),
         _ if detail.is_empty() => path.clone(),
         _ => format!("{path}: {detail}"),
@@ -232,4 +234,21 @@ fn change_json(outcome: &Outcome) -> Value {
         "original_absent_reason": reason(&outcome.original),
         "detail": outcome.detail,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_one_way_act_is_told_by_what_is_left_of_it() {
+        let said = |fate, detail: &str| {
+            let what = "MADV_COLLAPSE".to_owned();
+            let (path, detail) = (what.clone(), detail.to_owned());
+            what_happened(&Outcome { what, path, fate, found: None, ours: None, original: None, detail })
+        };
+        assert_eq!(said(Fate::OneWay, ""), "was begun or done and cannot be undone");
+        assert_eq!(said(Fate::OneWay, "nothing is left of it"), "nothing is left of it");
+        assert_eq!(said(Fate::Held, ""), "is under way");
+    }
 }

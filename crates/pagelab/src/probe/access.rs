@@ -10,7 +10,7 @@ use pagelab_sys::map::{Advice, Mapping};
 use pagelab_tlb::knee::{Pair, knee};
 use pagelab_workloads::chase::{Chase, WORDS_BETWEEN_SLOTS, lay_out};
 
-use super::Run;
+use super::{Run, stream};
 
 /// The smaller size of comparison.
 const SMALL: u64 = 64 << 20;
@@ -29,12 +29,14 @@ struct Reads {
     steps: u64,
     /// Repeats for each that the options ask for.
     times: u32,
+    /// The name of its samples.
+    stream: &'static str,
 }
 
 /// The buffers take turns quickly, so that whatever disturbs the machine falls on both alike; what counts is
 /// the difference of each turn. They share the caches meanwhile.
-const CURVE_READS: Reads = Reads { steps: 1 << 11, times: 8 };
-const PAIR_READS: Reads = Reads { steps: 1 << 14, times: 4 };
+const CURVE_READS: Reads = Reads { steps: 1 << 11, times: 8, stream: "access time by size" };
+const PAIR_READS: Reads = Reads { steps: 1 << 14, times: 4, stream: "access time" };
 
 /// Untimed reads before the first turn: a lap of what the inner caches hold.
 const WARM_STEPS: u64 = 1 << 15;
@@ -237,7 +239,7 @@ impl Buffers {
         self.even_out(words);
         let mut base = warm(&self.base, words);
         let mut huge = self.huge.as_ref().map(|map| warm(map, words));
-        let (mut base_ps, mut huge_ps) = (Vec::new(), Vec::new());
+        let (mut base_ps, mut huge_ps) = (Timed::default(), Timed::default());
         for repeat in 0..run.options.repeats.max(1).saturating_mul(reads.times) {
             if repeat >= ENOUGH_REPEATS && run.left_ns() == 0 {
                 break;
@@ -253,16 +255,34 @@ impl Buffers {
                 base_ps.push(base.measure(reads.steps));
             }
         }
-        let point = |map: &Mapping, ps_per_access| {
+        let point = |map: &Mapping, pages: &str, timed: Timed| {
             let start = map.addresses().start;
             let huge_backed = run.readback.huge_bytes(start..start + size);
-            AccessPoint { size: Bytes(size), ps_per_access, huge_backed }
+            let labels = [("pages", pages), ("bytes", &size.to_string())];
+            run.samples.take(&stream(reads.stream, &labels), &timed.samples);
+            AccessPoint { size: Bytes(size), ps_per_access: timed.ps_per_access, huge_backed }
         };
+        let base = point(&self.base, "base", base_ps);
         let huge = match &self.huge {
-            Ok(map) => Ok(point(map, huge_ps)),
+            Ok(map) => Ok(point(map, "huge", huge_ps)),
             Err(absence) => Err(absence.clone()),
         };
-        Ok(Measured { base: point(&self.base, base_ps), huge, link_ns })
+        Ok(Measured { base, huge, link_ns })
+    }
+}
+
+/// The repeats of one measurement.
+#[derive(Default)]
+struct Timed {
+    ps_per_access: Vec<u64>,
+    /// The same in nanoseconds, each with the time since boot at its end.
+    samples: Vec<(u64, f64)>,
+}
+
+impl Timed {
+    fn push(&mut self, ps_per_access: u64) {
+        self.ps_per_access.push(ps_per_access);
+        self.samples.push((clock::boottime_ns(), ps_per_access as f64 / 1e3));
     }
 }
 

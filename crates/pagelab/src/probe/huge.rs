@@ -5,7 +5,7 @@ use pagelab_model::{Absence, AbsentWhy, Bytes, Reading};
 use pagelab_sys::clock;
 use pagelab_sys::map::{Advice, Mapping};
 
-use super::Run;
+use super::{Run, stream};
 
 /// The part of the probe's time that asking may take: COLLAPSE can stall for seconds on a busy machine.
 const TIME_SHARE: u64 = 5;
@@ -45,6 +45,7 @@ pub(super) fn ask(run: &mut Run<'_>, budget: Bytes) -> Reading<HugeProbe> {
         latency_ns: Vec::new(),
         first_refusal: None,
     };
+    let mut samples = Vec::new();
     for index in 0..count {
         let piece = index * size.0..(index + 1) * size.0;
         let before_ns = clock::monotonic_ns();
@@ -55,7 +56,9 @@ pub(super) fn ask(run: &mut Run<'_>, budget: Bytes) -> Reading<HugeProbe> {
         map.advise(piece.clone(), Advice::HugePage).map_err(|e| failed("cannot lift MADV_NOHUGEPAGE", e))?;
         let asked_ns = clock::monotonic_ns();
         let answer = map.advise(piece, Advice::Collapse);
-        probe.latency_ns.push(clock::monotonic_ns().saturating_sub(asked_ns));
+        let latency_ns = clock::monotonic_ns().saturating_sub(asked_ns);
+        probe.latency_ns.push(latency_ns);
+        samples.push((clock::boottime_ns(), latency_ns as f64));
         probe.asked += 1;
         match answer {
             Ok(()) => probe.answered_yes += 1,
@@ -67,6 +70,7 @@ pub(super) fn ask(run: &mut Run<'_>, budget: Bytes) -> Reading<HugeProbe> {
             Err(error) => probe.first_refusal = probe.first_refusal.or_else(|| Some(error.to_string())),
         }
     }
+    run.samples.take(&stream("huge page latency", &[]), &samples);
     probe.came = run.readback.huge_bytes(map.addresses())?.0 / size.0;
     Ok(probe)
 }

@@ -12,6 +12,13 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Samples that nobody wants.
+struct Nothing;
+
+impl Samples for Nothing {
+    fn take(&self, _: &StreamHead, _: &[(u64, f64)]) {}
+}
+
 fn kib(field: &str) -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap();
     let line = text.lines().find(|line| line.starts_with(field)).unwrap();
@@ -56,7 +63,7 @@ fn huge_pages_that_came_are_read_back_and_given_back() {
     let options = small();
     assert_eq!(collapses_at_most(&options, &facts), 4 + 2 * (16 << 20) / facts.pmd_size.clone().unwrap().0);
     let before_kib = own_kib();
-    let results = probe(&options, &facts);
+    let results = probe(&options, &facts, &Nothing);
     let after_kib = own_kib();
     match &results.huge {
         Ok(huge) => {
@@ -105,11 +112,11 @@ fn refusals_are_results() {
     let options = small();
     let poor = ProbeFacts { free: Bytes(1 << 20), available: Some(Bytes(1 << 20)), ..facts() };
     assert_eq!(collapses_at_most(&options, &poor), 0);
-    let results = probe(&options, &poor);
+    let results = probe(&options, &poor, &Nothing);
     assert!(results.access.unwrap_err().reason().starts_with("only 0 MiB may be taken, at least 32"));
     let without = ProbeFacts { pmd_size: Err(Absence::new("THP", AbsentWhy::NotThere, "")), ..facts() };
     assert_eq!(collapses_at_most(&options, &without), 0);
-    let access = probe(&options, &without).access.unwrap();
+    let access = probe(&options, &without, &Nothing).access.unwrap();
     assert!(access.huge_curve.is_empty() && access.pairs[0].huge.is_err());
     assert!(
         access
@@ -131,7 +138,7 @@ fn huge_pages_switched_off_by_a_parent_are_the_reason() {
     thp_disable::set(true).unwrap();
     let options = small();
     let asks = collapses_at_most(&options, &facts());
-    let results = probe(&options, &facts());
+    let results = probe(&options, &facts(), &Nothing);
     thp_disable::set(false).unwrap();
     assert_eq!(thp_disable::get(), ThpDisable::Off);
     assert_eq!(asks, 0);
@@ -144,7 +151,7 @@ fn a_probe_without_time_ends_at_once() {
     let _alone = alone();
     let options = ProbeOptions { time_ns: 0, ..ProbeOptions::default() };
     let started_ns = clock::monotonic_ns();
-    let results = probe(&options, &facts());
+    let results = probe(&options, &facts(), &Nothing);
     assert!(clock::monotonic_ns() - started_ns < 2_000_000_000);
     assert!(results.access.is_err());
 }

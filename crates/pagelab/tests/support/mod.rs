@@ -65,6 +65,25 @@ impl Lab {
         }
     }
 
+    /// Runs a shell script here, `$0` being the binary, with a disk of this size mounted at `disk` where only
+    /// the script sees it; `None` after saying why that cannot be done.
+    pub fn run_with_small_disk(&self, size: &str, script: &str) -> Option<Ran> {
+        std::fs::create_dir(self.path().join("disk")).unwrap();
+        let script = format!("mount -t tmpfs -o size={size} none disk || exit 99\n{script}");
+        let output = Command::new("unshare")
+            .args(["-m", "sh", "-c", &script, env!("CARGO_BIN_EXE_pagelab")])
+            .current_dir(self.path())
+            .output()
+            .unwrap();
+        let [out, err] =
+            [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+        if output.status.code() == Some(99) || err.contains("unshare:") {
+            eprintln!("skipped: no-mount: {}", err.trim());
+            return None;
+        }
+        Some(Ran { code: output.status.code(), out, err })
+    }
+
     /// Runs the binary to its end, nothing on its standard input.
     pub fn run(&self, args: &[&str]) -> Ran {
         self.run_with(args, b"")

@@ -1,25 +1,67 @@
 //! `--probe`: from a snapshot to the probe's facts, and its one-way act journalled.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use pagelab_host::guard::{Guard, GuardError, Options, Site, Watched};
+use pagelab_host::guard::{Guard, GuardError, OWN_MEMORY, Options, Site, Watched};
 use pagelab_model::machine::Hypervisor;
+use pagelab_model::run::{Moment, Stream, StreamHead};
 use pagelab_model::{Pages, Snapshot};
 
+use super::recording::Recording;
 use crate::out;
-use crate::probe::{self, ProbeFacts, ProbeOptions};
+use crate::probe::{self, ProbeFacts, ProbeOptions, Samples};
+
+/// What keeps the raw samples: the run file, and memory for the page of a run without one.
+pub struct Kept<'r> {
+    /// The run file, if there is one.
+    pub recording: Option<&'r Recording>,
+    started: Moment,
+    streams: Option<Mutex<Vec<Stream>>>,
+}
+
+impl<'r> Kept<'r> {
+    /// `in_memory`: a page is going to show them.
+    pub fn new(started: Moment, recording: Option<&'r Recording>, in_memory: bool) -> Kept<'r> {
+        Kept { recording, started, streams: in_memory.then(Mutex::default) }
+    }
+
+    /// The samples that were kept in memory.
+    pub fn into_streams(self) -> Vec<Stream> {
+        let streams =
+            self.streams.map(|streams| streams.into_inner().unwrap_or_else(PoisonError::into_inner));
+        streams.unwrap_or_default()
+    }
+}
+
+impl Samples for Kept<'_> {
+    fn take(&self, head: &StreamHead, samples: &[(u64, f64)]) {
+        if let Some(recording) = self.recording {
+            recording.take(head, samples);
+        }
+        if let Some(streams) = &self.streams {
+            let since_start = |&(at_ns, _): &(u64, f64)| at_ns.saturating_sub(self.started.boottime_ns);
+            let stream = Stream {
+                head: head.clone(),
+                at_ns: samples.iter().map(since_start).collect(),
+                values: samples.iter().map(|&(_, value)| value).collect(),
+            };
+            streams.lock().unwrap_or_else(PoisonError::into_inner).push(stream);
+        }
+    }
+}
 
 /// Measures for as long as is `left` at most, and puts the results into the snapshot.
-pub fn probe(snapshot: &mut Snapshot, seed: u64, left: Duration) {
+pub fn probe(snapshot: &mut Snapshot, seed: u64, left: Duration, samples: &Kept<'_>) {
     let usual = ProbeOptions::default();
     let left_ns = u64::try_from(left.as_nanos()).unwrap_or(u64::MAX);
     let options = ProbeOptions { seed, time_ns: usual.time_ns.min(left_ns), ..usual };
     let facts = facts(snapshot);
-    let measure = || probe::probe(&options, &facts);
+    let measure = || probe::probe(&options, &facts, samples);
     let results = match probe::collapses_at_most(&options, &facts) {
         0 => measure(),
         times => {
-            let act = format!("MADV_COLLAPSE, at most {times} times, in pagelab's own memory");
+            let act = format!("MADV_COLLAPSE, at most {times} times, {OWN_MEMORY}");
             journalled(&act, measure).unwrap_or_else(|error| {
                 // COLLAPSE changes this process's own memory alone, and all of it is given back: without a
                 // journal nothing can be left behind, so the probe goes on and says so.
@@ -33,7 +75,7 @@ pub fn probe(snapshot: &mut Snapshot, seed: u64, left: Duration) {
 
 /// Performs an act that cannot be undone, journalled before and after. An error: it was not begun.
 fn journalled<T>(act: &str, perform: impl Fn() -> T) -> Result<T, GuardError> {
-    let watched = Watched::signals(Box::new(|code, outcomes| out::signalled(code, outcomes)))?;
+    let watched = Watched::signals(Box::new(|code, outcomes| out::signalled(code, "", outcomes)))?;
     let guard = Guard::begin(&Site::live()?, watched, Options::default())?;
     Ok(guard.one_way(act, &perform)?.unwrap_or_else(perform))
 }

@@ -1,0 +1,161 @@
+//! `pagelab report`: run files of every kind, on the terminal, as JSON, or as tables.
+
+mod folder;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use pagelab_model::Bytes;
+use pagelab_model::run::Run;
+use pagelab_report::run::{View, render};
+use pagelab_report::style::bytes;
+use pagelab_report::{html, json};
+use pagelab_runfile::{Error, ErrorKind};
+
+use crate::exit::{Exit, Failure, Outcome};
+use crate::out;
+use crate::whole_file::{self, Target};
+use folder::Folder;
+
+/// What `report` was asked for.
+#[derive(Debug, clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct Args {
+    /// Run files, as --run writes them
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Everything, not the summary alone
+    #[arg(short, long)]
+    verbose: bool,
+    /// Everything as one JSON document (docs/json.md)
+    #[arg(long, conflicts_with_all = ["html", "csv", "verbose"])]
+    json: bool,
+    /// Everything as one page of HTML that needs nothing else
+    #[arg(long, value_name = "OUT", conflicts_with_all = ["csv", "verbose"])]
+    html: Option<PathBuf>,
+    /// Everything as tables, one .csv file each, in a folder; no file is overwritten
+    #[arg(long, value_name = "DIR", conflicts_with = "verbose")]
+    csv: Option<PathBuf>,
+}
+
+const AFTER_HELP: &str = "\
+Examples:
+  pagelab checkup --probe --run a.pagelab    write a run file
+  pagelab report a.pagelab                   read it, here or elsewhere
+  pagelab report -v *.pagelab | less         everything about several
+  pagelab report --html a.html a.pagelab     one page, for any browser
+  pagelab report --csv tables a.pagelab      tables/findings.csv, …
+  pagelab report --json a.pagelab | jq .runs[0].checkup.findings
+
+A file that is still being written, or whose writer was killed, can be read too, and the report says so.
+
+To query findings, zones or meminfo with other tools, take --csv: in the run file itself the look at the \
+machine is one packed value.
+
+While a file is shown all of it is in memory, about 30 bytes for each sample. Several files are read one \
+after the other, but one page of --html holds all of them at once.";
+
+/// Reads the files one after the other and shows each. One that cannot be read does not hide the others.
+pub fn run(args: &Args) -> Outcome {
+    let show = match (&args.html, &args.csv) {
+        (Some(page), _) => Show::Page { target: whole_file::target(page, "--html")?, runs: Vec::new() },
+        (None, Some(folder)) => Show::Tables(Folder::new(folder, &args.files)?),
+        (None, None) if args.json => Show::Json { shown: 0 },
+        (None, None) => Show::Text { view: View { verbose: args.verbose }, shown: 0 },
+    };
+    every(&args.files, show)
+}
+
+/// How the runs are shown.
+enum Show {
+    Text { view: View, shown: usize },
+    Json { shown: usize },
+    Page { target: Target, runs: Vec<Run> },
+    Tables(Folder),
+}
+
+fn every(files: &[PathBuf], mut show: Show) -> Outcome {
+    let mut refused: Option<Exit> = None;
+    for file in files {
+        match pagelab_runfile::read(file) {
+            Ok(run) => show.run(file, run, files.len() > 1)?,
+            // Alone it is the whole answer; among several it is a word beside the others.
+            Err(error) if files.len() == 1 => return Err(refusal(&error)),
+            Err(error) => {
+                let failure = refusal(&error);
+                out::complain(&format!("pagelab: {failure}"));
+                let exit = failure.exit();
+                // Bad input outweighs what another user could read.
+                refused = if exit == Exit::BadInput { Some(exit) } else { refused.or(Some(exit)) };
+            }
+        }
+    }
+    show.end()?;
+    Ok(refused.unwrap_or(Exit::Done))
+}
+
+impl Show {
+    /// Shows one run. The output is flushed, so that what it says stands before a complaint about the next.
+    fn run(&mut self, file: &Path, run: Run, is_one_of_several: bool) -> Result<(), Failure> {
+        let mut out = out::stdout();
+        match self {
+            Show::Text { view, shown } => {
+                let style = out::style();
+                if is_one_of_several {
+                    let gap = if *shown > 0 { "\n" } else { "" };
+                    let name = style.one_line(&file.display().to_string());
+                    writeln!(out, "{gap}{}", style.dim(&format!("==> {name} <==")))?;
+                }
+                *shown += 1;
+                out.write_all(render(&run, *view, style).as_bytes())?;
+            }
+            Show::Json { shown } => {
+                let text = json::run::piece(&run, *shown == 0);
+                let text = text.map_err(|error| Failure::new(Exit::Bug, "JSON").because(error))?;
+                *shown += 1;
+                out.write_all(text.as_bytes())?;
+            }
+            Show::Page { runs, .. } => runs.push(run),
+            Show::Tables(folder) => {
+                let line = folder.write(file, &run)?;
+                writeln!(out, "{}", out::style().one_line(&line))?;
+            }
+        }
+        out.flush()?;
+        Ok(())
+    }
+
+    /// Ends the document, if there is one.
+    fn end(self) -> Result<(), Failure> {
+        let mut out = out::stdout();
+        match self {
+            Show::Text { .. } | Show::Tables(_) => {}
+            Show::Json { shown } => {
+                let text = json::run::end(shown == 0);
+                let text = text.map_err(|error| Failure::new(Exit::Bug, "JSON").because(error))?;
+                out.write_all(text.as_bytes())?;
+            }
+            // Without a run there is nothing that a page could show.
+            Show::Page { runs, .. } if runs.is_empty() => {}
+            Show::Page { target, runs } => {
+                let page = html::page(&runs);
+                let page = page.map_err(|error| Failure::new(Exit::Bug, "the page").because(error))?;
+                target.write(page.as_bytes())?;
+                let (name, size) = (out::style().one_line(target.name()), bytes(Bytes(page.len() as u64)));
+                writeln!(out, "→ {name}   {size}")?;
+            }
+        }
+        Ok(out.flush()?)
+    }
+}
+
+/// What a file that cannot be read means for the exit code.
+fn refusal(error: &Error) -> Failure {
+    let (exit, way_out) = match error.kind() {
+        ErrorKind::NotThere => (Exit::BadInput, "; one is made by `pagelab checkup --run FILE`"),
+        ErrorKind::NotPermitted | ErrorKind::Io => (Exit::NotAvailable, ""),
+        ErrorKind::NoSpace => (Exit::Partial, ""),
+        _ => (Exit::BadInput, ""),
+    };
+    Failure::new(exit, format!("{error}{way_out}"))
+}

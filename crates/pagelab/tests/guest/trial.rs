@@ -1,0 +1,111 @@
+//! A guest for a test: the plan of one of a given kernel and shape, or why none can be had here.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use pagelab_guest::boot::{self, Plan, QEMU, Watcher};
+use pagelab_guest::cache::Cache;
+use pagelab_guest::error::Kind;
+use pagelab_guest::job::{Cgroup, CgroupVersion, Step};
+use pagelab_guest::outcome::{Finished, FirstLine, Lost, Outcome};
+use pagelab_guest::program;
+use pagelab_guest::setup::{self, setup};
+use pagelab_guest::shape::{Shape, parse_size};
+use pagelab_sys::spawn::die_with_parent;
+
+/// The binary under test: the one that cargo built, or the release binary that xtask names.
+pub fn binary() -> PathBuf {
+    std::env::var_os("PAGELAB_BIN").map_or_else(|| env!("CARGO_BIN_EXE_pagelab").into(), PathBuf::from)
+}
+
+/// One guest at a time, so that what a boot costs says something.
+pub fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct Quiet;
+
+impl setup::Watcher for Quiet {
+    fn progress(&mut self, _line: &str) {}
+
+    fn stop(&mut self) -> Option<i32> {
+        None
+    }
+}
+
+/// The plan of a guest on the newest kernel of a series with 128 MiB, one CPU and control groups of
+/// version 2. `None` means that it was skipped, which is said: there is no QEMU, or no way to get a kernel.
+pub fn plan(series: &str, steps: Vec<Step>) -> Option<Plan> {
+    if program::find(QEMU.as_ref()).is_none() {
+        eprintln!("skipped: qemu-absent: there is no {QEMU}");
+        return None;
+    }
+    let cache = Cache::below(&Cache::usual_folder().expect("HOME is set"));
+    let kernel = match cache.find(series).map_or_else(|| setup(&cache, series, &mut Quiet), Ok) {
+        Ok(kernel) => kernel,
+        Err(error) if error.kind() == Kind::NotAvailable => {
+            eprintln!("skipped: kernel-not-to-be-had: {error}");
+            return None;
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let shape = Shape {
+        memory: parse_size("128M").unwrap(),
+        cpus: 1,
+        nodes: 1,
+        append: String::new(),
+        swap: None,
+        disk: None,
+        cgroup: Some(Cgroup { version: CgroupVersion::V2, limit_bytes: None }),
+    };
+    let mut plan = Plan::new(kernel, shape, steps);
+    plan.program = Some(binary());
+    Some(plan)
+}
+
+/// The binary under test, which a test that is killed does not leave behind with its guest.
+pub fn pagelab_here() -> Command {
+    let mut command = Command::new(binary());
+    die_with_parent(&mut command);
+    command
+}
+
+/// A step that is this command line of pagelab.
+pub fn pagelab(words: &str) -> Step {
+    Step::Pagelab(words.split(' ').map(OsString::from).collect())
+}
+
+/// Says what a boot cost; xtask prints such lines.
+struct Costs(String);
+
+impl Watcher for Costs {
+    fn first_line(&mut self, cost: FirstLine) {
+        let (cpu, wall) = (cost.host_cpu.as_secs_f64(), cost.wall.as_secs_f64());
+        eprintln!("guest: {}: first line after {cpu:.1} s of host CPU, {wall:.1} s", self.0);
+    }
+}
+
+/// Runs a guest whose job is finished.
+pub fn finished(plan: &Plan) -> Finished {
+    match run(plan) {
+        Outcome::Finished(finished) => {
+            assert_eq!(finished.about.notes, Vec::<String>::new());
+            finished
+        }
+        Outcome::Lost(lost) => panic!("the guest was lost: {}\n{}", lost.why, console(&lost)),
+    }
+}
+
+/// Runs a guest, whatever becomes of it.
+pub fn run(plan: &Plan) -> Outcome {
+    boot::run(plan, &mut Costs(plan.kernel.release.clone())).unwrap()
+}
+
+/// The end of what its kernel said.
+pub fn console(lost: &Lost) -> String {
+    let text = String::from_utf8_lossy(&lost.about.console).into_owned();
+    text.lines().rev().take(20).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>().join("\n")
+}
