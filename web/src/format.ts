@@ -158,6 +158,19 @@ export function large(of: number): string {
   return minus(String(rounded(of)));
 }
 
+/** `56k`, `1.8M`: a count where there is room for four signs. */
+export function shortCount(of: number): string {
+  if (of < 1e4) return String(of);
+  const signs = ["k", "M", "G", "T", "P", "E"];
+  let size = of / 1e3;
+  let at = 0;
+  while (size >= 999.5 && at < signs.length - 1) {
+    size /= 1e3;
+    at += 1;
+  }
+  return `${size < 9.95 ? size.toFixed(1) : Math.round(size)}${signs[at]}`;
+}
+
 /** Rates are quotients: six digits are more than their clock deserves. */
 function rounded(of: number): number {
   return Number.isInteger(of) ? of : Number(of.toPrecision(6));

@@ -130,7 +130,7 @@ function bars(zone: Zone, order: number, page: number): HTMLElement {
     const cell = (row: string, child: Child, more = "") =>
       columns.push(el("div", { class: `${row}${place}${more}`, title: tip(zone, at, page) }, child));
     cell("amount", bar(most > 0 ? (amounts[at] ?? 0) / most : 0), small);
-    cell("count", el("span", {}, count === 0 ? "0" : format.large(count)));
+    cell("count", el("span", {}, format.shortCount(count)));
     cell("index", bar(unusable, short(unusable)));
     cell("order", String(at));
     cell("size", format.shortSize(page * 2 ** at));

@@ -64,6 +64,19 @@ test("counts are grouped by narrow blanks", () => {
   ]);
 });
 
+test("a count under a bar has at most four signs", () => {
+  check(format.shortCount, [
+    [0, "0"],
+    [9999, "9999"],
+    [10_000, "10k"],
+    [298_412, "298k"],
+    [999_499, "999k"],
+    [999_500, "1.0M"],
+    [9_960_000, "10M"],
+    [7e12, "7.0T"],
+  ]);
+});
+
 test("times", () => {
   check(format.nanoseconds, [
     [0, "0 s"],
