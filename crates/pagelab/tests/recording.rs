@@ -66,6 +66,8 @@ impl Drop for Probing {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        // A killed probe leaves its journal behind; nobody else's journal is touched by this.
+        let _ = self.lab.command(&["restore"]).env("XDG_RUNTIME_DIR", self.lab.path()).status();
     }
 }
 
