@@ -2,7 +2,7 @@
 
 import { type Layout, type States, type Zone, layout } from "./blockstate";
 import type { Census, CensusZone } from "./data";
-import { colour, el, newId } from "./dom";
+import { colour, el, newId, onWidth } from "./dom";
 import * as format from "./format";
 import { onTheme } from "./theme";
 
@@ -66,13 +66,7 @@ export class BlockMap {
 
   /** Lays out and draws now and whenever the width changes. */
   watch(): void {
-    let width = 0;
-    new ResizeObserver(() => {
-      if (this.frame.clientWidth !== width) {
-        width = this.frame.clientWidth;
-        this.resize(width);
-      }
-    }).observe(this.frame);
+    onWidth(this.frame, (width) => this.resize(width));
   }
 
   /** Lets one state stand out, or none. */

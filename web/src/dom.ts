@@ -89,6 +89,17 @@ export function scroller(content: HTMLElement, label: string): HTMLElement {
   return el("div", { class: "scroll", role: "region", "aria-label": label, tabindex: 0 }, content);
 }
 
+/** Calls `act` with the width of an element now and whenever it changes. */
+export function onWidth(of: HTMLElement, act: (width: number) => void): void {
+  let width = 0;
+  new ResizeObserver(() => {
+    if (of.clientWidth !== width) {
+      width = of.clientWidth;
+      act(width);
+    }
+  }).observe(of);
+}
+
 export function details(summary: Child, ...content: Child[]): HTMLDetailsElement {
   return el("details", {}, el("summary", {}, summary), ...content);
 }

@@ -5,7 +5,7 @@ import uPlot from "uplot";
 
 import { type Line, nearest, windowed } from "./bucket";
 import type { Event } from "./data";
-import { colour, el, newId, svg } from "./dom";
+import { colour, el, newId, onWidth, svg } from "./dom";
 import * as format from "./format";
 import { onTheme } from "./theme";
 
@@ -111,12 +111,10 @@ export class Plot {
       this.readout,
     );
     this.host.addEventListener("keydown", (event) => this.key(event));
-    new ResizeObserver(() => {
-      if (this.host.clientWidth !== this.width) {
-        this.width = this.host.clientWidth;
-        this.rebuild();
-      }
-    }).observe(this.host);
+    onWidth(this.host, (width) => {
+      this.width = width;
+      this.rebuild();
+    });
     onTheme(() => this.chart?.redraw());
   }
 

@@ -3,7 +3,7 @@
 import uPlot from "uplot";
 
 import type { Json, Run } from "./data";
-import { type Child, colour, details, el, figure, newId, sentence, table } from "./dom";
+import { type Child, colour, details, el, figure, newId, onWidth, sentence, table } from "./dom";
 import * as format from "./format";
 import { absentSection, number, numbersOf, object, objects, reason, text, texts } from "./json";
 import type { Section } from "./main";
@@ -167,12 +167,10 @@ class Curves {
       this.readout,
     );
     this.host.addEventListener("keydown", (event) => this.key(event));
-    new ResizeObserver(() => {
-      if (this.host.clientWidth !== this.width) {
-        this.width = this.host.clientWidth;
-        this.build();
-      }
-    }).observe(this.host);
+    onWidth(this.host, (width) => {
+      this.width = width;
+      this.build();
+    });
     onTheme(() => this.chart?.redraw());
   }
 

@@ -7,6 +7,7 @@
 pub mod allocinfo;
 pub mod buddyinfo;
 pub mod cgroup;
+pub mod checksum;
 pub mod choice;
 mod collect;
 pub mod cpu_list;

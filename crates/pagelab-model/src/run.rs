@@ -28,6 +28,23 @@ pub struct Run {
     pub not_shown: Vec<String>,
 }
 
+impl Run {
+    /// A run in which nothing was recorded.
+    pub fn new(name: impl Into<String>, manifest: Manifest, ending: Ending) -> Run {
+        Run {
+            name: name.into(),
+            manifest,
+            ending,
+            series: Vec::new(),
+            streams: Vec::new(),
+            events: Vec::new(),
+            snapshot: None,
+            log: None,
+            not_shown: Vec::new(),
+        }
+    }
+}
+
 /// The write-ahead log of a run file that is not one file yet, or was not copied with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Log {

@@ -33,25 +33,17 @@ fn keep(name: &str, runs: &[Run]) -> String {
 
 fn run(kind: &str, snapshot: Option<Snapshot>) -> Run {
     let of = snapshot.clone().unwrap_or_else(example::example);
-    Run {
-        name: format!("{kind}-7.pagelab"),
-        manifest: Manifest {
-            kind: kind.to_owned(),
-            tool_version: "0.1.0".to_owned(),
-            command_line: ["pagelab", kind, "--seed", "7"].map(str::to_owned).to_vec(),
-            seed: Some(7),
-            started: Moment { realtime_ns: 1_790_000_000_000_000_000, boottime_ns: 7_384_000_000_000 },
-            machine: of.machine,
-            settings: of.settings,
-        },
-        ending: Ending::Complete { after_ns: 600_000_000_000 },
-        series: Vec::new(),
-        streams: Vec::new(),
-        events: Vec::new(),
-        snapshot: snapshot.map(Box::new),
-        log: None,
-        not_shown: Vec::new(),
-    }
+    let manifest = Manifest {
+        kind: kind.to_owned(),
+        tool_version: "0.1.0".to_owned(),
+        command_line: ["pagelab", kind, "--seed", "7"].map(str::to_owned).to_vec(),
+        seed: Some(7),
+        started: Moment { realtime_ns: 1_790_000_000_000_000_000, boottime_ns: 7_384_000_000_000 },
+        machine: of.machine,
+        settings: of.settings,
+    };
+    let run = Run::new(format!("{kind}-7.pagelab"), manifest, Ending::Complete { after_ns: 600_000_000_000 });
+    Run { snapshot: snapshot.map(Box::new), ..run }
 }
 
 /// A seeded generator, good enough for a picture.

@@ -25,15 +25,6 @@ pub fn of_this_process(kind: &str, seed: Option<u64>, started: Moment, snapshot:
 /// A run that is one look at a machine with the samples of its probe, as it would be read from a file.
 pub fn run_of(name: &str, manifest: Manifest, snapshot: Snapshot, streams: Vec<Stream>) -> Run {
     let after_ns = now().boottime_ns.saturating_sub(manifest.started.boottime_ns);
-    Run {
-        name: name.to_owned(),
-        manifest,
-        ending: Ending::Complete { after_ns },
-        series: Vec::new(),
-        streams,
-        events: Vec::new(),
-        snapshot: Some(Box::new(snapshot)),
-        log: None,
-        not_shown: Vec::new(),
-    }
+    let run = Run::new(name, manifest, Ending::Complete { after_ns });
+    Run { streams, snapshot: Some(Box::new(snapshot)), ..run }
 }

@@ -4,6 +4,7 @@
 //! append that was cut off has no line feed: the change it announces was not made, so it is skipped. A
 //! line with its line feed and a wrong checksum is not the work of a kill, and the whole file is refused.
 
+use pagelab_formats::checksum::crc32;
 use serde::{Deserialize, Serialize};
 
 use super::created;
@@ -298,23 +299,9 @@ pub(super) fn hand_over(entries: &mut [Entry], from: usize, to: usize) -> Result
     Ok(())
 }
 
-/// CRC-32 as in Ethernet and zlib (IEEE 802.3, reflected).
-fn crc32(bytes: &[u8]) -> u32 {
-    !bytes.iter().fold(!0u32, |crc, &byte| {
-        (0..8).fold(crc ^ u32::from(byte), |crc, _| (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg()))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_checksum_is_the_one_of_zlib() {
-        // The check value of CRC-32/ISO-HDLC in the catalogue of parametrised CRC algorithms.
-        assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
-        assert_eq!(crc32(b""), 0);
-    }
 
     #[test]
     fn a_line_is_read_back_as_it_was_written() {

@@ -92,6 +92,8 @@ struct Plan<'a> {
     root: Root,
     tlb: Option<Tlb>,
     page_size: Option<PageSize>,
+    /// What the processor says of itself; empty for a saved tree, which is of another.
+    leaves: Vec<CpuidLeaf>,
     html: Option<Target>,
     started: Moment,
     args: &'a Args,
@@ -215,23 +217,17 @@ fn resolve(args: &Args) -> Result<Plan<'_>, Failure> {
         whole_file::refuse_dash(path, "--run", "file")?;
     }
     let html = args.html.as_deref().map(|path| whole_file::target(path, "--html")).transpose()?;
-    Ok(Plan {
-        root: super::root(args.root.as_deref())?,
-        tlb,
-        page_size,
-        html,
-        started: manifest::now(),
-        args,
-    })
+    let root = super::root(args.root.as_deref())?;
+    let leaves = if root.is_live() { cpuid::leaves() } else { Vec::new() };
+    Ok(Plan { root, tlb, page_size, leaves, html, started: manifest::now(), args })
 }
 
 /// Begins the run file that was asked for, with the machine that the look will be of.
 fn record(plan: &Plan<'_>) -> Result<Option<Recording>, Failure> {
     let Some(path) = &plan.args.run else { return Ok(None) };
     let reader = Reader::new(&plan.root);
-    let leaves = cpuid_leaves(plan);
-    let (mut machine, settings) = identify(&reader, &known(plan, &leaves));
-    machine.tlb = tlb(plan, &machine, &leaves);
+    let (mut machine, settings) = identify(&reader, &known(plan));
+    machine.tlb = tlb(plan, &machine);
     let mut known = Snapshot::unread(plan.root.name(), machine.page_size);
     (known.machine, known.settings) = (machine, settings);
     let manifest = manifest::of_this_process("checkup", Some(plan.args.seed), plan.started, &known);
@@ -247,23 +243,18 @@ fn is_empty(snapshot: &Snapshot) -> bool {
         && snapshot.problems.is_empty()
 }
 
-/// What the processor says of itself; a saved tree is of another.
-fn cpuid_leaves(plan: &Plan<'_>) -> Vec<CpuidLeaf> {
-    if plan.root.is_live() { cpuid::leaves() } else { Vec::new() }
-}
-
 /// What is known of the machine beside its files.
-fn known(plan: &Plan<'_>, leaves: &[CpuidLeaf]) -> Known {
+fn known(plan: &Plan<'_>) -> Known {
     let page_size = plan
         .page_size
         .map(|size| (size, "--page-size".to_owned()))
         .or_else(|| Some((plan.root.manifest()?.page_size?, "manifest".to_owned())));
-    Known { page_size, hypervisor: hypervisor::from_cpuid(leaves) }
+    Known { page_size, hypervisor: hypervisor::from_cpuid(&plan.leaves) }
 }
 
-fn tlb(plan: &Plan<'_>, machine: &Machine, leaves: &[CpuidLeaf]) -> Reading<Tlb> {
+fn tlb(plan: &Plan<'_>, machine: &Machine) -> Reading<Tlb> {
     match (&machine.cpu, &plan.tlb) {
-        (Ok(cpu), _) => pagelab_tlb::choose(cpu, leaves, plan.tlb.clone()),
+        (Ok(cpu), _) => pagelab_tlb::choose(cpu, &plan.leaves, plan.tlb.clone()),
         (Err(_), Some(tlb)) => Ok(tlb.clone()),
         (Err(_), None) => machine.tlb.clone(),
     }
@@ -273,16 +264,15 @@ fn tlb(plan: &Plan<'_>, machine: &Machine, leaves: &[CpuidLeaf]) -> Reading<Tlb>
 fn look(plan: &Plan<'_>, samples: &Kept<'_>) -> Snapshot {
     let begun = Instant::now();
     let reader = Reader::new(&plan.root);
-    let leaves = cpuid_leaves(plan);
     let mut options = CollectOptions {
         pagetypeinfo: plan.args.migratetypes,
-        known: known(plan, &leaves),
+        known: known(plan),
         taken_realtime_ns: plan.root.manifest().and_then(|manifest| manifest.realtime_ns),
         ..CollectOptions::default()
     };
     options.processes.deep = plan.args.deep;
     let mut snapshot = collect(&reader, &options);
-    snapshot.machine.tlb = tlb(plan, &snapshot.machine, &leaves);
+    snapshot.machine.tlb = tlb(plan, &snapshot.machine);
     snapshot.census = match &snapshot.zoneinfo {
         Ok(zoneinfo) => {
             let options = census_options(&snapshot, plan.args.seed);

@@ -22,17 +22,7 @@ fn manifest(kind: &str, words: &[&str]) -> Manifest {
 }
 
 fn run(name: &str, manifest: Manifest) -> Run {
-    Run {
-        name: name.to_owned(),
-        manifest,
-        ending: Ending::Complete { after_ns: 10 * S },
-        series: vec![],
-        streams: vec![],
-        events: vec![],
-        snapshot: None,
-        log: None,
-        not_shown: vec![],
-    }
+    Run::new(name, manifest, Ending::Complete { after_ns: 10 * S })
 }
 
 fn column(name: &str, unit: &str, is_counter: bool, values: Values) -> Column {
