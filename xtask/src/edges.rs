@@ -24,7 +24,7 @@ pub struct Crate {
 }
 
 /// The house, from the ground up. A crate need not exist yet.
-pub const CRATES: [Crate; 15] = [
+pub const CRATES: [Crate; 16] = [
     pure("pagelab-model", &[], &["serde"]),
     pure("pagelab-formats", &["model"], &[]),
     pure("pagelab-metrics", &["model"], &[]),
@@ -39,6 +39,7 @@ pub const CRATES: [Crate; 15] = [
     host("pagelab-guest", &["model", "formats", "sys"]),
     host("pagelab-workloads", &["model", "sys"]),
     host("pagelab-runfile", &["model"]),
+    host("pagelab-contig", &["model", "formats", "metrics", "sys", "host"]),
     top("pagelab-experiment"),
     top("pagelab"),
 ];

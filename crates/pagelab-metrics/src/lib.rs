@@ -9,6 +9,7 @@ pub mod frag;
 #[cfg(test)]
 mod healthy;
 pub mod history;
+pub mod recorded;
 mod rules;
 pub mod statistics;
 pub mod supply;
