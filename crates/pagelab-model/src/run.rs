@@ -22,6 +22,8 @@ pub struct Run {
     pub events: Vec<Event>,
     /// A look at the machine, in a run of `checkup`.
     pub snapshot: Option<Box<Snapshot>>,
+    /// Maps of physical memory, by time; what is in them is read one at a time.
+    pub maps: Vec<MapHead>,
     /// The log that belongs to the file, if the last records are or may be there.
     pub log: Option<Log>,
     /// What this reader does not know and therefore does not show, in words.
@@ -39,10 +41,20 @@ impl Run {
             streams: Vec::new(),
             events: Vec::new(),
             snapshot: None,
+            maps: Vec::new(),
             log: None,
             not_shown: Vec::new(),
         }
     }
+}
+
+/// A stored map of physical memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MapHead {
+    /// When its scan began, in nanoseconds since the start.
+    pub at_ns: u64,
+    /// Whether it can be read without the one before.
+    pub is_key: bool,
 }
 
 /// The write-ahead log of a run file that is not one file yet, or was not copied with it.

@@ -9,6 +9,7 @@ mod error;
 mod header;
 mod live;
 mod manifest;
+mod maps;
 mod open;
 mod plausible;
 mod queue;
@@ -19,5 +20,6 @@ mod writer;
 
 pub use blob::BLOB_BYTES_MAX;
 pub use error::{Error, ErrorKind};
+pub use maps::MAP_FRAMES_MAX;
 pub use reader::{BlobHead, Reader, read};
 pub use writer::{SeriesId, StreamId, Writer};

@@ -3,14 +3,17 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
-use pagelab_model::Snapshot;
-use pagelab_model::run::{Column, ColumnHead, Ending, Event, Run, Series, Stream, StreamHead, Unit, Values};
+use pagelab_model::run::{
+    Column, ColumnHead, Ending, Event, MapHead, Run, Series, Stream, StreamHead, Unit, Values,
+};
+use pagelab_model::{PageMap, Snapshot};
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Row};
 
 use crate::blob;
 use crate::error::Error;
 use crate::manifest::Rows;
+use crate::maps::{self, MapReader};
 use crate::open::{self, Opened};
 use crate::plausible;
 use crate::schema::SeriesTable;
@@ -64,7 +67,8 @@ impl Reader {
         let log = self.opened.log(&self.path).filter(|log| log.is_there || ending == Ending::NotClosed);
         let mut not_shown: Vec<String> =
             rows.0.into_keys().map(|key| format!("`{key}` of the manifest")).collect();
-        let (snapshot, more) = self.snapshot()?;
+        let blobs = self.blobs()?;
+        let (snapshot, more) = self.snapshot(&blobs)?;
         not_shown.extend(more);
         Ok(Run {
             name: self.path.display().to_string(),
@@ -74,6 +78,7 @@ impl Reader {
             streams: self.streams()?,
             events: self.events()?,
             snapshot,
+            maps: blobs.iter().filter_map(map_head).collect(),
             log,
             not_shown,
         })
@@ -111,6 +116,30 @@ impl Reader {
         Ok(contents)
     }
 
+    /// The map with this place among [`Run::maps`]; the ones from its key frame on are decoded for it.
+    pub fn map(&self, place: usize) -> Result<PageMap, Error> {
+        let heads: Vec<BlobHead> =
+            self.blobs()?.into_iter().filter(|head| map_head(head).is_some()).collect();
+        let Some(wanted) = heads.get(..=place) else {
+            return Err(self.damaged(format!("it has {} maps, not {}", heads.len(), place + 1)));
+        };
+        let key = wanted.iter().rposition(|head| head.name == maps::KEY);
+        let chain = &wanted[key.ok_or_else(|| self.damaged("its first map is no key frame".to_owned()))?..];
+        if chain.len() > maps::KEY_EVERY as usize {
+            return Err(self.damaged(format!("it has {} maps without a key frame", chain.len())));
+        }
+        let mut reader = MapReader::default();
+        let mut last = None;
+        for head in chain {
+            let data = self.blob(head)?;
+            let map = reader.next(head.name == maps::KEY, &data);
+            last = Some(
+                map.map_err(|problem| self.damaged(format!("the map at {} ns: {problem}", head.at_ns)))?,
+            );
+        }
+        last.ok_or_else(|| self.damaged("it has no map".to_owned()))
+    }
+
     fn with_blob<T>(
         &self,
         head: &BlobHead,
@@ -129,9 +158,9 @@ impl Reader {
         take(&mut raw).map_err(failed)
     }
 
-    fn snapshot(&self) -> Result<(Option<Box<Snapshot>>, Vec<String>), Error> {
+    fn snapshot(&self, blobs: &[BlobHead]) -> Result<(Option<Box<Snapshot>>, Vec<String>), Error> {
         let (mut last, mut not_shown, mut earlier) = (None, Vec::new(), 0u64);
-        for head in self.blobs()? {
+        for head in blobs.iter().filter(|head| map_head(head).is_none()).cloned() {
             if head.kind != blob::SNAPSHOT || head.version > blob::SNAPSHOT_VERSION {
                 let BlobHead { kind, version, name, .. } = &head;
                 not_shown.push(format!("a blob of kind {kind}, version {version}: {name}"));
@@ -326,4 +355,10 @@ pub(crate) fn integer(row: &Row<'_>, at: usize) -> Result<i64, String> {
 /// An integer of a row that cannot be negative.
 pub(crate) fn time(row: &Row<'_>, at: usize) -> Result<u64, String> {
     u64::try_from(integer(row, at)?).map_err(|_| "a time in it is negative".to_owned())
+}
+
+/// The map that a blob holds, if it is one of a version that is known.
+fn map_head(head: &BlobHead) -> Option<MapHead> {
+    let is_map = head.kind == maps::PAGE_MAP && head.version <= maps::PAGE_MAP_VERSION;
+    is_map.then(|| MapHead { at_ns: head.at_ns, is_key: head.name == maps::KEY })
 }

@@ -6,14 +6,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use pagelab_model::Snapshot;
 use pagelab_model::run::{ColumnHead, Ending, Event, Manifest, StreamHead};
+use pagelab_model::{PageMap, Snapshot};
 
 use crate::blob;
 use crate::committer;
 use crate::error::{Error, ErrorKind, kind_of};
 use crate::live::Live;
 use crate::manifest;
+use crate::maps::{self, MapWriter};
 use crate::plausible;
 use crate::queue::{Item, Queue, StoredBlob, StoredSeries, StoredStream};
 use crate::schema::{self, NAME_MAX};
@@ -51,6 +52,7 @@ pub struct Writer {
     series: Vec<SeriesState>,
     streams: BTreeSet<(String, String)>,
     tables: Vec<String>,
+    maps: MapWriter,
 }
 
 struct SeriesState {
@@ -89,6 +91,7 @@ impl Writer {
                 series: Vec::new(),
                 streams: BTreeSet::new(),
                 tables: schema::TABLES.iter().map(|table| table.name.to_owned()).collect(),
+                maps: MapWriter::default(),
             }),
             Err(error) => {
                 // The file is ours, holds nothing yet, and was made a moment ago.
@@ -204,6 +207,17 @@ impl Writer {
             return Err(self.refuse(format_args!("the look at the machine has {raw_bytes} bytes of JSON")));
         }
         self.packed(blob::SNAPSHOT, blob::SNAPSHOT_VERSION, name, at_ns, data, raw_bytes)
+    }
+
+    /// Stores a map of physical memory: a key frame, or what changed since the map before. Returns the bytes
+    /// that it takes in the file. Encoding takes the caller's time: some 35 ms for 6 million page frames.
+    pub fn map(&mut self, map: &PageMap) -> Result<u64, Error> {
+        let coded = self.maps.next(map).map_err(|problem| self.refuse(format_args!("a map: {problem}")))?;
+        let (data, raw_bytes) = blob::pack(|out| out.write_all(&coded.data))
+            .map_err(|error| self.refuse(format_args!("a map: {error}")))?;
+        let (bytes, name) = (data.len() as u64, if coded.is_key { maps::KEY } else { maps::DELTA });
+        self.packed(maps::PAGE_MAP, maps::PAGE_MAP_VERSION, name, map.started_ns, data, raw_bytes)?;
+        Ok(bytes)
     }
 
     /// Stores a blob of a kind and version: a map, a profile, a trace. It is compressed here.

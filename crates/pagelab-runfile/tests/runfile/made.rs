@@ -2,8 +2,10 @@
 
 use std::path::Path;
 
+use pagelab_model::page_map::Frames;
 use pagelab_model::run::*;
-use pagelab_model::{PageSize, Snapshot};
+use pagelab_model::seed::SplitMix64;
+use pagelab_model::{MapLayout, Order, PageClass, PageMap, PageSize, Pages, Pfn, Snapshot};
 use pagelab_runfile::Writer;
 
 /// A machine of which nothing is known.
@@ -55,6 +57,31 @@ pub fn stream_head() -> StreamHead {
 
 pub fn ending() -> Ending {
     Ending::Stopped { after_ns: 20_000_000_000, why: "SIGINT".to_owned() }
+}
+
+/// The map with this number of a day: runs of pages, of which some change from map to map.
+pub fn map(frames: u64, number: u64) -> PageMap {
+    let mut random = SplitMix64::new(1);
+    let mut classes = Vec::new();
+    while (classes.len() as u64) < frames {
+        let (run, class) = (1 + random.below(600), PageClass::ALL[random.below(15) as usize]);
+        classes.extend(std::iter::repeat_n(class, run.min(frames - classes.len() as u64) as usize));
+    }
+    for change in 0..number {
+        let mut random = SplitMix64::new(change);
+        for _ in 0..frames / 2_000 {
+            classes[random.below(frames) as usize] = PageClass::ALL[random.below(15) as usize];
+        }
+    }
+    let layout = MapLayout {
+        page_size: PageSize::USUAL,
+        pageblock_order: Order(9),
+        pmd_order: Order(9),
+        spans: vec![Frames { first: Pfn(1), count: Pages(frames) }],
+        zones: Vec::new(),
+        blocks: Vec::new(),
+    };
+    PageMap { started_ns: number * 60, ended_ns: number * 60 + 1, layout, classes }
 }
 
 /// The records above in a file, as far as schema version 1 had room for them.

@@ -7,6 +7,7 @@ mod full_disk;
 mod killed;
 mod look;
 mod made;
+mod maps;
 mod mutated;
 mod refused;
 mod round_trip;

@@ -96,6 +96,9 @@ fn bases(folder: &Path) -> Vec<Base> {
     let (looked, killed) = (folder.join("look.pagelab"), folder.join("killed.pagelab"));
     let mut writer = Writer::create(&looked, &made::manifest()).unwrap();
     made::fill(&mut writer, &real);
+    for number in 0..3 {
+        writer.map(&made::map(3_000, number)).unwrap();
+    }
     writer.close(Ending::Complete { after_ns: 1 }).unwrap();
     let mut writer = Writer::create(&killed, &made::manifest()).unwrap();
     made::fill(&mut writer, &bare);
@@ -264,6 +267,9 @@ fn judge(path: &Path) -> bool {
         let _ = reader.blob(&head);
     }
     let Ok(run) = pagelab_runfile::read(path) else { return false };
+    for place in 0..run.maps.len().min(4) {
+        let _ = reader.map(place);
+    }
     for verbose in [false, true] {
         pagelab_report::run::render(&run, pagelab_report::run::View { verbose }, Style::PLAIN);
     }

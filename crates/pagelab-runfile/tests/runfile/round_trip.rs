@@ -28,8 +28,7 @@ fn drawn(random: &mut SplitMix64) -> Run {
     manifest.seed = (random.below(2) == 0).then(|| random.draw());
     manifest.kind = word(random);
     manifest.started = Moment { realtime_ns: random.draw(), boottime_ns: random.draw() };
-    let (name, not_shown) = (String::new(), Vec::new());
-    Run { name, manifest, ending, series, streams, events, snapshot: None, log: None, not_shown }
+    Run { series, streams, events, ..Run::new(String::new(), manifest, ending) }
 }
 
 /// Words that are special somewhere: to SQL, to JSON, to a terminal.

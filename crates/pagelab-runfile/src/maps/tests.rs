@@ -1,0 +1,97 @@
+//! Maps through their bytes, and bytes that are no maps.
+
+use super::*;
+use pagelab_model::page_map::Frames;
+use pagelab_model::seed::SplitMix64;
+use pagelab_model::{Order, PageSize, Pages, Pfn};
+
+fn layout(frames: u64) -> MapLayout {
+    let span = |first, count| Frames { first: Pfn(first), count: Pages(count) };
+    MapLayout {
+        page_size: PageSize::USUAL,
+        pageblock_order: Order(9),
+        pmd_order: Order(9),
+        spans: vec![span(16, 100), span(1 << 20, frames - 100)],
+        zones: Vec::new(),
+        blocks: Vec::new(),
+    }
+}
+
+fn map(random: &mut SplitMix64, frames: u64, at_ns: u64) -> PageMap {
+    let class = |random: &mut SplitMix64| PageClass::ALL[random.below(15) as usize];
+    let mut classes = Vec::new();
+    while (classes.len() as u64) < frames {
+        let run = (1 + random.below(600)).min(frames - classes.len() as u64);
+        classes.extend(std::iter::repeat_n(class(random), run as usize));
+    }
+    PageMap { started_ns: at_ns, ended_ns: at_ns + 5, layout: layout(frames), classes }
+}
+
+/// A day of maps, some of which come after a change of the layout.
+fn written() -> Vec<(PageMap, CodedMap)> {
+    let (mut random, mut writer) = (SplitMix64::new(4), MapWriter::default());
+    let mut all = Vec::new();
+    for number in 0..150 {
+        let frames = if number < 100 { 5_000 } else { 6_000 };
+        let map = map(&mut random, frames, number * 60);
+        let coded = writer.next(&map).unwrap();
+        all.push((map, coded));
+    }
+    all
+}
+
+#[test]
+fn every_map_comes_back_and_keys_stand_where_they_should() {
+    let all = written();
+    let keys: Vec<usize> = (0..all.len()).filter(|&at| all[at].1.is_key).collect();
+    assert_eq!(keys, [0, 60, 100], "one every {KEY_EVERY} maps, and where the layout changes");
+    for start in keys {
+        let mut reader = MapReader::default();
+        for (at, (map, coded)) in all.iter().enumerate().skip(start) {
+            assert!(reader.next(coded.is_key, &coded.data).unwrap() == *map, "map {at} from key {start}");
+        }
+    }
+}
+
+#[test]
+fn a_delta_without_its_map_is_refused() {
+    let all = written();
+    let mut reader = MapReader::default();
+    let problem = reader.next(false, &all[1].1.data).unwrap_err();
+    assert_eq!(problem, "the map that it was told from is not the one before it");
+    reader.next(true, &all[0].1.data).unwrap();
+    assert!(reader.next(false, &all[2].1.data).is_err(), "the one between is missing");
+}
+
+#[test]
+fn damaged_bytes_are_an_error_or_another_map_and_never_a_panic() {
+    let all = written();
+    let mut random = SplitMix64::new(8);
+    let mut refused = 0;
+    for _ in 0..600 {
+        let mut data = all[0].1.data.clone();
+        if random.below(2) == 0 {
+            data.truncate(random.below(data.len() as u64) as usize);
+        } else {
+            let at = random.below(data.len() as u64) as usize;
+            data[at] = random.draw() as u8;
+        }
+        refused += u32::from(MapReader::default().next(true, &data).is_err());
+    }
+    assert!(refused > 300, "{refused} of 600");
+}
+
+#[test]
+fn what_is_no_map_is_not_stored() {
+    let mut random = SplitMix64::new(1);
+    let good = map(&mut random, 1_000, 7);
+    let refuse = |change: &dyn Fn(&mut PageMap), said: &str| {
+        let mut bad = good.clone();
+        change(&mut bad);
+        let problem = MapWriter::default().next(&bad).err().unwrap_or_default();
+        assert!(problem.contains(said), "{problem} lacks {said}");
+    };
+    refuse(&|map| map.classes.truncate(10), "1000 page frames and it has 10 classes");
+    refuse(&|map| map.ended_ns = 1, "ended before it began");
+    refuse(&|map| map.layout.spans.reverse(), "not in order");
+}
