@@ -43,7 +43,7 @@ pub struct Change {
 }
 
 /// All bars.
-pub const BARS: [Bar; 14] = [
+pub const BARS: [Bar; 17] = [
     Bar {
         name: "fast_snapshot_cpu_ratio",
         good: Good::AtMost,
@@ -181,6 +181,36 @@ pub const BARS: [Bar; 14] = [
         unit: "us",
         what: "CPU of all threads for a row of 300 columns, until it is in the file",
         source: "run file, so that a recording does not disturb what it records",
+        absent_where: "",
+        changes: &[],
+    },
+    Bar {
+        name: "record_sample_cpu_ms",
+        good: Good::AtMost,
+        limit: 1.0,
+        unit: "ms",
+        what: "CPU of all threads for one sample of the default metrics, until it is in the file",
+        source: "record, so that a recording does not disturb what it records",
+        absent_where: "",
+        changes: &[],
+    },
+    Bar {
+        name: "record_day_mb",
+        good: Good::AtMost,
+        limit: 12.0,
+        unit: "MB",
+        what: "run file of 8641 samples of meminfo, vmstat, buddyinfo and pressure: 12 h at 5 s",
+        source: "record, so that a recording does not disturb what it records",
+        absent_where: "",
+        changes: &[],
+    },
+    Bar {
+        name: "record_default_day_mb",
+        good: Good::AtMost,
+        limit: 12.0,
+        unit: "MB",
+        what: "the same with huge pages by size, as record does without --metrics",
+        source: "record, so that a recording does not disturb what it records",
         absent_where: "",
         changes: &[],
     },

@@ -171,6 +171,8 @@ pub struct Classifier {
     free_blocks: [u64; FreeAreas::ORDERS_MAX],
     unnamed_bits: u64,
     memo: Memo,
+    /// The class of each page since the last [`Classifier::take_classes`]; `None`: nobody asked.
+    classes: Option<Vec<PageClass>>,
 }
 
 /// The classes of flag words seen lately: a machine has some dozens of different ones.
@@ -214,7 +216,21 @@ impl Classifier {
             free_blocks: [0; FreeAreas::ORDERS_MAX],
             unnamed_bits: 0,
             memo: Memo([(0, Own::Is(zero)); Memo::SLOTS]),
+            classes: None,
         }
+    }
+
+    /// The same classifier, which keeps the class of every single page for [`Classifier::take_classes`].
+    pub fn keeping_classes(mut self) -> Classifier {
+        self.classes = Some(Vec::new());
+        self
+    }
+
+    /// Gives the classes of the pages since the last call, and begins anew; empty unless they are kept.
+    pub fn take_classes(&mut self, take: impl FnOnce(&[PageClass])) {
+        let Some(classes) = &mut self.classes else { return take(&[]) };
+        take(classes);
+        classes.clear();
     }
 
     /// The frame whose entry comes next.
@@ -287,6 +303,9 @@ impl Classifier {
 
     fn count_run(&mut self, flags: u64, pages: usize) {
         self.counts.0[self.class.index()] += pages as u32;
+        if let Some(classes) = &mut self.classes {
+            classes.resize(classes.len() + pages, self.class);
+        }
         if PageFlags(flags).has(PageFlags::COMPOUND_TAIL) {
             self.tails += pages as u32;
         }

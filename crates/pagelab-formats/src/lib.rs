@@ -12,6 +12,7 @@ pub mod choice;
 mod collect;
 pub mod cpu_list;
 pub mod cpuinfo;
+pub mod duration;
 mod error;
 mod escape;
 pub mod free_text;

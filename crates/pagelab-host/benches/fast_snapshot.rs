@@ -9,7 +9,7 @@ use std::hint::black_box;
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 
-use pagelab_host::fast::FastSnapshot;
+use pagelab_host::fast::{FastSnapshot, RESOURCES, Wanted};
 use pagelab_host::paths;
 use pagelab_host::root::Root;
 use rustix::time::{ClockId, clock_gettime};
@@ -22,8 +22,9 @@ const SAMPLES: usize = 250;
 fn main() {
     let root = Root::live();
     let files = || -> Result<Discard, pagelab_model::Absence> { Discard::open(&root) };
-    let (mut fast, mut discard) = match FastSnapshot::open(&root).and_then(|fast| Ok((fast, files()?))) {
-        Ok(both) => both,
+    let mut fast = FastSnapshot::open(&root, Wanted::ALL);
+    let mut discard = match files() {
+        Ok(files) => files,
         Err(absence) => {
             let why = format!("{}: {}", absence.source, absence.reason()).replace(['"', '\\'], "'");
             let _ = writeln!(
@@ -40,7 +41,7 @@ fn main() {
             let start = thread_cpu_ns();
             for _ in 0..SAMPLES {
                 if is_ours {
-                    black_box(&mut fast).sample().unwrap_or_else(|absence| panic!("{}", absence.reason()));
+                    black_box(&mut fast).sample();
                 } else {
                     black_box(&mut discard).read().unwrap_or_else(|error| panic!("{error}"));
                 }
@@ -77,14 +78,10 @@ struct Discard {
 impl Discard {
     fn open(root: &Root) -> Result<Discard, pagelab_model::Absence> {
         let mut discard = Discard { files: Vec::new(), buffer: vec![0; 16 << 10] };
-        for (path, reads_the_end) in [
-            (paths::BUDDYINFO, true),
-            (paths::MEMINFO, false),
-            (paths::VMSTAT, false),
-            (paths::PRESSURE_MEMORY, false),
-        ] {
+        let memory = [(paths::BUDDYINFO, true), (paths::MEMINFO, false), (paths::VMSTAT, false)];
+        for (path, reads_the_end) in memory.into_iter().chain(RESOURCES.map(|(_, path)| (path, false))) {
             let file = match root.file(path) {
-                Err(_) if path == paths::PRESSURE_MEMORY => continue,
+                Err(_) if RESOURCES.iter().any(|(_, pressure)| *pressure == path) => continue,
                 file => file?,
             };
             let reads = discard.reads_of(&file).map_err(|error| root.absence(path, &error))?;

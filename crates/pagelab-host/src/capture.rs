@@ -5,7 +5,7 @@
 
 mod groups;
 mod kernel_log;
-mod pattern;
+pub(crate) mod pattern;
 mod privacy;
 mod processes;
 mod sink;

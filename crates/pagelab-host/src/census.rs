@@ -7,6 +7,7 @@
 mod assemble;
 mod draw;
 mod frames;
+pub mod page_map;
 mod scan;
 
 use std::time::{Duration, Instant};
@@ -116,7 +117,7 @@ fn saved(root: &Root, reader: &Reader, frames: &Frames, options: &CensusOptions)
         return Err(Absence::new(root.show(paths::KPAGEFLAGS), AbsentWhy::Failed, detail));
     }
     let stream = root.stream(paths::KPAGEFLAGS).map_err(|absence| with_way_out(root, absence))?;
-    let scanned = scan::stream(stream, &frames.segments, options.shape());
+    let scanned = scan::stream(stream, &frames.segments, options.shape(), None);
     scanned.map_err(|failure| absence(root, reader, failure))
 }
 
@@ -136,7 +137,8 @@ fn live(
     let page_ns = if is_large || fastest > options.time_budget.as_nanos() {
         PAGE_NS_USUAL
     } else {
-        match scan::whole(&file, segments, shape, options.threads, options.time_budget).map_err(failed)? {
+        let (threads, budget) = (options.threads, options.time_budget);
+        match scan::whole(&file, segments, shape, threads, budget, &mut []).map_err(failed)? {
             Whole::Done(scanned) => return Ok((scanned, None)),
             Whole::TooSlow { pages, threads_time } => nanos(threads_time) / pages.max(1),
         }

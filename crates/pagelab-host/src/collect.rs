@@ -197,7 +197,7 @@ fn pmd_order(page_size: PageSize, settings: &Settings) -> Order {
 /// kernel's rule: the order of a huge page, but at most the largest order
 /// (include/linux/pageblock-flags.h; a kernel without hugetlb before 6.8 takes the largest order, and
 /// CONFIG_PAGE_BLOCK_MAX_ORDER of 6.16 may lower it).
-fn pageblock_order(
+pub(crate) fn pageblock_order(
     pagetypeinfo: &Reading<Pagetypeinfo>,
     pmd_order: Order,
     buddyinfo: Option<&BuddyInfo>,

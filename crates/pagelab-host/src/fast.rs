@@ -1,216 +1,186 @@
-//! The fast snapshot: meminfo, vmstat, buddyinfo and memory pressure from files that are kept open.
+//! The fast snapshot: meminfo, vmstat, buddyinfo and pressure from files that are kept open.
 //!
 //! A sample reads all files back to back, so that they show one moment as nearly as the kernel allows, and
 //! only then parses them, in place and without allocation. A file whose shape has changed, such as a
-//! buddyinfo with a zone that was plugged in, is read by the full parser and goes on in its new shape.
+//! buddyinfo with a zone that was plugged in, is read by the full parser and goes on in its new shape. A file
+//! that cannot be read is absent until it can be read again; the others go on.
 
-use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileExt;
+mod kept;
 
 use pagelab_formats::{ParseError, buddyinfo, meminfo, pressure, vmstat};
 use pagelab_model::pressure::Pressure;
 use pagelab_model::{Absence, AbsentWhy, BuddyInfo, Counters, Meminfo, Reading};
 
 use crate::paths;
-use crate::root::{Root, TEXT_MAX};
+use crate::root::Root;
+pub(crate) use kept::{Ends, Kept};
 
-/// Bytes of the first buffer of each file: more than any of them has on a machine of few nodes.
-const BUFFER_FIRST: usize = 16 << 10;
+/// Which files a fast snapshot reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// `/proc/meminfo`.
+    pub meminfo: bool,
+    /// `/proc/vmstat`.
+    pub vmstat: bool,
+    /// `/proc/buddyinfo`.
+    pub buddyinfo: bool,
+    /// `/proc/pressure/memory`, `io` and `cpu`.
+    pub pressure: bool,
+}
+
+impl Wanted {
+    /// All of them.
+    pub const ALL: Wanted = Wanted { meminfo: true, vmstat: true, buddyinfo: true, pressure: true };
+}
+
+/// The resources that pressure is told of, and their files.
+pub const RESOURCES: [(&str, &str); 3] =
+    [("memory", paths::PRESSURE_MEMORY), ("io", paths::PRESSURE_IO), ("cpu", paths::PRESSURE_CPU)];
 
 /// Kept-open files and what they said last.
 #[derive(Debug)]
 pub struct FastSnapshot {
-    meminfo: Kept<Meminfo>,
-    vmstat: Kept<Counters>,
-    buddyinfo: Kept<BuddyInfo>,
-    pressure: Reading<Kept<Pressure>>,
+    meminfo: FastFile<Meminfo>,
+    vmstat: FastFile<Counters>,
+    buddyinfo: FastFile<BuddyInfo>,
+    pressure: [FastFile<Pressure>; RESOURCES.len()],
 }
 
 impl FastSnapshot {
-    /// Opens the files under `root` and takes the first sample. Memory pressure may be absent (a kernel
-    /// before 4.20, or one without PSI); the others must be there.
-    pub fn open(root: &Root) -> Reading<FastSnapshot> {
-        Ok(FastSnapshot {
-            buddyinfo: Kept::open(
+    /// Opens the files under `root` and takes the first sample. What cannot be opened stays absent.
+    pub fn open(root: &Root, wanted: Wanted) -> FastSnapshot {
+        let of_pressure = |(_, path): (&str, &'static str)| {
+            let wanted = wanted.pressure;
+            FastFile::open(root, path, wanted, Ends::WithShape, pressure::parse, pressure::parse_again)
+        };
+        FastSnapshot {
+            buddyinfo: FastFile::open(
                 root,
                 paths::BUDDYINFO,
+                wanted.buddyinfo,
                 Ends::AtZero,
                 buddyinfo::parse,
                 buddyinfo::parse_again,
-            )?,
-            meminfo: Kept::open(root, paths::MEMINFO, Ends::WithShape, meminfo::parse, meminfo::parse_again)?,
-            vmstat: Kept::open(root, paths::VMSTAT, Ends::WithShape, vmstat::parse, vmstat::parse_again)?,
-            pressure: Kept::open(
-                root,
-                paths::PRESSURE_MEMORY,
-                Ends::WithShape,
-                pressure::parse,
-                pressure::parse_again,
             ),
-        })
+            meminfo: FastFile::open(
+                root,
+                paths::MEMINFO,
+                wanted.meminfo,
+                Ends::WithShape,
+                meminfo::parse,
+                meminfo::parse_again,
+            ),
+            vmstat: FastFile::open(
+                root,
+                paths::VMSTAT,
+                wanted.vmstat,
+                Ends::WithShape,
+                vmstat::parse,
+                vmstat::parse_again,
+            ),
+            pressure: RESOURCES.map(of_pressure),
+        }
     }
 
-    /// Reads all files again. After an error the values of the file that it names are of no one moment,
-    /// until a later sample succeeds.
-    pub fn sample(&mut self) -> Reading<()> {
-        self.buddyinfo.read()?;
-        self.meminfo.read()?;
-        self.vmstat.read()?;
-        if let Ok(pressure) = &mut self.pressure {
-            pressure.read()?;
-        }
-        self.buddyinfo.update()?;
-        self.meminfo.update()?;
-        self.vmstat.update()?;
-        self.pressure.as_mut().map_or(Ok(()), Kept::update)
+    /// Reads all files again.
+    pub fn sample(&mut self) {
+        self.buddyinfo.read();
+        self.meminfo.read();
+        self.vmstat.read();
+        self.pressure.iter_mut().for_each(FastFile::read);
+        self.buddyinfo.update();
+        self.meminfo.update();
+        self.vmstat.update();
+        self.pressure.iter_mut().for_each(FastFile::update);
     }
 
     /// `/proc/meminfo` of the last sample.
-    pub fn meminfo(&self) -> &Meminfo {
-        &self.meminfo.value
+    pub fn meminfo(&self) -> Result<&Meminfo, &Absence> {
+        self.meminfo.value()
     }
 
     /// `/proc/vmstat` of the last sample. Its counters are of one moment as long as the text fits into one
     /// page; the kernel prints a longer one in parts, each of its own moment.
-    pub fn vmstat(&self) -> &Counters {
-        &self.vmstat.value
+    pub fn vmstat(&self) -> Result<&Counters, &Absence> {
+        self.vmstat.value()
     }
 
     /// `/proc/buddyinfo` of the last sample.
-    pub fn buddyinfo(&self) -> &BuddyInfo {
-        &self.buddyinfo.value
+    pub fn buddyinfo(&self) -> Result<&BuddyInfo, &Absence> {
+        self.buddyinfo.value()
     }
 
     /// Memory pressure of the last sample, or why there is none.
     pub fn pressure(&self) -> Result<&Pressure, &Absence> {
-        self.pressure.as_ref().map(|kept| &kept.value)
+        self.pressure[0].value()
+    }
+
+    /// Pressure of the last sample by resource, in the order of [`RESOURCES`].
+    pub fn pressures(&self) -> [(&'static str, Result<&Pressure, &Absence>); RESOURCES.len()] {
+        std::array::from_fn(|at| (RESOURCES[at].0, self.pressure[at].value()))
+    }
+
+    /// Numbers that change when the shape of a file does: meminfo, vmstat, buddyinfo, pressure.
+    pub(crate) fn shapes(&self) -> [u64; 4] {
+        let pressure = self.pressure.iter().map(FastFile::shape).sum();
+        [self.meminfo.shape(), self.vmstat.shape(), self.buddyinfo.shape(), pressure]
     }
 }
 
-/// How the end of a file is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ends {
-    /// A read that returns nothing: the file can get further lines while the kernel runs.
-    AtZero,
-    /// The last known line: which lines there are is fixed when the kernel is built, and the read that
-    /// returns nothing, for which vmstat sums up all CPUs once more, is spared.
-    WithShape,
-}
-
-/// One file that is kept open, and its value.
+/// One kept-open file, or why there is none.
 #[derive(Debug)]
-struct Kept<T> {
-    file: File,
-    /// The file's name for messages.
-    shown: String,
-    ends: Ends,
-    /// The text of the last read in its first `filled` bytes.
-    buffer: Vec<u8>,
-    filled: usize,
-    /// Whether `filled` is known to reach to the end.
-    ended: bool,
-    /// Reads since the start of the text that returned something.
-    done: usize,
-    /// The same when the file was last read to its end; at least 1.
-    reads: usize,
-    value: T,
-    parse: fn(&[u8]) -> Result<T, ParseError>,
-    parse_again: fn(&[u8], &mut T) -> bool,
+struct FastFile<T> {
+    kept: Reading<Kept<T>>,
+    /// Why the last sample has no value.
+    failed: Option<Absence>,
 }
 
-impl<T> Kept<T> {
+impl<T> FastFile<T> {
     fn open(
         root: &Root,
         path: &str,
+        wanted: bool,
         ends: Ends,
         parse: fn(&[u8]) -> Result<T, ParseError>,
         parse_again: fn(&[u8], &mut T) -> bool,
-    ) -> Reading<Kept<T>> {
-        let mut text = Kept {
-            file: root.file(path)?,
-            shown: root.show(path),
-            ends,
-            buffer: vec![0; BUFFER_FIRST],
-            filled: 0,
-            ended: false,
-            done: 0,
-            reads: usize::MAX,
-            value: (),
-            parse: |_| Ok(()),
-            parse_again: |_, ()| true,
+    ) -> FastFile<T> {
+        let kept = match wanted {
+            true => Kept::open(root, path, ends, parse, parse_again),
+            false => Err(Absence::new(root.show(path), AbsentWhy::NotAsked, "")),
         };
-        text.read()?;
-        let value = parse(&text.buffer[..text.filled]).map_err(|error| text.malformed(&error))?;
-        let Kept { file, shown, ends, buffer, filled, ended, done, reads, .. } = text;
-        Ok(Kept { file, shown, ends, buffer, filled, ended, done, reads, value, parse, parse_again })
+        FastFile { kept, failed: None }
     }
 
-    /// Reads the text into the buffer: to its end, or as many times as gave something when it was last read
-    /// to its end.
-    fn read(&mut self) -> Reading<()> {
-        (self.filled, self.done, self.ended) = (0, 0, false);
-        let reads = match self.ends {
-            Ends::AtZero => usize::MAX,
-            Ends::WithShape => self.reads,
-        };
-        self.read_on(reads)
-    }
-
-    /// More reads, until `reads` have given something since the start of the text, or its end.
-    fn read_on(&mut self, reads: usize) -> Reading<()> {
-        while self.done < reads && !self.ended {
-            if self.filled == self.buffer.len() {
-                self.buffer.resize((2 * self.filled).min(TEXT_MAX.0 as usize + 1), 0);
-            }
-            match self.file.read_at(&mut self.buffer[self.filled..], self.filled as u64) {
-                Ok(0) => {
-                    self.ended = true;
-                    self.reads = self.done.max(1);
-                }
-                Ok(count) => {
-                    self.filled += count;
-                    self.done += 1;
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => {
-                    return Err(Absence::new(&self.shown, AbsentWhy::Failed, error.to_string()));
-                }
-            }
-            if self.filled as u64 > TEXT_MAX.0 {
-                let detail = "larger than 64 MiB, which no kernel prints";
-                return Err(Absence::new(&self.shown, AbsentWhy::Malformed, detail));
-            }
+    fn read(&mut self) {
+        if let Ok(kept) = &mut self.kept {
+            self.failed = kept.read().err();
         }
-        Ok(())
     }
 
-    /// Brings the value up to the text that was read.
-    fn update(&mut self) -> Reading<()> {
-        let full = self.filled == self.buffer.len() && !self.ended;
-        if !full && (self.parse_again)(&self.buffer[..self.filled], &mut self.value) {
-            return Ok(());
+    fn update(&mut self) {
+        if let (Ok(kept), None) = (&mut self.kept, &self.failed) {
+            self.failed = kept.update().err();
         }
-        if !self.ended {
-            // Either the shape is another, or the kernel cut the text at other places than last time.
-            self.read_on(usize::MAX)?;
-            if (self.parse_again)(&self.buffer[..self.filled], &mut self.value) {
-                return Ok(());
-            }
-        }
-        self.value = (self.parse)(&self.buffer[..self.filled]).map_err(|error| self.malformed(&error))?;
-        Ok(())
     }
 
-    fn malformed(&self, error: &ParseError) -> Absence {
-        Absence::new(&self.shown, AbsentWhy::Malformed, error.in_file(&self.shown))
+    fn value(&self) -> Result<&T, &Absence> {
+        match (&self.kept, &self.failed) {
+            (Ok(kept), None) => Ok(&kept.value),
+            (Ok(_), Some(absence)) | (Err(absence), _) => Err(absence),
+        }
+    }
+
+    fn shape(&self) -> u64 {
+        self.kept.as_ref().map_or(0, |kept| kept.shape)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::kept::BUFFER_FIRST;
     use super::*;
-    use std::fs;
+    use crate::root::TEXT_MAX;
+    use std::fs::{self, File};
     use std::path::PathBuf;
 
     /// A saved tree whose files the tests write over, as the kernel's change under a reader.
@@ -242,16 +212,16 @@ mod tests {
     #[test]
     fn a_sample_shows_what_the_files_say_now() {
         let tree = Tree::new();
-        let mut fast = FastSnapshot::open(&tree.root).unwrap();
-        assert_eq!(fast.meminfo().bytes("MemFree").unwrap().0, 4 << 10);
+        let mut fast = FastSnapshot::open(&tree.root, Wanted::ALL);
+        assert_eq!(fast.meminfo().unwrap().bytes("MemFree").unwrap().0, 4 << 10);
         assert_eq!(fast.pressure().unwrap_err().why, AbsentWhy::NotSaved);
         tree.write("meminfo", "MemTotal: 8 kB\nMemFree: 2 kB\n");
         tree.write("vmstat", "nr_free_pages 7\npgfault 1000000\n");
         tree.write("buddyinfo", "Node 0, zone Normal 1 3\n");
-        fast.sample().unwrap();
-        assert_eq!(fast.meminfo().bytes("MemFree").unwrap().0, 2 << 10);
-        assert_eq!(fast.vmstat().values(), [7, 1_000_000]);
-        assert_eq!(fast.buddyinfo().free_pages(), 7);
+        fast.sample();
+        assert_eq!(fast.meminfo().unwrap().bytes("MemFree").unwrap().0, 2 << 10);
+        assert_eq!(fast.vmstat().unwrap().values(), [7, 1_000_000]);
+        assert_eq!(fast.buddyinfo().unwrap().free_pages(), 7);
     }
 
     #[test]
@@ -259,21 +229,21 @@ mod tests {
         let tree = Tree::new();
         let psi = |total: u64| format!("some avg10=0.10 avg60=0.00 avg300=0.00 total={total}\n");
         tree.write("pressure/memory", &psi(1));
-        let mut fast = FastSnapshot::open(&tree.root).unwrap();
+        let mut fast = FastSnapshot::open(&tree.root, Wanted::ALL);
         tree.write("pressure/memory", &(psi(5) + &psi(2).replace("some", "full")));
         tree.write("buddyinfo", "Node 0, zone Normal 1 3\nNode 1, zone Movable 0 1\n");
-        fast.sample().unwrap();
+        fast.sample();
         assert_eq!(fast.pressure().unwrap().some.total_us, 5);
         assert_eq!(fast.pressure().unwrap().full.unwrap().total_us, 2);
-        assert_eq!((fast.buddyinfo().zones.len(), fast.buddyinfo().free_pages()), (2, 9));
+        assert_eq!((fast.buddyinfo().unwrap().zones.len(), fast.buddyinfo().unwrap().free_pages()), (2, 9));
         // The known lines alone would satisfy the reader if it did not look behind its full buffer.
         for counters in [BUFFER_FIRST / 8, 3, 8 * BUFFER_FIRST, 1] {
             let text = |value: u64| (0..counters).map(|n| format!("c{n:05} {value}\n")).collect::<String>();
             for value in [1, 2, 10, 3] {
                 tree.write("vmstat", &text(value));
-                fast.sample().unwrap();
-                assert_eq!(fast.vmstat().len(), counters);
-                assert!(fast.vmstat().values().iter().all(|&v| v == value));
+                fast.sample();
+                assert_eq!(fast.vmstat().unwrap().len(), counters);
+                assert!(fast.vmstat().unwrap().values().iter().all(|&v| v == value));
             }
         }
     }
@@ -281,22 +251,26 @@ mod tests {
     #[test]
     fn a_file_that_cannot_be_understood_is_named_and_may_come_back() {
         let tree = Tree::new();
-        let mut fast = FastSnapshot::open(&tree.root).unwrap();
+        let mut fast = FastSnapshot::open(&tree.root, Wanted::ALL);
         for (text, problem) in [
             ("nr_free_pages 1\npgfault\n", "vmstat:2: `pgfault` is not `name number` (read as vmstat)"),
             ("", "vmstat: no counter in it (read as vmstat)"),
         ] {
             tree.write("vmstat", text);
-            let absence = fast.sample().unwrap_err();
+            fast.sample();
+            let absence = fast.vmstat().unwrap_err();
+            assert!(fast.meminfo().is_ok(), "the others go on");
             assert_eq!(absence.why, AbsentWhy::Malformed);
             assert!(absence.reason().ends_with(problem), "{absence:?}");
             tree.write("vmstat", "nr_free_pages 9\npgfault 1\n");
-            fast.sample().unwrap();
-            assert_eq!(fast.vmstat().values(), [9, 1]);
+            fast.sample();
+            assert_eq!(fast.vmstat().unwrap().values(), [9, 1]);
         }
         File::options().write(true).open(tree.path("meminfo")).unwrap().set_len(TEXT_MAX.0 + 1).unwrap();
-        assert_eq!(fast.sample().unwrap_err().detail, "larger than 64 MiB, which no kernel prints");
+        fast.sample();
+        assert_eq!(fast.meminfo().unwrap_err().detail, "larger than 64 MiB, which no kernel prints");
         fs::remove_file(tree.path("buddyinfo")).unwrap();
-        assert_eq!(FastSnapshot::open(&tree.root).unwrap_err().why, AbsentWhy::NotSaved);
+        let fast = FastSnapshot::open(&tree.root, Wanted::ALL);
+        assert_eq!(fast.buddyinfo().unwrap_err().why, AbsentWhy::NotSaved);
     }
 }

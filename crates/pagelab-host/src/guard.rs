@@ -52,7 +52,7 @@ pub use knob::Knob;
 pub use owner::{Liveness, Owner};
 pub use restore::{JournalReport, Refused, Report, restore};
 pub(crate) use signals::ignored_signals;
-pub use signals::{End, Watched};
+pub use signals::{End, Watched, continued};
 pub use undo::{Fate, OWN_MEMORY, Outcome};
 
 use crate::paths;

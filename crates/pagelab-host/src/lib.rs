@@ -17,7 +17,11 @@ pub mod kernel_log;
 pub mod machine;
 pub mod manifest;
 pub mod paths;
+pub mod process_map;
 pub mod processes;
 pub mod reader;
 pub mod root;
+pub mod sampler;
 pub mod settings;
+
+pub use census::page_map;

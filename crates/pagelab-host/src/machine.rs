@@ -73,7 +73,7 @@ pub fn live_page_size() -> Option<PageSize> {
 
 /// The base page size: asked of a live kernel; of a saved tree what the caller knows, else the smallest
 /// page of any saved mapping, else a guess.
-fn page_size(reader: &Reader<'_>, known: &Known) -> (PageSize, String) {
+pub(crate) fn page_size(reader: &Reader<'_>, known: &Known) -> (PageSize, String) {
     if let Some((page_size, source)) = &known.page_size {
         return (*page_size, source.clone());
     }

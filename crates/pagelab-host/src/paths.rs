@@ -60,6 +60,8 @@ pub const KPROBES_SYSCTL: &str = "/proc/sys/debug/kprobes-optimization";
 pub const KPROBES_PMU: &str = "/sys/bus/event_source/devices/kprobe/type";
 /// Transparent huge pages.
 pub const THP: &str = "/sys/kernel/mm/transparent_hugepage";
+/// khugepaged's settings and counters.
+pub const KHUGEPAGED: &str = "/sys/kernel/mm/transparent_hugepage/khugepaged";
 /// hugetlb pools.
 pub const HUGETLB: &str = "/sys/kernel/mm/hugepages";
 /// Idle page tracking.
@@ -108,6 +110,10 @@ pub fn process(pid: u32, file: &str) -> String {
     format!("{PROC}/{pid}/{file}")
 }
 
+/// How long this process waited for a CPU.
+pub const SELF_SCHEDSTAT: &str = "/proc/self/schedstat";
+/// Memory of this process in pages.
+pub const SELF_STATM: &str = "/proc/self/statm";
 /// Free blocks by zone and order.
 pub const BUDDYINFO: &str = "/proc/buddyinfo";
 /// Memory in sum.
@@ -118,6 +124,12 @@ pub const VMSTAT: &str = "/proc/vmstat";
 pub const ZONEINFO: &str = "/proc/zoneinfo";
 /// Memory pressure.
 pub const PRESSURE_MEMORY: &str = "/proc/pressure/memory";
+/// Pressure by resource.
+pub const PRESSURE: &str = "/proc/pressure";
+/// Pressure on block devices.
+pub const PRESSURE_IO: &str = "/proc/pressure/io";
+/// Pressure on processors.
+pub const PRESSURE_CPU: &str = "/proc/pressure/cpu";
 /// Bytes in a transparent huge page of PMD size (4.11 and later).
 pub const THP_PMD_SIZE: &str = "/sys/kernel/mm/transparent_hugepage/hpage_pmd_size";
 /// How willingly the kernel kills this process when memory ends.

@@ -48,9 +48,20 @@ const PAGES_TO_MEASURE: u64 = 10_000;
 
 /// Reads the largest processes. Kernel threads and processes that end meanwhile are passed over.
 pub fn read(reader: &Reader<'_>, page_size: PageSize, budget: &Budget) -> Reading<ProcessCoverage> {
+    read_these(reader, page_size, budget, |_| true)
+}
+
+/// The same for the largest of those processes that are wanted.
+pub fn read_these(
+    reader: &Reader<'_>,
+    page_size: PageSize,
+    budget: &Budget,
+    is_wanted: impl Fn(u32) -> bool,
+) -> Reading<ProcessCoverage> {
     let started = Instant::now();
     let names = reader.root().list(paths::PROC)?;
-    let pids: Vec<u32> = names.iter().filter_map(|name| name.parse().ok()).collect();
+    let pids: Vec<u32> =
+        names.iter().filter_map(|name| name.parse().ok()).filter(|&p| is_wanted(p)).collect();
     if pids.is_empty() && !reader.root().is_live() {
         return Err(Absence::new(
             reader.root().show(paths::PROC),

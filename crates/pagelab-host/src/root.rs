@@ -11,6 +11,7 @@ use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
+use std::sync::Arc;
 
 use pagelab_model::{Absence, AbsentWhy, Bytes, Reading};
 use rustix::fs::{FileType, Mode, OFlags};
@@ -30,10 +31,10 @@ pub const ENTRIES_MAX: usize = 200_000;
 /// What a saved tree is, for messages about one that cannot be opened.
 const WANTED: &str = "a saved tree is a folder, a .tar or a .tar.zst, such as `pagelab capture` writes";
 
-/// This machine or a saved tree of its files.
-#[derive(Debug)]
+/// This machine or a saved tree of its files. A clone reads the same tree.
+#[derive(Clone, Debug)]
 pub struct Root {
-    place: Place,
+    place: Arc<Place>,
     /// The saved tree's name as it was given; `this machine` for the live one.
     name: String,
     /// A plain folder of files from the process file system: `buddyinfo` directly in it.
@@ -69,7 +70,7 @@ impl Root {
     /// This machine.
     pub fn live() -> Root {
         let name = "this machine".to_owned();
-        Root { place: Place::Live, name, flat: false, notes: Vec::new(), manifest: None }
+        Root { place: Arc::new(Place::Live), name, flat: false, notes: Vec::new(), manifest: None }
     }
 
     /// A saved tree: a folder, or an archive told by its content, not by its name. The error's text is
@@ -88,7 +89,7 @@ impl Root {
     fn open_with(path: &Path, walk: bool) -> io::Result<Root> {
         let name = escape(&path.to_string_lossy()).into_owned();
         let name = if name.len() > 1 { name.trim_end_matches('/').to_owned() } else { name };
-        let place = open_place(path, walk).map_err(|error| {
+        let mut place = open_place(path, walk).map_err(|error| {
             let reason = match error.kind() {
                 io::ErrorKind::NotFound => "no such file or directory".to_owned(),
                 io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
@@ -96,12 +97,13 @@ impl Root {
             };
             io::Error::new(error.kind(), format!("{name}: {reason}; {WANTED}"))
         })?;
-        let mut root = Root { place, name, flat: false, notes: Vec::new(), manifest: None };
-        if let Place::Archive(archive) = &mut root.place
+        let mut notes = Vec::new();
+        if let Place::Archive(archive) = &mut place
             && let Some(folder) = archive.enter_single_folder()
         {
-            root.notes.push(format!("{}: everything in it lies in the folder {folder}", root.name));
+            notes.push(format!("{name}: everything in it lies in the folder {folder}"));
         }
+        let mut root = Root { place: Arc::new(place), name, flat: false, notes, manifest: None };
         if root.looks_flat() {
             root.flat = true;
             root.notes.push(format!("{}: a plain folder of files from {}", root.name, paths::PROC));
@@ -123,7 +125,7 @@ impl Root {
 
     /// Whether this is the running machine itself.
     pub fn is_live(&self) -> bool {
-        matches!(self.place, Place::Live)
+        matches!(*self.place, Place::Live)
     }
 
     /// `this machine`, or the saved tree's name.
@@ -228,7 +230,7 @@ impl Root {
     }
 
     fn plain_stream(&self, path: &str) -> Reading<(Box<dyn Read + Send>, Option<u64>)> {
-        if let Place::Archive(archive) = &self.place {
+        if let Place::Archive(archive) = &*self.place {
             let data = archive.file(&self.locate(path)).map_err(|error| self.absence(path, &error))?;
             let length = data.len() as u64;
             return Ok((Box::new(io::Cursor::new(data)), Some(length)));
@@ -244,7 +246,7 @@ impl Root {
             _ => self.absence(path, &error),
         };
         let inside = self.locate(path);
-        let dir = match &self.place {
+        let dir = match &*self.place {
             Place::Archive(archive) => return archive.list(&inside).map_err(failed),
             Place::Live => {
                 rustix::fs::open(&*inside, confined::DIR_FLAGS, Mode::empty()).map_err(io::Error::from)
@@ -271,7 +273,7 @@ impl Root {
     /// What stands at `path`; a symbolic link there is not followed.
     pub fn kind(&self, path: &str) -> Reading<Kind> {
         let inside = self.locate(path);
-        let kind = match &self.place {
+        let kind = match &*self.place {
             Place::Live => {
                 let nofollow = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
                 rustix::fs::statat(rustix::fs::CWD, &*inside, nofollow)
@@ -287,7 +289,7 @@ impl Root {
     /// Where the symbolic link at `path` points to, as it is written.
     pub fn link(&self, path: &str) -> Reading<String> {
         let inside = self.locate(path);
-        let target = match &self.place {
+        let target = match &*self.place {
             Place::Live => rustix::fs::readlink(&*inside, Vec::new())
                 .map(|target| target.to_string_lossy().into_owned())
                 .map_err(io::Error::from),
@@ -299,7 +301,7 @@ impl Root {
 
     /// A regular file, exactly as it is stored. A file of an archive is given as a copy in memory.
     pub fn file(&self, path: &str) -> Reading<File> {
-        if let Place::Archive(archive) = &self.place {
+        if let Place::Archive(archive) = &*self.place {
             let copy = archive.file(&self.locate(path)).and_then(|data| archive::memory_file(&data));
             return copy.map_err(|error| self.absence(path, &error));
         }
@@ -310,12 +312,12 @@ impl Root {
         let failed = |error: io::Error| self.absence(path, &error);
         let inside = self.locate(path);
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
-        if let Place::Dir(dir) = &self.place {
+        if let Place::Dir(dir) = &*self.place {
             // Opening a device or a socket may act on it or fail oddly, so its kind is looked at first.
             let there = dir.open(&inside, OFlags::PATH | OFlags::CLOEXEC).map_err(failed)?;
             self.expect_regular(path, &rustix::fs::fstat(&there).map_err(|e| failed(e.into()))?)?;
         }
-        let fd = match &self.place {
+        let fd = match &*self.place {
             Place::Dir(dir) => dir.open(&inside, flags),
             _ => rustix::fs::open(&*inside, flags, Mode::empty()).map_err(io::Error::from),
         }

@@ -1,7 +1,7 @@
 //! The kernel's text files of the machine that runs the tests: what is there parses.
 
 use pagelab_formats as formats;
-use pagelab_host::fast::FastSnapshot;
+use pagelab_host::fast::{FastSnapshot, Wanted};
 use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
 
@@ -37,12 +37,15 @@ fn what_this_kernel_prints_is_understood() {
 
 #[test]
 fn the_fast_snapshot_counts_on() {
-    let Ok(mut fast) = FastSnapshot::open(&Root::live()) else { return };
-    let faults = |fast: &FastSnapshot| fast.vmstat().get("pgfault").unwrap_or_default();
+    let mut fast = FastSnapshot::open(&Root::live(), Wanted::ALL);
+    if fast.vmstat().is_err() {
+        return;
+    }
+    let faults = |fast: &FastSnapshot| fast.vmstat().ok().and_then(|all| all.get("pgfault")).unwrap_or(0);
     let before = faults(&fast);
     // Touching fresh memory faults; the kernel folds its per-CPU counters when vmstat is read.
     let touched = std::hint::black_box(vec![1u8; 64 << 20]);
-    assert!(fast.sample().is_ok());
+    fast.sample();
     assert!(faults(&fast) > before, "{before}");
     drop(touched);
 }

@@ -8,6 +8,7 @@
 //! | `vmstat` | the kernel's names (`pgfault`) | pages for `nr_…` amounts, count for the rest |
 //! | `buddyinfo` | `NODE/ZONE/ORDER` (`0/Normal/9`) | count: free blocks of exactly this order |
 //! | `pressure` | `RESOURCE.LINE.VALUE` (`memory.some.avg10`, `memory.some.total`) | centipercent, us |
+//! | `recorder` | what each sample cost: `cpu_ns`, `wall_ns`, `late_ns`, `rss`, `missed` | ns, bytes, count |
 //!
 //! A recording may have several series of one name: where the shape of a file changed (a zone was plugged
 //! in), the first one ends and the next goes on.
@@ -25,6 +26,42 @@ pub const VMSTAT: &str = "vmstat";
 pub const BUDDYINFO: &str = "buddyinfo";
 /// Name of the series of pressure stall information.
 pub const PRESSURE: &str = "pressure";
+
+/// Name of the series of what the recording itself costs.
+pub const RECORDER: &str = "recorder";
+
+/// What one tick of a recording cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecorderTick {
+    /// CPU time of all threads since the tick before, in nanoseconds: sample, writing, status line. Of the
+    /// ticking thread alone in a recording that also scans maps, whose cost has a series of its own.
+    pub cpu_ns: u64,
+    /// Wall time of the sample, in nanoseconds.
+    pub wall_ns: u64,
+    /// How long after its tick the sample began, in nanoseconds.
+    pub late_ns: u64,
+    /// Resident memory of the process in bytes; `None` if it could not be read.
+    pub rss: Option<u64>,
+    /// Ticks missed so far.
+    pub missed: u64,
+}
+
+/// The columns of a recorder series.
+pub fn recorder_heads() -> Vec<ColumnHead> {
+    vec![
+        head("cpu_ns", Unit::NANOSECONDS, false),
+        head("wall_ns", Unit::NANOSECONDS, false),
+        head("late_ns", Unit::NANOSECONDS, false),
+        head("rss", Unit::BYTES, false),
+        head("missed", Unit::COUNT, true),
+    ]
+}
+
+/// One row of a recorder series.
+pub fn recorder_row(tick: &RecorderTick, row: &mut Vec<Option<i64>>) {
+    row.extend([stored(tick.cpu_ns), stored(tick.wall_ns), stored(tick.late_ns)]);
+    row.extend([tick.rss.and_then(stored), stored(tick.missed)]);
+}
 
 /// Counters of vmstat that begin with `nr_` and yet only grow (mm/vmstat.c, 6.18).
 const GROWING: [&str; 8] = [

@@ -31,7 +31,8 @@ pub struct MapLayout {
     pub pmd_order: Order,
     /// Runs of frames that are in the map, ascending, not touching each other.
     pub spans: Vec<Frames>,
-    /// The zones, by their first frame. Zones of different nodes may interleave.
+    /// The zones, by their first frame, without overlap: a zone whose frames lie on both sides of another's, as
+    /// where nodes interleave, stands once for each part.
     pub zones: Vec<MapZone>,
     /// The memory blocks (banks), by their first frame; empty where the kernel has none.
     pub blocks: Vec<MapBlock>,
@@ -53,12 +54,12 @@ impl Frames {
     }
 }
 
-/// A zone in a map.
+/// A zone in a map, or a part of one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MapZone {
     /// Which one.
     pub key: ZoneKey,
-    /// From its first to its last frame, holes included.
+    /// From its first to its last frame in the map, holes included.
     pub frames: Frames,
 }
 

@@ -23,6 +23,7 @@ use crate::json::{self, run::run_object};
 use crate::run;
 use crate::style::{Style, is_unseen};
 use blocks::Blocks;
+pub(crate) use blocks::base64;
 
 /// The built page, with its places for data.
 const TEMPLATE: &str = include_str!("../../../web/dist/page.html");

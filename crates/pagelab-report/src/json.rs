@@ -5,6 +5,7 @@
 pub mod checkup;
 pub mod frag;
 mod machine;
+pub mod map;
 pub mod object;
 mod probe;
 pub mod run;

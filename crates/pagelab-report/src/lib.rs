@@ -9,6 +9,8 @@ pub mod frag;
 pub mod grid;
 pub mod html;
 pub mod json;
+pub mod map;
+pub mod picture;
 pub mod quantity;
 pub mod run;
 pub mod style;

@@ -5,6 +5,7 @@
 mod events;
 mod head;
 mod look;
+mod maps;
 mod not_shown;
 mod samples;
 mod series;
@@ -30,10 +31,11 @@ struct Section {
 }
 
 /// The sections, in the order of the report.
-const SECTIONS: [Section; 6] = [
+const SECTIONS: [Section; 7] = [
     Section { applies: |_| true, show: head::show },
     Section { applies: |run| run.snapshot.is_some(), show: look::show },
     Section { applies: |run| !run.series.is_empty(), show: series::show },
+    Section { applies: |run| !run.maps.is_empty(), show: maps::show },
     Section { applies: |run| !run.streams.is_empty(), show: samples::show },
     Section { applies: |run| !run.events.is_empty(), show: events::show },
     Section { applies: |run| !run.not_shown.is_empty(), show: not_shown::show },

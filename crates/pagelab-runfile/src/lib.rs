@@ -20,6 +20,6 @@ mod writer;
 
 pub use blob::BLOB_BYTES_MAX;
 pub use error::{Error, ErrorKind};
-pub use maps::MAP_FRAMES_MAX;
+pub use maps::{EncodedMap, MAP_FRAMES_MAX, MapEncoder};
 pub use reader::{BlobHead, Reader, read};
 pub use writer::{SeriesId, StreamId, Writer};

@@ -7,6 +7,8 @@ mod range;
 
 use pagelab_model::{MapLayout, PageClass, PageMap};
 
+use crate::blob;
+use crate::error::{Error, ErrorKind};
 use range::{CutOff, Decoder, Encoder};
 
 /// The kind of the blob that holds a map.
@@ -30,9 +32,10 @@ pub(crate) const KEY_EVERY: u32 = 60;
 /// Bytes of a layout's JSON at most.
 const LAYOUT_BYTES_MAX: u64 = 16 << 20;
 
-/// What is written next, and what the next map is told from.
-#[derive(Default)]
-pub(crate) struct MapWriter {
+/// Encodes the maps of one run file, in their order. Apart from the writer, so that a thread that scans can also
+/// encode.
+#[derive(Debug, Default)]
+pub struct MapEncoder {
     before: Option<(MapLayout, Vec<u8>)>,
     /// Maps written so far.
     written: u64,
@@ -40,14 +43,35 @@ pub(crate) struct MapWriter {
 }
 
 /// A map as it is stored.
-pub(crate) struct CodedMap {
-    pub is_key: bool,
-    pub data: Vec<u8>,
+#[derive(Clone, Debug)]
+pub struct EncodedMap {
+    pub(crate) started_ns: u64,
+    pub(crate) is_key: bool,
+    /// Compressed once more: the layout of a key frame is text.
+    pub(crate) packed: Vec<u8>,
+    pub(crate) raw_bytes: u64,
 }
 
-impl MapWriter {
-    /// The bytes of the next map; the problem if it is none.
-    pub fn next(&mut self, map: &PageMap) -> Result<CodedMap, String> {
+impl EncodedMap {
+    /// Bytes that it takes in a file.
+    pub fn bytes(&self) -> u64 {
+        self.packed.len() as u64
+    }
+}
+
+impl MapEncoder {
+    /// The next map. Every one must be written, since the ones after it are told from it. It takes some 35 ms
+    /// for 6 million page frames. The error is what makes it none.
+    pub fn encode(&mut self, map: &PageMap) -> Result<EncodedMap, Error> {
+        let refused =
+            |problem: String| Error::new(ErrorKind::NotStorable, format!("cannot store a map: {problem}"));
+        let (is_key, data) = self.next(map).map_err(refused)?;
+        let (packed, raw_bytes) =
+            blob::pack(|out| out.write_all(&data)).map_err(|error| refused(error.to_string()))?;
+        Ok(EncodedMap { started_ns: map.started_ns, is_key, packed, raw_bytes })
+    }
+
+    fn next(&mut self, map: &PageMap) -> Result<(bool, Vec<u8>), String> {
         if map.layout.frames() != map.classes.len() as u64 {
             let (told, held) = (map.layout.frames(), map.classes.len());
             return Err(format!("its layout has {told} page frames and it has {held} classes"));
@@ -83,7 +107,7 @@ impl MapWriter {
         self.since_key += 1;
         self.written += 1;
         self.before = Some((map.layout.clone(), classes));
-        Ok(CodedMap { is_key, data })
+        Ok((is_key, data))
     }
 }
 

@@ -84,6 +84,8 @@ struct State {
     /// Flushes asked for, and flushes done.
     asked: u64,
     answered: u64,
+    /// The records so far are to be committed without waiting for more.
+    is_hurried: bool,
     /// No record comes any more.
     is_closing: bool,
     /// Why nothing can be written any more.
@@ -124,6 +126,12 @@ impl Queue {
         Ok(())
     }
 
+    /// Wakes the writing thread for what was pushed so far; waits for nothing.
+    pub fn hurry(&self) {
+        self.lock().is_hurried = true;
+        self.work.notify_one();
+    }
+
     /// Waits until every record pushed so far is on the disk.
     pub fn flush(&self) -> Result<(), Error> {
         let mut state = self.lock();
@@ -151,12 +159,14 @@ impl Queue {
     /// takes all records into `items`, which must be empty.
     pub fn take(&self, items: &mut Vec<Item>, patience: Duration) -> Batch {
         let calm = |state: &mut State| {
-            state.bytes < WAKE_BYTES && state.asked == state.answered && !state.is_closing
+            let is_waited_for = state.asked != state.answered || state.is_closing || state.is_hurried;
+            state.bytes < WAKE_BYTES && !is_waited_for
         };
         let (mut state, _) =
             self.work.wait_timeout_while(self.lock(), patience, calm).unwrap_or_else(PoisonError::into_inner);
         std::mem::swap(&mut state.items, items);
         state.bytes = 0;
+        state.is_hurried = false;
         self.done.notify_all();
         Batch { asked: state.asked, is_flush: state.asked > state.answered, is_last: state.is_closing }
     }

@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use pagelab_model::Snapshot;
 use pagelab_model::run::{ColumnHead, Ending, Event, Manifest, StreamHead};
-use pagelab_model::{PageMap, Snapshot};
 
 use crate::blob;
 use crate::committer;
 use crate::error::{Error, ErrorKind, kind_of};
 use crate::live::Live;
 use crate::manifest;
-use crate::maps::{self, MapWriter};
+use crate::maps::{self, EncodedMap};
 use crate::plausible;
 use crate::queue::{Item, Queue, StoredBlob, StoredSeries, StoredStream};
 use crate::schema::{self, NAME_MAX};
@@ -52,7 +52,6 @@ pub struct Writer {
     series: Vec<SeriesState>,
     streams: BTreeSet<(String, String)>,
     tables: Vec<String>,
-    maps: MapWriter,
 }
 
 struct SeriesState {
@@ -91,7 +90,6 @@ impl Writer {
                 series: Vec::new(),
                 streams: BTreeSet::new(),
                 tables: schema::TABLES.iter().map(|table| table.name.to_owned()).collect(),
-                maps: MapWriter::default(),
             }),
             Err(error) => {
                 // The file is ours, holds nothing yet, and was made a moment ago.
@@ -209,15 +207,11 @@ impl Writer {
         self.packed(blob::SNAPSHOT, blob::SNAPSHOT_VERSION, name, at_ns, data, raw_bytes)
     }
 
-    /// Stores a map of physical memory: a key frame, or what changed since the map before. Returns the bytes
-    /// that it takes in the file. Encoding takes the caller's time: some 35 ms for 6 million page frames.
-    pub fn map(&mut self, map: &PageMap) -> Result<u64, Error> {
-        let coded = self.maps.next(map).map_err(|problem| self.refuse(format_args!("a map: {problem}")))?;
-        let (data, raw_bytes) = blob::pack(|out| out.write_all(&coded.data))
-            .map_err(|error| self.refuse(format_args!("a map: {error}")))?;
-        let (bytes, name) = (data.len() as u64, if coded.is_key { maps::KEY } else { maps::DELTA });
-        self.packed(maps::PAGE_MAP, maps::PAGE_MAP_VERSION, name, map.started_ns, data, raw_bytes)?;
-        Ok(bytes)
+    /// Stores a map of physical memory, one after the other as one [`MapEncoder`](crate::MapEncoder) gave them.
+    pub fn map(&mut self, map: EncodedMap) -> Result<(), Error> {
+        let EncodedMap { started_ns, is_key, packed, raw_bytes } = map;
+        let name = if is_key { maps::KEY } else { maps::DELTA };
+        self.packed(maps::PAGE_MAP, maps::PAGE_MAP_VERSION, name, started_ns, packed, raw_bytes)
     }
 
     /// Stores a blob of a kind and version: a map, a profile, a trace. It is compressed here.
@@ -259,6 +253,17 @@ impl Writer {
             codec,
             data,
         })))
+    }
+
+    /// Asks for a commit of everything so far at once, and does not wait for it: whoever writes seldom loses
+    /// nothing that is older than the commit takes, a few milliseconds, if the process dies.
+    pub fn hurry(&self) {
+        self.queue.hurry();
+    }
+
+    /// Why nothing can be written any more, if that is so. It may be known before the next record is.
+    pub fn failure(&self) -> Option<Error> {
+        self.queue.failure()
     }
 
     /// Waits until everything so far is committed and forced to the disk.

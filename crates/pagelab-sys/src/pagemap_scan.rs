@@ -1,4 +1,4 @@
-//! The PAGEMAP_SCAN ioctl (Linux 6.7): which part of an address range is mapped by huge pages.
+//! The PAGEMAP_SCAN ioctl (Linux 6.7): which part of an address range is mapped, and which by huge pages.
 
 use std::fs::File;
 use std::io;
@@ -38,6 +38,10 @@ struct PmScanArg {
 const _: () = assert!(size_of::<PageRegion>() == 24 && size_of::<PmScanArg>() == 96);
 const _: () = assert!(offset_of!(PmScanArg, vec) == 40 && offset_of!(PmScanArg, return_mask) == 88);
 
+/// `PAGE_IS_PRESENT`: in memory.
+const PAGE_IS_PRESENT: u64 = 1 << 3;
+/// `PAGE_IS_SWAPPED`: in swap.
+const PAGE_IS_SWAPPED: u64 = 1 << 4;
 /// `PAGE_IS_HUGE`: mapped by a PMD, by transparent or hugetlb pages.
 const PAGE_IS_HUGE: u64 = 1 << 6;
 
@@ -45,17 +49,22 @@ const PAGE_IS_HUGE: u64 = 1 << 6;
 const PAGEMAP_SCAN: u32 = (3 << 30) | ((size_of::<PmScanArg>() as u32) << 16) | ((b'f' as u32) << 8) | 16;
 const _: () = assert!(PAGEMAP_SCAN == 0xc060_6610);
 
-/// Asks for the regions of `start..end` that huge pages map. Gives how many there are in `regions`, and the
+/// Asks for the regions of `addresses` in any of these categories. Gives how many there are in `regions`, and the
 /// address up to which the kernel looked: it stops early when there is no room left.
-fn scan(pagemap: &File, addresses: Range<u64>, regions: &mut [PageRegion]) -> io::Result<(usize, u64)> {
+fn scan(
+    pagemap: &File,
+    addresses: Range<u64>,
+    categories: u64,
+    regions: &mut [PageRegion],
+) -> io::Result<(usize, u64)> {
     let mut arg = PmScanArg {
         size: size_of::<PmScanArg>() as u64,
         start: addresses.start,
         end: addresses.end,
         vec: regions.as_mut_ptr().expose_provenance() as u64,
         vec_len: regions.len() as u64,
-        category_mask: PAGE_IS_HUGE,
-        return_mask: PAGE_IS_HUGE,
+        category_anyof_mask: categories,
+        return_mask: categories,
         ..PmScanArg::default()
     };
     // SAFETY: the request reads `arg` and writes its `walk_end` and at most `vec_len` regions to `vec`; both
@@ -69,24 +78,42 @@ fn scan(pagemap: &File, addresses: Range<u64>, regions: &mut [PageRegion]) -> io
 /// Bytes of `addresses` that huge pages map. `pagemap` is the open `pagemap` file of the process in question.
 /// A kernel before 6.7 answers `ENOTTY`.
 pub fn huge_bytes(pagemap: &File, addresses: Range<u64>) -> io::Result<Bytes> {
+    let mut huge = 0u64;
+    each(pagemap, addresses, PAGE_IS_HUGE, |region| huge += region.end.saturating_sub(region.start))?;
+    Ok(Bytes(huge))
+}
+
+/// Gives `take` the parts of `addresses` that are in memory or in swap, ascending. A kernel before 6.7 answers
+/// `ENOTTY`.
+pub fn populated(pagemap: &File, addresses: Range<u64>, mut take: impl FnMut(Range<u64>)) -> io::Result<()> {
+    let categories = PAGE_IS_PRESENT | PAGE_IS_SWAPPED;
+    each(pagemap, addresses, categories, |region| take(region.start..region.end))
+}
+
+fn each(
+    pagemap: &File,
+    addresses: Range<u64>,
+    categories: u64,
+    mut take: impl FnMut(&PageRegion),
+) -> io::Result<()> {
     let mut regions = [PageRegion::default(); 64];
-    let (mut at, mut huge) = (addresses.start, 0u64);
+    let mut at = addresses.start;
     while at < addresses.end {
-        let (found, walk_end) = scan(pagemap, at..addresses.end, &mut regions)?;
+        let (found, walk_end) = scan(pagemap, at..addresses.end, categories, &mut regions)?;
         let found =
             regions.get(..found).ok_or_else(|| io::Error::other("more regions than there is room for"))?;
-        huge += found.iter().map(|region| region.end.saturating_sub(region.start)).sum::<u64>();
+        found.iter().for_each(&mut take);
         if walk_end <= at {
             return Err(io::Error::other("the scan made no progress"));
         }
         at = walk_end;
     }
-    Ok(Bytes(huge))
+    Ok(())
 }
 
 /// Whether the kernel has the request: asked about an empty range, which scans nothing. `ENOTTY` is the no.
 pub fn is_known(pagemap: &File) -> io::Result<()> {
-    scan(pagemap, 0..0, &mut [PageRegion::default()]).map(drop)
+    scan(pagemap, 0..0, PAGE_IS_HUGE, &mut [PageRegion::default()]).map(drop)
 }
 
 #[cfg(test)]

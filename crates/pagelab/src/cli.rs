@@ -21,8 +21,12 @@ pub enum Command {
     Checkup(cmd::checkup::Args),
     /// Fragmentation indices of this machine, of a saved buddyinfo, or of an allocation-failure report
     Frag(cmd::frag::Args),
+    /// Memory over time, from now on, into a run file
+    Record(cmd::record::Args),
     /// What run files hold: on the terminal, as JSON, or as tables for other programs
     Report(cmd::report::Args),
+    /// A picture of physical memory: what each page is, where, and what changed
+    Map(cmd::map::Args),
     /// This machine's memory files in one folder or archive, readable again with --root
     Capture(cmd::capture::Args),
     /// Run a command line of pagelab in a disposable QEMU guest on a stock kernel

@@ -4,6 +4,8 @@ pub mod capture;
 pub mod checkup;
 pub mod frag;
 pub mod guest;
+pub mod map;
+pub mod record;
 pub mod report;
 pub mod restore;
 
@@ -11,6 +13,7 @@ use std::path::Path;
 
 use pagelab_host::root::Root;
 use pagelab_model::PageSize;
+use pagelab_runfile::ErrorKind;
 
 use crate::cli::{Cli, Command};
 use crate::exit::{Exit, Failure};
@@ -22,8 +25,10 @@ pub fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Checkup(args) => checkup::run(&args),
         Command::Frag(args) => frag::run(&args),
         Command::Guest(args) => return guest::run(&args),
+        Command::Record(args) => return record::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Capture(args) => capture::run(&args),
+        Command::Map(args) => map::run(&args),
         Command::Restore(args) => restore::run(&args),
     };
     ended.map(|exit| exit as u8)
@@ -56,4 +61,15 @@ pub fn page_size(text: &str) -> Result<PageSize, Failure> {
 /// A command line that was wrong.
 pub fn usage(message: &str) -> Failure {
     Failure::new(Exit::Usage, message)
+}
+
+/// A run file that could not be written.
+pub fn run_file(error: &pagelab_runfile::Error) -> Failure {
+    let exit = match error.kind() {
+        ErrorKind::Exists | ErrorKind::NotThere => Exit::Usage,
+        ErrorKind::NotPermitted => Exit::NotAvailable,
+        ErrorKind::NotStorable => Exit::Bug,
+        _ => Exit::Partial,
+    };
+    Failure::new(exit, error.to_string())
 }

@@ -4,6 +4,7 @@ use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 
 use pagelab_host::guard::{Fate, Outcome};
+use pagelab_report::picture::terminal::Colours;
 use pagelab_report::style::Style;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -24,6 +25,20 @@ pub fn note(message: &str) {
     if io::stderr().is_terminal() {
         complain(message);
     }
+}
+
+/// Whether a person may be watching standard error.
+pub fn is_watched() -> bool {
+    io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+/// One line on the terminal that takes the place of the one before; an empty one takes it away. It is cut
+/// where the terminal ends, since a line that wraps cannot be taken back.
+pub fn status(line: &str) {
+    let size = rustix::termios::tcgetwinsize(io::stderr());
+    let width = size.map_or(80, |size| usize::from(size.ws_col)).max(20) - 1;
+    let cut: String = Style::PLAIN.signs(line).chars().take(width).collect();
+    let _ = write!(io::stderr().lock(), "\r\x1b[K{cut}");
 }
 
 /// What a pipe that can be written to takes without waiting; less than PIPE_BUF.
@@ -61,6 +76,18 @@ pub fn style() -> Style {
     let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
     let width = if terminal { terminal_width().unwrap_or(80) } else { Style::PLAIN.width };
     Style { colour: terminal && !no_colour && !dumb, unicode: !dumb && locale_is_utf8(terminal), width }
+}
+
+/// Which colours a picture may use: as many as the terminal says it has.
+pub fn colours(style: &Style) -> Colours {
+    let says = |name: &str, signs: &[&str]| {
+        std::env::var(name).is_ok_and(|value| signs.iter().any(|sign| value.contains(sign)))
+    };
+    match style.colour && style.unicode {
+        false => Colours::None,
+        true if says("COLORTERM", &["truecolor", "24bit"]) || says("TERM", &["direct"]) => Colours::True,
+        true => Colours::Xterm256,
+    }
 }
 
 fn terminal_width() -> Option<usize> {

@@ -42,6 +42,12 @@ const COMMANDS: &[ReadOnly] = &[
         codes: &[0],
         leaves: &[],
     },
+    ReadOnly {
+        name: "record",
+        runs: &[&["-o", "day.pagelab", "--every", "100ms", "--for", "300ms"]],
+        codes: &[0],
+        leaves: &["day.pagelab"],
+    },
     ReadOnly { name: "restore", runs: &[&["--dry-run"]], codes: &[0, 4], leaves: &[] },
 ];
 

@@ -99,7 +99,7 @@ fn listed(root: &Root, at: &str, out: &mut Expanded) -> Vec<String> {
 }
 
 /// Whether `name` fits a pattern in which each `*` stands for any text.
-fn matches(pattern: &str, name: &str) -> bool {
+pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     let Some((head, rest)) = pattern.split_once('*') else { return pattern == name };
     let Some(mut name) = name.strip_prefix(head) else { return false };
     let mut parts: Vec<&str> = rest.split('*').collect();

@@ -7,7 +7,8 @@
 use std::collections::BTreeMap;
 
 use pagelab_formats::iomem;
-use pagelab_model::{Absence, AbsentWhy, NodeId, PageClass, PageSize, Reading, Zoneinfo};
+use pagelab_model::page_map::{Frames as Run, MapBlock};
+use pagelab_model::{Absence, AbsentWhy, NodeId, PageClass, PageSize, Pages, Pfn, Reading, Zoneinfo};
 
 use crate::paths;
 use crate::reader::Reader;
@@ -40,11 +41,15 @@ pub(super) struct Frames {
     pub segments: Vec<Segment>,
     /// Whether holes are known by their addresses: then a page without flags in memory is no hole.
     pub holes_known: bool,
+    /// The memory blocks, ascending; empty where the kernel has none.
+    pub blocks: Vec<MapBlock>,
 }
 
 /// What the machine says about its memory, in frames; each list ascending without overlap.
 #[derive(Debug, Default)]
 struct MemoryMap {
+    /// Memory blocks that are present, ascending.
+    blocks: Vec<MapBlock>,
     /// Memory blocks that are present and not offline.
     online: Option<Vec<Range>>,
     /// `System RAM` of iomem.
@@ -66,7 +71,8 @@ pub(super) fn frames(reader: &Reader, zoneinfo: &Zoneinfo, page_size: PageSize) 
             return reader.noted(Err(Absence::new(source, AbsentWhy::Malformed, detail)));
         }
     }
-    Ok(Frames { segments: segments(&spans, zoneinfo, &map), holes_known: map.ram.is_some() })
+    let segments = segments(&spans, zoneinfo, &map);
+    Ok(Frames { segments, holes_known: map.ram.is_some(), blocks: map.blocks })
 }
 
 /// The zones' spans. `Device` zones are left out: their pages are not the allocator's, and kpageflags does
@@ -108,7 +114,10 @@ fn memory_map(reader: &Reader, page_size: PageSize) -> MemoryMap {
         joined(iomem.system_ram().map(whole).collect())
     });
     let ram = ram.filter(|ranges: &Vec<Range>| !ranges.is_empty());
-    MemoryMap { online: online_blocks(reader, page_size), ram, nodes: Vec::new() }
+    let blocks = blocks(reader, page_size);
+    let online = blocks.iter().filter(|block| block.is_online);
+    let online: Vec<Range> = online.map(|block| (block.frames.first.0, block.frames.end().0)).collect();
+    MemoryMap { online: (!online.is_empty()).then(|| joined(online)), ram, nodes: Vec::new(), blocks }
 }
 
 /// Frames of a memory block.
@@ -128,19 +137,20 @@ fn range_of_block(number: u64, frames: u64) -> Option<Range> {
     Some((first, first.checked_add(frames)?))
 }
 
-fn online_blocks(reader: &Reader, page_size: PageSize) -> Option<Vec<Range>> {
-    let frames = block_frames(reader, page_size)?;
-    let names = reader.root().list(paths::MEMORY_BLOCKS).ok()?;
-    let is_online = |name: &str| {
+fn blocks(reader: &Reader, page_size: PageSize) -> Vec<MapBlock> {
+    let Some(frames) = block_frames(reader, page_size) else { return Vec::new() };
+    let block = |name: &String| {
+        let number = block_number(name)?;
+        let (first, end) = range_of_block(number, frames)?;
         let state = reader.line(&format!("{}/{name}/state", paths::MEMORY_BLOCKS));
-        !state.is_ok_and(|state| state == "offline")
+        let frames = Run { first: Pfn(first), count: Pages(end - first) };
+        Some(MapBlock { number, frames, is_online: !state.is_ok_and(|state| state == "offline") })
     };
-    let online = names.iter().filter_map(|name| Some((name, block_number(name)?)));
-    let online: Vec<Range> = online
-        .filter(|(name, _)| is_online(name))
-        .filter_map(|(_, number)| range_of_block(number, frames))
-        .collect();
-    (!online.is_empty()).then(|| joined(online))
+    let names = reader.root().list(paths::MEMORY_BLOCKS).unwrap_or_default();
+    let mut blocks: Vec<MapBlock> = names.iter().filter_map(block).collect();
+    blocks.sort_by_key(|block| block.number);
+    blocks.dedup_by_key(|block| block.number);
+    blocks
 }
 
 fn nodes_of_blocks(reader: &Reader, page_size: PageSize) -> Vec<(NodeId, Range)> {
@@ -257,6 +267,7 @@ mod tests {
         const U: PageClass = PageClass::Unknown;
         const H: PageClass = PageClass::Hole;
         let map = |online: Option<&[Range]>, ram: Option<&[Range]>, nodes: &[(u32, Range)]| MemoryMap {
+            blocks: Vec::new(),
             online: online.map(<[Range]>::to_vec),
             ram: ram.map(<[Range]>::to_vec),
             nodes: nodes.iter().map(|&(node, range)| (NodeId(node), range)).collect(),

@@ -74,6 +74,8 @@ struct Unit<'a> {
     first: u64,
     end: u64,
     tallies: &'a mut [Option<Tally>],
+    /// Places for the class of each frame; empty where they are not wanted.
+    classes: &'a mut [PageClass],
 }
 
 /// What the threads of a whole scan share.
@@ -112,13 +114,15 @@ fn blocks_of(first: u64, end: u64, block_order: u8) -> u64 {
     if first >= end { 0 } else { ((end - 1) >> block_order) - (first >> block_order) + 1 }
 }
 
-/// Reads everything.
+/// Reads everything. `classes` gets the class of each frame of the segments, one after the other; frames that
+/// the kernel does not know stay as they are. Where it is empty, no class is kept.
 pub(super) fn whole(
     file: &File,
     segments: &[Segment],
     shape: Shape,
     threads: usize,
     budget: Duration,
+    classes: &mut [PageClass],
 ) -> Result<Whole, Failure> {
     let zones = segments.iter().map(|segment| segment.zone + 1).max().unwrap_or(0);
     let spans = unit_spans(segments, shape);
@@ -126,7 +130,7 @@ pub(super) fn whole(
     // All memory is taken and touched before the first page is read: what the scan allocates while it
     // reads is not in the picture.
     let mut tallies: Vec<Option<Tally>> = vec![None; usize::try_from(blocks).unwrap_or(usize::MAX)];
-    let units = units_of(&spans, &mut tallies, shape.block_order.0);
+    let units = units_of(&spans, &mut tallies, classes, shape.block_order.0);
     let threads = threads.clamp(1, units.len().max(1));
     let mut buffers = vec![vec![1u8; CHUNK_BYTES]; threads];
     let shared = Shared {
@@ -170,6 +174,7 @@ fn unit_spans(segments: &[Segment], shape: Shape) -> Vec<(usize, u64, u64)> {
 fn units_of<'a>(
     spans: &[(usize, u64, u64)],
     mut tallies: &'a mut [Option<Tally>],
+    mut classes: &'a mut [PageClass],
     block_order: u8,
 ) -> Vec<Unit<'a>> {
     let mut units = Vec::with_capacity(spans.len());
@@ -177,7 +182,10 @@ fn units_of<'a>(
         let blocks = blocks_of(first, end, block_order) as usize;
         let (own, rest) = tallies.split_at_mut(blocks.min(tallies.len()));
         tallies = rest;
-        units.push(Unit { segment, first, end, tallies: own });
+        let pages = usize::try_from(end - first).unwrap_or(usize::MAX);
+        let (own_classes, rest) = classes.split_at_mut(pages.min(classes.len()));
+        classes = rest;
+        units.push(Unit { segment, first, end, tallies: own, classes: own_classes });
     }
     units
 }
@@ -228,6 +236,9 @@ fn work(shared: &Shared, shape: Shape, zones: usize, buffer: &mut [u8]) -> Resul
         };
         let Some(unit) = unit else { return Ok(free) };
         let segment = shared.segments[unit.segment];
+        if !unit.classes.is_empty() {
+            classifier = classifier.keeping_classes();
+        }
         let mut places = unit.tallies.iter_mut();
         let mut sink = |block| {
             if let Some(place) = places.next() {
@@ -239,6 +250,8 @@ fn work(shared: &Shared, shape: Shape, zones: usize, buffer: &mut [u8]) -> Resul
         while at < unit.end {
             let end = unit.end.min(at + (CHUNK_BYTES / ENTRY_BYTES) as u64);
             let read = read_frames(shared.file, at, end, buffer, |bytes| classifier.feed(bytes, &mut sink))?;
+            let from = usize::try_from(at - unit.first).unwrap_or(usize::MAX);
+            classifier.take_classes(|classes| put(unit.classes, from, classes));
             if shared.pace.is_too_slow(end - at) {
                 return Ok(free);
             }
@@ -252,6 +265,12 @@ fn work(shared: &Shared, shape: Shape, zones: usize, buffer: &mut [u8]) -> Resul
             *sum += count;
         }
     }
+}
+
+/// Puts `classes` into their places from `from` on.
+fn put(places: &mut [PageClass], from: usize, classes: &[PageClass]) {
+    let places = places.get_mut(from..).unwrap_or_default();
+    places.iter_mut().zip(classes).for_each(|(place, class)| *place = *class);
 }
 
 /// Reads the entries of frames `first` to `end` and gives them to `take`; how many there were. Fewer than
@@ -367,17 +386,22 @@ fn see_head(
     Ok(())
 }
 
-/// Reads a saved stream from its first frame to the end of the last segment, and not further.
+/// Reads a saved stream from its first frame to the end of the last segment, and not further. `classes` gets
+/// the class of each frame of the segments, if they are wanted.
 pub(super) fn stream(
     mut from: Box<dyn Read + Send>,
     segments: &[Segment],
     shape: Shape,
+    mut classes: Option<&mut Vec<PageClass>>,
 ) -> Result<Scanned, Failure> {
     let zones = segments.iter().map(|segment| segment.zone + 1).max().unwrap_or(0);
     let mut scanned =
         Scanned { tallies: Vec::new(), free_blocks: vec![vec![0u64; shape.orders.max(1)]; zones] };
     let mut buffer = vec![0u8; CHUNK_BYTES];
     let mut classifier = Classifier::new(shape, Pfn(0), PageClass::Unknown);
+    if classes.is_some() {
+        classifier = classifier.keeping_classes();
+    }
     let mut at_byte = 0u64;
     for (index, segment) in segments.iter().enumerate() {
         let (first, end) = (bytes_before(segment.first)?, bytes_before(segment.end)?);
@@ -388,7 +412,12 @@ pub(super) fn stream(
             }
         };
         classifier.cut(Pfn(segment.first), segment.zero, &mut sink)?;
-        take_bytes(&mut from, &mut at_byte, end, &mut buffer, |bytes| classifier.feed(bytes, &mut sink))?;
+        take_bytes(&mut from, &mut at_byte, end, &mut buffer, |bytes| {
+            classifier.feed(bytes, &mut sink);
+            if let Some(kept) = &mut classes {
+                classifier.take_classes(|classes| kept.extend_from_slice(classes));
+            }
+        })?;
         classifier.cut(Pfn(segment.end), segment.zero, &mut sink)?;
         let free = classifier.take_free_blocks();
         for (sum, count) in scanned.free_blocks[segment.zone].iter_mut().zip(free) {

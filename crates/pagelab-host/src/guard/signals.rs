@@ -2,10 +2,11 @@
 
 use std::fs;
 use std::io;
-use std::sync::OnceLock;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::error::{ErrorKind, GuardError};
@@ -46,6 +47,13 @@ impl Watched {
     pub fn left_to_restore() -> Watched {
         Watched(())
     }
+}
+
+/// A flag that is set whenever this process is continued after having been stopped (SIGCONT).
+pub fn continued() -> io::Result<Arc<AtomicBool>> {
+    let flag = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(SIGCONT, flag.clone())?;
+    Ok(flag)
 }
 
 fn start(end: End) -> io::Result<()> {

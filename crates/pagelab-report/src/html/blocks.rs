@@ -79,7 +79,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 }
 
 /// Appends `bytes` in base64 (RFC 4648, section 4).
-fn base64(bytes: &[u8], out: &mut String) {
+pub(crate) fn base64(bytes: &[u8], out: &mut String) {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     out.reserve(bytes.len().div_ceil(3) * 4);
     for group in bytes.chunks(3) {

@@ -28,14 +28,14 @@ fn map(random: &mut SplitMix64, frames: u64, at_ns: u64) -> PageMap {
 }
 
 /// A day of maps, some of which come after a change of the layout.
-fn written() -> Vec<(PageMap, CodedMap)> {
-    let (mut random, mut writer) = (SplitMix64::new(4), MapWriter::default());
+fn written() -> Vec<(PageMap, bool, Vec<u8>)> {
+    let (mut random, mut writer) = (SplitMix64::new(4), MapEncoder::default());
     let mut all = Vec::new();
     for number in 0..150 {
         let frames = if number < 100 { 5_000 } else { 6_000 };
         let map = map(&mut random, frames, number * 60);
-        let coded = writer.next(&map).unwrap();
-        all.push((map, coded));
+        let (is_key, data) = writer.next(&map).unwrap();
+        all.push((map, is_key, data));
     }
     all
 }
@@ -43,12 +43,12 @@ fn written() -> Vec<(PageMap, CodedMap)> {
 #[test]
 fn every_map_comes_back_and_keys_stand_where_they_should() {
     let all = written();
-    let keys: Vec<usize> = (0..all.len()).filter(|&at| all[at].1.is_key).collect();
+    let keys: Vec<usize> = (0..all.len()).filter(|&at| all[at].1).collect();
     assert_eq!(keys, [0, 60, 100], "one every {KEY_EVERY} maps, and where the layout changes");
     for start in keys {
         let mut reader = MapReader::default();
-        for (at, (map, coded)) in all.iter().enumerate().skip(start) {
-            assert!(reader.next(coded.is_key, &coded.data).unwrap() == *map, "map {at} from key {start}");
+        for (at, (map, is_key, data)) in all.iter().enumerate().skip(start) {
+            assert!(reader.next(*is_key, data).unwrap() == *map, "map {at} from key {start}");
         }
     }
 }
@@ -57,10 +57,10 @@ fn every_map_comes_back_and_keys_stand_where_they_should() {
 fn a_delta_without_its_map_is_refused() {
     let all = written();
     let mut reader = MapReader::default();
-    let problem = reader.next(false, &all[1].1.data).unwrap_err();
+    let problem = reader.next(false, &all[1].2).unwrap_err();
     assert_eq!(problem, "the map that it was told from is not the one before it");
-    reader.next(true, &all[0].1.data).unwrap();
-    assert!(reader.next(false, &all[2].1.data).is_err(), "the one between is missing");
+    reader.next(true, &all[0].2).unwrap();
+    assert!(reader.next(false, &all[2].2).is_err(), "the one between is missing");
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn damaged_bytes_are_an_error_or_another_map_and_never_a_panic() {
     let mut random = SplitMix64::new(8);
     let mut refused = 0;
     for _ in 0..600 {
-        let mut data = all[0].1.data.clone();
+        let mut data = all[0].2.clone();
         if random.below(2) == 0 {
             data.truncate(random.below(data.len() as u64) as usize);
         } else {
@@ -88,7 +88,7 @@ fn what_is_no_map_is_not_stored() {
     let refuse = |change: &dyn Fn(&mut PageMap), said: &str| {
         let mut bad = good.clone();
         change(&mut bad);
-        let problem = MapWriter::default().next(&bad).err().unwrap_or_default();
+        let problem = MapEncoder::default().next(&bad).err().unwrap_or_default();
         assert!(problem.contains(said), "{problem} lacks {said}");
     };
     refuse(&|map| map.classes.truncate(10), "1000 page frames and it has 10 classes");

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use pagelab_model::run::Ending;
-use pagelab_runfile::{ErrorKind, Reader, Writer};
+use pagelab_runfile::{ErrorKind, MapEncoder, Reader, Writer};
 
 use crate::made;
 
@@ -14,9 +14,11 @@ fn each_map_is_read_alone_and_a_delta_is_small() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("maps.pagelab");
     let mut writer = Writer::create(&path, &made::manifest()).unwrap();
-    let mut bytes = Vec::new();
+    let (mut encoder, mut bytes) = (MapEncoder::default(), Vec::new());
     for number in 0..MAPS {
-        bytes.push(writer.map(&made::map(200_000, number)).unwrap());
+        let map = encoder.encode(&made::map(200_000, number)).unwrap();
+        bytes.push(map.bytes());
+        writer.map(map).unwrap();
     }
     writer.close(Ending::Complete { after_ns: 1 }).unwrap();
     let reader = Reader::open(&path).unwrap();
@@ -38,8 +40,9 @@ fn a_map_whose_base_was_taken_out_is_refused_and_the_rest_is_read() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("maps.pagelab");
     let mut writer = Writer::create(&path, &made::manifest()).unwrap();
+    let mut encoder = MapEncoder::default();
     for number in 0..62 {
-        writer.map(&made::map(5_000, number)).unwrap();
+        writer.map(encoder.encode(&made::map(5_000, number)).unwrap()).unwrap();
     }
     writer.close(Ending::Complete { after_ns: 1 }).unwrap();
     for (sql, readable, refused) in [

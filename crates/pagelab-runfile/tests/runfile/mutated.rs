@@ -13,7 +13,7 @@ use pagelab_model::seed::SplitMix64;
 use pagelab_report::checkup::{View, render};
 use pagelab_report::style::Style;
 use pagelab_report::{csv, html, json};
-use pagelab_runfile::{Reader, Writer};
+use pagelab_runfile::{MapEncoder, Reader, Writer};
 use serde_json::Value;
 
 use crate::{child, look, made};
@@ -96,8 +96,9 @@ fn bases(folder: &Path) -> Vec<Base> {
     let (looked, killed) = (folder.join("look.pagelab"), folder.join("killed.pagelab"));
     let mut writer = Writer::create(&looked, &made::manifest()).unwrap();
     made::fill(&mut writer, &real);
+    let mut encoder = MapEncoder::default();
     for number in 0..3 {
-        writer.map(&made::map(3_000, number)).unwrap();
+        writer.map(encoder.encode(&made::map(3_000, number)).unwrap()).unwrap();
     }
     writer.close(Ending::Complete { after_ns: 1 }).unwrap();
     let mut writer = Writer::create(&killed, &made::manifest()).unwrap();

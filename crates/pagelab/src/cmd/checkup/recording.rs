@@ -10,6 +10,7 @@ use pagelab_model::Snapshot;
 use pagelab_model::run::{Ending, Manifest, Moment, StreamHead};
 use pagelab_runfile::{Error, ErrorKind, Writer};
 
+use crate::cmd::run_file;
 use crate::exit::{Exit, Failure};
 use crate::probe::Samples;
 use crate::{manifest, out};
@@ -40,7 +41,7 @@ struct File {
 impl Recording {
     /// Makes the file with its manifest. From now on a signal closes it.
     pub fn begin(path: &Path, manifest: &Manifest) -> Result<Recording, Failure> {
-        let writer = Writer::create(path, manifest).map_err(|error| failure(&error))?;
+        let writer = Writer::create(path, manifest).map_err(|error| run_file(&error))?;
         let file = Mutex::new(File { writer: Some(writer), failure: None });
         let shared = Arc::new(Shared { path: path.to_owned(), started: manifest.started, file });
         let on_signal = shared.clone();
@@ -84,7 +85,7 @@ impl Recording {
             Some(error) if error.kind() == ErrorKind::NotStorable && look.taken.euid.is_none() => {
                 Err(Failure::new(Exit::BadInput, error.to_string()))
             }
-            Some(error) => Err(failure(&error)),
+            Some(error) => Err(run_file(&error)),
             None => Ok(self.shared.path.clone()),
         }
     }
@@ -145,14 +146,4 @@ fn stop(shared: &Arc<Shared>, signal: &'static str) -> String {
         Ok(None) => format!("{file} was closed before"),
         Err(_) => format!("{file} could not be closed in time; what had been written can be read"),
     }
-}
-
-fn failure(error: &Error) -> Failure {
-    let exit = match error.kind() {
-        ErrorKind::Exists | ErrorKind::NotThere => Exit::Usage,
-        ErrorKind::NotPermitted => Exit::NotAvailable,
-        ErrorKind::NotStorable => Exit::Bug,
-        _ => Exit::Partial,
-    };
-    Failure::new(exit, error.to_string())
 }

@@ -26,7 +26,9 @@ fn refusal(command: &Command) -> Option<String> {
             return Some(format!("{why}; run the inner command line alone"));
         }
         Command::Frag(args) => args.reads_stdin(),
+        Command::Map(_) => false,
         Command::Checkup(_) | Command::Report(_) | Command::Capture(_) | Command::Restore(_) => false,
+        Command::Record(_) => false,
     };
     reads_stdin.then(|| {
         "standard input is not passed to a guest: put it into a file, and \

@@ -1,0 +1,1 @@
+//! Text of small maps, as it is printed.

@@ -1,0 +1,124 @@
+//! Tests of what becomes of a sampler's values in a run file. They stand apart from the code, which a bench
+//! includes too.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use pagelab_host::root::Root;
+use pagelab_host::sampler::{Metrics, Sampler};
+use pagelab_metrics::recorded;
+use pagelab_model::run::{ColumnHead, Ending, Moment, Run, Unit};
+use pagelab_model::{PageSize, Snapshot};
+use pagelab_runfile::Writer;
+
+use super::rows::{Rows, storable};
+
+#[test]
+fn any_name_can_be_stored() {
+    let long = "ä".repeat(600);
+    let names = ["a", "a", "", "", "a (2)", "zero\0\u{1b}[2J\"'\n", &long, &long];
+    let head =
+        |name: &&str| ColumnHead { name: (*name).to_owned(), unit: Unit::COUNT.into(), is_counter: false };
+    let stored = storable(names.iter().map(head).collect());
+    let names: Vec<_> = stored.iter().map(|head| head.name.as_str()).collect();
+    assert_eq!(names[..5], ["a", "a (2)", "unnamed", "unnamed (2)", "a (2) (2)"]);
+    assert!(names.iter().collect::<BTreeSet<_>>().len() == names.len());
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("names.pagelab");
+    let mut writer = Writer::create(&path, &manifest()).unwrap();
+    let mut rows = Rows::default();
+    rows.fresh().extend((0..8).map(Some));
+    rows.put(&mut writer, 1, &long, "a test", 0, || stored.clone()).unwrap();
+    writer.close(Ending::Complete { after_ns: 1 }).unwrap();
+    let run = pagelab_runfile::read(&path).unwrap();
+    let read: Vec<_> = run.series[0].columns.iter().map(|column| column.head.clone()).collect();
+    assert_eq!(read, stored);
+    assert!(long.starts_with(&run.series[0].name), "a long name of a series is cut");
+}
+
+/// Samples a saved tree once for each step, which may change it before, and reads the recording.
+fn record(steps: &[&dyn Fn(&Path)]) -> (Run, Vec<String>) {
+    let folder = tempfile::tempdir().unwrap();
+    let tree = folder.path().join("tree");
+    fs::create_dir_all(tree.join("proc/pressure")).unwrap();
+    fs::write(tree.join("proc/meminfo"), "MemTotal: 8 kB\nMemFree: 4 kB\n").unwrap();
+    fs::write(tree.join("proc/vmstat"), "nr_free_pages 1\npgfault 10\n").unwrap();
+    fs::write(tree.join("proc/buddyinfo"), "Node 0, zone Normal 1 0\n").unwrap();
+    for resource in ["memory", "cpu"] {
+        fs::write(tree.join("proc/pressure").join(resource), psi("some", 7)).unwrap();
+    }
+    let path = folder.path().join("a.pagelab");
+    let mut sampler = Sampler::open(&Root::open(&tree).unwrap(), &Metrics::default());
+    let absent = sampler.absent().iter().map(|(metric, absence)| (metric.name(), absence.source.clone()));
+    let absent: Vec<_> = absent.map(|(name, source)| (name, source.ends_with("pressure/io"))).collect();
+    assert_eq!(absent, [("pressure", true), ("thp", false)]);
+    let mut writer = Writer::create(&path, &manifest()).unwrap();
+    let (mut rows, mut told) = (Rows::default(), Vec::new());
+    for (tick, step) in steps.iter().enumerate() {
+        step(&tree.join("proc"));
+        sampler.sample(tick as u64);
+        for part in sampler.parts() {
+            rows.write(&mut writer, tick as u64, &part).unwrap();
+        }
+        told.extend(sampler.notices().into_iter().map(|notice| format!("{tick} {}", notice.kind)));
+    }
+    writer.close(Ending::Complete { after_ns: 99 }).unwrap();
+    (pagelab_runfile::read(&path).unwrap(), told)
+}
+
+fn psi(line: &str, total: u64) -> String {
+    format!("{line} avg10=0.10 avg60=0.00 avg300=0.00 total={total}\n")
+}
+
+fn manifest() -> pagelab_model::run::Manifest {
+    let started = Moment { realtime_ns: 0, boottime_ns: 0 };
+    crate::manifest::of_this_process("record", None, started, &Snapshot::unread("test", PageSize::USUAL))
+}
+
+#[test]
+fn another_shape_begins_another_series_of_the_same_name() {
+    let plugged = |proc: &Path| {
+        fs::write(proc.join("buddyinfo"), "Node 0, zone Normal 2 0\nNode 1, zone Movable 0 1\n").unwrap();
+    };
+    let full = |proc: &Path| {
+        fs::write(proc.join("pressure/cpu"), psi("some", 8) + &psi("full", 5)).unwrap();
+    };
+    let unplugged = |proc: &Path| fs::write(proc.join("buddyinfo"), "Node 0, zone Normal 7 0\n").unwrap();
+    let (run, told) = record(&[&|_| {}, &plugged, &full, &unplugged]);
+    assert_eq!(told, Vec::<String>::new());
+    let buddyinfo: Vec<_> = recorded::named(&run, recorded::BUDDYINFO).collect();
+    let times: Vec<_> = buddyinfo.iter().map(|series| series.at_ns.as_slice()).collect();
+    assert_eq!(times, [&[0][..], &[1, 2], &[3]]);
+    let zones = recorded::zones(&run);
+    let blocks: Vec<_> =
+        zones.iter().map(|zone| (zone.key.node.0, zone.areas(0).unwrap().counts().to_vec())).collect();
+    assert_eq!(blocks, [(0, vec![1, 0]), (0, vec![2, 0]), (1, vec![0, 1]), (0, vec![7, 0])]);
+    let pressure: Vec<_> = recorded::named(&run, recorded::PRESSURE).collect();
+    let shapes: Vec<_> = pressure.iter().map(|series| (series.columns.len(), series.at_ns.len())).collect();
+    assert_eq!(shapes, [(8, 2), (12, 2)]);
+    assert_eq!(recorded::named(&run, recorded::MEMINFO).count(), 1);
+}
+
+#[test]
+fn what_cannot_be_read_for_a_while_is_no_value_and_told_once_and_once_again() {
+    let broken = |proc: &Path| {
+        fs::write(proc.join("vmstat"), "nr_free_pages 1\npgfault\n").unwrap();
+        fs::write(proc.join("pressure/cpu"), "nonsense\n").unwrap();
+    };
+    let mended = |proc: &Path| {
+        fs::write(proc.join("vmstat"), "nr_free_pages 1\npgfault 12\n").unwrap();
+        fs::write(proc.join("pressure/cpu"), psi("some", 9)).unwrap();
+    };
+    let (run, told) = record(&[&|_| {}, &broken, &|_| {}, &mended, &|_| {}]);
+    assert_eq!(told, ["1 unreadable", "1 unreadable", "3 readable", "3 readable"]);
+    let values = |series: &str, column: &str| -> Vec<Option<i64>> {
+        let series = recorded::named(&run, series).next().unwrap();
+        let column = series.columns.iter().find(|known| known.head.name == column).unwrap();
+        (0..series.at_ns.len()).map(|index| column.values.at(index)).collect()
+    };
+    assert_eq!(values("vmstat", "pgfault"), [Some(10), None, None, Some(12), Some(12)]);
+    assert_eq!(values("pressure", "cpu.some.total"), [Some(7), None, None, Some(9), Some(9)]);
+    assert_eq!(values("pressure", "memory.some.total"), [Some(7); 5], "the others go on");
+    assert_eq!(values("meminfo", "MemFree"), [Some(4 << 10); 5]);
+}

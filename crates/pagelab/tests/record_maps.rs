@@ -1,0 +1,80 @@
+//! `pagelab record --maps`, and the maps seen again.
+#![allow(clippy::unwrap_used, clippy::print_stderr, missing_docs)]
+
+mod support;
+
+use serde_json::Value;
+use support::Lab;
+
+/// Root's own file; elsewhere `record --maps` says why it has none, which is tested below.
+fn may_scan() -> bool {
+    let may = std::fs::File::open("/proc/kpageflags").is_ok();
+    if !may {
+        eprintln!("skipped: kpageflags-unreadable: /proc/kpageflags cannot be read here");
+    }
+    may
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap()
+}
+
+#[test]
+fn maps_are_recorded_and_seen_again() {
+    if !may_scan() {
+        return;
+    }
+    let lab = Lab::new();
+    let ran = lab.run(&["record", "-o", "m.pagelab", "--every", "500ms", "--for", "5s", "--maps", "1s"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    let report = lab.run(&["report", "m.pagelab"]);
+    assert!(report.out.contains("pagelab map --diff m.pagelab@first m.pagelab@last"), "{}", report.out);
+    let one = |moment: &str| json(&lab.run(&["map", moment, "--json"]).out);
+    let (first, last) = (one("m.pagelab@first"), one("m.pagelab"));
+    let pages = |map: &Value| -> u64 {
+        map["classes"].as_array().unwrap().iter().map(|class| class["pages"].as_u64().unwrap()).sum()
+    };
+    assert_eq!(pages(&first), pages(&last), "no memory was plugged meanwhile");
+    let difference = lab.run(&["map", "--diff", "m.pagelab@first", "m.pagelab@last", "--json"]);
+    assert_eq!(difference.code, Some(0), "{}", difference.err);
+    // Free pages of the first map and what became free and used make the free pages of the last.
+    let free = |map: &Value| -> i64 {
+        let classes = map["classes"].as_array().unwrap();
+        classes
+            .iter()
+            .filter(|class| class["class"] == "free")
+            .map(|class| class["pages"].as_i64().unwrap())
+            .sum()
+    };
+    let difference = json(&difference.out);
+    let moved = |from: bool| -> i64 {
+        let all = difference["transitions"].as_array().unwrap();
+        let (here, there) =
+            if from { ("class_before", "class_after") } else { ("class_after", "class_before") };
+        let of = all.iter().filter(|pair| pair[here] == "free" && pair[there] != "free");
+        of.map(|pair| pair["pages"].as_i64().unwrap()).sum()
+    };
+    assert_eq!(free(&last) - free(&first), moved(false) - moved(true));
+}
+
+#[test]
+fn moments_that_are_not_there_are_named() {
+    let lab = Lab::new();
+    assert_eq!(
+        lab.run(&["record", "-o", "none.pagelab", "--every", "100ms", "--for", "200ms"]).code,
+        Some(0)
+    );
+    for (moment, code, said) in [
+        ("none.pagelab", 3, "no map was recorded in it; `pagelab record --maps 1m` records them"),
+        ("none.pagelab@soon", 2, "`first` or `last` was wanted"),
+        ("gone.pagelab@last", 2, "gone.pagelab"),
+    ] {
+        let ran = lab.run(&["map", moment]);
+        assert_eq!(ran.code, Some(code), "{moment}: {}", ran.err);
+        assert!(ran.err.contains(said), "{moment}: {}", ran.err);
+    }
+    let ran = lab.run(&["map", "--check", "none.pagelab"]);
+    assert!(ran.code == Some(2) && ran.err.contains("no buddyinfo of its own moment"), "{}", ran.err);
+    let ran = lab.run(&["record", "-o", "x.pagelab", "--maps", "1ms"]);
+    assert!(ran.code == Some(2) && ran.err.contains("--maps 1ms"), "{}", ran.err);
+}
