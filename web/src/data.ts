@@ -35,6 +35,8 @@ export interface Run {
   checkup: Json | null;
   census: Census | null;
   series: Series[];
+  /** Series that were computed from these: `unusable_index` by zone and order, and `use` (docs/usage.md). */
+  derived: Series[];
   streams: Stream[];
   events: Event[];
   /** What the writer of the page did not know and therefore left out, in words. */
@@ -52,7 +54,8 @@ export interface Manifest {
   command_line: string[];
   seed: number | null;
   started_realtime_ns: number;
-  started_boottime_ns: number;
+  /** null: imported files do not say. */
+  started_boottime_ns: number | null;
   ending: "complete" | "stopped" | "not_closed";
   ended_after_ns: number | null;
   ended_why: string | null;

@@ -48,7 +48,8 @@ function when(run: Run): string {
     facts.push(`looked at ${moment(run.run.started_realtime_ns)}`);
   } else {
     facts.push(`${taken === null ? "Started" : "Looked at"} ${moment(run.run.started_realtime_ns)}`);
-    facts.push(`${longTime(run.run.started_boottime_ns / 1e9)} after boot`);
+    if (run.run.started_boottime_ns !== null)
+      facts.push(`${longTime(run.run.started_boottime_ns / 1e9)} after boot`);
     const euid = taken === null ? null : number(taken["euid"]);
     if (euid !== null) facts.push(euid === 0 ? "by root" : "without root");
   }

@@ -12,6 +12,7 @@ import { use } from "./use";
 import { probe } from "./probe";
 import { processes, failures } from "./processes";
 import { machine } from "./machine";
+import * as recorded from "./recorded";
 import { events, series, streams } from "./series";
 import { terminal } from "./terminal";
 import { themeButton } from "./theme";
@@ -28,6 +29,11 @@ type Builder = (run: Run, rank: number) => Section | Promise<Section>;
  */
 const SECTIONS: Builder[] = [
   findings,
+  recorded.fragmentation,
+  recorded.freeBlocks,
+  recorded.usedMemory,
+  recorded.pressure,
+  recorded.activity,
   series,
   freeMemory,
   pageblocks,

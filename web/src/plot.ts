@@ -17,6 +17,54 @@ export interface Curve {
   line: Line;
   /** Place in the row of colours and dashes. */
   look: number;
+  /** Of parts that add up: the upper edge of this part, and how it is filled. */
+  area?: Area;
+}
+
+/** A part of a stack of areas. */
+export interface Area {
+  /** This part and all below it. */
+  edge: Line;
+  /** A class of CSS that fills its legend: `use-cache` … */
+  kind: keyof typeof FILLS;
+}
+
+/** Colours of areas, and the distance of stripes in pixels: no two parts differ by colour alone. */
+export const FILLS = {
+  "use-programs": ["var(--class-anon_huge)", 0],
+  "use-cache": ["var(--class-file)", 7],
+  "use-free": ["var(--class-free)", 0],
+} as const;
+
+/** Charts of one run that show one window of time. */
+export class Link {
+  private readonly plots: Plot[] = [];
+
+  constructor(readonly whole: [number, number]) {}
+
+  add(plot: Plot): void {
+    this.plots.push(plot);
+  }
+
+  /** Shows the window of one chart in the others. */
+  zoom(from: Plot, window: [number, number]): void {
+    for (const plot of this.plots) if (plot !== from) plot.followWindow(window);
+  }
+
+  /** Moves the cursor of the others. */
+  point(from: Plot, at: number | null): void {
+    for (const plot of this.plots) if (plot !== from) plot.followCursor(at);
+  }
+}
+
+/** What is not usual about a chart. */
+export interface Kind {
+  /** Samples are marks, not lines. */
+  dots?: boolean;
+  /** Charts that show the same window. */
+  link?: Link;
+  /** The least and the most of the axis of values. */
+  range?: [number, number];
 }
 
 /** Colours and dashes: no two lines differ by colour alone. */
@@ -66,14 +114,20 @@ export class Plot {
   /** Where the cursor is, in seconds. */
   private cursor: number | null = null;
   private zoomStart = 0;
+  /** Whether it is on the screen: others follow a zoom when they come there. */
+  private seen = true;
+  private stale = false;
+  private readonly dots: boolean;
 
   constructor(
     label: string,
     private readonly whole: [number, number],
     private readonly events: Event[],
-    private readonly dots: boolean,
+    private readonly kind: Kind,
   ) {
+    this.dots = kind.dots ?? false;
     this.window = whole;
+    kind.link?.add(this);
     const help = newId("help");
     this.host = el("div", {
       class: "plot",
@@ -116,6 +170,10 @@ export class Plot {
       this.rebuild();
     });
     onTheme(() => this.chart?.redraw());
+    new IntersectionObserver((entries) => {
+      this.seen = entries.some((entry) => entry.isIntersecting);
+      if (this.seen && this.stale) this.redraw();
+    }).observe(this.host);
   }
 
   /** Shows these lines, all of one unit. */
@@ -127,7 +185,7 @@ export class Plot {
   private data(): uPlot.AlignedData {
     const buckets = Math.max(64, Math.floor(this.width - 80));
     const [times, ...points] = windowed(
-      this.curves.map(({ line }) => line),
+      this.curves.map(({ line, area }) => area?.edge ?? line),
       ...this.window,
       buckets,
     );
@@ -154,7 +212,7 @@ export class Plot {
       padding: [12, 26, 0, 0],
       scales: {
         x: { time: false, min: this.window[0], max: this.window[1] },
-        y: { range: (_, low, high) => aroundZero(low, high) },
+        y: { range: (_, low, high) => this.range(low, high) },
       },
       axes: [
         {
@@ -190,10 +248,11 @@ export class Plot {
         {},
         ...this.curves.map((curve): uPlot.Series => ({
           label: curve.name,
-          stroke: () => colour(lineColour(curve.look)),
-          width: 1.5,
-          dash: DASHES[curve.look % LOOKS] ?? [],
+          stroke: () => colour(curve.area ? "var(--ink-soft)" : lineColour(curve.look)),
+          width: curve.area ? 1 : 1.5,
+          dash: curve.area ? [] : (DASHES[curve.look % LOOKS] ?? []),
           ...(this.dots ? { paths: () => null } : {}),
+          ...(curve.area ? { fill: () => filling(curve.area!.kind) } : {}),
           points: { show: few && !this.dots },
         })),
       ],
@@ -213,6 +272,7 @@ export class Plot {
             const left = chart.cursor.left ?? -1;
             this.cursor = left < 0 ? null : chart.posToVal(left, "x");
             this.say();
+            this.kind.link?.point(this, this.cursor);
           },
         ],
         draw: [
@@ -293,14 +353,46 @@ export class Plot {
     const wanted = Math.min(Math.max(to - from, Math.min(NARROWEST, last - first)), last - first);
     const start = Math.min(Math.max(from, first), last - wanted);
     this.window = [start, start + wanted];
+    this.redraw();
+    this.kind.link?.zoom(this, this.window);
+  }
+
+  /** Draws the window anew. */
+  private redraw(): void {
+    this.stale = false;
     const chart = this.chart;
     if (chart === null) return;
     chart.batch(() => {
       chart.setData(this.data(), false);
       chart.setScale("x", { min: this.window[0], max: this.window[1] });
     });
-    const all = wanted >= last - first;
+    const all = this.window[1] - this.window[0] >= this.whole[1] - this.whole[0];
     this.zoomed.textContent = all ? "" : `${seconds(this.window[0])} to ${seconds(this.window[1])}`;
+  }
+
+  /** Shows the window that another chart shows: in the next frame, or when it comes to the screen. */
+  followWindow(window: [number, number]): void {
+    this.window = window;
+    this.stale = true;
+    if (this.seen) requestAnimationFrame(() => this.stale && this.redraw());
+  }
+
+  /** Marks the moment that another chart points at. What it says there is not announced. */
+  followCursor(at: number | null): void {
+    this.cursor = at;
+    const chart = this.chart;
+    if (chart === null) return;
+    const inside = at !== null && at >= this.window[0] && at <= this.window[1];
+    chart.setCursor({ left: inside ? chart.valToPos(at, "x") : -10, top: inside ? 0 : -10 }, false);
+    this.readout.setAttribute("aria-live", "off");
+    this.say();
+  }
+
+  private range(low: number | null, high: number | null): [number, number] {
+    if (this.kind.range !== undefined) return this.kind.range;
+    // Areas stand on zero, and their height is what they say.
+    if (this.curves.some(({ area }) => area !== undefined)) return [0, (high ?? 1) * 1.03];
+    return aroundZero(low, high);
   }
 
   /** A zoom is over when it is drawn: the tests read how long it took. */
@@ -348,9 +440,10 @@ export class Plot {
 
   private place(at: number): void {
     this.readout.setAttribute("aria-live", "polite");
-    this.chart?.setCursor({ left: this.chart.valToPos(at, "x"), top: 0 });
+    this.chart?.setCursor({ left: this.chart.valToPos(at, "x"), top: 0 }, false);
     this.cursor = at;
     this.say();
+    this.kind.link?.point(this, at);
   }
 
   /** The readings nearest to the cursor, and an event if there is one. */
@@ -375,6 +468,30 @@ export class Plot {
       ...near.map((event) => `${event.kind}: ${event.text}`),
     ].join(" · ");
   }
+}
+
+/** The fill of an area: plain, or striped. */
+function filling(kind: Area["kind"]): string | CanvasPattern {
+  const [expression, stripes] = FILLS[kind];
+  const plain = colour(expression);
+  if (stripes === 0) return plain;
+  const tile = document.createElement("canvas");
+  const side = stripes * devicePixelRatio;
+  tile.width = tile.height = side;
+  const context = tile.getContext("2d");
+  if (context === null) return plain;
+  context.fillStyle = plain;
+  context.fillRect(0, 0, side, side);
+  context.strokeStyle = colour("var(--sheet)");
+  context.globalAlpha = 0.35;
+  context.lineWidth = 1.5 * devicePixelRatio;
+  context.beginPath();
+  for (const shift of [-side, 0, side]) {
+    context.moveTo(shift, side);
+    context.lineTo(shift + side, 0);
+  }
+  context.stroke();
+  return context.createPattern(tile, "repeat") ?? plain;
 }
 
 /** A mark around a point: disc, ring, square, cross, triangle, bar. */

@@ -1,19 +1,28 @@
 // Series and samples over time: a chart for each, with a choice of columns; events as marks and as a table.
 
 import { type Line, rates } from "./bucket";
-import type { Run, Series, Stream } from "./data";
+import type { Run, Series, SeriesColumn, Stream } from "./data";
 import { numbers } from "./decode";
 import { type Child, details, el, figure, table, vars } from "./dom";
 import * as format from "./format";
 import type { Section } from "./main";
-import { type Curve, LOOKS, Plot, sample, sampleMark } from "./plot";
+import { type Area, type Curve, type Kind, Link, LOOKS, Plot, sample, sampleMark } from "./plot";
 
 /** Something that a chart can show. */
-interface Choice {
+export interface Choice {
   name: string;
   /** Of the values as shown: a counter's is per second. */
   unit: string;
   line: Line;
+  area?: Area;
+}
+
+/** What is not usual about a chart with a choice of lines. */
+export interface Wish extends Kind {
+  /** What it shows at first. */
+  chosen?: Choice[];
+  /** Whether lines can be chosen. */
+  fixed?: boolean;
 }
 
 /** Lines that a chart shows at first. */
@@ -24,22 +33,81 @@ async function doubles(...blocks: Parameters<typeof numbers>[0][]): Promise<Floa
   return found.map((array) => (array instanceof Float64Array ? array : Float64Array.from(array)));
 }
 
+/** The charts of a run that show one window of time. */
+const links = new WeakMap<Run, Link>();
+
+export function linkOf(run: Run): Link {
+  const known = links.get(run);
+  if (known !== undefined) return known;
+  const ends = [...run.series, ...run.derived].flatMap(({ from_s, to_s }) =>
+    from_s === null || to_s === null ? [] : [from_s, to_s],
+  );
+  const made = new Link(span(ends));
+  links.set(run, made);
+  return made;
+}
+
+/** A window around these moments that is not empty. */
+function span(moments: number[]): [number, number] {
+  let [from, to] = [Infinity, -Infinity];
+  for (const moment of moments) {
+    from = Math.min(from, moment);
+    to = Math.max(to, moment);
+  }
+  if (to < from) return [0, 1];
+  return from === to ? [Math.max(0, from - 0.5), to + 0.5] : [from, to];
+}
+
+/** Series of which other sections say what they mean; all their columns are shown on request. */
+export function isTold(run: Run, one: Series): boolean {
+  const derived = (name: string) => run.derived.some((series) => series.name === name);
+  const has = (column: string) => one.columns.some(({ name }) => name === column);
+  switch (one.name) {
+    case "buddyinfo":
+      return derived("unusable_index");
+    case "meminfo":
+      return derived("use");
+    case "vmstat":
+      return has("pgfault");
+    case "pressure":
+      return one.columns.some(({ name }) => name.endsWith(".total"));
+    default:
+      return false;
+  }
+}
+
 export async function series(run: Run, rank: number): Promise<Section> {
   if (run.series.length === 0) return null;
   const content: HTMLElement[] = [];
-  for (const one of run.series) content.push(await seriesFigure(run, one, rank));
-  return { title: "Over time", content };
+  for (const one of run.series.filter((series) => !isTold(run, series)))
+    content.push(await seriesFigure(run, one, rank));
+  for (const one of run.series.filter((series) => isTold(run, series))) {
+    const words = `${one.name}: every column as recorded (${format.count(one.columns.length)})`;
+    const place = details(words);
+    place.dataset["series"] = one.name;
+    place.addEventListener("toggle", () => {
+      if (place.children.length === 1) void seriesFigure(run, one, rank).then((made) => place.append(made));
+    });
+    content.push(place);
+  }
+  return { title: "Recorded series", content };
+}
+
+/** The readings of a column, or the rates of a counter; null of one that never changed. */
+export async function lineOf(column: SeriesColumn): Promise<Line | null> {
+  if (column.at_s === null || column.values === null) return null;
+  const [at, values] = (await doubles(column.at_s, column.values)) as [Float64Array, Float64Array];
+  return column.is_counter ? rates({ at, values }) : { at, values };
 }
 
 async function seriesFigure(run: Run, one: Series, rank: number): Promise<HTMLElement> {
   const choices: Choice[] = [];
   let shownOf = 0;
   for (const column of one.columns) {
-    if (column.at_s === null || column.values === null) continue;
-    const [at, values] = (await doubles(column.at_s, column.values)) as [Float64Array, Float64Array];
-    const line = column.is_counter ? rates({ at, values }) : { at, values };
+    const line = await lineOf(column);
+    if (line === null) continue;
     choices.push({ name: column.name, unit: column.is_counter ? `${column.unit}/s` : column.unit, line });
-    if (column.decimated_from !== null) shownOf = Math.max(shownOf, values.length);
+    if (column.decimated_from !== null) shownOf = Math.max(shownOf, line.values.length);
   }
   const constant = one.columns.flatMap((column): Child[][] =>
     column.constant === null ? [] : [[column.name, format.value(column.constant.value, column.unit)]],
@@ -78,7 +146,7 @@ async function seriesFigure(run: Run, one: Series, rank: number): Promise<HTMLEl
     source,
     choices,
     run,
-    false,
+    { link: linkOf(run) },
     never,
   );
 }
@@ -91,7 +159,7 @@ function moved({ name, unit, line }: Choice): string {
     : `${name} from ${format.value(low, unit)} to ${format.value(high, unit)}`;
 }
 
-function decimated(readings: number, shown: number): string {
+export function decimated(readings: number, shown: number): string {
   return (
     ` Of ${format.count(readings)} readings the smallest and the largest of each stretch are in this page, ` +
     `${format.count(shown)} in a column.`
@@ -99,31 +167,28 @@ function decimated(readings: number, shown: number): string {
 }
 
 /** A chart with a choice of what it shows. */
-function chart(
+export function chart(
   rank: number,
   says: string,
   source: Child[],
   choices: Choice[],
   run: Run,
-  dots: boolean,
+  wish: Wish,
   more: Child,
 ): HTMLElement {
   const ends = choices.flatMap(({ line }) =>
     line.at.length === 0 ? [] : [line.at[0]!, line.at[line.at.length - 1]!],
   );
-  const from = Math.min(...ends);
-  const to = Math.max(...ends);
-  const whole: [number, number] =
-    ends.length === 0 ? [0, 1] : from === to ? [Math.max(0, from - 0.5), to + 0.5] : [from, to];
-  const plot = new Plot(says, whole, run.events, dots);
+  const dots = wish.dots ?? false;
+  const plot = new Plot(says, wish.link?.whole ?? span(ends), run.events, wish);
   const legend = el("ul", { class: "lines", "aria-label": "Lines shown" });
-  let chosen = firstChoice(choices);
+  let chosen = wish.chosen ?? firstChoice(choices);
   const boxes = new Map<Choice, HTMLInputElement>();
   const show = () => {
     const curves = chosen.map((choice, at): Curve => ({ ...choice, look: at }));
     plot.show(curves);
     legend.replaceChildren(
-      ...curves.map((curve) => el("li", {}, dots ? sampleMark(curve.look) : sample(curve.look), curve.name)),
+      ...curves.map((curve) => el("li", {}, legendMark(curve, dots), curve.name)),
       el("li", { class: "unit" }, unitWords(chosen[0]?.unit ?? "")),
     );
     for (const [choice, box] of boxes) box.checked = chosen.includes(choice);
@@ -135,10 +200,16 @@ function chart(
     else chosen = [...chosen, choice].slice(-LOOKS);
     show();
   };
-  const picker = choices.length > 1 ? chooser(choices, boxes, choose) : null;
+  const picker = choices.length > 1 && wish.fixed !== true ? chooser(choices, boxes, choose) : null;
   const whole_ = figure(rank, [says], source, legend, plot.element, picker, more);
   show();
   return whole_;
+}
+
+function legendMark(curve: Curve, dots: boolean): HTMLElement | SVGElement {
+  if (curve.area !== undefined)
+    return el("span", { class: `swatch ${curve.area.kind}`, "aria-hidden": "true" });
+  return dots ? sampleMark(curve.look) : sample(curve.look);
 }
 
 /** The lines that moved most, of the unit that most columns have. */
@@ -157,7 +228,7 @@ function firstChoice(choices: Choice[]): Choice[] {
 }
 
 /** The least and the most; the least above the most without any. */
-function extent(values: Float64Array): [number, number] {
+export function extent(values: Float64Array): [number, number] {
   let low = Infinity;
   let high = -Infinity;
   for (const value of values) {
@@ -265,7 +336,7 @@ async function streamFigure(run: Run, group: Stream[], rank: number): Promise<HT
         `of each stretch are in this page, ${format.count(cut[0]!.values.length)}; the table is of all.`,
   ];
   if (samples === 0) return figure(rank, [says], source, el("p", {}, "No sample was written."));
-  return chart(rank, says, source, choices, run, samples <= 20000, summaries(group, unit));
+  return chart(rank, says, source, choices, run, { dots: samples <= 20000 }, summaries(group, unit));
 }
 
 function summaries(group: Stream[], unit: string): HTMLElement {

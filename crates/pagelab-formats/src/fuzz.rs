@@ -5,6 +5,7 @@
 
 mod mutate;
 mod pages;
+mod scrapes;
 mod system;
 
 pub use mutate::mutate;
@@ -56,6 +57,8 @@ pub const TARGETS: &[Target] = &[
     pages::KPAGECOUNT,
     pages::PAGEMAP,
     pages::FREE_TEXT,
+    scrapes::EXPOSITION,
+    scrapes::NODE_EXPORTER,
 ];
 
 const BUDDYINFO: &[u8] =

@@ -2,13 +2,16 @@
 //!
 //! Pure: values in, values out. An undefined metric is `None`, not NaN or 0.
 
+pub mod averages;
 pub mod balance;
 pub mod checkup;
+pub mod derived;
 pub mod findings;
 pub mod frag;
 #[cfg(test)]
 mod healthy;
 pub mod history;
+pub mod over_time;
 pub mod recorded;
 mod rules;
 pub mod statistics;

@@ -4,12 +4,15 @@
 //! has the names. What is absent is an empty cell. Texts are spelt out as on the terminal, so a record is a
 //! line; a text that a spreadsheet would take for a formula has an apostrophe in front.
 
+mod averages;
 mod look;
 mod measured;
 
 use std::collections::BTreeSet;
 
 use pagelab_model::run::Run;
+
+pub use averages::usage;
 
 use crate::style::spelt;
 

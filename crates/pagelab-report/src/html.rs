@@ -13,8 +13,9 @@ mod decimate;
 mod series;
 
 use pagelab_metrics::checkup::Checkup;
+use pagelab_metrics::derived;
 use pagelab_model::Bytes;
-use pagelab_model::run::{Event, Log, Run};
+use pagelab_model::run::{Event, Log, Run, Series};
 use serde_json::Value;
 
 use crate::checkup::headline_facts;
@@ -49,11 +50,13 @@ pub fn page(runs: &[Run]) -> Result<String, serde_json::Error> {
 /// The same with another limit of values.
 fn page_within(runs: &[Run], points_max: usize) -> Result<String, serde_json::Error> {
     let mut blocks = Blocks::default();
-    let cap = series::cap(runs, points_max);
+    let derived: Vec<Vec<Series>> = runs.iter().map(derived::series).collect();
+    let cap = series::cap(runs, &derived, points_max);
     let texts: Vec<String> = runs.iter().map(text).collect();
     let title = title(runs);
+    let known = runs.iter().zip(&derived).zip(&texts);
     let shown: Vec<Value> =
-        runs.iter().zip(&texts).map(|(run, text)| run_of(run, text, cap, &mut blocks).into()).collect();
+        known.map(|((run, derived), text)| run_of(run, derived, text, cap, &mut blocks).into()).collect();
     let document: Value =
         Object::new().put("page", CONTRACT).put("title", title.as_str()).put("runs", shown).into();
     blocks.document("page", serde_json::to_string(&document)?.as_bytes());
@@ -124,7 +127,7 @@ fn text(run: &Run) -> String {
     run::render(run, run::View { verbose: true }, Style::PLAIN)
 }
 
-fn run_of(run: &Run, text: &str, cap: usize, blocks: &mut Blocks) -> Object {
+fn run_of(run: &Run, derived: &[Series], text: &str, cap: usize, blocks: &mut Blocks) -> Object {
     let snapshot = run.snapshot.as_deref();
     let total = snapshot.and_then(|snapshot| snapshot.meminfo.as_ref().ok()?.bytes("MemTotal"));
     let checkup = snapshot.map(|snapshot| json::checkup::document(snapshot, &Checkup::of(snapshot)));
@@ -139,6 +142,7 @@ fn run_of(run: &Run, text: &str, cap: usize, blocks: &mut Blocks) -> Object {
         .put("checkup", checkup)
         .put("census", census.map(Value::from))
         .put("series", array(&run.series, |series| series::series(series, cap, blocks)))
+        .put("derived", array(derived, |series| series::series(series, cap, blocks)))
         .put("streams", array(&run.streams, |stream| series::stream(stream, cap, blocks)))
         .put("events", array(&run.events, event))
         .put("not_shown", run.not_shown.clone())

@@ -2,6 +2,7 @@
 //!
 //! A value that is absent is `null`, and beside it stands `<name>_absent_reason`.
 
+pub mod averages;
 pub mod checkup;
 pub mod frag;
 mod machine;

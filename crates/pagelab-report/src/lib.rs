@@ -2,6 +2,7 @@
 //!
 //! Pure: nothing here prints, asks for the terminal's width or reads the clock; the caller says.
 
+pub mod averages;
 pub mod checkup;
 pub mod csv;
 pub mod findings;

@@ -2,15 +2,21 @@
 //!
 //! A later kind of content adds a file here and a line in `SECTIONS`.
 
+mod activity;
+mod course;
 mod events;
+mod fragmentation;
 mod head;
 mod look;
 mod maps;
 mod not_shown;
+mod recorder;
 mod samples;
 mod series;
 mod spark;
+mod used;
 
+use pagelab_metrics::recorded;
 use pagelab_model::run::Run;
 
 use crate::style::Style;
@@ -31,20 +37,26 @@ struct Section {
 }
 
 /// The sections, in the order of the report.
-const SECTIONS: [Section; 7] = [
+const SECTIONS: [Section; 12] = [
     Section { applies: |_| true, show: head::show },
     Section { applies: |run| run.snapshot.is_some(), show: look::show },
-    Section { applies: |run| !run.series.is_empty(), show: series::show },
+    Section { applies: |run| !recorded::zones(run).is_empty(), show: fragmentation::show },
+    Section { applies: used::applies, show: used::show },
+    Section { applies: activity::has_pressure, show: activity::pressure },
+    Section { applies: activity::applies, show: activity::show },
+    Section { applies: series::applies, show: series::show },
     Section { applies: |run| !run.maps.is_empty(), show: maps::show },
     Section { applies: |run| !run.streams.is_empty(), show: samples::show },
     Section { applies: |run| !run.events.is_empty(), show: events::show },
+    Section { applies: recorder::applies, show: recorder::show },
     Section { applies: |run| !run.not_shown.is_empty(), show: not_shown::show },
 ];
 
 /// The report of one run.
 pub fn render(run: &Run, view: View, style: Style) -> String {
     let sections = SECTIONS.iter().filter(|section| (section.applies)(run));
-    let texts: Vec<String> = sections.map(|section| (section.show)(run, view, style)).collect();
+    let texts = sections.map(|section| (section.show)(run, view, style)).filter(|text| !text.is_empty());
+    let texts: Vec<String> = texts.collect();
     texts.join("\n")
 }
 

@@ -145,6 +145,85 @@ fn recorded() -> Run {
     run
 }
 
+/// What `record` writes: an hour at 5 s, with a missed stretch, a zone that is empty and one that goes away.
+fn recording() -> Run {
+    const LENGTH: usize = 700;
+    let mut noise = Noise(11);
+    let mut run = run("record", None);
+    let at_ns: Vec<u64> =
+        (0..LENGTH as u64).map(|at| (at + if at > 400 { 20 } else { 0 }) * 5_000_000_000).collect();
+    let mut part = |from: usize, to: usize, zones: &[&str]| {
+        let mut columns = Vec::new();
+        for zone in zones {
+            for order in 0..11u32 {
+                let start = if *zone == "Movable" { 0 } else { 40_000 >> order };
+                let values = match *zone {
+                    "Movable" => Values::Constant(Some(0)),
+                    "DMA" => Values::Constant(Some(i64::from(order == 10) * 3)),
+                    _ => Values::Varying(noise.walk(to - from, start, (start as u64 / 20).max(2))),
+                };
+                columns.push(column(&format!("0/{zone}/{order}"), Unit::COUNT, false, values));
+            }
+        }
+        run.series.push(series("buddyinfo", &at_ns[from..to], columns));
+    };
+    part(0, 500, &["DMA", "Normal", "Movable"]);
+    part(500, LENGTH, &["DMA", "Normal"]);
+    let mut walk = |start: i64, step: u64| Values::Varying(noise.walk(LENGTH, start << 20, step << 20));
+    let columns = vec![
+        column("MemTotal", Unit::BYTES, false, Values::Constant(Some(25 << 30))),
+        column("MemFree", Unit::BYTES, false, walk(9000, 60)),
+        column("Buffers", Unit::BYTES, false, Values::Constant(Some(200 << 20))),
+        column("Cached", Unit::BYTES, false, walk(6000, 60)),
+        column("SwapCached", Unit::BYTES, false, Values::Constant(Some(0))),
+    ];
+    run.series.push(series("meminfo", &at_ns, columns));
+    let steps =
+        [("pgfault", 900_000), ("pgmajfault", 40), ("thp_fault_alloc", 300), ("thp_fault_fallback", 30)];
+    let more = [("compact_stall", 3), ("pgmigrate_success", 4000), ("pgscan_kswapd", 9000)];
+    let counters = steps
+        .into_iter()
+        .chain(more)
+        .map(|(name, step)| column(name, Unit::COUNT, true, Values::Varying(noise.counter(LENGTH, step))));
+    let mut columns: Vec<Column> = counters.collect();
+    columns.push(column("pgscan_direct", Unit::COUNT, true, Values::Constant(Some(0))));
+    run.series.push(series("vmstat", &at_ns, columns));
+    let lines = [("memory.some", 90_000), ("memory.full", 20_000), ("cpu.some", 900_000)];
+    let columns = lines.into_iter().map(|(line, step)| {
+        column(
+            &format!("{line}.total"),
+            Unit::MICROSECONDS,
+            true,
+            Values::Varying(noise.counter(LENGTH, step)),
+        )
+    });
+    run.series.push(series("pressure", &at_ns, columns.collect()));
+    let event = |seconds: u64, kind: &str, text: &str| Event {
+        at_ns: seconds * 1_000_000_000,
+        kind: kind.to_owned(),
+        text: text.to_owned(),
+    };
+    run.events = vec![event(2005, "missed", "20 ticks"), event(2600, "shape", "zone Movable went away")];
+    run
+}
+
+/// What `import` writes: buddyinfo alone, a few readings, and a machine of which nearly nothing is known.
+fn imported() -> Run {
+    let mut run = recording();
+    let unread = Snapshot::unread("the imported files", PageSize::USUAL);
+    run.manifest = Manifest {
+        kind: "import".to_owned(),
+        started: Moment { boottime_ns: 0, ..run.manifest.started },
+        machine: unread.machine,
+        settings: unread.settings,
+        ..run.manifest
+    };
+    run.series.truncate(2);
+    run.events = vec![Event { at_ns: 0, kind: "import".to_owned(), text: "times: a test".to_owned() }];
+    run.name = "import-7.pagelab".to_owned();
+    run
+}
+
 fn streams(noise: &mut Noise) -> Vec<Stream> {
     let mut streams = Vec::new();
     let kinds = [("base", "67108864"), ("huge", "67108864"), ("base", "1073741824")];
@@ -303,6 +382,8 @@ fn runs_over_time() {
     let several = keep("several", &[run("checkup", Some(example::example())), recorded(), killed]);
     let title = "<title>pagelab: 3 runs: checkup-7.pagelab, record-7.pagelab, killed.pagelab</title>";
     assert!(several.contains(title));
+    keep("recording", &[recording()]);
+    keep("imported", &[imported()]);
     keep("no-runs", &[]);
 }
 

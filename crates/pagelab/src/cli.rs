@@ -27,6 +27,10 @@ pub enum Command {
     Report(cmd::report::Args),
     /// A picture of physical memory: what each page is, where, and what changed
     Map(cmd::map::Args),
+    /// How recorded machines used their memory over time: a line of averages for each
+    Usage(cmd::usage::Args),
+    /// Snapshots of buddyinfo and scrapes of node_exporter as a recording
+    Import(cmd::import::Args),
     /// This machine's memory files in one folder or archive, readable again with --root
     Capture(cmd::capture::Args),
     /// Run a command line of pagelab in a disposable QEMU guest on a stock kernel

@@ -4,10 +4,12 @@ pub mod capture;
 pub mod checkup;
 pub mod frag;
 pub mod guest;
+pub mod import;
 pub mod map;
 pub mod record;
 pub mod report;
 pub mod restore;
+pub mod usage;
 
 use std::path::Path;
 
@@ -30,6 +32,8 @@ pub fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Capture(args) => capture::run(&args),
         Command::Map(args) => map::run(&args),
         Command::Restore(args) => restore::run(&args),
+        Command::Usage(args) => usage::run(&args),
+        Command::Import(args) => import::run(&args),
     };
     ended.map(|exit| exit as u8)
 }

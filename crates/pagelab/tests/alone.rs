@@ -26,6 +26,8 @@ const COMMANDS: &[ReadOnly] = &[
     ReadOnly { name: "checkup", runs: &[&["--run", "a.pagelab"]], codes: &[0], leaves: &["a.pagelab"] },
     // What it shows of a file that is there stands below.
     ReadOnly { name: "report", runs: &[&["none.pagelab"]], codes: &[3], leaves: &[] },
+    ReadOnly { name: "import", runs: &[&["-o", "day.pagelab", "none"]], codes: &[3], leaves: &[] },
+    ReadOnly { name: "usage", runs: &[&["none.pagelab"]], codes: &[3], leaves: &[] },
     ReadOnly { name: "frag", runs: &[&[], &["--explain"], &["--json"]], codes: &[0, 4], leaves: &[] },
     ReadOnly {
         name: "capture",

@@ -199,13 +199,100 @@ test("the table of free blocks is that of the document", { skip: WITHOUT }, asyn
   await page.close();
 });
 
+/** The chart of all columns of a series, which is made when it is asked for. */
+async function unfold(page: Page, series: string): Promise<ElementHandle> {
+  await page.$eval(`details[data-series=${series}]`, (one) => {
+    (one as HTMLDetailsElement).open = true;
+  });
+  const figure = await page.waitForSelector(`details[data-series=${series}] > figure .plot canvas`);
+  await frames(page);
+  return (await figure!.evaluateHandle((one) => one.closest("figure")!)) as ElementHandle;
+}
+
+/** The chart whose title begins like this. */
+async function titled(page: Page, start: string): Promise<ElementHandle> {
+  for (const figure of await page.$$("figure")) {
+    const title = await figure.$eval(".figure-title", (one) => one.textContent ?? "");
+    if (title.startsWith(start)) return figure;
+  }
+  throw new Error(`no chart is called ${start}…`);
+}
+
+test("charts of a recording say the derived values, and share one window", { skip: WITHOUT }, async () => {
+  const { page, wrong } = await open(browser, "recording");
+  const run = data("recording").runs[0]!;
+  const column = (series: string, name: string) => {
+    const all = run.derived.filter((one) => one.name === series);
+    const found = all.map(({ columns }) => columns.find((one) => one.name === name)!);
+    const at = found.flatMap((one) => values("recording", one.at_s!));
+    return { at, values: found.flatMap((one) => values("recording", one.values!)) };
+  };
+  const wanted = column("unusable_index", "0/Normal/9");
+  const [low, high] = [Math.min(...wanted.values), Math.max(...wanted.values)];
+  const index = (permille: number) => format.index(permille / 1000);
+  const figure = await titled(page, "F_u in node 0, zone Normal");
+  const title = await figure.$eval(".figure-title", (one) => one.textContent);
+  assert.equal(
+    title,
+    `F_u in node 0, zone Normal, 2 MiB blocks: ${index(low)} to ${index(high)}, ` +
+      `at the end ${index(wanted.values.at(-1)!)}`,
+  );
+  await titled(page, "F_u in node 0, zone Movable: nothing was free");
+  const plot = (await figure.$(".plot"))!;
+  await plot.scrollIntoView();
+  await plot.focus();
+  await page.keyboard.press("End");
+  for (let step = 0; step < 5; step++) {
+    await page.keyboard.press("ArrowLeft");
+    const said = await readout(plot);
+    const time = Number(/^at ([\d.]+) s/.exec(said.replace(/\u202f/g, ""))?.[1] ?? NaN);
+    const place = wanted.at.findIndex((one) => Math.abs(one - time) < 1e-6);
+    assert.ok(place >= 0 && said.includes(`order 9 (2M) ${index(wanted.values[place]!)}`), said);
+  }
+  // The areas say the parts themselves, not where they are drawn, at the moment that is pointed at elsewhere.
+  const used = await titled(page, "Use of 25 GiB of memory");
+  const said = await readout((await used.$(".plot"))!);
+  const [free, cache] = [column("use", "free"), column("use", "page_cache")];
+  const time = Number(/^at ([\d.]+) s/.exec(said.replace(/\u202f/g, ""))?.[1] ?? NaN);
+  const place = free.at.findIndex((one) => Math.abs(one - time) < 1e-6);
+  const parts = [free, cache].map((one) => format.bytes(one.values[place]!));
+  assert.ok(said.includes(`free ${parts[0]} · page cache ${parts[1]}`), said);
+  await plot.focus();
+  await page.keyboard.press("+");
+  await frames(page);
+  const zoomed = (of: ElementHandle) => of.$eval(".zoomed", (one) => one.textContent!);
+  assert.notEqual(await zoomed(figure), "");
+  for (const start of ["Free memory by size", "Use of", "Pressure", "Compaction"]) {
+    const other = await titled(page, start);
+    await other.scrollIntoView();
+    await frames(page);
+    assert.equal(await zoomed(other), await zoomed(figure), start);
+  }
+  await plot.focus();
+  await page.keyboard.press("0");
+  await frames(page);
+  assert.equal(await zoomed(figure), "");
+  // Orders are chosen like any other lines.
+  await figure.$eval("details", (one) => {
+    (one as HTMLDetailsElement).open = true;
+  });
+  const lines = () => figure.$$eval(".lines li:not(.unit)", (all) => all.map((one) => one.textContent!));
+  assert.deepEqual(await lines(), ["order 3 (32K)", "order 6 (256K)", "order 9 (2M)", "order 10 (4M)"]);
+  await figure.$$eval("label", (all) => {
+    all.find((one) => one.textContent!.trim() === "order 5 (128K)")!.click();
+  });
+  assert.equal((await lines()).length, 5);
+  assert.deepEqual(wrong, []);
+  await page.close();
+});
+
 test(
   "the cursor of a chart says the readings, and zooming shows a part and all again",
   { skip: WITHOUT },
   async () => {
     const { page, wrong } = await open(browser, "recorded");
     const series = data("recorded").runs[0]!.series[0]!;
-    const plot = (await page.$$(".plot"))[0]!;
+    const plot = (await (await unfold(page, "meminfo")).$(".plot"))!;
     const columns = series.columns.filter((column) => column.values !== null);
     const at = values("recorded", columns[0]!.at_s!);
     const read = columns.map((column) => values("recorded", column.values!));
@@ -221,7 +308,7 @@ test(
       return place;
     };
     await plot.scrollIntoView();
-    const over = (await (await page.$(".plot .u-over"))!.boundingBox())!;
+    const over = (await (await plot.$(".u-over"))!.boundingBox())!;
     const places = new Set<number>();
     for (let step = 1; step < 12; step++) {
       await page.mouse.move(over.x + (over.width * step) / 12, over.y + 40);
@@ -262,7 +349,7 @@ test(
 
 test("columns are chosen by one unit, and events are said", { skip: WITHOUT }, async () => {
   const { page, wrong } = await open(browser, "recorded");
-  const figure = (await page.$$("figure"))[1]!;
+  const figure = await unfold(page, "vmstat");
   await figure.$eval("details", (one) => {
     one.open = true;
   });

@@ -1,6 +1,7 @@
 //! What a run of any kind holds as tables: manifest, series, samples, events.
 
-use pagelab_model::run::{Ending, Manifest, Run, Series, Values};
+use pagelab_metrics::derived;
+use pagelab_model::run::{Column, Ending, Manifest, Run, Series, Values};
 
 use super::{Cell, Table, number, option, real, text, truth};
 use crate::utc::utc;
@@ -10,6 +11,7 @@ pub(super) fn tables(run: &Run) -> Vec<Table<'_>> {
     if !run.series.is_empty() {
         tables.push(columns(run));
         tables.extend(run.series.iter().map(series));
+        tables.extend(derived::series(run).into_iter().map(derived_series));
     }
     if !run.streams.is_empty() {
         tables.extend([streams(run), samples(run)]);
@@ -97,11 +99,28 @@ fn series(series: &Series) -> Table<'_> {
         std::iter::once(number(time)).chain(values).collect::<Vec<Cell>>()
     });
     let mut table = Table::new(&format!("series-{}", series.name), &["at_ns"], rows);
-    table.head.extend(series.columns.iter().map(|column| {
-        let head = &column.head;
-        if head.unit.0.is_empty() { head.name.clone() } else { format!("{} [{}]", head.name, head.unit.0) }
-    }));
+    table.head.extend(series.columns.iter().map(title));
     table
+}
+
+/// One series that was computed from another.
+fn derived_series<'a>(series: Series) -> Table<'a> {
+    let titles: Vec<String> = series.columns.iter().map(title).collect();
+    let name = format!("derived-{}", series.name);
+    let rows = (0..series.at_ns.len()).map(move |at| {
+        let time = number(series.at_ns.get(at).copied().unwrap_or_default());
+        let values = series.columns.iter().map(|column| option(column.values.at(at), number));
+        std::iter::once(time).chain(values).collect::<Vec<Cell>>()
+    });
+    let mut table = Table::new(&name, &["at_ns"], rows);
+    table.head.extend(titles);
+    table
+}
+
+/// The name of a column with its unit.
+fn title(column: &Column) -> String {
+    let head = &column.head;
+    if head.unit.0.is_empty() { head.name.clone() } else { format!("{} [{}]", head.name, head.unit.0) }
 }
 
 /// The streams, by the number that the other tables name them by.

@@ -9,8 +9,9 @@ use super::decimate::{extremes, share};
 use crate::json::object::Object;
 
 /// How many values a column or a stream may keep so that the page stays within `points_max`.
-pub(super) fn cap(runs: &[Run], points_max: usize) -> usize {
-    let columns = runs.iter().flat_map(|run| run.series.iter().flat_map(|series| &series.columns));
+pub(super) fn cap(runs: &[Run], derived: &[Vec<Series>], points_max: usize) -> usize {
+    let series = runs.iter().flat_map(|run| &run.series).chain(derived.iter().flatten());
+    let columns = series.flat_map(|series| &series.columns);
     let varying = columns.filter_map(|column| match &column.values {
         Values::Constant(_) => None,
         Values::Varying(values) => Some(values.len()),

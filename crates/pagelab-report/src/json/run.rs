@@ -1,13 +1,14 @@
 //! `pagelab report --json`: run files whole and exact, under the contract of docs/json.md.
 
 use pagelab_metrics::checkup::Checkup;
+use pagelab_metrics::derived;
 use pagelab_model::Snapshot;
 use pagelab_model::run::{Column, Ending, Event, Manifest, Run, Series, Stream, Values};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::object::Object;
-use super::{Header, checkup, machine, to_text};
+use super::object::{Object, reason};
+use super::{Header, averages, checkup, machine, to_text};
 
 /// One of the `runs`. Long lists of numbers are borrowed from the run, not copied.
 #[derive(Debug, Serialize)]
@@ -20,7 +21,17 @@ struct RunFile<'a> {
     series: Vec<SeriesOf<'a>>,
     streams: Vec<StreamOf<'a>>,
     events: Vec<EventOf<'a>>,
+    derived: DerivedOf<'a>,
     not_shown: &'a [String],
+}
+
+/// What is computed from the series.
+#[derive(Debug, Serialize)]
+struct DerivedOf<'a> {
+    usage: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage_absent_reason: Option<String>,
+    series: Vec<SeriesOf<'a>>,
 }
 
 #[derive(Debug, Serialize)]
@@ -66,7 +77,7 @@ struct EventOf<'a> {
 pub fn piece(run: &Run, is_first: bool) -> Result<String, serde_json::Error> {
     let mut text = if is_first { begin()? } else { ",\n".to_owned() };
     // No line end stands inside of a JSON string, so every line can be indented.
-    for (at, line) in to_text(&run_file(run))?.lines().enumerate() {
+    for (at, line) in to_text(&run_file(run, &derived::series(run)))?.lines().enumerate() {
         text.extend([if at > 0 { "\n" } else { "" }, "    ", line]);
     }
     Ok(text)
@@ -83,7 +94,8 @@ fn begin() -> Result<String, serde_json::Error> {
     Ok(header.trim_end_matches("\n}\n").to_owned() + ",\n  \"runs\": [\n")
 }
 
-fn run_file(run: &Run) -> RunFile<'_> {
+fn run_file<'a>(run: &'a Run, derived: &'a [Series]) -> RunFile<'a> {
+    let usage = pagelab_metrics::averages::averages(run);
     let look = run.snapshot.as_deref();
     RunFile {
         name: &run.name,
@@ -93,6 +105,11 @@ fn run_file(run: &Run) -> RunFile<'_> {
         series: run.series.iter().map(series).collect(),
         streams: run.streams.iter().map(stream).collect(),
         events: run.events.iter().map(event).collect(),
+        derived: DerivedOf {
+            usage: usage.as_ref().ok().map(|found| averages::put(Object::new(), found).into()),
+            usage_absent_reason: usage.as_ref().err().map(reason),
+            series: derived.iter().map(series).collect(),
+        },
         not_shown: &run.not_shown,
     }
 }
@@ -107,7 +124,11 @@ pub fn run_object(run: &Run) -> Object {
         .put("command_line", manifest.command_line.clone())
         .option("seed", manifest.seed, "nothing in it was random")
         .put("started_realtime_ns", manifest.started.realtime_ns)
-        .put("started_boottime_ns", manifest.started.boottime_ns);
+        .option(
+            "started_boottime_ns",
+            Some(manifest.started.boottime_ns).filter(|&at_ns| at_ns > 0),
+            "the imported files do not say",
+        );
     let not_told = "the file was never closed";
     let object = match &run.ending {
         Ending::Complete { after_ns } => object

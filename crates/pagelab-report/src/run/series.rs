@@ -1,10 +1,11 @@
 //! Series: for each column that varies its range, its middle, its end and its course.
 
+use pagelab_metrics::recorded;
 use pagelab_metrics::statistics::{Rates, Statistics};
 use pagelab_model::PageSize;
 use pagelab_model::run::{Column as Values, Run, Series, Values as Stored};
 
-use super::{View, clipped, plural, spark};
+use super::{View, activity, clipped, plural, recorder, spark, used};
 use crate::quantity::{Scale, duration, quantity};
 use crate::style::Style;
 use crate::text::{Column, Page};
@@ -18,14 +19,54 @@ const NAME_MAX: usize = 40;
 /// Bars of a course, at least and at most.
 const SPARK: (usize, usize) = (6, 16);
 
+/// Whether there is a series that is shown at all; the summary has tables of its own for what it understands.
+pub(super) fn applies(run: &Run) -> bool {
+    !run.series.is_empty()
+}
+
 pub(super) fn show(run: &Run, view: View, style: Style) -> String {
     let mut page = Page::new(style);
-    let rows = if view.verbose { usize::MAX } else { (ROWS / run.series.len()).max(ROWS_MIN) };
-    for series in &run.series {
+    let is_shown = |series: &&Series| view.verbose || !is_told(run, series);
+    let shown: Vec<&Series> = run.series.iter().filter(is_shown).collect();
+    let rows = if view.verbose { usize::MAX } else { (ROWS / shown.len().max(1)).max(ROWS_MIN) };
+    for series in &shown {
         page.gap();
         one(&mut page, series, run.manifest.machine.page_size, view, rows);
     }
+    let told: Vec<&Series> = run.series.iter().filter(|series| !is_shown(series)).collect();
+    if !told.is_empty() {
+        let columns: usize = told.iter().map(|series| series.columns.len()).sum();
+        let failed: usize = told.iter().map(|series| failed(series)).sum();
+        page.gap();
+        let mut text = format!("all {} as recorded: -v", plural(columns, "column"));
+        if failed > 0 {
+            text.push_str(&format!("; {} that failed", plural(failed, "value")));
+        }
+        page.hanging_dim("", &text);
+    }
     page.finish()
+}
+
+/// Whether the sections above tell what is in a series.
+fn is_told(run: &Run, series: &Series) -> bool {
+    match series.name.as_str() {
+        recorded::BUDDYINFO => !recorded::zones_of(series).is_empty(),
+        recorded::MEMINFO => used::applies(run),
+        recorded::VMSTAT => activity::applies(run),
+        recorded::PRESSURE => activity::has_pressure(run),
+        recorder::SERIES => true,
+        _ => false,
+    }
+}
+
+/// How many values of a series could not be read.
+fn failed(series: &Series) -> usize {
+    let one = |column: &Values| match &column.values {
+        Stored::Constant(None) => series.at_ns.len(),
+        Stored::Constant(Some(_)) => 0,
+        Stored::Varying(values) => values.iter().filter(|value| value.is_none()).count(),
+    };
+    series.columns.iter().map(one).sum()
 }
 
 /// What is said of one column.

@@ -29,6 +29,7 @@ fn refusal(command: &Command) -> Option<String> {
         Command::Map(_) => false,
         Command::Checkup(_) | Command::Report(_) | Command::Capture(_) | Command::Restore(_) => false,
         Command::Record(_) => false,
+        Command::Usage(_) | Command::Import(_) => false,
     };
     reads_stdin.then(|| {
         "standard input is not passed to a guest: put it into a file, and \
