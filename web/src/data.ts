@@ -22,6 +22,8 @@ export interface Page {
   page: 1;
   title: string;
   runs: Run[];
+  /** A picture of memory (`pagelab map`), in a page of its own without runs. */
+  picture?: Picture;
 }
 
 /** One run file, or one look at a machine. */
@@ -44,6 +46,32 @@ export interface Run {
   /** The log that belongs to the file, if the last records are there, or may be where it is not beside it. */
   log: { path: string; is_there: boolean } | null;
   /** The report as the terminal shows it. */
+  text: string;
+}
+
+/** Pixels of a picture of physical memory, and what they are. */
+export interface Picture {
+  title: string;
+  subtitle: string[];
+  width: number;
+  height: number;
+  order: "rows" | "tiles" | "hilbert";
+  /** The rectangle of pixels in which the order begins anew. */
+  tile: [number, number];
+  blend: "majority" | "mix" | "worst";
+  pages_per_pixel: number;
+  page_size_bytes: number;
+  pageblock_pages: number;
+  legend: { label: string; letter: string; colour: number[]; pages: number }[];
+  /** Runs of frames that are drawn, one after the other. */
+  extents: { first_frame: number; frames: number }[];
+  zones: { name: string; first_frame: number; frames: number }[];
+  memory_blocks: { number: number; online: boolean; first_frame: number; frames: number }[];
+  /** Index into `legend` for each pixel, row by row; 255 behind the last frame. */
+  cells: Block;
+  /** Red, green and blue of each pixel, where they are not those of the legend. */
+  colours: Block | null;
+  /** As the terminal shows it. */
   text: string;
 }
 

@@ -7,6 +7,7 @@ import { header } from "./head";
 import { findings } from "./findings";
 import { freeMemory } from "./orders";
 import { pageblocks } from "./blocks";
+import { picture } from "./picture";
 import { supply } from "./supply";
 import { use } from "./use";
 import { probe } from "./probe";
@@ -51,6 +52,7 @@ const SECTIONS: Builder[] = [
 async function build(page: Page): Promise<void> {
   const main = document.getElementById("report");
   if (main === null) throw new Error("the page has no place for the report");
+  if (page.picture !== undefined) return main.replaceChildren(...(await picture(page.picture)));
   const several = page.runs.length !== 1;
   const shown: HTMLElement[] = [];
   if (several) shown.push(el("h1", {}, page.title), runsNav(page.runs));

@@ -1,8 +1,8 @@
 //! What lies behind one process's mappings: pagemap for the frames, kpageflags for the folios.
 //!
-//! The process goes on while it is looked at. Each stretch of pagemap is read before and after the flags of its
-//! frames, and pages whose entry changed in between are left out and counted; the mappings are read before
-//! and after all of it, and so is the start time, since a process id may be given anew.
+//! The process goes on while it is looked at. Each stretch of pagemap is read before and after the flags of
+//! its frames, and pages whose entry changed in between are left out and counted; the mappings are read
+//! before and after all of it, and so is the start time, since a process id may be given anew.
 
 use std::fs::File;
 use std::io;
@@ -42,6 +42,9 @@ pub fn read(reader: &Reader<'_>, pid: u32, page_size: PageSize, pmd_order: Order
     let smaps_path = paths::process(pid, "smaps");
     let before = reader.parse(&smaps_path, smaps::parse).map_err(gone)?;
     let pagemap_path = paths::process(pid, "pagemap");
+    if before.is_empty() {
+        return Ok(without_memory(pid, name, page_size, pmd_order));
+    }
     let pagemap = root.file(&pagemap_path).map_err(gone)?;
     let (flags, folios_known) = match root.file(paths::KPAGEFLAGS) {
         Ok(file) => (Some(file), Ok(())),
@@ -77,6 +80,21 @@ pub fn read(reader: &Reader<'_>, pid: u32, page_size: PageSize, pmd_order: Order
     let map =
         ProcessMap { pid, name: Some(name), page_size, pmd_order, mappings, folios_known, tear, read_ns };
     refuse_hidden(map, root.show(&pagemap_path))
+}
+
+/// A kernel thread, or a process that has ended and was not waited for.
+fn without_memory(pid: u32, name: String, page_size: PageSize, pmd_order: Order) -> ProcessMap {
+    let (mappings, tear) = (Vec::new(), Tear::default());
+    ProcessMap {
+        pid,
+        name: Some(name),
+        page_size,
+        pmd_order,
+        mappings,
+        folios_known: Ok(()),
+        tear,
+        read_ns: 0,
+    }
 }
 
 /// A look in which no frame could be seen is none.

@@ -31,8 +31,8 @@ pub struct MapLayout {
     pub pmd_order: Order,
     /// Runs of frames that are in the map, ascending, not touching each other.
     pub spans: Vec<Frames>,
-    /// The zones, by their first frame, without overlap: a zone whose frames lie on both sides of another's, as
-    /// where nodes interleave, stands once for each part.
+    /// The zones, by their first frame, without overlap: a zone whose frames lie on both sides of another's,
+    /// as where nodes interleave, stands once for each part.
     pub zones: Vec<MapZone>,
     /// The memory blocks (banks), by their first frame; empty where the kernel has none.
     pub blocks: Vec<MapBlock>,

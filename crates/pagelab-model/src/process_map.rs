@@ -58,7 +58,8 @@ pub struct Behind {
     pub aligned_pages: Vec<u64>,
     /// Pages by the order of the folio that they belong to, mapped whole or in part.
     pub folio_pages: Vec<u64>,
-    /// Pages that slab, drivers or hugetlb own, by no order of the page cache: in compound pages of odd shape.
+    /// Pages that slab, drivers or hugetlb own, by no order of the page cache: in compound pages of odd
+    /// shape.
     pub odd: u64,
 }
 

@@ -10,6 +10,7 @@
 mod blocks;
 mod census;
 mod decimate;
+pub mod picture;
 mod series;
 
 use pagelab_metrics::checkup::Checkup;

@@ -320,6 +320,3 @@ pub fn scale_text(drawing: &Drawing<'_>, raster: &Raster<'_>, blend: Blend) -> S
         pages => format!("one pixel for {} pages ({size}), {order}{blend}", count(u128::from(pages))),
     }
 }
-
-#[cfg(test)]
-mod tests;

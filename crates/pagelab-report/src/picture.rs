@@ -1,8 +1,8 @@
 //! Pictures of physical memory: a map of page frames as PNG, SVG, text for a terminal, or data of a page.
 //!
 //! Each picture is made in the same steps. A [`drawing::Drawing`] is the list of frames that are drawn, with
-//! one category each; a [`raster::Raster`] puts them into pixels, some frames to a pixel, along a curve; and the
-//! writers turn pixels into files. What a map shows and what a difference of two maps shows are
+//! one category each; a [`raster::Raster`] puts them into pixels, some frames to a pixel, along a curve; and
+//! the writers turn pixels into files. What a map shows and what a difference of two maps shows are
 //! both drawings.
 
 pub mod bands;

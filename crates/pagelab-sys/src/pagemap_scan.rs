@@ -49,8 +49,8 @@ const PAGE_IS_HUGE: u64 = 1 << 6;
 const PAGEMAP_SCAN: u32 = (3 << 30) | ((size_of::<PmScanArg>() as u32) << 16) | ((b'f' as u32) << 8) | 16;
 const _: () = assert!(PAGEMAP_SCAN == 0xc060_6610);
 
-/// Asks for the regions of `addresses` in any of these categories. Gives how many there are in `regions`, and the
-/// address up to which the kernel looked: it stops early when there is no room left.
+/// Asks for the regions of `addresses` in any of these categories. Gives how many there are in `regions`,
+/// and the address up to which the kernel looked: it stops early when there is no room left.
 fn scan(
     pagemap: &File,
     addresses: Range<u64>,
@@ -83,8 +83,8 @@ pub fn huge_bytes(pagemap: &File, addresses: Range<u64>) -> io::Result<Bytes> {
     Ok(Bytes(huge))
 }
 
-/// Gives `take` the parts of `addresses` that are in memory or in swap, ascending. A kernel before 6.7 answers
-/// `ENOTTY`.
+/// Gives `take` the parts of `addresses` that are in memory or in swap, ascending. A kernel before 6.7
+/// answers `ENOTTY`.
 pub fn populated(pagemap: &File, addresses: Range<u64>, mut take: impl FnMut(Range<u64>)) -> io::Result<()> {
     let categories = PAGE_IS_PRESENT | PAGE_IS_SWAPPED;
     each(pagemap, addresses, categories, |region| take(region.start..region.end))

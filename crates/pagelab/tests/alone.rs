@@ -28,6 +28,19 @@ const COMMANDS: &[ReadOnly] = &[
     ReadOnly { name: "report", runs: &[&["none.pagelab"]], codes: &[3], leaves: &[] },
     ReadOnly { name: "import", runs: &[&["-o", "day.pagelab", "none"]], codes: &[3], leaves: &[] },
     ReadOnly { name: "usage", runs: &[&["none.pagelab"]], codes: &[3], leaves: &[] },
+    ReadOnly {
+        name: "map",
+        runs: &[&[], &["--json"], &["--check"], &["--order", "hilbert", "--letters"]],
+        codes: &[0, 4],
+        leaves: &[],
+    },
+    ReadOnly { name: "map", runs: &[&["-o", "m.png"]], codes: &[0, 4], leaves: &["m.png"] },
+    ReadOnly {
+        name: "map",
+        runs: &[&["--diff", "now", "now", "-o", "m.svg"]],
+        codes: &[0, 4],
+        leaves: &["m.svg"],
+    },
     ReadOnly { name: "frag", runs: &[&[], &["--explain"], &["--json"]], codes: &[0, 4], leaves: &[] },
     ReadOnly {
         name: "capture",

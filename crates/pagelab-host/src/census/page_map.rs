@@ -191,8 +191,8 @@ fn saved(reader: &Reader<'_>, frames: &Frames, options: &CensusOptions) -> Readi
 
 fn too_large(reader: &Reader<'_>, frames: u64) -> Absence {
     let detail = format!(
-        "{frames} page frames; a map has {STREAM_FRAMES_MAX} at most, and {BLOCKS_MAX} pageblocks: it takes one \
-         byte for each frame"
+        "{frames} page frames; a map has {STREAM_FRAMES_MAX} at most, and {BLOCKS_MAX} pageblocks: \
+         it takes one byte for each frame"
     );
     Absence::new(reader.root().show(paths::KPAGEFLAGS), AbsentWhy::Failed, detail)
 }

@@ -40,6 +40,11 @@ impl Blocks {
         }
     }
 
+    /// Puts bytes as they are.
+    pub fn bytes(&mut self, bytes: &[u8]) -> Object {
+        self.typed("u8", bytes.len(), 1, bytes)
+    }
+
     fn typed(&mut self, kind: &str, length: usize, width: usize, bytes: &[u8]) -> Object {
         let id = format!("b{}", self.count);
         self.count += 1;

@@ -1,9 +1,11 @@
-//! What `pagelab map --check` says: free blocks rebuilt from kpageflags beside the kernel's own count of them.
+//! What `pagelab map --check` says: free blocks rebuilt from kpageflags beside the kernel's own count of
+//! them.
 //!
 //! The kernel counts free blocks as it splits and merges them; a scan sees which pages are free and merges
-//! them anew. A scan is not atomic: between its ends the machine goes on. So a rebuilt count agrees exactly if it lies
-//! between the kernel's counts before and after, and within what changed if it lies no further outside than pages
-//! were allocated and freed meanwhile: each of them changes the count of an order by one at most.
+//! them anew. A scan is not atomic: between its ends the machine goes on. So a rebuilt count agrees exactly
+//! if it lies between the kernel's counts before and after, and within what changed if it lies no further
+//! outside than pages were allocated and freed meanwhile: each of them changes the count of an order by one
+//! at most.
 
 use pagelab_model::{PageSize, Pages, ZoneKey};
 
@@ -11,8 +13,8 @@ use super::MapSource;
 use crate::style::{Style, bytes, count, percent};
 use crate::text::{Column, Page};
 
-/// In a saved tree nothing says what changed between its files; so much of a zone's free memory may then stand
-/// in blocks of another order, in percent.
+/// In a saved tree nothing says what changed between its files; so much of a zone's free memory may then
+/// stand in blocks of another order, in percent.
 const SAVED_PERCENT: u128 = 10;
 
 /// One zone's counts.
@@ -26,8 +28,8 @@ pub struct ZoneCheck {
     pub before: Vec<u64>,
     /// As it said after; `None` in a saved tree.
     pub after: Option<Vec<u64>>,
-    /// Pages that were allocated from the zone or freed to any zone between the two, or moved between free lists and
-    /// per-CPU lists; `None` where it is not known.
+    /// Pages that were allocated from the zone or freed to any zone between the two, or moved between free
+    /// lists and per-CPU lists; `None` where it is not known.
     pub churn: Option<u64>,
     /// Pages on per-CPU lists, which are on no free list and not marked free.
     pub per_cpu: u64,
@@ -143,16 +145,16 @@ impl CheckReport {
                     .to_owned()
             }
             Verdict::WithinChanges if is_saved => format!(
-                "yes, nearly: {share} of the free memory stands in blocks of another order than buddyinfo, which was \
-                 saved at another moment"
+                "yes, nearly: {share} of the free memory stands in blocks of another order than \
+                 buddyinfo, which was saved at another moment"
             ),
             Verdict::WithinChanges => format!(
-                "yes: rebuilt free blocks agree with buddyinfo within what changed between its two readings; {share} \
-                 of the free memory lies outside of them"
+                "yes: rebuilt free blocks agree with buddyinfo within what changed between its two \
+                 readings; {share} of the free memory lies outside of them"
             ),
             Verdict::Disagrees => format!(
-                "no: {share} of the free memory stands in blocks of another order than buddyinfo says, more than what \
-                 changed explains"
+                "no: {share} of the free memory stands in blocks of another order than buddyinfo says, \
+                 more than what changed explains"
             ),
         }
     }
@@ -174,8 +176,8 @@ impl CheckReport {
         }
         page.gap();
         let why = "difference: how far the rebuilt count lies outside of the two readings. Pages on per-CPU \
-                   lists are on no free list and not marked free, so they are in neither count; as they are handed \
-                   out and refilled, order 0 and the orders that are split for it drift first";
+                   lists are on no free list and not marked free, so they are in neither count; as they \
+                   are handed out and refilled, order 0 and the orders that are split for it drift first";
         page.hanging_dim("  ", why);
         page.finish()
     }
@@ -235,10 +237,13 @@ mod tests {
     use super::*;
     use pagelab_model::NodeId;
 
+    /// Rebuilt, before, after, churn, and what is to be said.
+    type Case<'a> = (&'a [u64], &'a [u64], Option<&'a [u64]>, Option<u64>, Verdict);
+
     #[test]
     fn a_count_agrees_between_the_readings_and_as_far_outside_as_pages_moved() {
         let key = ZoneKey { node: NodeId(0), zone: "Normal".to_owned() };
-        let cases: [(&[u64], &[u64], Option<&[u64]>, Option<u64>, Verdict); 7] = [
+        let cases: [Case<'_>; 7] = [
             (&[5, 3], &[4, 3], Some(&[6, 3]), Some(0), Verdict::Exact),
             (&[5, 3], &[6, 3], Some(&[4, 3]), Some(0), Verdict::Exact),
             (&[7, 3], &[6, 3], Some(&[4, 3]), Some(1), Verdict::WithinChanges),

@@ -56,8 +56,8 @@ impl DifferenceReport<'_> {
             let pages = runs.iter().map(|run| run.count.0).sum::<u64>();
             let first = runs.first()?;
             Some(format!(
-                "the two do not have the same memory: {} {what} ({} runs of frames, the first at {:#x}); it is \
-                 shown as came or went",
+                "the two do not have the same memory: {} {what} ({} runs of frames, the first at {:#x}); \
+                 it is shown as came or went",
                 self.size(pages),
                 runs.len(),
                 first.first.0

@@ -1,4 +1,5 @@
-//! What `pagelab map --pid` says: how contiguous the memory behind a process is, and in folios of which sizes.
+//! What `pagelab map --pid` says: how contiguous the memory behind a process is, and in folios of which
+//! sizes.
 
 use pagelab_model::process_map::{Behind, MappingMap, ProcessMap};
 use pagelab_model::{Bytes, Order, Pages};
@@ -167,8 +168,8 @@ impl ProcessReport {
         page.hanging_dim(
             "  ",
             &format!(
-                "{longest}. A run is contiguous in memory and in the address space, from this size up to the next; \
-                 aligned: what entries of this size could map; folios: what the kernel made as one"
+                "{longest}. A run is contiguous in memory and in the address space, from this size up to the \
+                 next; aligned: what entries of this size could map; folios: what the kernel made as one"
             ),
         );
     }

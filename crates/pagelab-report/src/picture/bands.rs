@@ -1,6 +1,7 @@
 //! What stretches of a picture belong to: zones and memory blocks, as ranges of pixels.
 
-use pagelab_model::Frames;
+use pagelab_model::page_map::{MapBlock, MapZone};
+use pagelab_model::{Frames, MapLayout};
 
 use super::Rgb;
 use super::curve::PixelOrder;
@@ -22,20 +23,24 @@ pub struct Band {
 
 /// The zones of a picture.
 pub fn zones(drawing: &Drawing<'_>, raster: &Raster<'_>) -> Vec<Band> {
-    let zones = &drawing.layout.zones;
-    let several = zones.iter().any(|zone| zones[0].key.node != zone.key.node);
-    let label = |zone: &pagelab_model::page_map::MapZone| match several {
+    let layout = drawing.layout;
+    let band = |zone: &MapZone| band(drawing, raster, zone.frames, zone_label(layout, zone), true);
+    layout.zones.iter().filter_map(band).collect()
+}
+
+/// A zone by its name, and by its node where there are several.
+pub fn zone_label(layout: &MapLayout, zone: &MapZone) -> String {
+    let several = layout.zones.iter().any(|other| other.key.node != zone.key.node);
+    match several {
         true => format!("node {} {}", zone.key.node.0, zone.key.zone),
         false => zone.key.zone.clone(),
-    };
-    let bands = zones.iter().map(|zone| band(drawing, raster, zone.frames, label(zone), true));
-    bands.flatten().collect()
+    }
 }
 
 /// The memory blocks of a picture.
 pub fn blocks(drawing: &Drawing<'_>, raster: &Raster<'_>) -> Vec<Band> {
     let blocks = drawing.layout.blocks.iter();
-    let band = |block: &pagelab_model::page_map::MapBlock| {
+    let band = |block: &MapBlock| {
         let state = if block.is_online { "" } else { " offline" };
         band(drawing, raster, block.frames, format!("memory{}{state}", block.number), block.is_online)
     };

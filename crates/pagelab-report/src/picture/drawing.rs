@@ -52,7 +52,8 @@ impl<'a> Drawing<'a> {
         Drawing { layout, extents, categories, legend, hole }
     }
 
-    /// Gives the frames of the layout's spans their categories, and those of blocks that are offline `offline`.
+    /// Gives the frames of the layout's spans their categories, and those of blocks that are offline
+    /// `offline`.
     pub fn fill(&mut self, mut categories: impl Iterator<Item = u8>, offline: u8) {
         let layout = self.layout;
         for block in layout.blocks.iter().filter(|block| !block.is_online) {

@@ -1,7 +1,8 @@
 //! PNG: one kind of picture, written by hand over the compression that pages already use.
 //!
-//! A map needs three chunks of data and one of text, so no library is taken in for it; ISO/IEC 15948 describes them.
-//! Pictures whose colours are those of the legend have a palette; mixtures have 24 bits a pixel.
+//! A map needs three chunks of data and one of text, so no library is taken in for it; ISO/IEC 15948
+//! describes them. Pictures whose colours are those of the legend have a palette; mixtures have 24 bits a
+//! pixel.
 
 use std::io::Write;
 

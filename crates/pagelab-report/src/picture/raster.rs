@@ -10,7 +10,7 @@ use super::{Category, Rgb};
 pub const PIXELS_MAX: u64 = 1 << 26;
 
 /// A picture is at most this wide and high, unless its width was asked for.
-pub const SIDE_MAX: u64 = 4096;
+pub const SIDE_MAX: u64 = 4 << 10;
 
 /// A pixel in which nothing is drawn: behind the last frame.
 pub const NOTHING: u8 = u8::MAX;
@@ -107,8 +107,8 @@ fn path(pixels: u64, pageblock: Order, pixel: Order, order: PixelOrder, width: O
     }
 }
 
-/// Puts a drawing into pixels; `None` where there would be more than [`PIXELS_MAX`]. The extents of the drawing
-/// must begin at multiples of a pixel.
+/// Puts a drawing into pixels; `None` where there would be more than [`PIXELS_MAX`]. The extents of the
+/// drawing must begin at multiples of a pixel.
 pub fn raster<'a>(drawing: &Drawing<'a>, shape: &Shape) -> Option<Raster<'a>> {
     let per_pixel = shape.pixel.pages().0;
     let pixels = drawing.frames().div_ceil(per_pixel);
@@ -234,7 +234,7 @@ fn edges(raster: &Raster<'_>, drawing: &Drawing<'_>) -> Vec<bool> {
     }
     let is_high = raster.path.order != PixelOrder::Rows;
     let differs = |index: usize| {
-        let left = index % width > 0 && block[index - 1] != block[index];
+        let left = !index.is_multiple_of(width) && block[index - 1] != block[index];
         let up = is_high && index >= width && block[index - width] != block[index];
         block[index] != u64::MAX && (left || up)
     };

@@ -1,8 +1,8 @@
 //! Which classes of pages are told apart in a picture, and by which colours and letters.
 //!
 //! The colours of the full scheme were chosen so that any two of them differ by 10 or more in CIELAB, also as
-//! seen by people without red, green or blue cones (a test computes it), and so that in shades of grey what is
-//! free is the lightest and what cannot be moved tends to be the darkest.
+//! seen by people without red, green or blue cones (a test computes it), and so that in shades of grey what
+//! is free is the lightest and what cannot be moved tends to be the darkest.
 
 use pagelab_model::PageClass;
 

@@ -31,7 +31,10 @@ pub struct Frame<'a> {
 
 const MARGIN: u64 = 16;
 const LINE: u64 = 18;
-const LEGEND_WIDTH: u64 = 290;
+const LEGEND_WIDTH: u64 = 330;
+/// Width of a letter of the subtitle and of the title, about.
+const LETTER: u64 = 7;
+const TITLE_LETTER: u64 = 10;
 const BAND_WIDTH: u64 = 18;
 const LABEL_WIDTH: u64 = 92;
 /// A picture of fewer pixels is enlarged to about this width.
@@ -48,7 +51,10 @@ pub fn encode(drawing: &Drawing<'_>, raster: &Raster<'_>, frame: &Frame<'_>) -> 
     let left = MARGIN + if has_strips { 2 * LABEL_WIDTH } else { 0 };
     let top = MARGIN + LINE * (2 + frame.subtitle.len() as u64);
     let legend_height = LINE * (2 + frame.legend.len() as u64);
-    let full_width = left + width * zoom + MARGIN + LEGEND_WIDTH;
+    let letters = |text: &str| text.chars().count() as u64;
+    let subtitle = frame.subtitle.iter().map(|line| letters(line) * LETTER).max().unwrap_or(0);
+    let heading = 2 * MARGIN + subtitle.max(letters(frame.title) * TITLE_LETTER);
+    let full_width = heading.max(left + width * zoom + MARGIN + LEGEND_WIDTH);
     let full_height = top + (height * zoom).max(legend_height) + MARGIN;
     let mut svg = format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<svg xmlns=\"http://www.w3.org/2000/svg\" \

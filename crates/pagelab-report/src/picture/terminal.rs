@@ -41,7 +41,7 @@ pub fn rows_per_line(colours: Colours) -> usize {
 /// A category's sign in a legend: its colour where there are colours, and its letter always.
 pub fn swatch(category: &Category, colours: Colours) -> String {
     if colours == Colours::None {
-        return format!("{}", visible(category.letter));
+        return visible(category.letter);
     }
     format!("{}  {END} {}", code(48, Some(category.colour), colours), visible(category.letter))
 }

@@ -32,9 +32,9 @@ Examples:
   pagelab map --scheme classic --width 2048 -o mem.png
   pagelab map --diff before.tar.zst now -o changed.svg
   pagelab map --pid 4121            runs and folios behind a process
-  pagelab map --check               free blocks against /proc/buddyinfo
+  pagelab map --check               free blocks against buddyinfo
 
-Reading /proc/kpageflags needs root. A saved tree (pagelab capture) needs nothing.
+Reading kpageflags needs root. A saved tree (pagelab capture) needs nothing.
 ";
 
 /// What `map` was asked for.
@@ -65,9 +65,13 @@ pub struct Args {
     #[arg(long, requires = "pid")]
     all: bool,
 
-    /// Write the picture to a file, whose name ends in .png or .svg; may be given again
+    /// Write the picture to a file, whose name ends in .png, .svg or .html; may be given again
     #[arg(short, long, value_name = "FILE")]
     output: Vec<PathBuf>,
+
+    /// Write a page that names what is under the pointer; the same as --output with a name in .html
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 
     /// What a pixel's colour tells apart
     #[arg(long, value_enum, default_value = "full")]
@@ -170,7 +174,7 @@ fn one(plan: &Plan, taken: &Taken) -> Outcome {
         layout: &taken.map.layout,
         draw: &|pixel| Drawing::of_map(&taken.map, plan.scheme, pixel),
     };
-    let written = picture.write()?;
+    let written = picture.write(|picture, style, colours| report.text(picture, style, colours))?;
     if plan.json {
         return print_json(&json::map::map(&report, &written));
     }
@@ -219,7 +223,7 @@ fn two(plan: &Plan, before: &Taken, after: &Taken) -> Outcome {
         layout: &difference.layout,
         draw: &|pixel| difference.drawing(pixel),
     };
-    let written = picture.write()?;
+    let written = picture.write(|picture, style, colours| report.text(picture, style, colours))?;
     if plan.json {
         return print_json(&json::map::difference(&report, &written));
     }

@@ -12,8 +12,8 @@ use super::{print, print_json, unread};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::out;
 
-/// Scans of a live machine: the one that agrees best counts, since a disturbance comes and goes, and a mistake
-/// stays.
+/// Scans of a live machine: the one that agrees best counts, since a disturbance comes and goes, and a
+/// mistake stays.
 const TRIES: u32 = 3;
 
 /// Compares, and answers with the exit code.

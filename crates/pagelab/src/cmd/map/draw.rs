@@ -1,6 +1,7 @@
 //! From a drawing to the files and the terminal.
 
 use pagelab_model::{MapLayout, Order, PageMap, Pages};
+use pagelab_report::html;
 use pagelab_report::json::map::Written;
 use pagelab_report::map::{MapSource, scale_text};
 use pagelab_report::picture::curve::PixelOrder;
@@ -50,8 +51,11 @@ pub struct Picture<'p, 'm> {
 }
 
 impl<'m> Picture<'_, 'm> {
-    /// Writes the files that were asked for.
-    pub fn write(&self) -> Result<Vec<Written>, Failure> {
+    /// Writes the files that were asked for. `text` makes what a page holds for readers without scripts.
+    pub fn write(
+        &self,
+        text: impl Fn(Option<(&Drawing<'_>, &Raster<'_>)>, &Style, Colours) -> String,
+    ) -> Result<Vec<Written>, Failure> {
         if self.plan.outputs.is_empty() {
             return Ok(Vec::new());
         }
@@ -62,6 +66,10 @@ impl<'m> Picture<'_, 'm> {
         for output in &self.plan.outputs {
             let content = match output.format {
                 Format::Png => self.png(&drawing, &raster),
+                Format::Html => {
+                    let text = text(None, &Style::PLAIN, Colours::None);
+                    self.html(&drawing, &raster, &text).map(String::into_bytes)
+                }
                 Format::Svg => self.svg(&drawing, &raster).map(String::into_bytes),
             };
             let content =
@@ -131,7 +139,8 @@ impl<'m> Picture<'_, 'm> {
         raster::raster(drawing, &shape).ok_or_else(|| {
             let pages = drawing.frames();
             let message = format!(
-                "a picture of {} pages at --scale {} would have more than {} pixels: use a larger --scale, or auto",
+                "a picture of {} pages at --scale {} would have more than {} pixels: \
+                 use a larger --scale, or auto",
                 count(u128::from(pages)),
                 pixel.pages().0,
                 count(u128::from(PIXELS_MAX))
@@ -169,6 +178,13 @@ impl<'m> Picture<'_, 'm> {
         let facts = self.all_facts(drawing, raster);
         let frame = svg::Frame { title: self.title, subtitle: &subtitle, legend: &legend, facts: &facts };
         svg::encode(drawing, raster, &frame)
+    }
+
+    fn html(&self, drawing: &Drawing<'_>, raster: &Raster<'_>, text: &str) -> std::io::Result<String> {
+        let subtitle = [self.subtitle, &[scale_text(drawing, raster, self.plan.blend)]].concat();
+        let (title, legend, blend) = (self.title, self.legend, self.plan.blend);
+        let around = html::picture::Around { title, subtitle: &subtitle, legend, blend, text };
+        html::picture::page(drawing, raster, &around).map_err(std::io::Error::other)
     }
 
     fn all_facts(&self, drawing: &Drawing<'_>, raster: &Raster<'_>) -> Vec<(&'static str, String)> {

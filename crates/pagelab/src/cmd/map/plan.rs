@@ -71,6 +71,8 @@ pub enum Format {
     Png,
     /// Pixels with legend and bands.
     Svg,
+    /// A page that says what is under the pointer.
+    Html,
 }
 
 impl Format {
@@ -79,18 +81,20 @@ impl Format {
         match self {
             Format::Png => "png",
             Format::Svg => "svg",
+            Format::Html => "html",
         }
     }
 
     fn of(path: &Path) -> Result<Format, Failure> {
         let name = path.display();
-        let wanted = "the picture's format is told from the end of the name: .png, .svg";
+        let wanted = "the picture's format is told from the end of the name: .png, .svg, .html";
         let Some(extension) = path.extension() else {
             return Err(usage(&format!("--output {name}: {wanted}; {name} has no such end")));
         };
         match extension.to_string_lossy().to_ascii_lowercase().as_str() {
             "png" => Ok(Format::Png),
             "svg" => Ok(Format::Svg),
+            "html" => Ok(Format::Html),
             other => Err(usage(&format!("--output {name}: no pictures are written as .{other}; {wanted}"))),
         }
     }
@@ -110,6 +114,11 @@ impl Plan {
             let format = Format::of(path)?;
             Ok(Output { target: whole_file::target(path, "--output")?, format })
         });
+        let html = args
+            .html
+            .iter()
+            .map(|path| Ok(Output { target: whole_file::target(path, "--html")?, format: Format::Html }));
+        let outputs = outputs.chain(html);
         Ok(Plan {
             wanted,
             outputs: outputs.collect::<Result<_, Failure>>()?,
@@ -148,6 +157,7 @@ fn wanted(args: &Args) -> Result<Wanted, Failure> {
             ("--check", args.check),
             ("--diff", args.diff.is_some()),
             ("--output", !args.output.is_empty()),
+            ("--html", args.html.is_some()),
             ("MOMENT or --root", moment != Moment::Now),
         ];
         return match others.iter().find(|(_, given)| *given) {
@@ -160,8 +170,8 @@ fn wanted(args: &Args) -> Result<Wanted, Failure> {
     }
     match args.diff.as_deref() {
         Some(_) if args.check => Err(usage("--check and --diff: one at a time; leave one of them away")),
-        None if args.check && !args.output.is_empty() => {
-            Err(usage("--check draws no picture; leave --output away"))
+        None if args.check && !(args.output.is_empty() && args.html.is_none()) => {
+            Err(usage("--check draws no picture; leave --output and --html away"))
         }
         None if args.check => Ok(Wanted::Check(moment)),
         None => Ok(Wanted::Map(moment)),

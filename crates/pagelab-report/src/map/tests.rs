@@ -1,1 +1,0 @@
-//! Text of small maps, as it is printed.
