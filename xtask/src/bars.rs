@@ -43,7 +43,7 @@ pub struct Change {
 }
 
 /// All bars.
-pub const BARS: [Bar; 17] = [
+pub const BARS: [Bar; 18] = [
     Bar {
         name: "fast_snapshot_cpu_ratio",
         good: Good::AtMost,
@@ -212,6 +212,17 @@ pub const BARS: [Bar; 17] = [
         what: "the same with huge pages by size, as record does without --metrics",
         source: "record, so that a recording does not disturb what it records",
         absent_where: "",
+        changes: &[],
+    },
+    Bar {
+        name: "tracepoint_drain_cpu_ratio",
+        good: Good::AtMost,
+        limit: 3.0,
+        unit: "ratio",
+        what: "CPU of an event read in the order of time with its fields, to copying its record out of the \
+               ring",
+        source: "the reader of tracepoints, so that a recording does not disturb what it records",
+        absent_where: "not root",
         changes: &[],
     },
 ];

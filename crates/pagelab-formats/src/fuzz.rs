@@ -7,6 +7,7 @@ mod mutate;
 mod pages;
 mod scrapes;
 mod system;
+mod tracing;
 
 pub use mutate::mutate;
 
@@ -59,6 +60,10 @@ pub const TARGETS: &[Target] = &[
     pages::FREE_TEXT,
     scrapes::EXPOSITION,
     scrapes::NODE_EXPORTER,
+    tracing::TRACE_FORMAT,
+    tracing::PERF_RECORD,
+    tracing::KALLSYMS,
+    tracing::MAPS,
 ];
 
 const BUDDYINFO: &[u8] =

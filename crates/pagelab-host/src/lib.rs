@@ -23,5 +23,6 @@ pub mod reader;
 pub mod root;
 pub mod sampler;
 pub mod settings;
+pub mod tracepoints;
 
 pub use census::page_map;

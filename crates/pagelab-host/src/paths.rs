@@ -92,6 +92,12 @@ pub const DT_HYPERVISOR: &str = "/proc/device-tree/hypervisor/compatible";
 pub const DEBUGFS: &str = "/sys/kernel/debug";
 /// Where tracefs is usually mounted.
 pub const TRACEFS: &str = "/sys/kernel/tracing";
+/// The tracing folder inside debugfs, on kernels before 4.1.
+pub const TRACING_IN_DEBUGFS: &str = "tracing";
+/// The kernel's symbols.
+pub const KALLSYMS: &str = "/proc/kallsyms";
+/// Who may see addresses of the kernel.
+pub const KPTR_RESTRICT: &str = "/proc/sys/kernel/kptr_restrict";
 /// The kernel's log as records.
 pub const KMSG: &str = "/dev/kmsg";
 /// The kernel's log as text, in a saved tree.

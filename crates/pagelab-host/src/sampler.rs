@@ -12,10 +12,11 @@ mod tables;
 #[cfg(test)]
 mod tests;
 mod thp;
+mod traced;
 mod whole;
 
 use pagelab_model::pressure::Pressure;
-use pagelab_model::{Absence, BuddyInfo, Counters, Meminfo, PageSize, Reading};
+use pagelab_model::{Absence, BuddyInfo, Counters, Meminfo, PageSize, Reading, Stacks};
 
 use crate::fast::{FastSnapshot, RESOURCES, Wanted};
 use crate::machine::live_page_size;
@@ -162,6 +163,22 @@ impl Sampler {
         }
     }
 
+    /// Does what cannot wait for the next tick; to be called about once a second where
+    /// [`Sampler::cannot_wait`] says so.
+    pub fn between(&mut self) {
+        self.paced.iter_mut().for_each(Paced::between);
+    }
+
+    /// Whether something fills up between ticks.
+    pub fn cannot_wait(&self) -> bool {
+        self.paced.iter().any(|paced| matches!(paced.metric, Metric::Tracepoints(_)))
+    }
+
+    /// Call stacks of fallbacks since the start, where they were asked for.
+    pub fn stacks(&self) -> Option<Stacks> {
+        self.paced.iter().find_map(Paced::stacks)
+    }
+
     /// What has happened since the last call.
     pub fn notices(&mut self) -> Vec<Notice> {
         std::mem::take(&mut self.notices)
@@ -203,6 +220,11 @@ fn open(root: &Root, page_size: PageSize, metric: &Metric) -> Option<Reading<(Ca
         Metric::Cgroups(pattern) => {
             let groups = groups::Groups::open(root, pattern.as_deref());
             (Bound::Permille(1), groups.map(|groups| Box::new(groups) as Box<dyn Source>))
+        }
+        Metric::Tracepoints(depth) => {
+            let traced = traced::Traced::open(root, page_size, *depth);
+            // Rings fill up whatever reading them costs, so that the cadence does not back off.
+            (Bound::Nanoseconds(u64::MAX), traced.map(|traced| Box::new(traced) as Box<dyn Source>))
         }
         Metric::Processes(which) => {
             let processes = processes::Processes::open(root, page_size, which);

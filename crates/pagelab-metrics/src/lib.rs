@@ -4,6 +4,7 @@
 
 pub mod averages;
 pub mod balance;
+pub mod callers;
 pub mod checkup;
 pub mod derived;
 pub mod findings;

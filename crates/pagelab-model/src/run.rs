@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::extfrag::Stacks;
 use crate::settings::Settings;
 use crate::{Machine, Snapshot};
 
@@ -24,6 +25,8 @@ pub struct Run {
     pub snapshot: Option<Box<Snapshot>>,
     /// Maps of physical memory, by time; what is in them is read one at a time.
     pub maps: Vec<MapHead>,
+    /// Who asked for allocations that fell back into another migratetype's memory, where that was recorded.
+    pub stacks: Option<Box<Stacks>>,
     /// The log that belongs to the file, if the last records are or may be there.
     pub log: Option<Log>,
     /// What this reader does not know and therefore does not show, in words.
@@ -42,6 +45,7 @@ impl Run {
             events: Vec::new(),
             snapshot: None,
             maps: Vec::new(),
+            stacks: None,
             log: None,
             not_shown: Vec::new(),
         }

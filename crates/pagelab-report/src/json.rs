@@ -10,6 +10,7 @@ pub mod map;
 pub mod object;
 mod probe;
 pub mod run;
+mod stacks;
 mod supply;
 mod zones;
 

@@ -14,6 +14,7 @@ mod recorder;
 mod samples;
 mod series;
 mod spark;
+mod stacks;
 mod used;
 
 use pagelab_metrics::recorded;
@@ -37,7 +38,7 @@ struct Section {
 }
 
 /// The sections, in the order of the report.
-const SECTIONS: [Section; 12] = [
+const SECTIONS: [Section; 13] = [
     Section { applies: |_| true, show: head::show },
     Section { applies: |run| run.snapshot.is_some(), show: look::show },
     Section { applies: |run| !recorded::zones(run).is_empty(), show: fragmentation::show },
@@ -47,6 +48,7 @@ const SECTIONS: [Section; 12] = [
     Section { applies: series::applies, show: series::show },
     Section { applies: |run| !run.maps.is_empty(), show: maps::show },
     Section { applies: |run| !run.streams.is_empty(), show: samples::show },
+    Section { applies: |run| run.stacks.is_some(), show: stacks::show },
     Section { applies: |run| !run.events.is_empty(), show: events::show },
     Section { applies: recorder::applies, show: recorder::show },
     Section { applies: |run| !run.not_shown.is_empty(), show: not_shown::show },

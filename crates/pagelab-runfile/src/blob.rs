@@ -2,13 +2,22 @@
 
 use std::io::{self, Read, Write};
 
-use pagelab_model::Snapshot;
+use pagelab_model::{Snapshot, Stacks};
 
 /// The kind of the blob that holds a look at the machine.
 pub(crate) const SNAPSHOT: &str = "snapshot";
 
 /// The version of that kind that is written, and the newest that is read: JSON of the serde records.
 pub(crate) const SNAPSHOT_VERSION: u32 = 1;
+
+/// The kind of the blob that holds the call stacks of fallbacks. A later one has all of an earlier one.
+pub(crate) const STACKS: &str = "stacks";
+
+/// The version of that kind that is written, and the newest that is read: JSON of the serde records.
+pub(crate) const STACKS_VERSION: u32 = 1;
+
+/// Bytes of the JSON of call stacks: as many as a collector keeps take half of it.
+pub(crate) const STACKS_BYTES_MAX: u64 = 128 << 20;
 
 /// The name of a look that the next one has all of: kept in case no next one comes.
 pub(crate) const SO_FAR: &str = "so far";
@@ -40,9 +49,18 @@ pub(crate) fn pack(fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::R
 
 /// The packed JSON of a snapshot.
 pub(crate) fn pack_snapshot(snapshot: &Snapshot) -> io::Result<(Vec<u8>, u64)> {
+    pack_json(snapshot)
+}
+
+/// The packed JSON of call stacks.
+pub(crate) fn pack_stacks(stacks: &Stacks) -> io::Result<(Vec<u8>, u64)> {
+    pack_json(stacks)
+}
+
+fn pack_json(value: &impl serde::Serialize) -> io::Result<(Vec<u8>, u64)> {
     pack(|out| {
         let mut out = io::BufWriter::with_capacity(64 << 10, out);
-        serde_json::to_writer(&mut out, snapshot)?;
+        serde_json::to_writer(&mut out, value)?;
         out.flush()
     })
 }

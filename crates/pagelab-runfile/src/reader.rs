@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use pagelab_model::run::{
     Column, ColumnHead, Ending, Event, MapHead, Run, Series, Stream, StreamHead, Unit, Values,
 };
-use pagelab_model::{PageMap, Snapshot};
+use pagelab_model::{PageMap, Snapshot, Stacks};
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Row};
 
@@ -44,7 +44,7 @@ pub struct BlobHead {
     pub raw_bytes: u64,
 }
 
-/// Reads everything but the blobs that are no snapshot.
+/// Reads everything but the blobs that are neither a snapshot nor call stacks.
 pub fn read(path: &Path) -> Result<Run, Error> {
     let reader = Reader::open(path)?;
     let run = reader.run();
@@ -79,6 +79,7 @@ impl Reader {
             events: self.events()?,
             snapshot,
             maps: blobs.iter().filter_map(map_head).collect(),
+            stacks: self.stacks()?,
             log,
             not_shown,
         })
@@ -161,6 +162,9 @@ impl Reader {
     fn snapshot(&self, blobs: &[BlobHead]) -> Result<(Option<Box<Snapshot>>, Vec<String>), Error> {
         let (mut last, mut not_shown, mut earlier) = (None, Vec::new(), 0u64);
         for head in blobs.iter().filter(|head| map_head(head).is_none()).cloned() {
+            if head.kind == blob::STACKS && head.version <= blob::STACKS_VERSION {
+                continue;
+            }
             if head.kind != blob::SNAPSHOT || head.version > blob::SNAPSHOT_VERSION {
                 let BlobHead { kind, version, name, .. } = &head;
                 not_shown.push(format!("a blob of kind {kind}, version {version}: {name}"));
@@ -183,6 +187,20 @@ impl Reader {
             plausible::check(&snapshot).map(|()| snapshot)
         })?;
         Ok((Some(Box::new(snapshot)), not_shown))
+    }
+
+    /// The last call stacks that were stored.
+    fn stacks(&self) -> Result<Option<Box<Stacks>>, Error> {
+        let is_one = |head: &BlobHead| head.kind == blob::STACKS && head.version <= blob::STACKS_VERSION;
+        let Some(head) = self.blobs()?.into_iter().rfind(is_one) else { return Ok(None) };
+        if head.raw_bytes > blob::STACKS_BYTES_MAX {
+            return Err(self.damaged(format!("its call stacks say that they have {} bytes", head.raw_bytes)));
+        }
+        let stacks = self.with_blob(&head, |raw| {
+            let raw = std::io::BufReader::with_capacity(64 << 10, blob::Bounded::new(raw));
+            serde_json::from_reader(raw).map_err(|error| error.to_string())
+        })?;
+        Ok(Some(Box::new(stacks)))
     }
 
     fn manifest(&self) -> Result<Rows, Error> {

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use pagelab_model::Snapshot;
 use pagelab_model::run::{ColumnHead, Ending, Event, Manifest, StreamHead};
+use pagelab_model::{Snapshot, Stacks};
 
 use crate::blob;
 use crate::committer;
@@ -212,6 +212,17 @@ impl Writer {
         let EncodedMap { started_ns, is_key, packed, raw_bytes } = map;
         let name = if is_key { maps::KEY } else { maps::DELTA };
         self.packed(maps::PAGE_MAP, maps::PAGE_MAP_VERSION, name, started_ns, packed, raw_bytes)
+    }
+
+    /// Stores the call stacks of fallbacks, all since the start; a reader takes the last ones that were
+    /// stored.
+    pub fn stacks(&mut self, at_ns: u64, stacks: &Stacks) -> Result<(), Error> {
+        let failed = |error| self.refuse(format_args!("the call stacks: {error}"));
+        let (data, raw_bytes) = blob::pack_stacks(stacks).map_err(failed)?;
+        if raw_bytes > blob::STACKS_BYTES_MAX {
+            return Err(self.refuse(format_args!("the call stacks have {raw_bytes} bytes of JSON")));
+        }
+        self.packed(blob::STACKS, blob::STACKS_VERSION, "", at_ns, data, raw_bytes)
     }
 
     /// Stores a blob of a kind and version: a map, a profile, a trace. It is compressed here.

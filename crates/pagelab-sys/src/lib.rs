@@ -11,6 +11,7 @@ pub mod cpuid;
 pub mod map;
 pub mod pagemap_scan;
 pub mod perf;
+pub mod perf_ring;
 pub mod presence;
 pub mod spawn;
 pub mod swap;

@@ -1,6 +1,7 @@
 //! Which metrics there are, and a list of them as it is typed.
 
 use crate::paths;
+use crate::tracepoints::StackDepth;
 
 /// Something that can be read again and again.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +16,8 @@ pub enum Metric {
     Pressure,
     /// Counters of transparent huge pages by size, and khugepaged's.
     Thp,
+    /// Fallbacks, compaction and reclaim, counted by tracepoints; call stacks of fallbacks to this depth.
+    Tracepoints(StackDepth),
     /// `/proc/pagetypeinfo`, at a cadence of its own.
     Pagetypeinfo,
     /// Watermarks and sizes of zones.
@@ -45,7 +48,7 @@ struct Known {
     is_default: bool,
 }
 
-static KNOWN: [Known; 10] = {
+static KNOWN: [Known; 11] = {
     const fn known(metric: Metric, what: &'static str, is_default: bool) -> Known {
         Known { metric, what, is_default }
     }
@@ -55,6 +58,11 @@ static KNOWN: [Known; 10] = {
         known(Metric::Buddyinfo, "free blocks by zone and order", true),
         known(Metric::Pressure, "time in which tasks waited for memory, io, cpu", true),
         known(Metric::Thp, "huge pages by size: given, refused, split; khugepaged", true),
+        known(
+            Metric::Tracepoints(StackDepth::None),
+            "fallbacks, compaction, reclaim as they happen; root",
+            true,
+        ),
         known(Metric::Pagetypeinfo, "free blocks by migratetype, at most once a minute; root", false),
         known(Metric::Zoneinfo, "watermarks and sizes of zones", false),
         known(Metric::Slab, "the largest slab caches; root", false),
@@ -72,6 +80,7 @@ impl Metric {
             Metric::Buddyinfo => "buddyinfo",
             Metric::Pressure => "pressure",
             Metric::Thp => "thp",
+            Metric::Tracepoints(_) => "tracepoints",
             Metric::Pagetypeinfo => "pagetypeinfo",
             Metric::Zoneinfo => "zoneinfo",
             Metric::Slab => "slab",
@@ -88,6 +97,7 @@ impl Metric {
             Metric::Buddyinfo => paths::BUDDYINFO,
             Metric::Pressure => paths::PRESSURE,
             Metric::Thp => paths::THP,
+            Metric::Tracepoints(_) => "perf_event_open",
             Metric::Pagetypeinfo => paths::PAGETYPEINFO,
             Metric::Zoneinfo => paths::ZONEINFO,
             Metric::Slab => paths::SLABINFO,
@@ -99,7 +109,8 @@ impl Metric {
     /// Nanoseconds between two reads at least, however fast the ticks are.
     pub fn interval_ns(&self) -> u64 {
         match self {
-            Metric::Meminfo | Metric::Vmstat | Metric::Buddyinfo | Metric::Pressure | Metric::Thp => 0,
+            Metric::Meminfo | Metric::Vmstat | Metric::Buddyinfo | Metric::Pressure => 0,
+            Metric::Thp | Metric::Tracepoints(_) => 0,
             Metric::Zoneinfo | Metric::Slab | Metric::Cgroups(_) => 1_000_000_000,
             Metric::Processes(_) => 10_000_000_000,
             Metric::Pagetypeinfo => 60_000_000_000,
@@ -177,6 +188,13 @@ impl Metrics {
         Ok(metrics)
     }
 
+    /// Has tracepoints among them, with call stacks to this depth.
+    pub fn with_stacks(mut self, depth: StackDepth) -> Metrics {
+        self.0.retain(|metric| !matches!(metric, Metric::Tracepoints(_)));
+        self.0.push(Metric::Tracepoints(depth));
+        self
+    }
+
     /// Adds one. A metric of the same name with a pattern takes the place of one without.
     fn add(&mut self, metric: Metric) {
         let same = self.0.iter().position(|known| known.name() == metric.name());
@@ -222,8 +240,8 @@ mod tests {
         for (list, want) in [
             ("meminfo", "meminfo"),
             ("slab, meminfo ,slab", "slab meminfo"),
-            ("default", "meminfo vmstat buddyinfo pressure thp"),
-            ("default,processes=42", "meminfo vmstat buddyinfo pressure thp processes"),
+            ("default", "meminfo vmstat buddyinfo pressure thp tracepoints"),
+            ("default,processes=42", "meminfo vmstat buddyinfo pressure thp tracepoints processes"),
             ("cgroups=/a,cgroups=/b,cgroups", "cgroups cgroups"),
             ("", "there is an empty name in the list"),
             ("cgroups=", "`cgroups=` lacks its pattern"),

@@ -1,6 +1,6 @@
 //! A metric that is read less often than every tick where it costs too much.
 
-use pagelab_model::{Absence, Reading};
+use pagelab_model::{Absence, Reading, Stacks};
 use pagelab_sys::clock;
 
 use super::cadence::Cadence;
@@ -12,6 +12,14 @@ use super::{Part, Seen};
 pub(super) trait Source: std::fmt::Debug + Send {
     /// Reads once. After an error, tables that were put are of use all the same.
     fn read(&mut self, tables: &mut Tables) -> Reading<()>;
+
+    /// Does what cannot wait for the next read.
+    fn between(&mut self) {}
+
+    /// Call stacks of fallbacks, where this source has them.
+    fn stacks(&self) -> Option<Stacks> {
+        None
+    }
 
     /// Whether each of its series is a thing of its own that may come and go.
     fn comes_and_goes(&self) -> bool {
@@ -37,6 +45,16 @@ impl Paced {
     /// What was read last.
     pub fn part(&self) -> Part<'_> {
         Part { metric: &self.metric, shape: 0, seen: Seen::Tables(&self.tables.all) }
+    }
+
+    /// Does what cannot wait for the next read.
+    pub fn between(&mut self) {
+        self.source.between();
+    }
+
+    /// Call stacks of fallbacks, where this metric has them.
+    pub fn stacks(&self) -> Option<Stacks> {
+        self.source.stacks()
     }
 
     /// Reads if it is time to.

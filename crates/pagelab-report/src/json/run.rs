@@ -22,6 +22,9 @@ struct RunFile<'a> {
     streams: Vec<StreamOf<'a>>,
     events: Vec<EventOf<'a>>,
     derived: DerivedOf<'a>,
+    stacks: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stacks_absent_reason: Option<&'static str>,
     not_shown: &'a [String],
 }
 
@@ -110,6 +113,8 @@ fn run_file<'a>(run: &'a Run, derived: &'a [Series]) -> RunFile<'a> {
             usage_absent_reason: usage.as_ref().err().map(reason),
             series: derived.iter().map(series).collect(),
         },
+        stacks: run.stacks.as_deref().map(super::stacks::document),
+        stacks_absent_reason: run.stacks.is_none().then_some("no call stacks were recorded"),
         not_shown: &run.not_shown,
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
+use pagelab_model::extfrag::{FallbackCounts, StackCounts, Stacks};
 use pagelab_model::run::*;
 use pagelab_model::seed::SplitMix64;
 use pagelab_runfile::{ErrorKind, Reader, Writer, read};
@@ -317,4 +318,26 @@ fn blobs_come_back_by_name() {
         assert_eq!((&*head.name, head.at_ns), (&*format!("number {at}"), at as u64));
         assert!(reader.blob(head).unwrap() == contents, "{head:?}");
     }
+}
+
+#[test]
+fn the_last_call_stacks_come_back_as_they_were() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("stacks.pagelab");
+    let stacks = |spoiling: u64| Stacks {
+        stacks: vec![StackCounts {
+            process: Some("find\u{2028}".to_owned()),
+            kernel: vec!["get_page_from_freelist".to_owned(), "__d_alloc".to_owned()],
+            user: vec!["/usr/bin/find+0x10".to_owned()],
+            counts: FallbackCounts { spoiling, events: u64::MAX, ..FallbackCounts::default() },
+        }],
+        lost: 3,
+        ..Stacks::default()
+    };
+    let mut writer = Writer::create(&path, &made::manifest()).unwrap();
+    (1..=3).for_each(|at| writer.stacks(at, &stacks(at)).unwrap());
+    writer.close(made::ending()).unwrap();
+    let run = read(&path).unwrap();
+    assert_eq!(run.stacks.as_deref(), Some(&stacks(3)), "the last ones have all of the earlier ones");
+    assert!(run.not_shown.is_empty() && run.snapshot.is_none(), "{:?}", run.not_shown);
 }

@@ -21,6 +21,7 @@ use pagelab_host::machine::Known;
 use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
 use pagelab_host::sampler::{Metric, Metrics, Sampler};
+use pagelab_host::tracepoints::StackDepth;
 use pagelab_model::run::Ending;
 use pagelab_model::{Absence, Order, Snapshot};
 use pagelab_runfile::Writer;
@@ -53,6 +54,10 @@ pub struct Args {
     /// Also a map of physical memory so often, such as 1m: the class of every page (1s to 1d)
     #[arg(long, value_name = "TIME")]
     maps: Option<String>,
+    /// Record who spoils pageblocks: call stacks of allocations that fall back (root)
+    #[arg(long, value_name = "DEPTH", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "user")]
+    stacks: Option<Depth>,
     /// Say what would be recorded, what a sample costs and how large the file would become
     #[arg(long)]
     dry_run: bool,
@@ -62,6 +67,15 @@ pub struct Args {
     /// Refused: a saved tree does not move
     #[arg(long, value_name = "DIR|TAR", hide = true)]
     root: Option<PathBuf>,
+}
+
+/// How far call stacks go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Depth {
+    /// Functions of the kernel
+    Kernel,
+    /// And frames of the program, as far as it keeps frame pointers
+    User,
 }
 
 fn after_help() -> String {
@@ -80,6 +94,7 @@ Examples:
   pagelab record -o now.pagelab --every 100ms      until Ctrl-C
   pagelab record -o s.pagelab --metrics default,slab,cgroups=/system.slice/*
   pagelab record -o m.pagelab --maps 1m            `pagelab map m.pagelab@2h` shows one
+  pagelab record -o why.pagelab --for 10m --stacks who spoils pageblocks
   pagelab report day.pagelab                       what is in it"
 }
 
@@ -137,6 +152,11 @@ fn resolve(args: &Args) -> Result<Plan, Failure> {
     let maps_every_ns = match &args.maps {
         Some(text) => Some(time("--maps", text, Duration::from_secs(1), DAY)?),
         None => None,
+    };
+    let metrics = match args.stacks {
+        None => metrics,
+        Some(Depth::Kernel) => metrics.with_stacks(StackDepth::Kernel),
+        Some(Depth::User) => metrics.with_stacks(StackDepth::KernelAndUser),
     };
     let root = Root::live();
     let reader = Reader::new(&root);

@@ -1,5 +1,6 @@
 //! Runs for the tests: a recording with everything in it, a look with samples, and a hostile one.
 
+use pagelab_model::extfrag::{FallbackCounts, StackCounts, Stacks};
 use pagelab_model::run::*;
 use pagelab_model::{Absence, Counters, Machine, PageSize, Snapshot};
 
@@ -80,8 +81,39 @@ pub fn record() -> Run {
         Event { at_ns: 3 * S, kind: "missed".into(), text: "a reading came 120 ms late".into() },
         Event { at_ns: 9 * S, kind: "warning".into(), text: "PSI went away".into() },
     ];
+    run.stacks = Some(Box::new(stacks()));
     run.not_shown = vec!["a blob of kind `heat`, version 3".to_owned()];
     run
+}
+
+/// Stacks of three callers.
+fn stacks() -> Stacks {
+    let one = |process: Option<&str>, kernel: &str, user: &str, spoiling: u64, claimed: u64| StackCounts {
+        process: process.map(str::to_owned),
+        kernel: kernel.split(' ').map(str::to_owned).collect(),
+        user: user.split(' ').filter(|frame| !frame.is_empty()).map(str::to_owned).collect(),
+        counts: FallbackCounts {
+            events: spoiling + 3,
+            fragmenting: spoiling,
+            spoiling,
+            spoiling_claimed: claimed,
+        },
+    };
+    let slab = "get_page_from_freelist __alloc_frozen_pages_noprof alloc_pages_mpol allocate_slab ___slab_alloc \
+                kmem_cache_alloc_lru_noprof __d_alloc d_alloc d_alloc_parallel lookup_open path_openat";
+    let table = "get_page_from_freelist __alloc_frozen_pages_noprof alloc_pages_noprof pte_alloc_one __pte_alloc \
+                 do_anonymous_page handle_mm_fault exc_page_fault";
+    Stacks {
+        stacks: vec![
+            one(Some("find"), slab, "/usr/bin/find+0x8f31 /usr/lib/libc.so.6+0x2724a", 790, 201),
+            one(Some("tar"), slab, "", 22, 0),
+            one(None, table, "", 310, 12),
+            one(Some("kswapd0"), "get_page_from_freelist 0xffffffffc0401f30", "", 0, 0),
+        ],
+        not_kept: FallbackCounts { events: 4, ..FallbackCounts::default() },
+        lost: 7,
+        notes: vec!["frames of programs are files and offsets; their symbols are not read".to_owned()],
+    }
 }
 
 /// A checkup with the samples of its probe.
@@ -134,6 +166,16 @@ pub fn hostile() -> Run {
         stream(&long, evil, &[], &[f64::MIN_POSITIVE]),
         stream("", "", &[], &[]),
     ];
+    run.stacks = Some(Box::new(Stacks {
+        stacks: vec![StackCounts {
+            process: Some(long.clone()),
+            kernel: vec![evil.to_owned(), long.clone()],
+            user: vec![evil.to_owned()],
+            counts: FallbackCounts { spoiling: u64::MAX, ..FallbackCounts::default() },
+        }],
+        notes: vec![evil.to_owned()],
+        ..Stacks::default()
+    }));
     run.events = vec![
         Event { at_ns: u64::MAX, kind: evil.to_owned(), text: evil.to_owned() },
         Event { at_ns: 0, kind: long.clone(), text: long },

@@ -26,6 +26,8 @@ use crate::exit::{Exit, Failure};
 /// How long after a tick it is looked whether the disk took it, where the next tick is further away.
 const LOOK_AFTER_NS: u64 = 1_000_000_000;
 
+const MINUTE_NS: u64 = 60_000_000_000;
+
 /// What a recording has come to.
 #[derive(Clone, Debug, Default)]
 pub struct Totals {
@@ -56,6 +58,8 @@ pub struct Session {
     cpu_before_ns: u64,
     /// CPU time of the thread that ticks, where a scan in another one would be counted with a sample.
     thread_before_ns: u64,
+    /// When call stacks are to be written next.
+    stacks_ns: u64,
 }
 
 /// Why a recording ended.
@@ -93,6 +97,7 @@ impl Session {
             statm: root.file(paths::SELF_STATM).ok(),
             cpu_before_ns: cpu_ns(),
             thread_before_ns: clock::thread_cpu_ns(),
+            stacks_ns: MINUTE_NS,
         }
     }
 
@@ -126,7 +131,21 @@ impl Session {
     }
 
     /// Waits for a deadline, and looks in between whether the file still takes records.
-    fn wait(&self, alarm: &Alarm, deadline_ns: u64) -> Result<Waited, Failure> {
+    fn wait(&mut self, alarm: &Alarm, deadline_ns: u64) -> Result<Waited, Failure> {
+        while self.sampler.cannot_wait() {
+            let until_ns = clock::boottime_ns().saturating_add(LOOK_AFTER_NS);
+            if until_ns >= deadline_ns {
+                break;
+            }
+            match self.wait_for(alarm, until_ns)? {
+                Waited::Due => self.sampler.between(),
+                ended => return Ok(ended),
+            }
+        }
+        self.wait_for(alarm, deadline_ns)
+    }
+
+    fn wait_for(&self, alarm: &Alarm, deadline_ns: u64) -> Result<Waited, Failure> {
         let look_ns = clock::boottime_ns().saturating_add(LOOK_AFTER_NS);
         for until_ns in [look_ns.min(deadline_ns), deadline_ns] {
             let woken = alarm.wait(until_ns).map_err(|errno| {
@@ -174,6 +193,7 @@ impl Session {
         recorded::recorder_row(&row, self.rows.fresh());
         let (name, heads) = (recorded::RECORDER, recorded::recorder_heads);
         self.rows.put(&mut self.writer, at_ns, name, "pagelab's own cost", 0, heads)?;
+        self.keep_stacks(at_ns)?;
         self.writer.hurry();
         self.totals.samples += 1;
         self.totals.cpu_ns.push(row.cpu_ns);
@@ -221,8 +241,27 @@ impl Session {
         maps.write_last(&mut self.writer, &mut self.rows, patience)
     }
 
+    /// Writes the call stacks so far now and then, so that a killed recording has most of them: after a
+    /// minute, and each time that the recording is twice as old, up to an hour.
+    fn keep_stacks(&mut self, at_ns: u64) -> Result<(), Error> {
+        if at_ns < self.stacks_ns {
+            return Ok(());
+        }
+        self.stacks_ns = at_ns.saturating_add(at_ns.clamp(MINUTE_NS, 60 * MINUTE_NS));
+        match self.sampler.stacks() {
+            Some(stacks) => self.writer.stacks(at_ns, &stacks),
+            None => Ok(()),
+        }
+    }
+
     /// Closes the file.
-    pub fn close(self, ending: Ending) -> (Result<(), Error>, Totals) {
+    pub fn close(mut self, ending: Ending) -> (Result<(), Error>, Totals) {
+        self.sampler.between();
+        if let Some(stacks) = self.sampler.stacks() {
+            let at_ns = clock::boottime_ns().saturating_sub(self.grid.start_ns);
+            // A file that fails says so when it is closed.
+            let _ = self.writer.stacks(at_ns, &stacks);
+        }
         (self.writer.close(ending), self.totals)
     }
 

@@ -1,0 +1,179 @@
+//! Reading tracefs, where it is mounted and where it is not.
+//!
+//! Where it is not, the file system is opened by `fsopen` and `fsmount` (5.2 and later): that gives a
+//! descriptor of a mount that is attached nowhere. No other process sees it, and it is gone with the
+//! descriptor.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+
+use pagelab_formats::mountinfo::{self, Mount};
+use pagelab_formats::trace_format::{self, TraceFormat};
+use pagelab_model::{Absence, AbsentWhy, Reading};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+
+use crate::extfrag::mount_point;
+use crate::paths;
+use crate::reader::Reader;
+
+/// A file of tracefs that is larger than this is refused; the longest format has some 10 KiB.
+const TEXT_MAX: u64 = 1 << 20;
+
+/// The root of tracefs.
+#[derive(Debug)]
+pub struct Tracefs {
+    dir: OwnedFd,
+    place: String,
+    is_mounted: bool,
+}
+
+impl Tracefs {
+    /// tracefs of the running kernel. Nothing is changed to find it.
+    pub fn find(reader: &Reader<'_>) -> Reading<Tracefs> {
+        if !reader.root().is_live() {
+            let detail = "only the running machine has tracepoints";
+            return Err(Absence::new(paths::TRACEFS, AbsentWhy::NotSaved, detail)
+                .or("run pagelab on the machine itself"));
+        }
+        let mounts = reader.parse(paths::SELF_MOUNTINFO, mountinfo::parse);
+        match mounted(reader, &mounts) {
+            Some(place) => Tracefs::at(place),
+            None => Tracefs::detached(reader),
+        }
+    }
+
+    fn at(place: String) -> Reading<Tracefs> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        match rustix::fs::open(&place, flags, Mode::empty()) {
+            Ok(dir) => Ok(Tracefs { dir, place, is_mounted: true }),
+            Err(error) => Err(refused(&place, error)),
+        }
+    }
+
+    /// Opens tracefs without mounting it anywhere.
+    fn detached(reader: &Reader<'_>) -> Reading<Tracefs> {
+        let open = || {
+            let fs = fsopen("tracefs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+            fsconfig_create(&fs)?;
+            let quiet = MountAttrFlags::MOUNT_ATTR_NOSUID
+                | MountAttrFlags::MOUNT_ATTR_NODEV
+                | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+            fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, quiet)
+        };
+        let place = paths::TRACEFS.to_owned();
+        let mount = format!("mount -t tracefs none {place}, as root");
+        match open() {
+            Ok(dir) => Ok(Tracefs { dir, place, is_mounted: false }),
+            Err(Errno::NODEV) => {
+                let detail = "this kernel is built without CONFIG_TRACING";
+                Err(Absence::new(place, AbsentWhy::NotThere, detail)
+                    .or("boot a kernel built with CONFIG_TRACING=y"))
+            }
+            Err(Errno::PERM | Errno::ACCESS) => {
+                let detail = match rustix::process::geteuid().is_root() {
+                    true => {
+                        "tracefs is not mounted, and root may not open it here: a container, or a security \
+                             module or lockdown"
+                    }
+                    false => "tracefs is not mounted, and only root can open it",
+                };
+                let way_out = match container(reader) {
+                    true => "run pagelab on the host, or give the container the host's tracefs".to_owned(),
+                    false => format!("run as root; or {mount}, readable for you"),
+                };
+                Err(Absence::new(place, AbsentWhy::NotPermitted, detail).or(way_out))
+            }
+            Err(error) => {
+                let detail = format!("tracefs is not mounted, and opening it failed: {error}");
+                Err(Absence::new(place, AbsentWhy::NotThere, detail).or(mount))
+            }
+        }
+    }
+
+    /// Where it is mounted, or would be.
+    pub fn place(&self) -> &str {
+        &self.place
+    }
+
+    /// Whether it is mounted there; else it was reached without.
+    pub fn is_mounted(&self) -> bool {
+        self.is_mounted
+    }
+
+    /// A whole file, by its path within tracefs.
+    pub fn read(&self, path: &str) -> Reading<Vec<u8>> {
+        let shown = format!("{}/{path}", self.place);
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let file = rustix::fs::openat(&self.dir, path, flags, Mode::empty())
+            .map_err(|error| refused(&shown, error))?;
+        let mut text = Vec::new();
+        let read = File::from(file).take(TEXT_MAX + 1).read_to_end(&mut text);
+        read.map_err(|error| Absence::new(&shown, AbsentWhy::Failed, error.to_string()))?;
+        match text.len() as u64 > TEXT_MAX {
+            true => Err(Absence::new(shown, AbsentWhy::Malformed, "larger than any file of tracefs")),
+            false => Ok(text),
+        }
+    }
+
+    /// The format of one tracepoint.
+    pub fn format(&self, system: &str, name: &str) -> Reading<TraceFormat> {
+        let path = format!("events/{system}/{name}/format");
+        let text = self.read(&path)?;
+        trace_format::parse(&text).map_err(|error| {
+            let shown = format!("{}/{path}", self.place);
+            let message = error.in_file(&shown);
+            Absence::new(shown, AbsentWhy::Malformed, message)
+        })
+    }
+
+    /// The names in a folder of tracefs, sorted.
+    pub fn list(&self, path: &str) -> Reading<Vec<String>> {
+        let shown = || format!("{}/{path}", self.place);
+        let failed = |error: Errno| refused(&shown(), error);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::openat(&self.dir, path, flags, Mode::empty()).map_err(failed)?;
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&dir).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let Ok(name) = entry.file_name().to_str() else { continue };
+            if name != "." && name != ".." {
+                names.push(name.to_owned());
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+}
+
+/// Where tracefs is mounted. Kernels before 4.1 have it inside debugfs; a later one would mount it there on
+/// the first look (kernel/trace/trace.c, `trace_automount`), so it is not looked for.
+fn mounted(reader: &Reader<'_>, mounts: &Reading<Vec<Mount>>) -> Option<String> {
+    if let Some(tracefs) = mount_point(mounts, "tracefs") {
+        return Some(tracefs.to_owned());
+    }
+    let debugfs = mount_point(mounts, "debugfs")?;
+    let types = reader.line(paths::FILESYSTEMS).ok()?;
+    let is_own = types.split_whitespace().any(|word| word == "tracefs");
+    (!is_own).then(|| format!("{debugfs}/{}", paths::TRACING_IN_DEBUGFS))
+}
+
+fn container(reader: &Reader<'_>) -> bool {
+    [paths::DOCKERENV, paths::CONTAINERENV, paths::SYSTEMD_CONTAINER]
+        .into_iter()
+        .any(|path| reader.root().kind(path).is_ok())
+}
+
+fn refused(shown: &str, error: Errno) -> Absence {
+    match error {
+        Errno::NOENT => Absence::new(shown, AbsentWhy::NotThere, "this kernel does not have it"),
+        Errno::ACCESS | Errno::PERM => {
+            let detail = "tracefs is root's";
+            Absence::new(shown, AbsentWhy::NotPermitted, detail)
+                .or("run as root; or mount -o remount,gid=GROUP,mode=750 for a group of yours")
+        }
+        error => Absence::new(shown, AbsentWhy::Failed, io::Error::from(error).to_string()),
+    }
+}

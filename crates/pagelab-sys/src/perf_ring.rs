@@ -1,0 +1,414 @@
+//! Tracepoints through `perf_event_open`, and the ring that the kernel writes their records to.
+//!
+//! One ring a CPU: the first event of a CPU owns it, the others of that CPU are sent to it
+//! ([`PerfEvent::send_to`]). Nothing here knows what is in a record but its size.
+//!
+//! Times are of CLOCK_MONOTONIC. The kernel refuses CLOCK_BOOTTIME for tracepoints, since that clock may not
+//! be read in an NMI and the tracepoint PMU does not promise never to be (kernel/events/core.c,
+//! `perf_event_set_clock` and `perf_tracepoint`; EINVAL on 6.1 and 6.18).
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{self, Read};
+use std::mem::offset_of;
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// `struct perf_event_attr` as of PERF_ATTR_SIZE_VER5 (4.1; `sample_max_stack` came into its padding with
+/// 4.8). A later kernel takes a shorter struct, an earlier one takes it while the rest is 0.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Attr {
+    kind: u32,
+    size: u32,
+    config: u64,
+    sample_period: u64,
+    sample_type: u64,
+    read_format: u64,
+    flags: u64,
+    wakeup_watermark: u32,
+    bp_type: u32,
+    config1: u64,
+    config2: u64,
+    branch_sample_type: u64,
+    sample_regs_user: u64,
+    sample_stack_user: u32,
+    clockid: i32,
+    sample_regs_intr: u64,
+    aux_watermark: u32,
+    sample_max_stack: u16,
+    reserved: u16,
+}
+
+const ATTR_BYTES: u32 = 112;
+const _: () = assert!(size_of::<Attr>() == ATTR_BYTES as usize);
+const _: () = assert!(offset_of!(Attr, flags) == 40 && offset_of!(Attr, wakeup_watermark) == 48);
+const _: () = assert!(offset_of!(Attr, sample_regs_user) == 80 && offset_of!(Attr, clockid) == 92);
+const _: () = assert!(offset_of!(Attr, sample_max_stack) == 108);
+
+/// PERF_TYPE_TRACEPOINT.
+const TYPE_TRACEPOINT: u32 = 2;
+/// Bits of `flags`: opened disabled, wakes by a watermark, other records end in their time too, no kernel
+/// part and no user part of call chains, the clock is chosen.
+const DISABLED: u64 = 1 << 0;
+const WATERMARK: u64 = 1 << 14;
+const SAMPLE_ID_ALL: u64 = 1 << 18;
+const EXCLUDE_CALLCHAIN_KERNEL: u64 = 1 << 21;
+const EXCLUDE_CALLCHAIN_USER: u64 = 1 << 22;
+const USE_CLOCKID: u64 = 1 << 25;
+/// PERF_FORMAT_LOST (6.0 and later).
+const FORMAT_LOST: u64 = 1 << 4;
+const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 1 << 3;
+
+/// `_IO('$', N)` and `_IOW('$', 6, char *)` in the encoding of asm-generic/ioctl.h.
+const IOC_ENABLE: u32 = 0x2400;
+const IOC_DISABLE: u32 = 0x2401;
+const IOC_SET_OUTPUT: u32 = 0x2405;
+const IOC_SET_FILTER: u32 = (1 << 30) | ((size_of::<*const u8>() as u32) << 16) | 0x2406;
+
+/// Where the kernel and the reader say how far they are, in the first page of a ring
+/// (`struct perf_event_mmap_page`).
+const DATA_HEAD: usize = 1024;
+const DATA_TAIL: usize = 1032;
+
+/// How a tracepoint is to be sampled.
+#[derive(Clone, Copy, Debug)]
+pub struct Sampling {
+    /// Bits of `perf_event_attr.sample_type`.
+    pub sample_type: u64,
+    /// Bytes in the ring after which a waiting reader is woken.
+    pub wakeup_bytes: u32,
+    /// Frames of a call chain, at most; 0 is the machine's own limit (`kernel.perf_event_max_stack`).
+    pub frames_max: u16,
+    /// Whether call chains have frames of the kernel.
+    pub kernel_frames: bool,
+    /// Whether call chains go on in user space. A call chain without either is there and empty.
+    pub user_frames: bool,
+}
+
+/// One tracepoint on one CPU, for all processes. It counts and writes records while it is enabled.
+#[derive(Debug)]
+pub struct PerfEvent {
+    file: File,
+    tells_lost: bool,
+}
+
+/// How often an event happened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// Times while it was enabled and passed its filter.
+    pub times: u64,
+    /// How many of these did not get into the ring; `None` before Linux 6.0.
+    pub lost: Option<u64>,
+}
+
+impl PerfEvent {
+    /// Opens the tracepoint with this number on this CPU, not enabled yet. The error is the kernel's own:
+    /// EACCES or EPERM without the privilege, ENODEV where the CPU is offline, EMFILE without a descriptor
+    /// left.
+    pub fn tracepoint(id: u16, cpu: u32, sampling: &Sampling) -> io::Result<PerfEvent> {
+        let kernel = if sampling.kernel_frames { 0 } else { EXCLUDE_CALLCHAIN_KERNEL };
+        let user = if sampling.user_frames { 0 } else { EXCLUDE_CALLCHAIN_USER };
+        let mut attr = Attr {
+            kind: TYPE_TRACEPOINT,
+            size: ATTR_BYTES,
+            config: u64::from(id),
+            sample_period: 1,
+            sample_type: sampling.sample_type,
+            read_format: FORMAT_LOST,
+            flags: DISABLED | WATERMARK | SAMPLE_ID_ALL | USE_CLOCKID | kernel | user,
+            wakeup_watermark: sampling.wakeup_bytes,
+            clockid: libc::CLOCK_MONOTONIC,
+            sample_max_stack: sampling.frames_max,
+            ..Attr::default()
+        };
+        match open(attr, cpu) {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                attr.read_format = 0;
+                Ok(PerfEvent { file: open(attr, cpu)?, tells_lost: false })
+            }
+            file => Ok(PerfEvent { file: file?, tells_lost: true }),
+        }
+    }
+
+    /// Lets only those events pass that the expression holds for: `common_pid != 17 && order > 3`.
+    pub fn filter(&self, expression: &str) -> io::Result<()> {
+        let text = CString::new(expression).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+        // SAFETY: the request reads a zero-terminated string (of a page at most) that outlives the call.
+        // JUSTIFICATION: neither std nor rustix has the ioctls of perf events.
+        let done = unsafe { libc::ioctl(self.file.as_raw_fd(), IOC_SET_FILTER as _, text.as_ptr()) };
+        if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// Has the records of this event written to the ring of another one of the same CPU.
+    pub fn send_to(&self, ring: &Ring) -> io::Result<()> {
+        self.ioctl(IOC_SET_OUTPUT, ring.event.file.as_raw_fd() as libc::c_ulong)
+    }
+
+    /// Begins to count and to write records.
+    pub fn enable(&self) -> io::Result<()> {
+        self.ioctl(IOC_ENABLE, 0)
+    }
+
+    /// Ends to count and to write records.
+    pub fn disable(&self) -> io::Result<()> {
+        self.ioctl(IOC_DISABLE, 0)
+    }
+
+    /// How often it happened.
+    pub fn counted(&self) -> io::Result<Counted> {
+        let mut words = [0u8; 16];
+        let whole = if self.tells_lost { &mut words[..] } else { &mut words[..8] };
+        (&self.file).read_exact(whole)?;
+        let [times, lost] = [0, 8].map(|at| u64::from_ne_bytes(std::array::from_fn(|i| words[at + i])));
+        Ok(Counted { times, lost: self.tells_lost.then_some(lost) })
+    }
+
+    fn ioctl(&self, request: u32, argument: libc::c_ulong) -> io::Result<()> {
+        // SAFETY: the requests that come here take a plain number: flags, or a descriptor that the kernel
+        // checks. JUSTIFICATION: neither std nor rustix has the ioctls of perf events.
+        let done = unsafe { libc::ioctl(self.file.as_raw_fd(), request as _, argument) };
+        if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+}
+
+fn open(mut attr: Attr, cpu: u32) -> io::Result<File> {
+    let (every_process, no_group) = (-1 as libc::pid_t, -1 as libc::c_int);
+    // SAFETY: `attr` is a live, initialised perf_event_attr that names its own size; the kernel reads it, and
+    // on E2BIG writes the size that it knows into the struct's own field.
+    // JUSTIFICATION: neither std nor rustix wraps perf_event_open.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_perf_event_open,
+            &raw mut attr,
+            every_process,
+            cpu as libc::c_int,
+            no_group,
+            PERF_FLAG_FD_CLOEXEC,
+        )
+    };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call succeeded, so `fd` is a fresh descriptor that nobody else owns.
+    // JUSTIFICATION: taking ownership of a raw descriptor is unsafe by nature.
+    Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd as RawFd) }))
+}
+
+/// A ring with the event that owns it, and how far it has been read.
+///
+/// The kernel writes from tail to head and never overwrites what has not been given back, so the bytes
+/// between the two belong to the reader.
+#[derive(Debug)]
+pub struct Ring {
+    event: PerfEvent,
+    map: NonNull<u8>,
+    map_bytes: usize,
+    /// Bytes before the records: one page.
+    data_start: usize,
+    /// Bytes of records, a power of two.
+    data_bytes: usize,
+    /// Where the next record begins. Positions count up without end; the place is their remainder.
+    at: u64,
+    /// Where the last record that [`Ring::look`] saw ends.
+    head: u64,
+    /// How far the room was given back.
+    tail: u64,
+    /// A record that goes over the ring's end, put together.
+    whole: Vec<u8>,
+}
+
+// SAFETY: the mapping belongs to this value alone, and no thread is tied to it. It is not Sync.
+// JUSTIFICATION: a recorder opens its rings in one thread and reads them in another.
+unsafe impl Send for Ring {}
+
+impl Ring {
+    /// The largest room for records.
+    pub const DATA_BYTES_MAX: u64 = 1 << 30;
+
+    /// Maps a ring for `event`, with room for at least `data_bytes`, rounded up to a power of two of whole
+    /// pages. EPERM: more than `kernel.perf_event_mlock_kb` without CAP_IPC_LOCK.
+    pub fn new(event: PerfEvent, data_bytes: u64) -> io::Result<Ring> {
+        let page = rustix::param::page_size();
+        if data_bytes > Ring::DATA_BYTES_MAX {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let data_bytes = (data_bytes as usize).max(page).next_power_of_two();
+        let map_bytes = data_bytes + page;
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice changes no memory that exists.
+        // JUSTIFICATION: the ring of a perf event is reached by mmap alone.
+        let raw = unsafe {
+            libc::mmap(std::ptr::null_mut(), map_bytes, access, libc::MAP_SHARED, event.file.as_raw_fd(), 0)
+        };
+        if raw == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let map = NonNull::new(raw.cast::<u8>()).ok_or(io::ErrorKind::InvalidData)?;
+        let (at, head, tail) = (0, 0, 0);
+        Ok(Ring { event, map, map_bytes, data_start: page, data_bytes, at, head, tail, whole: Vec::new() })
+    }
+
+    /// The event that owns the ring.
+    pub fn event(&self) -> &PerfEvent {
+        &self.event
+    }
+
+    /// Room for records in bytes.
+    pub fn data_bytes(&self) -> u64 {
+        self.data_bytes as u64
+    }
+
+    /// Looks how far the kernel has written, and returns how many bytes can be read now.
+    pub fn look(&mut self) -> u64 {
+        // Acquire: the records before the head are read after it, as the kernel wrote them before it.
+        let head = self.position(DATA_HEAD).load(Ordering::Acquire);
+        // A head that no kernel writes would let the reader run over its own tail.
+        self.head = head.clamp(self.at, self.tail.saturating_add(self.data_bytes as u64).max(self.at));
+        self.head - self.at
+    }
+
+    /// The next record up to where [`Ring::look`] looked, whole; `None` where there is none. A record of an
+    /// impossible size is an error, and everything up to the head is passed over then.
+    pub fn record(&mut self) -> io::Result<Option<&[u8]>> {
+        let left = self.head - self.at;
+        if left == 0 {
+            return Ok(None);
+        }
+        // Records are a multiple of 8 bytes, so that a header never goes over the ring's end.
+        let size = match left {
+            8.. => u16::from_ne_bytes([self.byte(self.at + 6), self.byte(self.at + 7)]),
+            _ => 0,
+        };
+        if size < 8 || u64::from(size) > left {
+            self.at = self.head;
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a record of an impossible size"));
+        }
+        let (first, second) = pieces(self.at, usize::from(size), self.data_bytes);
+        if second.is_empty() {
+            return Ok(Some(self.bytes(first)));
+        }
+        let mut whole = std::mem::take(&mut self.whole);
+        whole.clear();
+        whole.extend_from_slice(self.bytes(first));
+        whole.extend_from_slice(self.bytes(second));
+        self.whole = whole;
+        Ok(Some(&self.whole))
+    }
+
+    /// Goes on behind a record of `bytes` bytes. Its room is given back by [`Ring::release`].
+    pub fn pass(&mut self, bytes: usize) {
+        self.at = self.at.saturating_add(bytes as u64).min(self.head);
+    }
+
+    /// Gives the room of everything that was passed back to the kernel.
+    pub fn release(&mut self) {
+        if self.tail != self.at {
+            self.tail = self.at;
+            // Release: the records were read before the kernel may overwrite them.
+            self.position(DATA_TAIL).store(self.tail, Ordering::Release);
+        }
+    }
+
+    fn position(&self, offset: usize) -> &AtomicU64 {
+        // SAFETY: the offset is inside the first page, which is mapped readable and writable until drop, and
+        // is a multiple of 8. The kernel changes these two words by whole aligned stores.
+        // JUSTIFICATION: the protocol of the ring is two words shared with the kernel.
+        unsafe { AtomicU64::from_ptr(self.map.as_ptr().add(offset).cast()) }
+    }
+
+    fn byte(&self, position: u64) -> u8 {
+        let (range, _) = pieces(position, 1, self.data_bytes);
+        self.bytes(range).first().copied().unwrap_or(0)
+    }
+
+    /// A part of the room for records, which must lie between tail and head.
+    fn bytes(&self, range: Range<usize>) -> &[u8] {
+        assert!(range.start <= range.end && range.end <= self.data_bytes);
+        // SAFETY: the range lies in the mapping (asserted; it is `data_start + data_bytes` long). All callers
+        // ask for bytes between `at` and `head`, which the kernel wrote before it published `head` and does
+        // not touch until `release`, which takes `&mut self` and so ends every such view.
+        // JUSTIFICATION: copying each record out would cost as much as parsing it.
+        unsafe {
+            let start = self.map.as_ptr().add(self.data_start + range.start);
+            std::slice::from_raw_parts(start, range.end - range.start)
+        }
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is owned by this value, and no view of it can outlive it.
+        // JUSTIFICATION: the memory must go back to the system.
+        unsafe { libc::munmap(self.map.as_ptr().cast(), self.map_bytes) };
+    }
+}
+
+/// The places in a ring of `data_bytes` of the `length` bytes from `position` on: up to the ring's end, and
+/// the rest from its start.
+fn pieces(position: u64, length: usize, data_bytes: usize) -> (Range<usize>, Range<usize>) {
+    let start = (position % data_bytes as u64) as usize;
+    let first = length.min(data_bytes - start);
+    (start..start + first, 0..length - first)
+}
+
+/// Waits until one of the rings has been filled up to its watermark, at most for `timeout`; a signal ends the
+/// wait early. `true` if there is something to read.
+pub fn wait(rings: &[Ring], timeout: Duration) -> io::Result<bool> {
+    let mut waited: Vec<PollFd<'_>> =
+        rings.iter().map(|ring| PollFd::from_borrowed_fd(ring.event.file.as_fd(), PollFlags::IN)).collect();
+    let timeout = Timespec {
+        tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: timeout.subsec_nanos().into(),
+    };
+    match poll(&mut waited, Some(&timeout)) {
+        Ok(ready) => Ok(ready > 0),
+        Err(rustix::io::Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attributes_lie_where_the_kernel_reads_them() {
+        let attr = Attr { clockid: 0x0102_0304, size: ATTR_BYTES, ..Attr::default() };
+        // SAFETY: a plain struct without padding is read as its bytes.
+        // JUSTIFICATION: the layout itself is what is tested.
+        let bytes = unsafe { std::mem::transmute::<Attr, [u8; ATTR_BYTES as usize]>(attr) };
+        assert_eq!(bytes[92..96], 0x0102_0304i32.to_ne_bytes());
+        assert_eq!(bytes[4..8], ATTR_BYTES.to_ne_bytes());
+        assert!(bytes[8..92].iter().chain(&bytes[96..]).all(|&byte| byte == 0));
+    }
+
+    #[test]
+    fn a_record_that_goes_over_the_end_is_two_pieces() {
+        let cases = [
+            (0, 16, (0..16, 0..0)),
+            (48, 16, (48..64, 0..0)),
+            (56, 16, (56..64, 0..8)),
+            (64 * 5 + 40, 64, (40..64, 0..40)),
+        ];
+        for (position, length, expected) in cases {
+            assert_eq!(pieces(position, length, 64), expected, "{position} {length}");
+        }
+    }
+
+    #[test]
+    fn an_event_that_is_not_there_is_an_error_of_the_kernel() {
+        let (kernel_frames, user_frames) = (false, false);
+        let sampling =
+            Sampling { sample_type: 1 << 10, wakeup_bytes: 0, frames_max: 0, kernel_frames, user_frames };
+        for (id, cpu) in [(u16::MAX, 0), (u16::MAX, 1 << 20)] {
+            let error = PerfEvent::tracepoint(id, cpu, &sampling).unwrap_err();
+            assert!(error.raw_os_error().is_some(), "{error}");
+        }
+    }
+}
