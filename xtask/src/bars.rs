@@ -217,7 +217,7 @@ pub const BARS: [Bar; 18] = [
     Bar {
         name: "tracepoint_drain_cpu_ratio",
         good: Good::AtMost,
-        limit: 3.0,
+        limit: 2.0,
         unit: "ratio",
         what: "CPU of an event read in the order of time with its fields, to copying its record out of the \
                ring",

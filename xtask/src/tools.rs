@@ -26,7 +26,7 @@ const fn tool(name: &'static str, package: &'static str, why: &'static str) -> T
     Tool { name, package, why, found: tree::on_path, or_skip: false }
 }
 
-const TOOLS: [Tool; 8] = [
+const TOOLS: [Tool; 9] = [
     Tool { found: by_compiler, ..tool("libc.a", "libc6-dev", "pagelab is one static file") },
     tool("git", "git", "tidy looks at tracked files alone"),
     tool("sqlite3", "sqlite3", "run files are read by another"),
@@ -35,6 +35,7 @@ const TOOLS: [Tool; 8] = [
     Tool { or_skip: true, ..tool("chromium", "chromium", "the page is tested in it") },
     Tool { or_skip: true, ..tool("qemu-system-x86_64", "qemu-system-x86", "guests are booted") },
     Tool { or_skip: true, ..tool("mkfs.ext4", "e2fsprogs", "a guest's disk gets a file system") },
+    Tool { or_skip: true, ..tool("tmux", "tmux", "the live view is driven in it") },
 ];
 
 /// Parts of the Rust toolchain: the subcommand, and what rustup calls it.

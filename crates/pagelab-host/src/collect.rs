@@ -187,7 +187,7 @@ fn counts(reader: &Reader<'_>) -> Counts {
 }
 
 /// What the kernel says, else what follows from the page size.
-fn pmd_order(page_size: PageSize, settings: &Settings) -> Order {
+pub fn pmd_order(page_size: PageSize, settings: &Settings) -> Order {
     let said = settings.thp.as_ref().ok().and_then(|thp| thp.pmd_size.as_ref().ok());
     said.and_then(|&size| page_size.order_of(size)).unwrap_or_else(|| page_size.usual_pmd_order())
 }

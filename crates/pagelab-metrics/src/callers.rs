@@ -236,7 +236,8 @@ mod tests {
 
     #[test]
     fn the_one_who_asked_is_named_in_the_order_that_is_wanted() {
-        let cases: [(View, Weight, &[(&str, u64)]); 3] = [
+        type Expected = &'static [(&'static str, u64)];
+        let cases: [(View, Weight, Expected); 3] = [
             (
                 View::Asker,
                 Weight::Spoiling,

@@ -27,6 +27,15 @@ pub const BUDDYINFO: &str = "buddyinfo";
 /// Name of the series of pressure stall information.
 pub const PRESSURE: &str = "pressure";
 
+/// Name of the series of events counted by tracepoints.
+pub const TRACEPOINTS: &str = "tracepoints";
+
+/// Whether a column of that series counts fallbacks to another migratetype's memory that no other such column
+/// counts: by types (`extfrag.unmovable_into_movable`), or those of all other types.
+pub fn counts_fallbacks(column: &str) -> bool {
+    column.strip_prefix("extfrag.").is_some_and(|kind| kind == "other" || kind.contains("_into_"))
+}
+
 /// Name of the series of what the recording itself costs.
 pub const RECORDER: &str = "recorder";
 

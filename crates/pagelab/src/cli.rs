@@ -35,6 +35,8 @@ pub enum Command {
     Capture(cmd::capture::Args),
     /// Run a command line of pagelab in a disposable QEMU guest on a stock kernel
     Guest(cmd::guest::Args),
+    /// A live view of free memory, huge pages, pressure, compaction and reclaim; or a recording
+    Watch(cmd::watch::Args),
     /// Undo what a killed pagelab left changed
     Restore(cmd::restore::Args),
 }

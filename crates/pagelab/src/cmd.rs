@@ -10,6 +10,7 @@ pub mod record;
 pub mod report;
 pub mod restore;
 pub mod usage;
+pub mod watch;
 
 use std::path::Path;
 
@@ -34,6 +35,7 @@ pub fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Restore(args) => restore::run(&args),
         Command::Usage(args) => usage::run(&args),
         Command::Import(args) => import::run(&args),
+        Command::Watch(args) => return watch::run(&args),
     };
     ended.map(|exit| exit as u8)
 }

@@ -11,6 +11,7 @@ mod input;
 mod manifest;
 mod out;
 mod probe;
+mod watch;
 mod whole_file;
 
 use std::process::ExitCode;

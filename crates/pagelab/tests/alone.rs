@@ -63,6 +63,15 @@ const COMMANDS: &[ReadOnly] = &[
         codes: &[0],
         leaves: &["day.pagelab"],
     },
+    // Without a terminal it says what to do instead; a recording that is not there is none.
+    ReadOnly {
+        name: "watch",
+        runs: &[&["--once", "--every", "100ms"], &["--once", "--width", "200", "--height", "60"]],
+        codes: &[0],
+        leaves: &[],
+    },
+    ReadOnly { name: "watch", runs: &[&[]], codes: &[4], leaves: &[] },
+    ReadOnly { name: "watch", runs: &[&["--once", "none.pagelab"]], codes: &[3], leaves: &[] },
     ReadOnly { name: "restore", runs: &[&["--dry-run"]], codes: &[0, 4], leaves: &[] },
 ];
 

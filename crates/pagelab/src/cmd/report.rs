@@ -150,7 +150,7 @@ impl Show {
 }
 
 /// What a file that cannot be read means for the exit code.
-pub(super) fn refusal(error: &Error) -> Failure {
+pub fn refusal(error: &Error) -> Failure {
     let (exit, way_out) = match error.kind() {
         ErrorKind::NotThere => (Exit::BadInput, "; one is made by `pagelab checkup --run FILE`"),
         ErrorKind::NotPermitted | ErrorKind::Io => (Exit::NotAvailable, ""),

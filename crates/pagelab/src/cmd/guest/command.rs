@@ -30,6 +30,8 @@ fn refusal(command: &Command) -> Option<String> {
         Command::Checkup(_) | Command::Report(_) | Command::Capture(_) | Command::Restore(_) => false,
         Command::Record(_) => false,
         Command::Usage(_) | Command::Import(_) => false,
+        // One that waits for keys says itself that there are none.
+        Command::Watch(_) => false,
     };
     reads_stdin.then(|| {
         "standard input is not passed to a guest: put it into a file, and \

@@ -1,0 +1,305 @@
+//! `pagelab watch` on a terminal: tmux is that terminal, presses the keys and reads the screen.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test panics to fail, and says what it skips")]
+
+mod support;
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use support::Lab;
+
+/// How long a screen is waited for; machines of tests are slow.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A terminal with a shell in it.
+struct Screen {
+    lab: Lab,
+}
+
+impl Screen {
+    /// A shell on a terminal of 80×24; `None`, and a word about it, where there is no tmux.
+    fn open(lab: Lab) -> Option<Screen> {
+        let has_tmux =
+            Command::new("tmux").arg("-V").stdout(Stdio::null()).status().is_ok_and(|s| s.success());
+        if !has_tmux {
+            eprintln!("skipped: tmux-absent: the view is not driven on a terminal");
+            return None;
+        }
+        let screen = Screen { lab };
+        let shell = "env PS1='$ ' ENV= sh";
+        screen.tmux(&["-f", "/dev/null", "new-session", "-d", "-x", "80", "-y", "24", "-s", "s", shell]);
+        screen.tmux(&["set", "-g", "status", "off"]);
+        screen.until("a prompt", |text| text.contains('$'));
+        Some(screen)
+    }
+
+    fn tmux(&self, arguments: &[&str]) -> String {
+        let mut command = Command::new("tmux");
+        command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        command.envs([("LANG", "C.UTF-8"), ("LC_ALL", "C.UTF-8"), ("TERM", "xterm-256color"), ("HOME", "/")]);
+        command.arg("-u").arg("-S").arg(self.lab.path().join("socket")).args(arguments);
+        let output = command.current_dir(self.lab.path()).stdin(Stdio::null()).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    fn text(&self) -> String {
+        self.tmux(&["capture-pane", "-p", "-t", "s"])
+    }
+
+    fn press(&self, keys: &[&str]) {
+        self.tmux(&[&["send-keys", "-t", "s"], keys].concat());
+    }
+
+    /// Types a line into the shell.
+    fn line(&self, line: &str) {
+        self.tmux(&["send-keys", "-t", "s", "-l", line]);
+        self.press(&["Enter"]);
+    }
+
+    /// Runs pagelab in the shell, which says the exit code behind it.
+    fn pagelab(&self, arguments: &str) {
+        self.line(&format!("clear; {} {arguments}; echo code $?.", env!("CARGO_BIN_EXE_pagelab")));
+    }
+
+    fn resize(&self, width: &str, height: &str) {
+        self.tmux(&["resize-window", "-t", "s", "-x", width, "-y", height]);
+    }
+
+    /// Waits for a screen, and returns it.
+    fn until(&self, what: &str, is_there: impl Fn(&str) -> bool) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let text = self.text();
+            if is_there(&text) {
+                return text;
+            }
+            assert!(Instant::now() < deadline, "waited for {what} in vain:\n{text}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn until_shown(&self, part: &str) -> String {
+        self.until(part, |text| text.contains(part))
+    }
+
+    /// The terminal is the shell's again: the code is told, lines are edited, the cursor is seen.
+    fn until_ended(&self, code: u8) {
+        self.until_shown(&format!("code {code}."));
+        self.line(
+            "clear; stty -a | tr ' ;' '\\n\\n' | grep -x -e icanon -e echo -e ixon | tr '\\n' ' '; echo end.",
+        );
+        let text = self.until_shown("end.\n");
+        assert!(text.contains("icanon") && text.contains("echo") && text.contains("ixon"), "{text}");
+        let cursor = self.tmux(&["display", "-p", "-t", "s", "#{cursor_flag} #{alternate_on}"]);
+        assert_eq!(cursor.trim(), "1 0", "the cursor is seen, on the first screen");
+    }
+
+    /// The process that runs in the shell.
+    fn pid(&self) -> String {
+        let shell = self.tmux(&["display", "-p", "-t", "s", "#{pane_pid}"]);
+        let list = Path::new("/proc").join(shell.trim()).join("task").join(shell.trim()).join("children");
+        std::fs::read_to_string(list).unwrap().split_whitespace().next().unwrap().to_owned()
+    }
+
+    fn signal(&self, pid: &str, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_raw(pid.parse().unwrap()).unwrap();
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        self.tmux(&["kill-server"]);
+    }
+}
+
+#[test]
+fn the_live_view_follows_keys_sizes_and_job_control() {
+    let Some(screen) = Screen::open(Lab::new()) else { return };
+    screen.pagelab("watch --every 200ms");
+    let first = screen.until_shown("live, every 200 ms");
+    for part in
+        ["memory", "pressure", "THP", "zones", "F_u", "compact", "reclaim", "swap", "extfrag", "q quit"]
+    {
+        assert!(first.contains(part), "no {part}:\n{first}");
+    }
+    screen.until("a second sample", |text| text.contains(" 2 samples") || text.contains(" 3 samples"));
+    screen.press(&["?"]);
+    screen.until_shown("thp_fault_alloc");
+    screen.press(&["Escape"]);
+    screen.until_shown("live, every");
+    screen.press(&["r"]);
+    screen.until_shown("since the start");
+    screen.press(&["+"]);
+    screen.until_shown("live, every 500 ms");
+    screen.press(&["-", "-"]);
+    screen.until_shown("live, every 100 ms");
+    let chosen = |text: &str| text.lines().find(|line| line.starts_with('›')).map(str::to_owned);
+    let zone =
+        |text: &str| chosen(text).map(|line| line.split_whitespace().skip(1).take(2).collect::<String>());
+    let before = zone(&screen.text());
+    assert!(before.is_some());
+    let zones = first.lines().skip_while(|line| !line.contains("zones")).skip(1);
+    let zones = zones.take_while(|line| line.contains("iB") && !line.contains("KiB ")).count();
+    if zones > 1 {
+        screen.press(&["Tab"]);
+        screen.until("another zone", |text| zone(text) != before);
+        screen.press(&["Up"]);
+        screen.until("the zone before", |text| zone(text) == before);
+    }
+    screen.press(&["Space"]);
+    let paused = screen.until_shown("PAUSED");
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(screen.text(), paused, "the screen stands still");
+    screen.resize("40", "10");
+    screen.until_shown("80×24 shows all");
+    screen.resize("12", "3");
+    screen.until_shown("20×5 is the");
+    screen.resize("120", "40");
+    screen.until_shown("available memory");
+    screen.resize("80", "24");
+    screen.press(&["Space"]);
+    screen.until_shown("live, every");
+    screen.press(&["C-z"]);
+    screen.until("the shell", |text| text.contains('$') && !text.contains("live, every"));
+    screen.line("clear; fg");
+    screen.until_shown("live, every");
+    screen.press(&["q"]);
+    // The shell's own list ended at the stop, so that the code is asked for again.
+    screen.until("the shell", |text| !text.contains("live, every"));
+    screen.line("echo code $?.");
+    screen.until_ended(0);
+}
+
+#[test]
+fn the_terminal_is_given_back_after_signals() {
+    use rustix::process::Signal;
+    let Some(screen) = Screen::open(Lab::new()) else { return };
+    for (signal, code) in [(Signal::TERM, 143), (Signal::HUP, 129), (Signal::INT, 130)] {
+        screen.pagelab("watch");
+        screen.until_shown("live, every");
+        screen.signal(&screen.pid(), signal);
+        screen.until_ended(code);
+    }
+    // Ctrl-C also reaches the shell's list, which it ends.
+    screen.pagelab("watch");
+    screen.until_shown("live, every");
+    screen.press(&["C-c"]);
+    screen.until("the shell", |text| !text.contains("live, every"));
+    screen.line("echo code $?.");
+    screen.until_ended(130);
+}
+
+#[test]
+fn a_terminal_that_goes_away_ends_the_view() {
+    let Some(screen) = Screen::open(Lab::new()) else { return };
+    screen.pagelab("watch");
+    screen.until_shown("live, every");
+    let process = Path::new("/proc").join(screen.pid());
+    screen.tmux(&["kill-server"]);
+    let deadline = Instant::now() + PATIENCE;
+    while process.exists() {
+        assert!(Instant::now() < deadline, "it goes on without a terminal");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_recording_is_gone_through_by_keys() {
+    let lab = Lab::new();
+    let recorded = lab.run(&["record", "-o", "a.pagelab", "--every", "100ms", "--for", "2s"]);
+    assert_eq!(recorded.code, Some(0), "{}", recorded.err);
+    let Some(screen) = Screen::open(lab) else { return };
+    screen.pagelab("watch a.pagelab");
+    let last = screen.until_shown("replay, stopped");
+    let count = last.lines().find_map(|line| line.split_once("reading ")?.1.split_once(','));
+    let (at, count) = count.unwrap().0.split_once(" of ").unwrap();
+    assert_eq!(at, count, "it begins at the end");
+    let shown = |at: usize| format!("reading {at} of {count},");
+    screen.press(&["Home"]);
+    screen.until_shown(&shown(1));
+    screen.press(&["Right", "Right", "Left"]);
+    screen.until_shown(&shown(2));
+    screen.press(&["PageDown"]);
+    screen.until_shown(&shown(12));
+    screen.press(&["PageUp"]);
+    screen.until_shown(&shown(2));
+    screen.press(&["Home", "-", "Space"]);
+    screen.until_shown("replay, 1×");
+    screen.press(&["+"]);
+    screen.until_shown("replay, 2×");
+    screen.until("the end", |text| {
+        text.contains("replay, stopped") && text.contains(&format!("reading {count} of"))
+    });
+    screen.press(&["Escape"]);
+    screen.until_ended(0);
+}
+
+#[test]
+fn a_plain_terminal_gets_plain_signs_and_no_colour() {
+    let Some(screen) = Screen::open(Lab::new()) else { return };
+    let colours = |screen: &Screen| screen.tmux(&["capture-pane", "-p", "-e", "-t", "s"]);
+    screen.pagelab("watch --every 100ms");
+    screen.until_shown("live, every");
+    screen.until("a curve in colour", |_| colours(&screen).contains("\u{1b}[36m"));
+    screen.press(&["q"]);
+    screen.until_ended(0);
+    screen.line("export NO_COLOR=1 LC_ALL=C");
+    screen.pagelab("watch --every 100ms");
+    let text = screen.until_shown("live, every");
+    assert!(text.is_ascii(), "{text}");
+    screen.until("a curve", |text| text.contains(".."));
+    assert!(!colours(&screen).contains("\u{1b}[36m"));
+    screen.press(&["q"]);
+    screen.until_ended(0);
+    screen.line("export TERM=dumb");
+    screen.pagelab("watch");
+    let text = screen.until_shown("code 4.");
+    assert!(text.contains("TERM=dumb") && text.contains("--once"), "{text}");
+}
+
+#[test]
+fn without_a_terminal_it_says_what_to_do_instead() {
+    let lab = Lab::new();
+    let ran = lab.run(&["watch"]);
+    assert_eq!((ran.code, ran.out.as_str()), (Some(4), ""));
+    assert!(ran.err.contains("watch --once") && ran.err.contains("pagelab record"), "{}", ran.err);
+    for (arguments, said) in [
+        (&["watch", "--every", "1ms"][..], "from 100ms to 1h"),
+        (&["watch", "--every", "soon"], "soon"),
+        (&["watch", "--once", "--width", "19"], "from 20 to 1000"),
+        (&["watch", "--width", "100"], "--once"),
+        (&["watch", "--every", "1s", "a.pagelab"], "cannot be used with"),
+    ] {
+        let ran = lab.run(arguments);
+        assert_eq!((ran.code, ran.out.as_str()), (Some(2), ""), "{arguments:?}");
+        assert!(ran.err.contains(said), "{arguments:?}: {}", ran.err);
+    }
+}
+
+#[test]
+fn one_screen_keeps_to_its_size() {
+    let lab = Lab::new();
+    for (width, height) in [(20, 5), (40, 10), (80, 24), (120, 40), (200, 60)] {
+        let (columns, rows) = (width.to_string(), height.to_string());
+        let ran = lab.run(&["watch", "--once", "--every", "100ms", "--width", &columns, "--height", &rows]);
+        assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));
+        let widest = ran.out.lines().map(|line| line.chars().count()).max().unwrap();
+        assert!(widest <= width && ran.out.lines().count() <= height, "{}", ran.out);
+        assert!(ran.out.contains("F_u"), "{}", ran.out);
+    }
+}
+
+#[test]
+fn a_run_without_series_is_refused_with_the_way_out() {
+    let lab = Lab::new();
+    assert_eq!(lab.run(&["checkup", "--run", "a.pagelab"]).code, Some(0));
+    lab.write("b.pagelab", "not a run file");
+    for (file, said) in [("a.pagelab", "pagelab record"), ("b.pagelab", "b.pagelab"), ("none", "none")] {
+        let ran = lab.run(&["watch", "--once", file]);
+        assert_eq!((ran.code, ran.out.as_str()), (Some(3), ""), "{file}");
+        assert!(ran.err.contains(said), "{file}: {}", ran.err);
+    }
+}
