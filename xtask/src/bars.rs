@@ -43,7 +43,7 @@ pub struct Change {
 }
 
 /// All bars.
-pub const BARS: [Bar; 18] = [
+pub const BARS: [Bar; 19] = [
     Bar {
         name: "fast_snapshot_cpu_ratio",
         good: Good::AtMost,
@@ -72,6 +72,16 @@ pub const BARS: [Bar; 18] = [
         what: "wall time of two threads classifying kpageflags, to one thread reading and discarding it",
         source: "issue 2, Must hold",
         absent_where: "not readable /proc/kpageflags or not cpus 2",
+        changes: &[],
+    },
+    Bar {
+        name: "fragment_touch_ratio",
+        good: Good::AtMost,
+        limit: 1.0,
+        unit: "ratio",
+        what: "time to break memory up to F_u(9) = 0.8, to that of touching as much once by base pages",
+        source: "issue 4, fragment",
+        absent_where: "",
         changes: &[],
     },
     Bar {

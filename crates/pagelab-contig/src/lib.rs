@@ -1,4 +1,13 @@
 //! What acts on the contiguity of physical memory: fragmenting it on purpose, compacting it, really asking
 //! for huge pages. What the acts mean is judged by `pagelab-metrics`; how they are asked for stands here.
 
+pub mod ask;
+pub mod fragment;
+pub mod oom;
+pub mod procedure;
+pub mod random;
+pub mod readback;
 pub mod reserve;
+pub mod spoiled;
+pub mod unmovable;
+pub mod whole_thp;

@@ -38,13 +38,22 @@ pub fn job() -> Option<Result<Job, String>> {
     Job::from_bytes(&fs::read(JOB).ok()?)
 }
 
+/// Whether this process, PID 1 or not, runs in a guest of ours: the job lies where the agent found it, and
+/// the processor is one that QEMU emulates. A machine that can be lost without harm.
+pub fn is_here() -> bool {
+    let is_ours = fs::read(JOB).is_ok_and(|bytes| Job::from_bytes(&bytes).is_some());
+    is_ours && is_emulated(&cpuid::leaves())
+}
+
 /// Whether the kernel was told so on its command line, whose unknown words it hands to PID 1 alone as
 /// environment (init/main.c, `unknown_bootoption`), and the processor is one that QEMU emulates.
 fn is_in_guest(word: Option<&OsStr>, leaves: &[CpuidLeaf]) -> bool {
+    word == Some(OsStr::new(VALUE)) && is_emulated(leaves)
+}
+
+fn is_emulated(leaves: &[CpuidLeaf]) -> bool {
     let mut hypervisors = leaves.iter().filter(|leaf| leaf.leaf == HYPERVISOR);
-    let is_emulated =
-        hypervisors.any(|leaf| [leaf.ebx, leaf.ecx, leaf.edx].map(u32::to_le_bytes).concat() == EMULATOR);
-    word == Some(OsStr::new(VALUE)) && is_emulated
+    hypervisors.any(|leaf| [leaf.ebx, leaf.ecx, leaf.edx].map(u32::to_le_bytes).concat() == EMULATOR)
 }
 
 /// Carries out the job and switches the guest off. It returns only when that is refused.

@@ -56,6 +56,11 @@ impl<W: Write> Cpio<W> {
         self.entry(path, PLAIN, size, from)
     }
 
+    /// A file that can be run, with `size` bytes from `from`.
+    pub fn program_from(&mut self, path: &str, size: u64, from: &mut dyn Read) -> io::Result<()> {
+        self.entry(path, PROGRAM, size, from)
+    }
+
     /// Ends the archive.
     pub fn finish(mut self) -> io::Result<W> {
         self.inode = 0;

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -87,14 +88,16 @@ pub fn given_bytes(path: &Path) -> Result<u64, Error> {
 fn give<W: Write>(cpio: &mut Cpio<W>, place: &str, path: &Path) -> Result<(), Error> {
     let bytes = given_bytes(path)?;
     let mut file = File::open(path).map_err(|error| unread(path, error))?;
-    cpio.file(place, bytes, &mut file).map_err(|error| {
-        match error.get_ref().is_some_and(|e| e.is::<WrongSize>()) {
-            true => Error::new(
-                Kind::Input,
-                format!("--give {}: {error}: copy it, and give the copy", path.display()),
-            ),
-            false => Error::refused(format!("cannot give {} to the guest", path.display()), error),
+    let is_program = file.metadata().is_ok_and(|meta| meta.permissions().mode() & 0o111 != 0);
+    let given = match is_program {
+        true => cpio.program_from(place, bytes, &mut file),
+        false => cpio.file(place, bytes, &mut file),
+    };
+    given.map_err(|error| match error.get_ref().is_some_and(|e| e.is::<WrongSize>()) {
+        true => {
+            Error::new(Kind::Input, format!("--give {}: {error}: copy it, and give the copy", path.display()))
         }
+        false => Error::refused(format!("cannot give {} to the guest", path.display()), error),
     })
 }
 

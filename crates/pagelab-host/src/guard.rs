@@ -238,6 +238,11 @@ impl Guard {
         created::cgroup_parent(self.site.kernel.as_ref(), controller)
     }
 
+    /// The cgroup in which this process is now, in the hierarchy with this controller, if it can be seen.
+    pub fn own_cgroup(&self, controller: &str) -> Option<String> {
+        created::own_cgroup_with(self.site.kernel.as_ref(), controller)
+    }
+
     /// Makes the cgroup `pagelab-LABEL-…` below `parent`. When the guard ends, the processes in it go
     /// back to where this process is (where that is not possible, to `parent`), and it is removed.
     pub fn create_cgroup(&self, parent: &str, label: &str) -> Result<Cgroup, GuardError> {

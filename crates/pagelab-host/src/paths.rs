@@ -48,6 +48,14 @@ pub const SELF_PAGEMAP: &str = "/proc/self/pagemap";
 pub const SELF_UID_MAP: &str = "/proc/self/uid_map";
 /// Settings of memory management.
 pub const SYSCTL_VM: &str = "/proc/sys/vm";
+/// Most pages in the pipes of one user without privilege; 0 is no limit.
+pub const PIPE_USER_PAGES_SOFT: &str = "/proc/sys/fs/pipe-user-pages-soft";
+/// Most bytes that a socket may be given for sending without privilege.
+pub const WMEM_MAX: &str = "/proc/sys/net/core/wmem_max";
+/// Most mappings of one process.
+pub const MAX_MAP_COUNT: &str = "/proc/sys/vm/max_map_count";
+/// A read makes every processor fold its counters and shrink its lists of free pages.
+pub const STAT_REFRESH: &str = "/proc/sys/vm/stat_refresh";
 /// Whether allocation profiling counts.
 pub const MEM_PROFILING: &str = "/proc/sys/vm/mem_profiling";
 /// Who may use perf events.

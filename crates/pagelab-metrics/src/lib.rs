@@ -9,9 +9,11 @@ pub mod checkup;
 pub mod derived;
 pub mod findings;
 pub mod frag;
+pub mod fragment_plan;
 #[cfg(test)]
 mod healthy;
 pub mod history;
+pub mod known_scores;
 pub mod over_time;
 pub mod recorded;
 mod rules;

@@ -25,6 +25,25 @@ impl Pinned {
         Ok(Pinned { before, cpu: cpu as u32 })
     }
 
+    /// Pins the calling thread to this CPU.
+    pub fn on(cpu: u32) -> std::io::Result<Pinned> {
+        let before = sched_getaffinity(None)?;
+        let mut one = CpuSet::new();
+        if cpu as usize >= CpuSet::MAX_CPU {
+            return Err(std::io::ErrorKind::InvalidInput.into());
+        }
+        one.set(cpu as usize);
+        sched_setaffinity(None, &one)?;
+        Ok(Pinned { before, cpu })
+    }
+
+    /// The CPUs that the calling thread may use.
+    pub fn allowed() -> Vec<u32> {
+        let set = sched_getaffinity(None);
+        let is_set = |cpu: &usize| set.as_ref().is_ok_and(|set| set.is_set(*cpu));
+        (0..CpuSet::MAX_CPU).filter(is_set).map(|cpu| cpu as u32).collect()
+    }
+
     /// The CPU's number.
     pub fn cpu(&self) -> u32 {
         self.cpu

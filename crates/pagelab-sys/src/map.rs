@@ -27,6 +27,13 @@ unsafe impl Send for Mapping {}
 /// `MADV_COLLAPSE` (6.1), of include/uapi/asm-generic/mman-common.h.
 pub(crate) const MADV_COLLAPSE: libc::c_int = 25;
 
+/// `MPOL_BIND` of include/uapi/linux/mempolicy.h.
+const MPOL_BIND: libc::c_int = 2;
+/// Nodes that a kernel can have at most (`CONFIG_NODES_SHIFT` is at most 10).
+const NODES_MAX: usize = 1024;
+/// `MLOCK_ONFAULT` of include/uapi/asm-generic/mman.h.
+const MLOCK_ONFAULT: libc::c_uint = 1;
+
 /// What `madvise` can be asked for a part of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advice {
@@ -38,9 +45,14 @@ pub enum Advice {
     Collapse,
     /// Give the memory back; it reads as zeros afterwards (`MADV_DONTNEED`).
     DontNeed,
+    /// Deactivate the pages (`MADV_COLD`, 5.4). A huge page of which the part is not the whole is split.
+    Cold,
     /// Fault every page in for writing, and return an error instead of a signal (`MADV_POPULATE_WRITE`,
     /// 5.14).
     PopulateWrite,
+    /// Fault every page in for reading (`MADV_POPULATE_READ`, 5.14): where nothing was written it is the
+    /// zero page, so that page tables are all that is allocated.
+    PopulateRead,
 }
 
 impl Advice {
@@ -52,7 +64,9 @@ impl Advice {
             Advice::NoHugePage => libc::MADV_NOHUGEPAGE,
             Advice::Collapse => MADV_COLLAPSE,
             Advice::DontNeed => libc::MADV_DONTNEED,
+            Advice::Cold => 20,
             Advice::PopulateWrite => 23,
+            Advice::PopulateRead => 22,
         }
     }
 }
@@ -148,6 +162,49 @@ impl Mapping {
         }
     }
 
+    /// The memory of this mapping comes from one node only (`mbind` with `MPOL_BIND`, 2.6.7). Where the node
+    /// has none left, the out-of-memory killer is asked, so whoever binds leaves a reserve. Nothing may be
+    /// touched yet: what is there stays where it is.
+    pub fn bind_to_node(&mut self, node: u32) -> io::Result<()> {
+        const BITS: usize = libc::c_ulong::BITS as usize;
+        let mut mask: [libc::c_ulong; NODES_MAX / BITS] = [0; NODES_MAX / BITS];
+        let word = mask.get_mut(node as usize / BITS).ok_or(io::ErrorKind::InvalidInput)?;
+        *word |= 1 << (node as usize % BITS);
+        // The kernel takes one bit less than it is told (mm/mempolicy.c, `get_nodes`).
+        let bits = NODES_MAX + 1;
+        // SAFETY: the range is owned by `self`, and `mask` has `NODES_MAX` bits that are only read.
+        // JUSTIFICATION: neither libc nor rustix wraps mbind(2).
+        let done = unsafe {
+            libc::syscall(
+                libc::SYS_mbind,
+                self.start.as_ptr(),
+                self.len,
+                libc::c_long::from(MPOL_BIND),
+                mask.as_ptr(),
+                bits,
+                0usize,
+            )
+        };
+        if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// Keeps the pages that are there from being swapped out, and those that come later too (`mlock2` with
+    /// `MLOCK_ONFAULT`, 4.4). It does not keep them where they are.
+    pub fn lock_present(&mut self) -> io::Result<()> {
+        // SAFETY: the range is owned by `self`; locking changes no content.
+        // JUSTIFICATION: rustix has mlock2 for raw pointers only, which would be unsafe as well.
+        let done = unsafe { libc::mlock2(self.start.as_ptr().cast(), self.len, MLOCK_ONFAULT) };
+        if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// Takes the lock back: memory that is locked cannot be given back in parts.
+    pub fn unlock(&mut self) -> io::Result<()> {
+        // SAFETY: the range is owned by `self`; unlocking changes no content.
+        // JUSTIFICATION: as for `lock_present`.
+        let done = unsafe { libc::munlock(self.start.as_ptr().cast(), self.len) };
+        if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
     /// Writes one word in every base page of a part (in bytes from the start), so that each has memory.
     /// Returns an error where the kernel can say it (5.14); on older kernels the pages are touched one by
     /// one.
@@ -164,6 +221,22 @@ impl Mapping {
             // SAFETY: the pointer is made from a unique reference one line above.
             // JUSTIFICATION: a plain store of the value that is there would be optimised away.
             unsafe { word.write_volatile(word.read_volatile()) };
+        }
+        Ok(())
+    }
+
+    /// Reads one word in every base page of a part (in bytes from the start): what was never written is
+    /// mapped to the zero page, and takes page tables only.
+    pub fn touch_for_reading(&mut self, part: Range<u64>) -> io::Result<()> {
+        match self.advise(part.clone(), Advice::PopulateRead) {
+            // As in `touch`: the kernel does not know the advice.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) && part.end <= self.len as u64 => {}
+            done => return done,
+        }
+        let step = rustix::param::page_size() / size_of::<u64>();
+        let words = part.start as usize / size_of::<u64>()..part.end as usize / size_of::<u64>();
+        for word in self.words()[words].iter().step_by(step) {
+            std::hint::black_box(*word);
         }
         Ok(())
     }
@@ -193,8 +266,25 @@ mod tests {
             map.touch(0..3 << 20).unwrap();
             assert_eq!(map.words().last(), Some(&7), "touching keeps what is there");
             map.advise(0..3 << 20, Advice::DontNeed).unwrap();
+            map.touch_for_reading(0..3 << 20).unwrap();
             assert_eq!(map.words().last(), Some(&0));
         }
+    }
+
+    #[test]
+    fn memory_is_bound_and_locked_and_let_go() {
+        let mut map = Mapping::anonymous(Bytes(1 << 20), Bytes(1)).unwrap();
+        // A kernel without CONFIG_NUMA does not know the call.
+        let bound = map.bind_to_node(0).map_err(|error| error.raw_os_error());
+        assert!(matches!(bound, Ok(()) | Err(Some(libc::ENOSYS | libc::EPERM))), "{bound:?}");
+        assert!(map.bind_to_node(1023).is_err() && map.bind_to_node(5000).is_err());
+        map.touch(0..1 << 16).unwrap();
+        if map.lock_present().is_ok() {
+            assert!(map.advise(0..1 << 16, Advice::DontNeed).is_err(), "locked memory stays");
+            map.unlock().unwrap();
+        }
+        map.advise(0..1 << 16, Advice::Cold).unwrap();
+        map.advise(0..1 << 16, Advice::DontNeed).unwrap();
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What a child does between fork and exec: die with its parent, keep descriptors open, join a control group.
 
+use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
@@ -60,6 +61,26 @@ pub fn join_cgroup(command: &mut Command, procs: OwnedFd) {
     unsafe { command.pre_exec(join) };
 }
 
+/// The child writes to one of its own files, whose name means another file for each process, before it runs
+/// its program. What cannot be written stays as it is.
+pub fn write_own_file(command: &mut Command, path: CString, bytes: Vec<u8>) {
+    let write = move || {
+        // SAFETY: the path ends in a zero byte and the bytes are only read; open, write and close may be
+        // called after a fork. JUSTIFICATION: as above: only such calls are allowed here.
+        unsafe {
+            let fd = libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+            if fd >= 0 {
+                libc::write(fd, bytes.as_ptr().cast(), bytes.len());
+                libc::close(fd);
+            }
+        }
+        Ok(())
+    };
+    // SAFETY: the closure reads what was made before the fork, and makes calls that are allowed there.
+    // JUSTIFICATION: std has no safe way to act between fork and exec.
+    unsafe { command.pre_exec(write) };
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -89,6 +110,16 @@ mod tests {
         let status = child.wait().unwrap();
         let signal = std::os::unix::process::ExitStatusExt::signal(&status);
         assert_eq!(signal, Some(libc::SIGKILL));
+    }
+
+    #[test]
+    fn a_file_of_the_child_is_the_childs() {
+        let mut command = Command::new("cat");
+        command.arg("/proc/self/oom_score_adj");
+        write_own_file(&mut command, c"/proc/self/oom_score_adj".to_owned(), b"777".to_vec());
+        let own = std::fs::read_to_string("/proc/self/oom_score_adj").unwrap();
+        assert_eq!(command.output().unwrap().stdout, b"777\n");
+        assert_eq!(std::fs::read_to_string("/proc/self/oom_score_adj").unwrap(), own);
     }
 
     #[test]

@@ -23,6 +23,8 @@ pub enum Command {
     Frag(cmd::frag::Args),
     /// Memory over time, from now on, into a run file
     Record(cmd::record::Args),
+    /// Fragment physical memory on purpose, to a target, and hold it
+    Fragment(Box<cmd::fragment::Args>),
     /// What run files hold: on the terminal, as JSON, or as tables for other programs
     Report(cmd::report::Args),
     /// A picture of physical memory: what each page is, where, and what changed

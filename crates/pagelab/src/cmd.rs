@@ -3,6 +3,7 @@
 pub mod capture;
 pub mod checkup;
 pub mod frag;
+pub mod fragment;
 pub mod guest;
 pub mod import;
 pub mod map;
@@ -27,6 +28,7 @@ pub fn run(cli: Cli) -> Result<u8, Failure> {
     let ended = match cli.command {
         Command::Checkup(args) => checkup::run(&args),
         Command::Frag(args) => frag::run(&args),
+        Command::Fragment(args) => return fragment::run(&args),
         Command::Guest(args) => return guest::run(&args),
         Command::Record(args) => return record::run(&args),
         Command::Report(args) => report::run(&args),

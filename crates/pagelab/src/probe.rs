@@ -6,9 +6,9 @@
 mod access;
 mod budget;
 mod huge;
-mod oom;
-mod readback;
 
+use pagelab_contig::oom::OfferedFirst;
+use pagelab_contig::readback::ReadBack;
 use pagelab_model::probe::ProbeResults;
 use pagelab_model::run::{StreamHead, Unit};
 use pagelab_model::{Absence, AbsentWhy, Bytes, PageSize, Reading};
@@ -84,7 +84,7 @@ struct Run<'a> {
     page_size: PageSize,
     /// Size of a huge page, or why none can be had by this process.
     huge_size: Reading<Bytes>,
-    readback: readback::ReadBack,
+    readback: ReadBack,
     /// Monotonic nanoseconds at which the probe should be over.
     deadline_ns: u64,
     notes: Vec<String>,
@@ -120,11 +120,11 @@ pub fn probe(options: &ProbeOptions, facts: &ProbeFacts, samples: &dyn Samples) 
         samples,
         page_size: facts.page_size,
         huge_size: huge_size(facts),
-        readback: readback::ReadBack::open(),
+        readback: ReadBack::open(),
         deadline_ns: started_ns.saturating_add(options.time_ns),
         notes: Vec::new(),
     };
-    let offered = oom::OfferedFirst::new();
+    let offered = OfferedFirst::new();
     if let Err(absence) = &offered {
         run.notes.push(format!("the probe could not offer itself to the OOM killer: {}", absence.reason()));
     }

@@ -42,6 +42,20 @@ const COMMANDS: &[ReadOnly] = &[
         leaves: &["m.svg"],
     },
     ReadOnly { name: "frag", runs: &[&[], &["--explain"], &["--json"]], codes: &[0, 4], leaves: &[] },
+    // 2: a machine whose memory is broken up already cannot be planned for.
+    ReadOnly {
+        name: "fragment",
+        runs: &[
+            &["--target", "0.9", "--dry-run"],
+            &["--target", "0.9", "--dry-run", "--json"],
+            &["random", "--dry-run"],
+            &["random", "--dry-run", "--json", "--thp"],
+            &["procedure", "--size", "900T"],
+            &["--unmovable", "5%", "--flavour", "pipes,sockets,pagetables,dentries", "--dry-run"],
+        ],
+        codes: &[0, 2, 4],
+        leaves: &[],
+    },
     ReadOnly {
         name: "capture",
         runs: &[&["saved.tar.zst", "--without-kpageflags"]],

@@ -103,6 +103,14 @@ pub(super) fn cgroup_parent(kernel: &dyn Kernel, controller: &str) -> Result<Str
     Err(GuardError::new(ErrorKind::NotAvailable, message))
 }
 
+/// Where this process is in the hierarchy with `controller`, as a directory.
+pub(super) fn own_cgroup_with(kernel: &dyn Kernel, controller: &str) -> Option<String> {
+    let mounts = mounts(kernel).ok()?;
+    let is_v1 = |m: &&Mount| m.fs_type == "cgroup" && m.has_super_option(controller);
+    let mount = mounts.iter().find(is_v1).or_else(|| mounts.iter().find(|m| m.fs_type == "cgroup2"))?;
+    own_cgroup(kernel, mount)
+}
+
 /// The path of a new cgroup below `parent`. Process number and start time are in the name, so that no
 /// two runs can ever mean the same directory, whenever they are killed.
 pub(super) fn cgroup_path(parent: &str, label: &str, unique: &str) -> Result<String, GuardError> {

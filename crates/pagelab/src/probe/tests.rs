@@ -101,9 +101,9 @@ fn both_ways_of_reading_back_agree() {
     map.touch(0..size.0 * 3).unwrap();
     map.advise(size.0..size.0 * 2, Advice::HugePage).unwrap();
     let came = map.advise(size.0..size.0 * 2, Advice::Collapse).is_ok();
-    let smaps = readback::ReadBack::Smaps.huge_bytes(map.addresses()).unwrap();
+    let smaps = ReadBack::Smaps.huge_bytes(map.addresses()).unwrap();
     assert_eq!(smaps, Bytes(if came { size.0 } else { 0 }));
-    assert_eq!(readback::ReadBack::open().huge_bytes(map.addresses()).unwrap(), smaps);
+    assert_eq!(ReadBack::open().huge_bytes(map.addresses()).unwrap(), smaps);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use pagelab_sys::pagemap_scan;
 
 /// The better of two ways that works here.
 #[derive(Debug)]
-pub(super) enum ReadBack {
+pub enum ReadBack {
     /// The PAGEMAP_SCAN ioctl (6.7).
     Scan(File),
     /// `AnonHugePages` in smaps (2.6.38), which walks the page tables of the whole process each time.

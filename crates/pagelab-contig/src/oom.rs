@@ -1,4 +1,4 @@
-//! While the probe holds memory it offers itself to the out-of-memory killer before any other process.
+//! Whoever holds memory on purpose offers itself to the out-of-memory killer before any other process.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ const FIRST: &str = "1000";
 
 /// This process is first in line for the OOM killer until the value is dropped.
 #[derive(Debug)]
-pub(super) struct OfferedFirst {
+pub struct OfferedFirst {
     before: String,
 }
 
@@ -22,6 +22,11 @@ impl OfferedFirst {
         let before = fs::read_to_string(SELF_OOM_SCORE_ADJ).map_err(failed)?.trim().to_owned();
         fs::write(SELF_OOM_SCORE_ADJ, FIRST).map_err(failed)?;
         Ok(OfferedFirst { before })
+    }
+
+    /// The score before.
+    pub fn before(&self) -> &str {
+        &self.before
     }
 }
 
