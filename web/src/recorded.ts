@@ -1,6 +1,6 @@
 // What a recording says: fragmentation by zone and order, free memory, use, faults, pressure, and how busy
-// huge pages, compaction and reclaim were. Indices and sums are computed in Rust (docs/usage.md), and drawn here
-// in charts that show one window of time.
+// huge pages, compaction and reclaim were. Indices and sums are computed in Rust (docs/usage.md), and drawn
+// here in charts that show one window of time.
 
 import type { Line } from "./bucket";
 import type { Run, Series, SeriesColumn } from "./data";

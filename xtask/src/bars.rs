@@ -43,7 +43,7 @@ pub struct Change {
 }
 
 /// All bars.
-pub const BARS: [Bar; 19] = [
+pub const BARS: [Bar; 22] = [
     Bar {
         name: "fast_snapshot_cpu_ratio",
         good: Good::AtMost,
@@ -233,6 +233,36 @@ pub const BARS: [Bar; 19] = [
                ring",
         source: "the reader of tracepoints, so that a recording does not disturb what it records",
         absent_where: "not root",
+        changes: &[],
+    },
+    Bar {
+        name: "can_error_now",
+        good: Good::AtMost,
+        limit: 1.0,
+        unit: "ratio",
+        what: "error of `can`, to max(5 % of what came, 1 % of the blocks): now, in the worst state",
+        source: "the contiguity instruments, can",
+        absent_where: "not tool qemu-system-x86_64 or not tool apt-get",
+        changes: &[],
+    },
+    Bar {
+        name: "can_error_compacted",
+        good: Good::AtMost,
+        limit: 1.0,
+        unit: "ratio",
+        what: "error of `can`, to max(5 % of what came, 1 % of the blocks): after compaction",
+        source: "the contiguity instruments, can",
+        absent_where: "not tool qemu-system-x86_64 or not tool apt-get",
+        changes: &[],
+    },
+    Bar {
+        name: "can_error_dropped",
+        good: Good::AtMost,
+        limit: 1.0,
+        unit: "ratio",
+        what: "error of `can`, to max(5 % of what came, 1 % of the blocks): after dropping cache",
+        source: "the contiguity instruments, can",
+        absent_where: "not tool qemu-system-x86_64 or not tool apt-get",
         changes: &[],
     },
 ];

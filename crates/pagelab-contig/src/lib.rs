@@ -2,12 +2,16 @@
 //! for huge pages. What the acts mean is judged by `pagelab-metrics`; how they are asked for stands here.
 
 pub mod ask;
+pub mod asking;
+pub mod compact;
 pub mod fragment;
+pub mod look;
 pub mod oom;
 pub mod procedure;
 pub mod random;
 pub mod readback;
 pub mod reserve;
 pub mod spoiled;
+pub mod truth;
 pub mod unmovable;
 pub mod whole_thp;

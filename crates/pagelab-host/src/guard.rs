@@ -45,6 +45,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use pagelab_model::NodeId;
+
 pub use dir::JournalDir;
 pub use error::{ErrorKind, GuardError};
 pub use kernel::{Kernel, Pretend, Tree};
@@ -323,7 +325,13 @@ impl Guard {
 
     /// Compacts all zones now (vm.compact_memory, 2.6.35 and later).
     pub fn compact_memory(&self) -> Result<(), GuardError> {
-        self.write_one_way("compact_memory", "1")
+        self.write_one_way(&format!("{}/compact_memory", paths::SYSCTL_VM), "compact_memory 1", "1")
+    }
+
+    /// Compacts the zones of one node now (`compact` of the node, 2.6.35 and later).
+    pub fn compact_node(&self, node: NodeId) -> Result<(), GuardError> {
+        let path = format!("{}/node{}/compact", paths::NODES, node.0);
+        self.write_one_way(&path, &format!("compact node{} 1", node.0), "1")
     }
 
     /// Drops clean caches: 1 page cache, 2 slab, 3 both (vm.drop_caches).
@@ -334,12 +342,12 @@ impl Guard {
                 format!("drop_caches takes 1, 2 or 3, not {what}"),
             ));
         }
-        self.write_one_way("drop_caches", &what.to_string())
+        let (path, act) = (format!("{}/drop_caches", paths::SYSCTL_VM), format!("drop_caches {what}"));
+        self.write_one_way(&path, &act, &what.to_string())
     }
 
-    fn write_one_way(&self, name: &str, value: &str) -> Result<(), GuardError> {
-        let path = format!("{}/{name}", paths::SYSCTL_VM);
-        let written = self.one_way(&format!("{name} {value}"), || self.site.kernel.write(&path, value))?;
+    fn write_one_way(&self, path: &str, act: &str, value: &str) -> Result<(), GuardError> {
+        let written = self.one_way(act, || self.site.kernel.write(path, value))?;
         written.unwrap_or(Ok(())).map_err(|e| GuardError::io(format!("{path} cannot be written"), e))
     }
 

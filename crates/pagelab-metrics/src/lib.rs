@@ -5,7 +5,9 @@
 pub mod averages;
 pub mod balance;
 pub mod callers;
+pub mod can;
 pub mod checkup;
+pub mod compaction;
 pub mod derived;
 pub mod findings;
 pub mod frag;

@@ -33,7 +33,7 @@ mod estimate;
 mod gigantic;
 #[cfg(test)]
 mod tests;
-mod unit;
+pub(crate) mod unit;
 
 use pagelab_model::{BuddyInfo, Census, CensusZone, Coverage, Order, PageClass, ZoneKey};
 

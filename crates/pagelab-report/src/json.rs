@@ -3,7 +3,9 @@
 //! A value that is absent is `null`, and beside it stands `<name>_absent_reason`.
 
 pub mod averages;
+pub mod can;
 pub mod checkup;
+pub mod compact;
 pub mod frag;
 mod machine;
 pub mod map;

@@ -3,7 +3,9 @@
 //! Pure: nothing here prints, asks for the terminal's width or reads the clock; the caller says.
 
 pub mod averages;
+pub mod can;
 pub mod checkup;
+pub mod compact;
 pub mod csv;
 pub mod findings;
 pub mod frag;

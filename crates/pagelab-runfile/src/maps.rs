@@ -32,8 +32,8 @@ pub(crate) const KEY_EVERY: u32 = 60;
 /// Bytes of a layout's JSON at most.
 const LAYOUT_BYTES_MAX: u64 = 16 << 20;
 
-/// Encodes the maps of one run file, in their order. Apart from the writer, so that a thread that scans can also
-/// encode.
+/// Encodes the maps of one run file, in their order. Apart from the writer, so that a thread that scans can
+/// also encode.
 #[derive(Debug, Default)]
 pub struct MapEncoder {
     before: Option<(MapLayout, Vec<u8>)>,

@@ -23,6 +23,10 @@ pub enum Command {
     Frag(cmd::frag::Args),
     /// Memory over time, from now on, into a run file
     Record(cmd::record::Args),
+    /// Whether so many huge pages can be had: now, after compaction, after dropping cache
+    Can(cmd::can::Args),
+    /// Move what can be moved together; before and after, and what is in the way
+    Compact(cmd::compact::Args),
     /// Fragment physical memory on purpose, to a target, and hold it
     Fragment(Box<cmd::fragment::Args>),
     /// What run files hold: on the terminal, as JSON, or as tables for other programs

@@ -1,7 +1,9 @@
 //! The commands: one module each, from typed arguments to an exit code.
 
+pub mod can;
 pub mod capture;
 pub mod checkup;
+pub mod compact;
 pub mod frag;
 pub mod fragment;
 pub mod guest;
@@ -26,7 +28,9 @@ use crate::exit::{Exit, Failure};
 /// a guest.
 pub fn run(cli: Cli) -> Result<u8, Failure> {
     let ended = match cli.command {
+        Command::Can(args) => can::run(&args),
         Command::Checkup(args) => checkup::run(&args),
+        Command::Compact(args) => compact::run(&args),
         Command::Frag(args) => frag::run(&args),
         Command::Fragment(args) => return fragment::run(&args),
         Command::Guest(args) => return guest::run(&args),

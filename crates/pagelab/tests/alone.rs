@@ -42,6 +42,13 @@ const COMMANDS: &[ReadOnly] = &[
         leaves: &["m.svg"],
     },
     ReadOnly { name: "frag", runs: &[&[], &["--explain"], &["--json"]], codes: &[0, 4], leaves: &[] },
+    ReadOnly { name: "can", runs: &[&["1"], &["1", "--json"]], codes: &[0, 1, 4], leaves: &[] },
+    ReadOnly {
+        name: "compact",
+        runs: &[&["--dry-run"], &["--dry-run", "--json", "--drop-caches", "page"]],
+        codes: &[0, 4],
+        leaves: &[],
+    },
     // 2: a machine whose memory is broken up already cannot be planned for.
     ReadOnly {
         name: "fragment",

@@ -32,6 +32,18 @@ pub struct GiganticCounts {
 }
 
 impl GiganticSupply {
+    /// The counts of one zone; absent for a sample, and for orders smaller than a counted block.
+    pub(crate) fn of_zone(
+        coverage: Coverage,
+        block_order: Order,
+        zone: &CensusZone,
+        order: Order,
+    ) -> Reading<GiganticCounts> {
+        let zones = vec![zone.clone()];
+        let census = Census { block_order, zones, coverage, free_blocks: None, scan_ns: 0 };
+        GiganticSupply::of(&census, order).counts
+    }
+
     pub(super) fn of(census: &Census, order: Order) -> GiganticSupply {
         let absent = |why, detail: &str| Err(Absence::new("census", why, detail));
         let counts = if matches!(census.coverage, Coverage::Sample(_)) {

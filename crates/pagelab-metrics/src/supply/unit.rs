@@ -4,21 +4,21 @@ use pagelab_model::{CensusZone, Order, PageClass};
 
 /// What pages without any flag are taken for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unknown {
+pub(crate) enum Unknown {
     Free,
     Unmovable,
 }
 
 /// Pages of a unit by class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Unit {
+pub(crate) struct Unit {
     counts: [u64; PageClass::COUNT],
     /// Whether each block of it is one compound page or a part of one.
     one_folio: bool,
 }
 
 /// The units of a zone's counted blocks, ascending. Blocks of a unit that were not counted hold no memory.
-pub(super) fn units(block_order: Order, zone: &CensusZone, unit_order: Order) -> Vec<Unit> {
+pub(crate) fn units(block_order: Order, zone: &CensusZone, unit_order: Order) -> Vec<Unit> {
     let shift = unit_order.0.saturating_sub(block_order.0);
     let per_block = block_order.pages().0;
     let first = zone.first.0 / per_block;

@@ -8,16 +8,16 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use pagelab_host::census::{CensusOptions, census};
+use pagelab_contig::look::census_options;
+use pagelab_host::census::census;
 use pagelab_host::collect::{CollectOptions, collect, identify};
 use pagelab_host::machine::Known;
 use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
-use pagelab_metrics::balance::FreeBalance;
 use pagelab_metrics::checkup::Checkup;
 use pagelab_model::machine::{CpuidLeaf, Tlb};
 use pagelab_model::run::{Moment, Stream};
-use pagelab_model::{AbsentWhy, Bytes, Machine, OffLists, PageSize, Reading, Snapshot};
+use pagelab_model::{AbsentWhy, Bytes, Machine, PageSize, Reading, Snapshot};
 use pagelab_report::checkup::{View, brief, render};
 use pagelab_report::style::bytes;
 use pagelab_report::{html, json};
@@ -292,16 +292,4 @@ fn look(plan: &Plan<'_>, samples: &Kept<'_>) -> Snapshot {
         probing::probe(&mut snapshot, plan.args.seed, left, samples);
     }
     snapshot
-}
-
-fn census_options(snapshot: &Snapshot, seed: u64) -> CensusOptions {
-    let zones = snapshot.buddyinfo.as_ref().map_or(&[][..], |buddy| &buddy.zones);
-    let orders = zones.iter().map(|zone| zone.areas.orders()).max();
-    // Without buddyinfo the largest order is not known; one above the pageblock's is what most kernels have.
-    let orders = orders.unwrap_or(snapshot.pageblock_order.index() + 2);
-    let page_size = snapshot.machine.page_size;
-    let options = CensusOptions::new(page_size, snapshot.pageblock_order, snapshot.pmd_order, orders);
-    let balance = FreeBalance::of_snapshot(snapshot);
-    let off_lists = balance.map_or(OffLists::CannotTell, |balance| balance.off_lists());
-    CensusOptions { seed, off_lists, ..options }
 }

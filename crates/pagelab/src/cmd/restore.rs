@@ -66,7 +66,7 @@ fn worst(report: &Report) -> Option<Exit> {
 }
 
 /// An error of the guard with its exit code.
-fn failure(error: GuardError) -> Failure {
+pub fn failure(error: GuardError) -> Failure {
     let exit = match error.kind() {
         ErrorKind::Usage => Exit::Usage,
         ErrorKind::BadInput => Exit::BadInput,

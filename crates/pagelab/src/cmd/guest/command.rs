@@ -28,7 +28,7 @@ fn refusal(command: &Command) -> Option<String> {
         Command::Frag(args) => args.reads_stdin(),
         Command::Map(_) => false,
         Command::Checkup(_) | Command::Report(_) | Command::Capture(_) | Command::Restore(_) => false,
-        Command::Record(_) | Command::Fragment(_) => false,
+        Command::Record(_) | Command::Fragment(_) | Command::Compact(_) | Command::Can(_) => false,
         Command::Usage(_) | Command::Import(_) => false,
         // One that waits for keys says itself that there are none.
         Command::Watch(_) => false,

@@ -89,8 +89,8 @@ impl Moment {
             Moment::Now => crate::cmd::root(None),
             Moment::Tree(path) => crate::cmd::root(Some(path)),
             Moment::Recorded(path, _) => Err(usage(&format!(
-                "--check {}: a recorded map has no buddyinfo of its own moment beside it; check `now` or a saved \
-                 tree",
+                "--check {}: a recorded map has no buddyinfo of its own moment beside it; check `now` or a \
+                 saved tree",
                 path.display()
             ))),
         }

@@ -67,8 +67,8 @@ impl Maps {
         self.put(scanned, writer, rows)
     }
 
-    /// Ends the thread, and writes the map that it is at, if that comes in time: of a short recording it may be
-    /// the only one.
+    /// Ends the thread, and writes the map that it is at, if that comes in time: of a short recording it may
+    /// be the only one.
     pub fn write_last(
         mut self,
         writer: &mut Writer,

@@ -1,0 +1,91 @@
+//! The truth behind a forecast: huge pages are really asked for as memory lies, after compaction, and after
+//! dropping the page cache, in this order; each time everything is given back.
+
+use pagelab_host::guard::{Guard, GuardError, Knob, OWN_MEMORY};
+use pagelab_host::root::Root;
+use pagelab_model::settings::{Settings, ThpSettings};
+use pagelab_model::{Absence, AbsentWhy, Bytes, NodeId, Reading};
+use pagelab_sys::affinity::Pinned;
+
+use crate::asking::{Asked, Asking, Wanted};
+use crate::compact::{Caches, Scope, compact, drop_caches};
+use crate::oom::OfferedFirst;
+
+/// What came at each step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Truth {
+    /// By faults, with THP's `defrag` off: nothing is compacted and nothing reclaimed.
+    pub now: Reading<Asked>,
+    /// After compacting, by faults, and by MADV_COLLAPSE for the rest.
+    pub after_compaction: Reading<Asked>,
+    /// After dropping the page cache and compacting, in the same way.
+    pub after_dropping_cache: Reading<Asked>,
+}
+
+/// Asks for huge pages of PMD size. An error of the guard: a setting was not changed, or an act not done;
+/// nothing more is asked for then.
+pub fn truth(
+    guard: &Guard,
+    root: &Root,
+    settings: &Settings,
+    wanted: Wanted,
+    node: Option<NodeId>,
+) -> Result<Truth, GuardError> {
+    let _offered = OfferedFirst::new();
+    // Huge pages that are given back stay on the lists of the CPU that gave them (5.13 and later).
+    let _pinned = Pinned::here();
+    settle(guard, settings)?;
+    let scope = node.map_or(Scope::Machine, Scope::Node);
+    let now = ask(guard, root, wanted, node, false)?;
+    compact(guard, scope)?;
+    let after_compaction = ask(guard, root, wanted, node, true)?;
+    drop_caches(guard, Caches::Page)?;
+    compact(guard, scope)?;
+    let after_dropping_cache = ask(guard, root, wanted, node, true)?;
+    Ok(Truth { now, after_compaction, after_dropping_cache })
+}
+
+/// Sets THP so that faults give huge pages that are there and do nothing to get others.
+fn settle(guard: &Guard, settings: &Settings) -> Result<(), GuardError> {
+    if let Ok(thp) = &settings.thp {
+        if mode(thp) == Some("never") {
+            guard.set(&Knob::thp_enabled(), "madvise")?;
+        }
+        let pmd_size = thp.pmd_size.as_ref().ok();
+        let own = thp.sizes.iter().find(|size| Some(&size.size) == pmd_size);
+        if own.is_some_and(|own| own.enabled.as_ref().is_ok_and(|mode| mode.selected() == "never")) {
+            guard.set(&Knob::thp_size_enabled(pmd_size.copied().unwrap_or(Bytes(0))), "inherit")?;
+        }
+    }
+    // khugepaged would make huge pages of regions that have one base page, in the middle of asking.
+    guard.set(&Knob::khugepaged("max_ptes_none")?, "0")?;
+    guard.set(&Knob::thp_defrag(), "never").map(drop)
+}
+
+fn mode(thp: &ThpSettings) -> Option<&str> {
+    thp.enabled.as_ref().ok().map(|mode| mode.selected())
+}
+
+fn ask(
+    guard: &Guard,
+    root: &Root,
+    wanted: Wanted,
+    node: Option<NodeId>,
+    collapse: bool,
+) -> Result<Reading<Asked>, GuardError> {
+    let asked = || {
+        let mut asking = Asking::begin(root, wanted, node)?;
+        asking.by_faults()?;
+        if collapse {
+            asking.by_collapse()?;
+        }
+        asking.end()
+    };
+    if !collapse {
+        return Ok(asked());
+    }
+    let act = format!("MADV_COLLAPSE, at most {} times, {OWN_MEMORY}", wanted.count);
+    Ok(guard.one_way(&act, asked)?.unwrap_or_else(|| {
+        Err(Absence::new("huge pages", AbsentWhy::NotAsked, "a dry run asks for nothing"))
+    }))
+}

@@ -1,0 +1,204 @@
+//! Forecasts of small machines that are worked out by hand, and the scanners against a page-by-page twin.
+
+use std::collections::BTreeMap;
+
+use pagelab_model::free_areas::{FreeAreas, ZoneFree};
+use pagelab_model::seed::SplitMix64;
+use pagelab_model::zoneinfo::ZoneInfo;
+use pagelab_model::{
+    BlockCounts, BuddyInfo, Census, CensusZone, Coverage, PageSize, Pages, Pfn, SamplePlan, Zoneinfo,
+};
+
+use super::inputs::Block;
+use super::linear::{Unknown, whole_blocks};
+use super::*;
+
+const B: u32 = 512;
+
+fn block(parts: &[(PageClass, u32)]) -> BlockCounts {
+    let named: BTreeMap<Box<str>, u32> = parts.iter().map(|&(class, n)| (class.name().into(), n)).collect();
+    let mut counts = BlockCounts::try_from(named).unwrap();
+    counts.0[PageClass::Free.index()] += B - counts.total();
+    counts
+}
+
+fn key(zone: &str) -> ZoneKey {
+    ZoneKey { node: NodeId(0), zone: zone.to_owned() }
+}
+
+/// A machine of one zone; its free lists hold wholly free blocks, and single pages for the rest.
+fn snapshot(blocks: &[BlockCounts], min: u64, protection: u64) -> Snapshot {
+    let mut snapshot = Snapshot::unread("a test", PageSize::USUAL);
+    let free = |counts: &BlockCounts| u64::from(counts.of(PageClass::Free));
+    let whole = blocks.iter().filter(|block| free(block) == u64::from(B)).count() as u64;
+    let loose: u64 = blocks.iter().map(free).filter(|&pages| pages < u64::from(B)).sum();
+    let mut counts = vec![0; 10];
+    (counts[0], counts[9]) = (loose, whole);
+    let areas = FreeAreas::new(counts).unwrap();
+    snapshot.buddyinfo = Ok(BuddyInfo { zones: vec![ZoneFree { key: key("Normal"), areas }] });
+    let mut normal = ZoneInfo::empty(key("Normal"));
+    normal.min = Some(Pages(min));
+    normal.protection = vec![0, protection];
+    // The request's highest zone is Movable, at index 1 here.
+    let zones = vec![normal, ZoneInfo::empty(key("Movable"))];
+    snapshot.zoneinfo = Ok(Zoneinfo { nodes: Vec::new(), zones });
+    let zone = CensusZone {
+        key: key("Normal"),
+        first: Pfn(0),
+        blocks_total: blocks.len() as u64,
+        blocks: (0..).zip(blocks.iter().copied()).collect(),
+        one_folio: Vec::new(),
+        free_blocks: None,
+        per_cpu: Some(Pages(4)),
+    };
+    let coverage = Coverage::Whole;
+    let census = Census { block_order: Order(9), zones: vec![zone], coverage, free_blocks: None, scan_ns: 0 };
+    snapshot.census = Ok(census);
+    snapshot
+}
+
+fn ask(order: u8) -> Ask {
+    Ask { count: 1, order: Order(order), how: How::Thp, node: None, cpu: None }
+}
+
+/// now, after compaction, after dropping cache.
+fn expected(snapshot: &Snapshot, ask: Ask) -> [u64; 3] {
+    let found = forecast(snapshot, ask).unwrap();
+    Step::ALL.map(|step| found.after(step).expected)
+}
+
+#[test]
+fn each_step_is_worked_out_by_hand() {
+    use PageClass::{Anon, File, Hugetlb, Slab, Unknown};
+    let check = |blocks: &[BlockCounts], steps: [u64; 3]| {
+        let loose = block(&[(Slab, 500)]);
+        // Some room, so that page tables and the watermark are not what counts here.
+        let blocks: Vec<BlockCounts> = blocks.iter().copied().chain([loose]).collect();
+        assert_eq!(expected(&snapshot(&blocks, 0, 0), ask(9)), steps, "{blocks:?}");
+    };
+    let free = block(&[]);
+    check(&[free, free], [2, 2, 2]);
+    // The lower one is emptied into the upper one.
+    check(&[block(&[(Anon, 1)]), block(&[(Anon, 1)])], [0, 1, 1]);
+    // The only room above is in a whole block, which is not broken up.
+    check(&[block(&[(Anon, 1)]), free], [1, 1, 1]);
+    check(&[block(&[(File, 1)]), block(&[(File, 1)])], [0, 1, 2]);
+    // The lower one is emptied although a slab page spoils it, and fills the good one above.
+    check(&[block(&[(Slab, 1), (Anon, 5)]), block(&[(Anon, 5)])], [0, 0, 0]);
+    // Four unknown pages can be on per-CPU lists, five cannot.
+    check(&[block(&[(Unknown, 4)])], [0, 1, 1]);
+    check(&[block(&[(Unknown, 5)])], [0, 0, 0]);
+    check(&[block(&[(Hugetlb, B)]), block(&[(Anon, B)])], [0, 0, 0]);
+}
+
+#[test]
+fn watermark_and_lowmem_reserve_are_kept() {
+    let blocks = [block(&[]); 8];
+    for (min, protection, can) in [(0, 0, 7), (512, 0, 6), (0, 1024, 5), (512, 1024, 4), (5000, 0, 0)] {
+        let snapshot = snapshot(&blocks, min, protection);
+        assert_eq!(expected(&snapshot, ask(9)), [can; 3], "min {min}, protection {protection}");
+        let found = forecast(&snapshot, ask(9)).unwrap();
+        assert_eq!(found.zones[0].kept_by_watermark, 8 - can);
+    }
+}
+
+#[test]
+fn smaller_sizes_larger_ones_and_other_ways() {
+    let mut blocks = vec![block(&[]); 9];
+    blocks[8] = block(&[(PageClass::Slab, 500)]);
+    let snapshot = snapshot(&blocks, 0, 0);
+    assert_eq!(expected(&snapshot, ask(4)), [8 * 32; 3]);
+    // Two aligned ranges of four blocks.
+    let larger = Ask { how: How::Contig, ..ask(11) };
+    assert_eq!(expected(&snapshot, larger), [2; 3]);
+    // A zone that the kernel's own requests may not use.
+    let mut movable = snapshot.clone();
+    for zone in &mut movable.buddyinfo.as_mut().unwrap().zones {
+        zone.key = key("Movable");
+    }
+    movable.census.as_mut().unwrap().zones[0].key = key("Movable");
+    assert_eq!(forecast(&movable, larger).unwrap_err().why, AbsentWhy::Undefined);
+    assert!(forecast(&snapshot, Ask { node: Some(NodeId(3)), ..ask(9) }).is_err());
+    assert_eq!(expected(&snapshot, ask(60)), [0; 3]);
+}
+
+#[test]
+fn without_a_census_only_now_is_known() {
+    let mut unseen = snapshot(&[block(&[]); 8], 0, 0);
+    unseen.census = Err(Absence::new("/proc/kpageflags", AbsentWhy::NotPermitted, ""));
+    let found = forecast(&unseen, Ask { count: 7, ..ask(9) }).unwrap();
+    assert_eq!((found.total.now.expected, found.is_yes(Step::Cache)), (7, Some(true)));
+    let found = forecast(&unseen, Ask { count: 8, ..ask(9) }).unwrap();
+    assert_eq!((found.is_yes(Step::Nothing), found.is_yes(Step::Cache)), (Some(false), None));
+    let mut sampled = snapshot(&[block(&[]); 8], 0, 0);
+    let plan = SamplePlan { seed: 1, blocks: 8, blocks_total: 80 };
+    sampled.census.as_mut().unwrap().coverage = Coverage::Sample(plan);
+    assert!(forecast(&sampled, ask(9)).unwrap().unseen.is_some());
+    unseen.buddyinfo = Err(Absence::unread());
+    assert!(forecast(&unseen, ask(9)).is_err());
+}
+
+/// The scanners page by page, as simply as can be.
+fn twin(blocks: &[Block]) -> u64 {
+    let mut blocks = blocks.to_vec();
+    let whole = |block: &Block| !block.is_huge && block.free == block.pages;
+    for from in 0..blocks.len() {
+        while !blocks[from].is_huge && blocks[from].movable > 0 {
+            let has_room = |block: &Block| block.takes_movable && !block.is_huge && block.free > 0;
+            let above = (from + 1..blocks.len()).rev();
+            let Some(to) = above.into_iter().find(|&at| has_room(&blocks[at]) && !whole(&blocks[at])) else {
+                return blocks.iter().filter(|block| whole(block)).count() as u64;
+            };
+            blocks[from].movable -= 1;
+            blocks[from].free += 1;
+            blocks[to].free -= 1;
+            blocks[to].movable += 1;
+        }
+    }
+    blocks.iter().filter(|block| whole(block)).count() as u64
+}
+
+#[test]
+fn the_scanners_agree_with_a_twin_that_moves_single_pages() {
+    const SEED: u64 = 7;
+    let mut random = SplitMix64::new(SEED);
+    for round in 0..300 {
+        let count = 1 + random.below(30) as usize;
+        let blocks: Vec<Block> = (0..count)
+            .map(|_| {
+                let fixed = if random.below(4) == 0 { random.below(9) } else { 0 };
+                let movable = if random.below(3) == 0 { 0 } else { random.below(16 - fixed + 1) };
+                let is_huge = random.below(12) == 0;
+                let takes_movable = random.below(6) > 0;
+                let free = 16 - fixed - movable;
+                Block { pages: 16, free, movable, droppable: 0, unknown: 0, fixed, is_huge, takes_movable }
+            })
+            .collect();
+        let zone = ZoneInputs {
+            key: key("Normal"),
+            areas: FreeAreas::default(),
+            free: 0,
+            deferred_blocks: 0,
+            watermark: 0,
+            protection: 0,
+            per_cpu: 0,
+            pagesets: Vec::new(),
+            droppable: 0,
+            blocks: blocks.clone(),
+            spoiled: Vec::new(),
+        };
+        let found = whole_blocks(&zone, Unknown::InUse, false);
+        assert_eq!(found, twin(&blocks), "seed {SEED}, round {round}: {blocks:?}");
+    }
+}
+
+#[test]
+fn hostile_numbers_do_not_overflow() {
+    let mut hostile = snapshot(&[block(&[]); 3], u64::MAX, u64::MAX);
+    hostile.buddyinfo.as_mut().unwrap().zones[0].areas = FreeAreas::new(vec![u64::MAX; 64]).unwrap();
+    for order in [0, 1, 9, 10, 40, 63, 200, 255] {
+        for how in [How::Thp, How::Hugetlb, How::Contig] {
+            let _ = forecast(&hostile, Ask { count: u64::MAX, how, ..ask(order) });
+        }
+    }
+}

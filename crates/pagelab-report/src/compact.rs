@@ -1,0 +1,238 @@
+//! What a compaction came to, for people.
+
+use pagelab_metrics::compaction::{Activity, Compaction, Verdict, Worker};
+use pagelab_metrics::frag::kernel_decimal;
+use pagelab_metrics::supply::HugeSupply;
+use pagelab_model::{Absence, Bytes, FreeAreas, Order, PageClass, Snapshot};
+
+use crate::findings::{class_words, estimate};
+use crate::quantity::duration;
+use crate::style::{Style, bytes, count};
+use crate::text::{Column, Page};
+
+/// Slab caches that are named.
+const CACHES_SHOWN: usize = 4;
+
+/// The report. `verbose`: the indices of every order.
+pub fn render(
+    before: &Snapshot,
+    after: &Snapshot,
+    compaction: &Compaction,
+    verbose: bool,
+    style: Style,
+) -> String {
+    let mut page = Page::new(style);
+    let size = bytes(after.machine.page_size.block(after.pmd_order));
+    page.hanging_bold("", &headline(compaction, &size));
+    page.gap();
+    zones(&mut page, compaction, after.pmd_order, &size);
+    if verbose {
+        orders(&mut page, compaction);
+    }
+    page.gap();
+    acts(&mut page, compaction);
+    blocks(&mut page, compaction);
+    in_the_way(&mut page, after, compaction);
+    let looks = [(before, "before"), (after, "after")];
+    for (snapshot, when) in looks {
+        for problem in &snapshot.problems {
+            page.hanging_dim("  ", &format!("{when}: {}", problem.message));
+        }
+    }
+    page.finish()
+}
+
+/// The answer in one sentence.
+pub fn headline(compaction: &Compaction, size: &str) -> String {
+    let (before, after) = (compaction.before.huge_now(), compaction.after.huge_now());
+    let of = |number: u64| count(number.into());
+    match compaction.verdict() {
+        Verdict::Gained(gained) => {
+            format!("{} huge pages ({size}) more: {} → {}", of(gained), of(before), of(after))
+        }
+        Verdict::NothingToDo => {
+            format!("nothing to gain: {} huge pages ({size}), and no block is half full", of(after))
+        }
+        Verdict::NothingChanged if after == before => {
+            format!("compaction did not help: {} huge pages ({size}) before and after", of(after))
+        }
+        Verdict::NothingChanged => {
+            let (before, after) = (of(before), of(after));
+            format!("compaction did not help: {before} huge pages ({size}) before, {after} after")
+        }
+    }
+}
+
+fn zones(page: &mut Page, compaction: &Compaction, order: Order, size: &str) {
+    let style = page.style();
+    let sparks = |unusable: &[f64]| unusable.iter().map(|&share| style.spark(share)).collect::<String>();
+    let permille = |index: &[i64]| index.get(order.index()).map_or("–".to_owned(), |&v| kernel_decimal(v));
+    let rows: Vec<Vec<String>> = compaction
+        .zones()
+        .map(|(before, after)| {
+            let at = |zone: &[f64]| zone.get(order.index()).map_or("–".to_owned(), |v| format!("{v:.3}"));
+            vec![
+                format!("{} {}", after.key.node.0, after.key.zone),
+                bytes(after.free),
+                format!("{} → {}", count(before.huge_now.into()), count(after.huge_now.into())),
+                format!("{} → {}", at(&before.unusable), at(&after.unusable)),
+                format!(
+                    "{} → {}",
+                    permille(&before.fragmentation_permille),
+                    permille(&after.fragmentation_permille)
+                ),
+                format!("{} → {}", sparks(&before.unusable), sparks(&after.unusable)),
+            ]
+        })
+        .collect();
+    let (huge, unusable, index) =
+        (format!("{size} now"), format!("F_u({})", order.0), format!("F_i({})", order.0));
+    let columns = [
+        Column::left("zone"),
+        Column::right("free"),
+        Column::right(&huge),
+        Column::left(&unusable),
+        Column::left(&index),
+        Column::left("F_u by order"),
+    ];
+    // What does not fit stands in the lines of every order (-v), and in JSON.
+    for columns_shown in (4..=columns.len()).rev() {
+        let shown: Vec<Vec<String>> = rows.iter().map(|row| row[..columns_shown].to_vec()).collect();
+        if page.table_if_it_fits(2, &columns[..columns_shown], &shown) {
+            return;
+        }
+    }
+    page.table(2, &columns[..4], &rows.iter().map(|row| row[..4].to_vec()).collect::<Vec<_>>());
+}
+
+/// A line for each index, and for the free blocks, of each zone.
+fn orders(page: &mut Page, compaction: &Compaction) {
+    for (before, after) in compaction.zones() {
+        page.heading(&format!("node {}, zone {}", after.key.node.0, after.key.zone));
+        let shares = |values: &[f64]| values.iter().map(|v| format!("{v:.3}")).collect::<Vec<_>>();
+        let permille = |values: &[i64]| values.iter().map(|&v| kernel_decimal(v)).collect::<Vec<_>>();
+        let blocks = |areas: &FreeAreas| areas.counts().iter().map(u64::to_string).collect::<Vec<_>>();
+        let kinds = [
+            ("F_u", shares(&before.unusable), shares(&after.unusable)),
+            ("F_i", permille(&before.fragmentation_permille), permille(&after.fragmentation_permille)),
+            ("free blocks", blocks(&before.areas), blocks(&after.areas)),
+        ];
+        // One order a line: eleven columns of six digits do not fit, and the kernel may have more orders.
+        let rows: Vec<Vec<String>> = (0..after.areas.orders())
+            .map(|order| {
+                let mut row = vec![order.to_string()];
+                for (_, before, after) in &kinds {
+                    let cell = |of: &Vec<String>| of.get(order).cloned().unwrap_or_default();
+                    row.push(cell(before));
+                    row.push(format!("→ {}", cell(after)));
+                }
+                row
+            })
+            .collect();
+        let right = Column::right;
+        let columns =
+            [right("order"), right("F_u"), right(""), right("F_i"), right(""), right("blocks"), right("")];
+        page.table(2, &columns, &rows);
+    }
+}
+
+/// What was done, how long it took, and what the kernel counted meanwhile.
+fn acts(page: &mut Page, compaction: &Compaction) {
+    if let Some(drop_ns) = compaction.drop_ns {
+        let freed = compaction.freed.map_or(String::new(), |freed| {
+            let amount = |bytes_less: i128| match u64::try_from(bytes_less) {
+                Ok(less) => bytes(Bytes(less)),
+                Err(_) => "nothing".to_owned(),
+            };
+            format!(
+                ": {} of page cache and {} of slab are gone",
+                amount(freed.page_cache),
+                amount(freed.slab)
+            )
+        });
+        page.hanging("  ", &format!("dropping caches took {}{freed}", duration(drop_ns)));
+    }
+    let of = |name: &str| compaction.rose(name).map_or("?".to_owned(), |n| count(n.into()));
+    page.hanging(
+        "  ",
+        &format!(
+            "compacting took {}: {} pages moved, {} could not be moved, {} taken off their lists for it; \
+             {} pages looked at for moving, {} for room",
+            duration(compaction.compact_ns),
+            of("pgmigrate_success"),
+            of("pgmigrate_fail"),
+            of("compact_isolated"),
+            of("compact_migrate_scanned"),
+            of("compact_free_scanned"),
+        ),
+    );
+    let others = |worker: Worker| {
+        let counted = |activity: &&Activity| activity.by == worker && activity.rose > 0;
+        let named = compaction.activity.iter().filter(counted);
+        named.map(|a| format!("{} {}", a.name, count(a.rose.into()))).collect::<Vec<_>>().join(", ")
+    };
+    let (daemon, direct) = (others(Worker::Daemon), others(Worker::Direct));
+    if !daemon.is_empty() {
+        page.hanging("  ", &format!("of that by kcompactd, which ran beside it: {daemon}"));
+    }
+    if !direct.is_empty() {
+        let who = "for programs that waited for memory meanwhile (these never count this compaction)";
+        page.hanging("  ", &format!("{who}: {direct}"));
+    }
+}
+
+fn blocks(page: &mut Page, compaction: &Compaction) {
+    let (before, after) = match (&compaction.before.supply, &compaction.after.supply) {
+        (Ok(before), Ok(after)) => (&before.total, &after.total),
+        (_, Err(absence)) | (Err(absence), _) => return unseen(page, absence),
+    };
+    let pair =
+        |of: fn(&HugeSupply) -> u64| format!("{} → {}", count(of(before).into()), count(of(after).into()));
+    page.facts(
+        "  ",
+        &[
+            format!("of {} blocks: whole and free {}", estimate(after.units), pair(|s| s.free_now.value)),
+            format!("spoiled {}", pair(|s| s.spoiled.low.value)),
+            format!(
+                "with pages that do not say what they are {}",
+                pair(|s| s.spoiled.high.value - s.spoiled.low.value)
+            ),
+        ],
+        ", ",
+    );
+}
+
+fn unseen(page: &mut Page, absence: &Absence) {
+    let way_out = absence.way_out.as_ref().map_or(String::new(), |way_out| format!(" ({way_out})"));
+    let reason = absence.reason();
+    page.hanging("  ", &format!("pageblocks were not looked at: {}: {reason}{way_out}", absence.source));
+}
+
+/// What keeps blocks from becoming huge pages after all that.
+fn in_the_way(page: &mut Page, after: &Snapshot, compaction: &Compaction) {
+    let Ok(supply) = &compaction.after.supply else { return };
+    let mut culprits: Vec<_> = supply.total.culprits.iter().filter(|c| c.holding.value > 0).collect();
+    if culprits.is_empty() {
+        return;
+    }
+    culprits.sort_by_key(|culprit| std::cmp::Reverse(culprit.holding.value));
+    let words = culprits.iter().map(|c| format!("{} {}", class_words(c.class), estimate(c.holding)));
+    page.hanging(
+        "  ",
+        &format!("in the way, by blocks that hold it: {}", words.collect::<Vec<_>>().join(", ")),
+    );
+    let has_slab = culprits.iter().any(|culprit| culprit.class == PageClass::Slab);
+    if let (true, Some(caches)) = (has_slab, slab_caches(after)) {
+        page.hanging("  ", &format!("largest slab caches: {caches}"));
+    }
+}
+
+/// The largest slab caches with what they hold; `None` where slabinfo could not be read.
+pub(crate) fn slab_caches(snapshot: &Snapshot) -> Option<String> {
+    let mut caches: Vec<_> = snapshot.slabs.as_ref().ok()?.iter().filter(|c| c.pages().0 > 0).collect();
+    caches.sort_by_key(|cache| std::cmp::Reverse(cache.pages()));
+    let size = snapshot.machine.page_size;
+    let named = caches.iter().take(CACHES_SHOWN).map(|c| format!("{} {}", c.name, bytes(c.bytes(size))));
+    let named = named.collect::<Vec<_>>().join(", ");
+    (!named.is_empty()).then_some(named)
+}

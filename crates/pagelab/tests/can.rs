@@ -1,0 +1,107 @@
+//! `pagelab can` and `pagelab compact` from outside: what they refuse, and what they say of a saved tree.
+#![allow(clippy::unwrap_used, clippy::print_stderr)] // a test's helpers may fail where they stand, and say so
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn pagelab(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_pagelab")).args(arguments).output().unwrap()
+}
+
+fn texts(output: &Output) -> (Option<i32>, String) {
+    let all = [&output.stdout[..], &output.stderr[..]].concat();
+    (output.status.code(), String::from_utf8(all).unwrap())
+}
+
+fn fixture(name: &str) -> String {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures");
+    folder.join(name).to_str().unwrap().to_owned()
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_with_the_way_out() {
+    let cases: &[(&[&str], i32, &str)] = &[
+        (&["can"], 2, "<N>"),
+        (&["can", "0"], 2, "0 is not in 1.."),
+        (&["can", "-3"], 2, "-3"),
+        (&["can", "99999999999999999999"], 2, "too large"),
+        (&["can", "1.5"], 2, "invalid"),
+        (&["can", "1", "--size", "3M"], 2, "power of two"),
+        (&["can", "1", "--size", "1K"], 2, "less than a page"),
+        (&["can", "1", "--size", "4K"], 2, "one page"),
+        (&["can", "1", "--size", "-2M"], 2, "-2"),
+        (&["can", "1", "--size", "8388608G"], 2, "of memory"),
+        (&["can", "1", "--how", "luck"], 2, "thp, hugetlb, contig"),
+        (&["can", "1", "--size", "32M", "--how", "hugetlb"], 2, "--how contig"),
+        (&["can", "1", "--node", "77"], 2, "no such node"),
+        (&["can", "1", "--really", "--root", "x"], 2, "--really"),
+        (&["can", "1", "--root", "/no/such/tree"], 3, "/no/such/tree"),
+        (&["can", "1", "--from", "/no/such/file"], 3, "/no/such/file"),
+        (&["compact", "--node", "77"], 2, "no such node"),
+        (&["compact", "--node", "-1"], 2, "-1"),
+        (&["compact", "--drop-caches", "some"], 2, "none, page, all"),
+    ];
+    for (arguments, code, said) in cases {
+        let (ended, text) = texts(&pagelab(arguments));
+        assert!(ended == Some(*code) && text.contains(said), "{arguments:?}: {ended:?} {text}");
+    }
+}
+
+#[test]
+fn a_saved_tree_is_answered_as_far_as_it_goes() {
+    let folders = std::fs::read_dir(fixture("machines")).unwrap();
+    let mut seen = 0;
+    let trees = folders.map(|entry| entry.unwrap().path());
+    for entry in trees.filter(|path| path.to_str().unwrap().ends_with(".tar.zst")) {
+        let root = entry.to_str().unwrap();
+        let output = pagelab(&["can", "1", "--json", "--root", root]);
+        let (code, text) = texts(&output);
+        if code != Some(0) && code != Some(1) {
+            assert!(matches!(code, Some(2..=4)) && !text.is_empty(), "{root}: {code:?} {text}");
+            continue;
+        }
+        seen += 1;
+        let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let answer = if code == Some(0) { "yes" } else { "no" };
+        assert_eq!((&document["kind"], &document["answer"]), (&"can".into(), &answer.into()), "{root}");
+        for step in ["now", "after_compaction", "after_dropping_cache"] {
+            let Some(bounds) = document[step].as_object() else {
+                assert!(document[format!("{step}_absent_reason")].is_string(), "{root}: {step}");
+                continue;
+            };
+            let [low, expected, high] =
+                ["low", "expected", "high"].map(|name| bounds[name].as_u64().unwrap());
+            assert!(low <= expected && expected <= high, "{root}: {step}: {low} {expected} {high}");
+        }
+    }
+    assert!(seen > 0, "no fixture was answered");
+}
+
+const DEFRAG: &str = "/sys/kernel/mm/transparent_hugepage/defrag";
+const MAX_PTES_NONE: &str = "/sys/kernel/mm/transparent_hugepage/khugepaged/max_ptes_none";
+
+#[test]
+fn killed_while_it_asks_it_leaves_nothing_that_restore_does_not_undo() {
+    let read = |path: &str| std::fs::read_to_string(path);
+    let is_root =
+        std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
+    let (Ok(defrag), Ok(none), true) = (read(DEFRAG), read(MAX_PTES_NONE), is_root) else {
+        eprintln!("skipped: no-setting: this user may not, or this kernel has none");
+        return;
+    };
+    let mut asking = Command::new(env!("CARGO_BIN_EXE_pagelab"));
+    let mut asking =
+        asking.args(["can", "300", "--really"]).stdout(std::process::Stdio::null()).spawn().unwrap();
+    let began = std::time::Instant::now();
+    // Where it was `never` before, it is killed at once.
+    while !read(DEFRAG).unwrap().contains("[never]") && asking.try_wait().unwrap().is_none() {
+        assert!(began.elapsed().as_secs() < 60, "it never began to ask");
+    }
+    asking.kill().unwrap();
+    asking.wait().unwrap();
+    let restored = pagelab(&["restore"]);
+    assert_eq!(restored.status.code(), Some(0), "{}", texts(&restored).1);
+    assert_eq!((read(DEFRAG).unwrap(), read(MAX_PTES_NONE).unwrap()), (defrag, none));
+}

@@ -1,0 +1,45 @@
+//! `can --really` on a real kernel: the truth stands beside the prediction, within what is allowed, on memory
+//! as it boots and fragmented on purpose.
+#![allow(clippy::unwrap_used, clippy::print_stderr)] // a test's helpers may fail where they stand, and say so
+
+#[path = "guest/trial.rs"]
+#[allow(dead_code, reason = "the other tests use more of it")]
+mod trial;
+
+use pagelab_guest::message::End;
+use pagelab_guest::shape::parse_size;
+use serde_json::Value;
+use trial::{finished, pagelab, plan};
+
+/// The document of `can` among what else was printed.
+fn document(text: &str) -> Value {
+    let kind = text.find("\"kind\": \"can\"").unwrap_or_else(|| panic!("no document in {text}"));
+    let from = text[..kind].rfind('{').unwrap();
+    serde_json::Deserializer::from_str(&text[from..]).into_iter().next().unwrap().unwrap()
+}
+
+#[test]
+fn what_comes_is_what_was_predicted() {
+    const CAN: &str = "can 400 --really --json";
+    let fragmented =
+        |target: &str| pagelab(&format!("fragment --target {target} --seed 7 -- /bin/pagelab {CAN}"));
+    let steps = vec![pagelab(CAN), fragmented("0.5"), fragmented("0.9"), pagelab("restore")];
+    let Some(mut plan) = plan("6.12", steps) else { return };
+    plan.shape.memory = parse_size("1536M").unwrap();
+    plan.shape.cpus = 2;
+    let ended = finished(&plan);
+    for step in &ended.steps[..3] {
+        let (out, err) = (String::from_utf8_lossy(&step.stdout), String::from_utf8_lossy(&step.stderr));
+        assert!(matches!(step.end, End::Code(0 | 1)), "{:?} {out}{err}", step.end);
+        let document = document(&out);
+        let really = document["really"].as_array().unwrap();
+        assert_eq!(really.len(), 3, "{document}");
+        for step in really {
+            let number = |name: &str| step[name].as_f64().unwrap_or_else(|| panic!("{name} in {step}"));
+            let error = (number("predicted") - number("got")).abs();
+            assert!(error <= number("error_allowed"), "{step}");
+            eprintln!("can: {}: predicted {}, got {}", step["after"], step["predicted"], step["got"]);
+        }
+    }
+    assert_eq!(ended.steps[3].end, End::Code(0));
+}
