@@ -76,7 +76,7 @@ impl Stopped {
             Stopped::GotAll => "all that was wanted came",
             Stopped::Reserve => "more would have hurt the reserve",
             Stopped::NoneLeft => "nothing came any more",
-            Stopped::WouldReclaim => "free memory is so short that the kernel would reclaim, not compact",
+            Stopped::WouldReclaim => "free memory became so short that the kernel reclaims",
             Stopped::Deadline => "the time was up",
         }
     }
@@ -89,7 +89,7 @@ const MISSED_FAULTS_MAX: u64 = 48;
 const MISSED_COLLAPSES_MAX: u64 = 6;
 
 /// Huge pages' worth of memory that the kernel may reclaim for those who wait, meanwhile.
-const RECLAIMED_MAX: u64 = 2;
+const RECLAIMED_MAX: u64 = 1;
 
 /// Regions between two looks at MemAvailable.
 const REGIONS_A_LOOK: u64 = 8;
@@ -102,6 +102,8 @@ pub struct Asking<'r> {
     map: Mapping,
     readback: ReadBack,
     pagemap: File,
+    /// Base pages that were reclaimed before, since boot.
+    reclaimed_before: u64,
     /// Regions whose first page was touched.
     touched: u64,
     fault_ns: Vec<u64>,
@@ -138,6 +140,7 @@ impl<'r> Asking<'r> {
             map,
             readback: ReadBack::open(),
             pagemap,
+            reclaimed_before: reclaimed(root),
             touched: 0,
             fault_ns: Vec::new(),
             collapse_ns: Vec::new(),
@@ -178,7 +181,6 @@ impl<'r> Asking<'r> {
     pub fn by_collapse(&mut self) -> Reading<()> {
         let (size, page) = (self.wanted.size.0, self.wanted.page_size.bytes());
         let mut missed = 0;
-        let reclaimed_before = self.reclaimed();
         for region in 0..self.wanted.count {
             if region < self.touched && self.is_huge(region)? {
                 continue;
@@ -186,9 +188,7 @@ impl<'r> Asking<'r> {
             if !self.may_go_on(region)? {
                 break;
             }
-            let reclaimed = self.reclaimed().saturating_sub(reclaimed_before);
-            let reclaims = reclaimed > RECLAIMED_MAX.saturating_mul(size / page);
-            if reclaims || !self.can_compact()? {
+            if self.reclaims() || !self.can_compact()? {
                 self.stopped = Stopped::WouldReclaim;
                 break;
             }
@@ -257,6 +257,10 @@ impl<'r> Asking<'r> {
         if !region.is_multiple_of(REGIONS_A_LOOK) {
             return Ok(true);
         }
+        if self.reclaims() {
+            self.stopped = Stopped::WouldReclaim;
+            return Ok(false);
+        }
         let room = self.wanted.reserve.room(available(self.root)?);
         if room.0 < REGIONS_A_LOOK.saturating_mul(self.wanted.size.0) {
             self.stopped = Stopped::Reserve;
@@ -264,10 +268,11 @@ impl<'r> Asking<'r> {
         Ok(self.stopped != Stopped::Reserve || room.0 >= REGIONS_A_LOOK.saturating_mul(self.wanted.size.0))
     }
 
-    /// Base pages that were reclaimed for programs that waited for memory, since boot.
-    fn reclaimed(&self) -> u64 {
-        let vmstat = Reader::new(self.root).parse(paths::VMSTAT, vmstat::parse);
-        vmstat.ok().and_then(|counters| counters.get("pgsteal_direct")).unwrap_or(0)
+    /// Whether the kernel has reclaimed memory since the beginning, for us or beside us: kswapd wakes at the
+    /// low watermark, which base pages for page tables may reach.
+    fn reclaims(&self) -> bool {
+        let pages_per_huge = self.wanted.size.0 / self.wanted.page_size.bytes();
+        reclaimed(self.root).saturating_sub(self.reclaimed_before) > RECLAIMED_MAX * pages_per_huge
     }
 
     /// Whether some zone has as much free memory as compaction wants; with less, the kernel reclaims cache
@@ -284,6 +289,12 @@ impl<'r> Asking<'r> {
             free > kept.saturating_add(gap)
         }))
     }
+}
+
+/// Base pages that were reclaimed since boot.
+fn reclaimed(root: &Root) -> u64 {
+    let vmstat = Reader::new(root).parse(paths::VMSTAT, vmstat::parse);
+    vmstat.ok().and_then(|counters| counters.sum(&["pgsteal_direct", "pgsteal_kswapd"])).unwrap_or(0)
 }
 
 /// MemAvailable.

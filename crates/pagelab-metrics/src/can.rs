@@ -20,8 +20,8 @@
 //!
 //! Bounds: the low end takes every page without a flag for kernel memory in use, and keeps the watermark in
 //! full; the high end takes as many of them for free as are on per-CPU lists, and lets kswapd keep the zone
-//! above its watermark where there is cache to drop. What is expected takes each of them for free with the
-//! share of them that per-CPU lists hold.
+//! above its watermark where there is cache to drop. What is expected lies between one of them and what comes
+//! of taking each such page for free with the share of them that per-CPU lists hold ([`linear`]).
 
 mod inputs;
 mod linear;
@@ -245,12 +245,17 @@ fn of_zone(machine: &Machine, zone: &ZoneInputs, ask: Ask) -> ZoneForecast {
     // Huge pages on the lists of CPUs are on no free list: one's own come at once, all of them once the
     // kernel drains the lists, which it does before it gives up.
     let is_huge = order == machine.unit_order;
-    let own = if is_huge { zone.huge_on_own_list(ask.cpu) } else { 0 };
+    let (least, most) = if is_huge { zone.huge_on_own_list(ask.cpu) } else { (0, 0) };
+    let own = (least + most.max(least)) / 2;
     let listed = if is_huge { zone.huge_on_per_cpu_lists() } else { 0 };
     let now = at([now_runs, now_runs + own, now_runs + listed], 0);
     let after = |drop: bool| {
         let whole = [Unknown::InUse, Unknown::Likely, Unknown::AsPerCpu];
-        let runs = whole.map(|unknown| of_blocks(linear::whole_blocks(zone, unknown, drop)));
+        let [in_use, likely, as_per_cpu] = whole.map(|unknown| linear::whole_blocks(zone, unknown, drop));
+        // Lists that tune themselves (6.7) shrink while they are idle; others keep what they have.
+        let expected =
+            if zone.lists_shrink() { likely.midpoint(as_per_cpu) } else { in_use.midpoint(likely) };
+        let runs = [in_use, expected, as_per_cpu].map(of_blocks);
         let runs = [runs[0], runs[1] + listed, runs[2] + listed];
         // Smaller runs are left over in blocks that do not become whole; what is there now is the least.
         let runs = if order < machine.unit_order { runs.map(|runs| runs.max(now_runs)) } else { runs };

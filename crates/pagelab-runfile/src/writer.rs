@@ -207,8 +207,8 @@ impl Writer {
         self.packed(blob::SNAPSHOT, blob::SNAPSHOT_VERSION, name, at_ns, data, raw_bytes)
     }
 
-    /// Stores a map of physical memory. All maps of a file come from one [`MapEncoder`](crate::MapEncoder), in
-    /// its order.
+    /// Stores a map of physical memory. All maps of a file come from one [`MapEncoder`](crate::MapEncoder),
+    /// in its order.
     pub fn map(&mut self, map: EncodedMap) -> Result<(), Error> {
         let EncodedMap { started_ns, is_key, packed, raw_bytes } = map;
         let name = if is_key { maps::KEY } else { maps::DELTA };

@@ -81,6 +81,8 @@ fn one(state: &State, disk: Option<PathBuf>, reserve: Bytes) -> Value {
     let page = known.machine.page_size;
     let size = page.block(known.pmd_order);
     let held = state::make(state, page, size, disk, reserve.0);
+    // Per-CPU lists give back what they do not need, once a second.
+    std::thread::sleep(Duration::from_secs(4));
     let snapshot = look(&root, &options);
     let ask = Ask {
         count: u64::MAX,

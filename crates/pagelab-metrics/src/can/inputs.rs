@@ -83,12 +83,22 @@ impl ZoneInputs {
         (blank.count() as u64).min(self.per_cpu.checked_div(pages).unwrap_or(0))
     }
 
-    /// Of those, blocks that the CPU that asks has on its own list, as far as that is known.
-    pub fn huge_on_own_list(&self, cpu: Option<u32>) -> u64 {
+    /// Whether this kernel's per-CPU lists tune their size and shrink while they are idle (6.7 and later).
+    pub fn lists_shrink(&self) -> bool {
+        self.pagesets.iter().any(|set| set.high_min.is_some())
+    }
+
+    /// Of those, blocks that the CPU that asks has on its own list: the least and the most that the counts of
+    /// the lists allow, which do not tell huge pages from base pages.
+    pub fn huge_on_own_list(&self, cpu: Option<u32>) -> (u64, u64) {
         let pages = self.blocks.iter().map(|block| block.pages).max().unwrap_or(0);
-        let own = cpu.and_then(|cpu| self.pagesets.iter().find(|set| set.cpu == cpu));
-        let own = own.map_or(0, |set| set.count.0.checked_div(pages).unwrap_or(0));
-        own.min(self.huge_on_per_cpu_lists())
+        let Some(cpu) = cpu else { return (0, 0) };
+        let blocks = |is_own: bool| {
+            let sets = self.pagesets.iter().filter(|set| (set.cpu == cpu) == is_own);
+            sets.map(|set| set.count.0.checked_div(pages).unwrap_or(0)).fold(0, u64::saturating_add)
+        };
+        let all = self.huge_on_per_cpu_lists();
+        (all.saturating_sub(blocks(false)), all.min(blocks(true)))
     }
 
     /// Free runs of an order.

@@ -62,7 +62,7 @@ pub struct Held {
 }
 
 /// Left free while memory is filled.
-const LEFT: u64 = 24 << 20;
+const LEFT: u64 = 40 << 20;
 
 fn meminfo(name: &str) -> u64 {
     let root = Root::live();
@@ -82,8 +82,7 @@ pub fn make(state: &State, page: PageSize, huge: Bytes, disk: Option<PathBuf>, l
     let cached = meminfo("Cached");
     // Cache that is to stay is not to be reclaimed for it.
     let room = if state.cache > 0.0 { room.saturating_sub(cached) } else { room };
-    // Without PAGEMAP_SCAN (6.7) reading back each huge page walks all of smaps, too slow for an emulated
-    // guest.
+    // Without PAGEMAP_SCAN (6.7) each huge page is read back by all of smaps: too slow in a guest.
     if state.keep == 1 && ReadBack::open().name() == "PAGEMAP_SCAN" {
         let spoiler = fragment(state, least_available.max(2 * LEFT));
         return Held { _spoiler: Some(spoiler), _maps: Vec::new(), _pipes: pipes };
