@@ -41,6 +41,8 @@ export interface Run {
   derived: Series[];
   streams: Stream[];
   events: Event[];
+  /** null: no maps were recorded, or none were read for this page. */
+  maps: Maps | null;
   /** What the writer of the page did not know and therefore left out, in words. */
   not_shown: string[];
   /** The log that belongs to the file, if the last records are there, or may be where it is not beside it. */
@@ -49,10 +51,8 @@ export interface Run {
   text: string;
 }
 
-/** Pixels of a picture of physical memory, and what they are. */
-export interface Picture {
-  title: string;
-  subtitle: string[];
+/** What is known of a picture of physical memory beside its pixels. */
+export interface Ground {
   width: number;
   height: number;
   order: "rows" | "tiles" | "hilbert";
@@ -62,17 +62,57 @@ export interface Picture {
   pages_per_pixel: number;
   page_size_bytes: number;
   pageblock_pages: number;
-  legend: { label: string; letter: string; colour: number[]; pages: number }[];
   /** Runs of frames that are drawn, one after the other. */
   extents: { first_frame: number; frames: number }[];
   zones: { name: string; first_frame: number; frames: number }[];
   memory_blocks: { number: number; online: boolean; first_frame: number; frames: number }[];
+}
+
+/** What an index of pixels means. */
+export interface Category {
+  label: string;
+  letter: string;
+  /** Red, green and blue. */
+  colour: number[];
+}
+
+/** A picture of physical memory in a page of its own. */
+export interface Picture extends Ground {
+  title: string;
+  subtitle: string[];
+  legend: (Category & { pages: number })[];
   /** Index into `legend` for each pixel, row by row; 255 behind the last frame. */
   cells: Block;
   /** Red, green and blue of each pixel, where they are not those of the legend. */
   colours: Block | null;
   /** As the terminal shows it. */
   text: string;
+}
+
+/** Maps of physical memory in a recording. */
+export interface Maps {
+  /** How many the file has. */
+  recorded: number;
+  /** What kept others from being read, a phrase; null: nothing did. */
+  problem: string | null;
+  legend: Category[];
+  /** `scale`: what a pixel is, in words. */
+  grounds: (Ground & { scale: string })[];
+  /** Some of the maps, by time: the first one, the last one, and others at about even distances. */
+  shown: RecordedMap[];
+}
+
+export interface RecordedMap {
+  /** When its scan began, in nanoseconds since the start of the run. */
+  at_ns: number;
+  /** How long the scan took. */
+  took_ns: number;
+  /** Place in `grounds`. */
+  ground: number;
+  /** Pages of each category of the legend. */
+  pages: number[];
+  /** Index into the legend for each pixel, row by row; 255 behind the last frame. */
+  cells: Block;
 }
 
 /** Who ran what, when, and how it ended: the `run` object of `pagelab report --json`. */

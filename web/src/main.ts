@@ -13,6 +13,7 @@ import { use } from "./use";
 import { probe } from "./probe";
 import { processes, failures } from "./processes";
 import { machine } from "./machine";
+import { maps } from "./maps";
 import * as recorded from "./recorded";
 import { events, series, streams } from "./series";
 import { terminal } from "./terminal";
@@ -35,6 +36,7 @@ const SECTIONS: Builder[] = [
   recorded.usedMemory,
   recorded.pressure,
   recorded.activity,
+  maps,
   series,
   freeMemory,
   pageblocks,

@@ -1,68 +1,125 @@
 // A picture of physical memory: a canvas of pixels whose frames are read out under pointer and keyboard.
 
-import type { Picture } from "./data";
+import type { Category, Ground, Picture } from "./data";
 import { numbers } from "./decode";
 import { details, el, heading, newId, scroller, vars } from "./dom";
 import * as format from "./format";
-import { frameAt, holder, numberAt } from "./way";
+import { frameAt, holder, numberAt, rowsOf } from "./way";
 
 /** Behind the last frame. */
 const NOTHING = 255;
 /** A picture of fewer pixels across is enlarged at first. */
 const WIDTH_MIN = 900;
+/** What stands beside a picture: the page's edges, and the bands of zones. */
+const BESIDE = 80;
 const ZOOMS = [1, 2, 4, 8, 16];
 
-/** The whole page of a picture. */
-export async function picture(of: Picture): Promise<HTMLElement[]> {
-  const cells = await numbers(of.cells);
-  const colours = of.colours === null ? null : await numbers(of.colours);
-  const canvas = el("canvas", {
-    width: of.width,
-    height: of.height,
-    tabindex: 0,
-    role: "img",
-    "aria-roledescription": "map of memory",
-    "aria-label": of.title,
-  });
-  draw(canvas, of, cells, colours);
-  const readout = el("output", { class: "readout", "aria-live": "polite" });
-  const start = "Point at the picture, or focus it and use the arrow keys.";
-  readout.textContent = start;
-  const cursor = el("div", { class: "picture-cursor", hidden: true });
-  const sheet = el("div", { class: "picture-sheet" }, canvas, cursor);
-  const frame = el("div", { class: "picture", tabindex: -1 }, sheet);
-  let zoom = ZOOMS.findLast((zoom) => zoom === 1 || of.width * zoom <= WIDTH_MIN) ?? 1;
-  let at: [number, number] | null = null;
-  const show = () => {
-    readout.textContent = at === null ? start : describe(of, cells, at[0], at[1]);
-    cursor.hidden = at === null;
+/** Pixels, and what they are. */
+export interface Pixels {
+  ground: Ground;
+  legend: Category[];
+  cells: ArrayLike<number>;
+  /** Where they are not those of the legend. */
+  colours: ArrayLike<number> | null;
+}
+
+/** A picture that can be read out and enlarged, and changed for another one. */
+export class Sheet {
+  readonly element: HTMLElement;
+  private readonly canvas: HTMLCanvasElement;
+  private readonly cursor = el("div", { class: "picture-cursor", hidden: true });
+  private readonly readout = el("output", { class: "readout", "aria-live": "polite" });
+  private readonly sheet: HTMLElement;
+  private readonly zones = el("div", { class: "picture-zones", "aria-hidden": "true" });
+  private zoom: number;
+  /** The pixel under the cursor. */
+  private at: [number, number] | null = null;
+
+  constructor(
+    label: string,
+    private pixels: Pixels,
+  ) {
+    const { width } = pixels.ground;
+    const room = Math.min(WIDTH_MIN, document.documentElement.clientWidth - BESIDE);
+    this.zoom = ZOOMS.findLast((zoom) => zoom === 1 || width * zoom <= room) ?? 1;
+    this.canvas = el("canvas", {
+      tabindex: 0,
+      role: "img",
+      "aria-roledescription": "map of memory",
+      "aria-label": label,
+    });
+    const help = newId("help");
+    this.canvas.setAttribute("aria-describedby", help);
+    this.sheet = el("div", { class: "picture-sheet" }, this.canvas, this.cursor);
+    const choose = el("select", { id: newId("zoom") });
+    for (const one of ZOOMS)
+      choose.append(el("option", { value: one, selected: one === this.zoom }, `${one} ×`));
+    choose.addEventListener("change", () => {
+      this.zoom = Number(choose.value);
+      this.resize();
+    });
+    this.canvas.addEventListener("pointermove", (event) => this.point(event));
+    this.canvas.addEventListener("keydown", (event) => this.key(event));
+    this.element = el(
+      "div",
+      {},
+      el("p", {}, el("label", { for: choose.id }, "Size of a pixel "), choose),
+      this.readout,
+      el("div", { class: "picture", tabindex: -1 }, this.zones, this.sheet),
+      el(
+        "p",
+        { id: help, class: "hidden-help" },
+        "Arrow keys move a cursor by a pixel, Page Up and Page Down by 64 rows, Home and End to the ends of ",
+        "a row, Escape takes it away. Edges of zones and memory blocks are read out with each pixel.",
+      ),
+    );
+    this.show(pixels);
+  }
+
+  /** Shows other pixels, with the cursor where it is. */
+  show(pixels: Pixels): void {
+    this.pixels = pixels;
+    const { width, height } = pixels.ground;
+    if (this.canvas.width !== width) this.canvas.width = width;
+    if (this.canvas.height !== height) this.canvas.height = height;
+    if (this.at !== null) this.at = [inside(this.at[0], width), inside(this.at[1], height)];
+    draw(this.canvas, pixels);
+    this.zones.replaceChildren(...bands(pixels.ground));
+    this.resize();
+  }
+
+  private resize(): void {
+    const { width, height } = this.pixels.ground;
+    this.sheet.style.setProperty("width", `${width * this.zoom}px`);
+    for (const one of [this.sheet, this.zones]) one.style.setProperty("height", `${height * this.zoom}px`);
+    this.say();
+  }
+
+  private say(): void {
+    const { at, zoom } = this;
+    this.readout.textContent =
+      at === null
+        ? "Point at the picture, or focus it and use the arrow keys."
+        : describe(this.pixels, at[0], at[1]);
+    this.cursor.hidden = at === null;
     if (at === null) return;
-    for (const [name, value] of [["left", at[0]], ["top", at[1]]] as const) {
-      cursor.style.setProperty(name, `${value * zoom}px`);
-    }
-    for (const name of ["width", "height"]) cursor.style.setProperty(name, `${zoom}px`);
-  };
-  const resize = () => {
-    sheet.style.setProperty("width", `${of.width * zoom}px`);
-    sheet.style.setProperty("height", `${of.height * zoom}px`);
-    show();
-  };
-  const choose = el("select", { id: newId("zoom") });
-  for (const one of ZOOMS) choose.append(el("option", { value: one, selected: one === zoom }, `${one} ×`));
-  choose.addEventListener("change", () => {
-    zoom = Number(choose.value);
-    resize();
-  });
-  const inside = (value: number, size: number) => Math.min(size - 1, Math.max(0, value));
-  canvas.addEventListener("pointermove", (event) => {
-    const box = canvas.getBoundingClientRect();
-    at = [
-      inside(Math.floor(((event.clientX - box.left) / box.width) * of.width), of.width),
-      inside(Math.floor(((event.clientY - box.top) / box.height) * of.height), of.height),
+    this.cursor.style.setProperty("left", `${at[0] * zoom}px`);
+    this.cursor.style.setProperty("top", `${at[1] * zoom}px`);
+    for (const name of ["width", "height"]) this.cursor.style.setProperty(name, `${zoom}px`);
+  }
+
+  private point(event: PointerEvent): void {
+    const { width, height } = this.pixels.ground;
+    const box = this.canvas.getBoundingClientRect();
+    this.at = [
+      inside(Math.floor(((event.clientX - box.left) / box.width) * width), width),
+      inside(Math.floor(((event.clientY - box.top) / box.height) * height), height),
     ];
-    show();
-  });
-  canvas.addEventListener("keydown", (event) => {
+    this.say();
+  }
+
+  private key(event: KeyboardEvent): void {
+    const { width, height } = this.pixels.ground;
     const steps: Record<string, [number, number]> = {
       ArrowLeft: [-1, 0],
       ArrowRight: [1, 0],
@@ -70,34 +127,36 @@ export async function picture(of: Picture): Promise<HTMLElement[]> {
       ArrowDown: [0, 1],
       PageUp: [0, -64],
       PageDown: [0, 64],
-      Home: [-of.width, 0],
-      End: [of.width, 0],
+      Home: [-width, 0],
+      End: [width, 0],
     };
     const step = steps[event.key];
     if (step !== undefined) {
-      const [x, y] = at ?? [0, 0];
-      at = at === null ? [0, 0] : [inside(x + step[0], of.width), inside(y + step[1], of.height)];
-    } else if (event.key === "Escape") at = null;
+      const [x, y] = this.at ?? [0, 0];
+      this.at = this.at === null ? [0, 0] : [inside(x + step[0], width), inside(y + step[1], height)];
+    } else if (event.key === "Escape") this.at = null;
     else return;
     event.preventDefault();
-    show();
-    cursor.scrollIntoView({ block: "nearest", inline: "nearest" });
-  });
-  resize();
+    this.say();
+    this.cursor.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }
+}
+
+function inside(value: number, size: number): number {
+  return Math.min(size - 1, Math.max(0, value));
+}
+
+/** The whole page of a picture. */
+export async function picture(of: Picture): Promise<HTMLElement[]> {
+  const cells = await numbers(of.cells);
+  const colours = of.colours === null ? null : await numbers(of.colours);
+  const sheet = new Sheet(of.title, { ground: of, legend: of.legend, cells, colours });
+  const pages = of.legend.map((category) => category.pages);
   return [
     el("h1", {}, of.title),
     ...of.subtitle.map((line) => el("p", { class: "source" }, line)),
-    legend(of),
-    el("p", {}, el("label", { for: choose.id }, "Size of a pixel "), choose),
-    readout,
-    frame,
-    el(
-      "p",
-      { class: "source" },
-      "Arrow keys move a cursor by a pixel, Page Up and Page Down by 64 rows, Home and End to the ends of ",
-      "a row, ",
-      "Escape takes it away. Edges of zones and memory blocks are read out with each pixel.",
-    ),
+    legend(of.legend, pages, of.page_size_bytes),
+    sheet.element,
     el(
       "section",
       {},
@@ -107,17 +166,12 @@ export async function picture(of: Picture): Promise<HTMLElement[]> {
   ];
 }
 
-function draw(
-  canvas: HTMLCanvasElement,
-  of: Picture,
-  cells: ArrayLike<number>,
-  colours: ArrayLike<number> | null,
-): void {
+function draw(canvas: HTMLCanvasElement, { ground, legend, cells, colours }: Pixels): void {
   const context = canvas.getContext("2d");
   if (context === null) return;
-  const image = context.createImageData(of.width, of.height);
+  const image = context.createImageData(ground.width, ground.height);
   for (let at = 0; at < cells.length; at++) {
-    const category = of.legend[cells[at]!];
+    const category = legend[cells[at]!];
     if (category === undefined) continue;
     for (let part = 0; part < 3; part++) {
       image.data[at * 4 + part] = colours === null ? category.colour[part]! : colours[at * 3 + part]!;
@@ -127,36 +181,57 @@ function draw(
   context.putImageData(image, 0, 0);
 }
 
-function legend(of: Picture): HTMLElement {
-  const rows = of.legend
-    .filter((category) => category.pages > 0)
-    .map((category) => {
-      const [red, green, blue] = category.colour;
-      return el(
-        "div",
-        { class: "kind" },
-        vars(el("span", { class: "swatch" }), { colour: `rgb(${red} ${green} ${blue})` }),
-        el("span", { class: "kind-words" }, `${category.letter.trim() || "blank"}  ${category.label}`),
-        el("span", { class: "kind-count" }, format.bytes(category.pages * of.page_size_bytes)),
-      );
-    });
+/** Where the zones lie, beside the rows of the picture; the larger ones below the smaller ones. */
+function bands(ground: Ground): HTMLElement[] {
+  if (ground.order === "hilbert") return [];
+  const found = ground.zones.flatMap((zone, at) => {
+    const [top, end] = rowsOf(ground, zone);
+    return end <= top ? [] : [{ name: zone.name, at, top, rows: end - top }];
+  });
+  found.sort((a, b) => b.rows - a.rows);
+  return found.map(({ name, at, top, rows }) => {
+    const band = el("div", { class: `zone-band zone-band-${at % 2}`, title: name }, name);
+    band.style.setProperty("top", `${(100 * top) / ground.height}%`);
+    band.style.setProperty("height", `${(100 * rows) / ground.height}%`);
+    return band;
+  });
+}
+
+/** A colour of the legend as CSS has it. */
+export function rgb({ colour: [red, green, blue] }: Category): string {
+  return `rgb(${red} ${green} ${blue})`;
+}
+
+/** The categories that occur, with their amounts. */
+export function legend(categories: Category[], pages: number[], pageBytes: number): HTMLElement {
+  const rows = categories.flatMap((category, at) => {
+    const amount = pages[at] ?? 0;
+    if (amount === 0) return [];
+    return el(
+      "div",
+      { class: "kind" },
+      vars(el("span", { class: "swatch" }), { colour: rgb(category) }),
+      el("span", { class: "kind-words" }, `${category.letter.trim() || "blank"}  ${category.label}`),
+      el("span", { class: "kind-count" }, format.bytes(amount * pageBytes)),
+    );
+  });
   return el("div", { class: "legend" }, ...rows);
 }
 
 /** What is at a pixel, in words. */
-function describe(of: Picture, cells: ArrayLike<number>, x: number, y: number): string {
-  const category = of.legend[cells[y * of.width + x] ?? NOTHING];
-  const frame = frameAt(of.extents, numberAt(of, x, y) * of.pages_per_pixel);
+function describe({ ground, legend, cells }: Pixels, x: number, y: number): string {
+  const category = legend[cells[y * ground.width + x] ?? NOTHING];
+  const pages = ground.pages_per_pixel;
+  const frame = frameAt(ground.extents, numberAt(ground, x, y) * pages);
   if (category === undefined || frame === null) return "Nothing: behind the last frame.";
-  const zone = holder(of.zones, frame);
-  const block = holder(of.memory_blocks, frame);
-  const last = frame + of.pages_per_pixel - 1;
+  const zone = holder(ground.zones, frame);
+  const block = holder(ground.memory_blocks, frame);
   return [
-    of.pages_per_pixel === 1 ? `frame ${frame}` : `frames ${frame} to ${last}`,
-    format.address(frame * of.page_size_bytes),
-    of.pages_per_pixel === 1 ? category.label : `${category.label} (${of.blend})`,
+    pages === 1 ? `frame ${frame}` : `frames ${frame} to ${frame + pages - 1}`,
+    format.address(frame * ground.page_size_bytes),
+    pages === 1 ? category.label : `${category.label} (${ground.blend})`,
     zone === undefined ? "no zone" : zone.name,
-    `pageblock ${Math.floor(frame / of.pageblock_pages)}`,
+    `pageblock ${Math.floor(frame / ground.pageblock_pages)}`,
     block === undefined ? null : `memory${block.number}${block.online ? "" : ", offline"}`,
   ]
     .filter((part) => part !== null)

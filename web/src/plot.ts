@@ -25,11 +25,14 @@ export interface Curve {
 export interface Area {
   /** This part and all below it. */
   edge: Line;
-  /** A class of CSS that fills its legend: `use-cache` … */
-  kind: keyof typeof FILLS;
+  /** A class of CSS that fills its legend, `use-cache` …, or a colour and the distance of stripes. */
+  kind: keyof typeof FILLS | Fill;
 }
 
-/** Colours of areas, and the distance of stripes in pixels: no two parts differ by colour alone. */
+/** A colour, and the distance of stripes in pixels; 0: none. */
+export type Fill = readonly [string, number];
+
+/** How areas are filled: no two parts differ by colour alone. */
 export const FILLS = {
   "use-programs": ["var(--class-anon_huge)", 0],
   "use-cache": ["var(--class-file)", 7],
@@ -472,7 +475,7 @@ export class Plot {
 
 /** The fill of an area: plain, or striped. */
 function filling(kind: Area["kind"]): string | CanvasPattern {
-  const [expression, stripes] = FILLS[kind];
+  const [expression, stripes] = typeof kind === "string" ? FILLS[kind] : kind;
   const plain = colour(expression);
   if (stripes === 0) return plain;
   const tile = document.createElement("canvas");

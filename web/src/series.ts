@@ -42,6 +42,7 @@ export function linkOf(run: Run): Link {
   const ends = [...run.series, ...run.derived].flatMap(({ from_s, to_s }) =>
     from_s === null || to_s === null ? [] : [from_s, to_s],
   );
+  ends.push(...(run.maps?.shown ?? []).map(({ at_ns }) => at_ns / 1e9));
   const made = new Link(span(ends));
   links.set(run, made);
   return made;
@@ -207,8 +208,13 @@ export function chart(
 }
 
 function legendMark(curve: Curve, dots: boolean): HTMLElement | SVGElement {
-  if (curve.area !== undefined)
-    return el("span", { class: `swatch ${curve.area.kind}`, "aria-hidden": "true" });
+  if (curve.area !== undefined) {
+    const { kind } = curve.area;
+    const swatch = el("span", { class: "swatch", "aria-hidden": "true" });
+    if (typeof kind !== "string") return vars(swatch, { colour: kind[0] });
+    swatch.classList.add(kind);
+    return swatch;
+  }
   return dots ? sampleMark(curve.look) : sample(curve.look);
 }
 

@@ -50,6 +50,27 @@ export function frameAt(extents: Frames[], position: number): number | null {
   return null;
 }
 
+/** How many frames of these runs lie below a frame, whether it is in one of them or not. */
+function below(extents: Frames[], frame: number): number {
+  return extents.reduce(
+    (sum, { first_frame, frames }) => sum + Math.min(frames, Math.max(0, frame - first_frame)),
+    0,
+  );
+}
+
+/** The first row of pixels that a run of frames touches, and the one behind its last; whole tiles. */
+export function rowsOf(
+  way: Way & { extents: Frames[]; pages_per_pixel: number },
+  { first_frame, frames }: Frames,
+): [number, number] {
+  const [tileWidth, tileHeight] = way.tile;
+  const perRow = Math.ceil(way.width / tileWidth) * tileWidth * tileHeight * way.pages_per_pixel;
+  const first = below(way.extents, first_frame);
+  const end = below(way.extents, first_frame + frames);
+  if (end <= first) return [0, 0];
+  return [Math.floor(first / perRow) * tileHeight, Math.ceil(end / perRow) * tileHeight];
+}
+
 /** The run that holds a frame. */
 export function holder<T extends Frames>(runs: T[], frame: number): T | undefined {
   return runs.find((run) => frame >= run.first_frame && frame < run.first_frame + run.frames);

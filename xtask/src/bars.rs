@@ -43,7 +43,7 @@ pub struct Change {
 }
 
 /// All bars.
-pub const BARS: [Bar; 22] = [
+pub const BARS: [Bar; 24] = [
     Bar {
         name: "fast_snapshot_cpu_ratio",
         good: Good::AtMost,
@@ -219,9 +219,29 @@ pub const BARS: [Bar; 22] = [
         good: Good::AtMost,
         limit: 12.0,
         unit: "MB",
-        what: "the same with huge pages by size, as record does without --metrics",
+        what: "the same with huge pages by size and tracepoints, as record does without --metrics",
         source: "record, so that a recording does not disturb what it records",
         absent_where: "",
+        changes: &[],
+    },
+    Bar {
+        name: "maps_day_mb",
+        good: Good::AtMost,
+        limit: 100.0,
+        unit: "MB",
+        what: "a day of one map of memory a minute on an idle machine of 24 GiB, from maps a minute apart",
+        source: "record, maps",
+        absent_where: "not readable /proc/kpageflags",
+        changes: &[],
+    },
+    Bar {
+        name: "maps_delta_ratio_build",
+        good: Good::AtMost,
+        limit: 0.5,
+        unit: "ratio",
+        what: "bytes of maps a minute apart under a build loop as deltas, to the same maps as key frames",
+        source: "record, maps",
+        absent_where: "not readable /proc/kpageflags",
         changes: &[],
     },
     Bar {

@@ -1,6 +1,6 @@
 //! Breaking memory up, against touching as much memory once by base pages, in one process.
 
-use std::io;
+use std::io::{self, Write};
 use std::time::Instant;
 
 use pagelab_contig::fragment::facts::{Facts, Way};
@@ -26,6 +26,8 @@ const SHARE: f64 = 0.8;
 const STAYS_MIN: u64 = 5 << 30;
 /// Pieces in which memory is touched: as much as is broken up is touched, and less is held.
 const PIECE: u64 = 1 << 30;
+/// What is touched once in to make memory whole: no more than a huge page anywhere.
+const HUGE: u64 = 2 << 20;
 const ROUNDS: usize = 3;
 
 fn look() -> Snapshot {
@@ -40,27 +42,73 @@ fn look() -> Snapshot {
     collect::collect(&Reader::new(&root), &options)
 }
 
-/// Seconds of touching so much memory once by base pages; giving it back is not counted.
-fn touch(amount: u64) -> io::Result<f64> {
-    let mut seconds = 0.0;
+/// Makes free memory whole, as far as the kernel can: each fault of a huge page compacts for it, where the
+/// mode of defragmentation is not `never`. It also warms the frames: one that the host of a guest has not
+/// backed yet costs far more at its first touch, whoever touches.
+fn make_whole() -> io::Result<()> {
+    let available = look().meminfo.ok().and_then(|info| info.bytes("MemAvailable")).unwrap_or_default();
+    let mut held = Vec::new();
+    let mut left = available.0.saturating_sub(STAYS_MIN);
+    while left >= PIECE {
+        let mut map = Mapping::anonymous(Bytes(PIECE), Bytes(HUGE))?;
+        map.advise(0..PIECE, Advice::HugePage)?;
+        let step = HUGE as usize / size_of::<u64>();
+        map.words_mut().iter_mut().step_by(step).for_each(|word| *word = 1);
+        held.push(map);
+        left -= PIECE;
+    }
+    Ok(())
+}
+
+/// Seconds of wall and of processor time.
+#[derive(Clone, Copy, Default)]
+struct Took {
+    wall: f64,
+    cpu: f64,
+}
+
+struct Clock {
+    began: Instant,
+    cpu: f64,
+}
+
+impl Clock {
+    fn cpu() -> f64 {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+        time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+    }
+
+    fn start() -> Clock {
+        Clock { began: Instant::now(), cpu: Clock::cpu() }
+    }
+
+    fn took(&self) -> Took {
+        Took { wall: self.began.elapsed().as_secs_f64(), cpu: Clock::cpu() - self.cpu }
+    }
+}
+
+/// The time of touching so much memory once by base pages; giving it back is not counted.
+fn touch(amount: u64) -> io::Result<Took> {
+    let mut all = Took::default();
     let mut left = amount;
     let mut held = Vec::new();
     while left > 0 {
         let len = left.min(PIECE);
         let mut map = Mapping::anonymous(Bytes(len), Bytes(1))?;
         map.advise(0..len, Advice::NoHugePage)?;
-        let began = Instant::now();
+        let clock = Clock::start();
         let step = rustix::param::page_size() / size_of::<u64>();
         map.words_mut().iter_mut().step_by(step).for_each(|word| *word = 1);
-        seconds += began.elapsed().as_secs_f64();
+        let took = clock.took();
+        (all.wall, all.cpu) = (all.wall + took.wall, all.cpu + took.cpu);
         held.push(map);
         left -= len;
     }
-    Ok(seconds)
+    Ok(all)
 }
 
-/// Seconds of fragmenting to the target, F_u before and after, and the memory that was broken up.
-fn fragment() -> Result<(f64, f64, f64, u64), String> {
+/// The time of fragmenting to the target, F_u before and after, and the memory that was broken up.
+fn fragment() -> Result<(Took, f64, f64, u64), String> {
     let snapshot = look();
     let facts = Facts::of(&snapshot, None).map_err(|error| error.to_string())?;
     let (way, goal) = (facts.way(), Goal { order: facts.unit, target: TARGET, tolerance: Goal::TOLERANCE });
@@ -76,15 +124,17 @@ fn fragment() -> Result<(f64, f64, f64, u64), String> {
     let mut watch = Watch::open(facts.zone.clone(), reserve, facts.page_size, facts.unit).map_err(text)?;
     let mut spoiler = Spoiler::new(way, shape, 1, facts.page_size, None);
     let bounds = Bounds { planned: planned.units, units_max, batch: facts.batch(), fill: 0 };
-    let began = Instant::now();
+    let clock = Clock::start();
     let reached = reach(&mut spoiler, &mut watch, &goal, bounds, &mut |_, _| Flow::On)
         .map_err(|error| error.to_string())?;
-    let seconds = began.elapsed().as_secs_f64();
+    let took = clock.took();
     let size = spoiler.units() * facts.unit_bytes().0;
     let after = unusable(&reached.areas, goal.order);
     watch.give_back(|| spoiler.clear());
     match reached.ending {
-        Ending::Met => Ok((seconds, planned.before, after, size)),
+        // Others may break more up meanwhile: all of the work was done then, and the numbers tell.
+        Ending::Short(_) if after >= TARGET => Ok((took, planned.before, after, size)),
+        Ending::Met => Ok((took, planned.before, after, size)),
         other => Err(format!("not met: {other:?}, F_u {after:.3}")),
     }
 }
@@ -92,21 +142,26 @@ fn fragment() -> Result<(f64, f64, f64, u64), String> {
 fn measure() -> Result<(Vec<f64>, String), String> {
     let mut ratios = Vec::new();
     let mut how = String::new();
-    // Frames that the host of a guest has not backed yet cost far more at their first touch, whoever touches.
-    let _warm = fragment()?;
     for _ in 0..ROUNDS {
-        let (seconds, before, after, size) = fragment()?;
+        make_whole().map_err(|error| error.to_string())?;
+        let (took, before, after, size) = fragment()?;
         let available = look().meminfo.ok().and_then(|info| info.bytes("MemAvailable")).unwrap_or_default();
         let amount = size.min(available.0.saturating_sub(STAYS_MIN));
         let touched = touch(amount).map_err(|error| error.to_string())?;
-        let (per_gib, touch_per_gib) = (seconds / size as f64, touched / amount.max(1) as f64);
-        ratios.push(per_gib / touch_per_gib);
+        let per_byte = |seconds: f64, bytes: u64| seconds / bytes.max(1) as f64;
+        ratios.push(per_byte(took.wall, size) / per_byte(touched.wall, amount));
+        let cpu_ratio = per_byte(took.cpu, size) / per_byte(touched.cpu, amount);
         let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
-        how = format!(
-            "F_u {before:.3} to {after:.3}, {:.1} GiB in {seconds:.2} s; touching {:.1} GiB {touched:.2} s; per byte",
+        let round = format!(
+            "F_u {before:.3} to {after:.3}, {:.1} GiB in {:.2} s; touching {:.1} GiB {:.2} s; ratio of processor \
+             time {cpu_ratio:.2}",
             gib(size),
-            gib(amount)
+            took.wall,
+            gib(amount),
+            touched.wall
         );
+        let _ = writeln!(io::stderr(), "{round}");
+        how = if how.is_empty() { round } else { format!("{how}; {round}") };
     }
     Ok((ratios, how))
 }
@@ -128,6 +183,5 @@ fn main() {
             )
         }
     };
-    use std::io::Write;
     let _ = writeln!(io::stdout(), "{line}");
 }

@@ -19,7 +19,7 @@ use std::fmt;
 use std::io;
 
 pub use limits::{Limit, limits};
-use pagelab_model::{Bytes, PageSize};
+use pagelab_model::{Bytes, PageSize, Reading};
 
 use crate::spoiled::SpoiledBlocks;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -146,17 +146,17 @@ pub struct Part {
 pub struct Spoiled {
     /// By flavour.
     pub parts: Vec<Part>,
-    /// The machine before, with all that was taken, and after what is not kept was given back; `None` where
-    /// it could not be looked.
-    pub looks: Option<[SpoiledBlocks; 3]>,
+    /// The machine before, with all that was taken, and after what is not kept was given back.
+    pub looks: Reading<[SpoiledBlocks; 3]>,
     sources: Vec<Option<Box<dyn Source>>>,
 }
 
 /// Counts the pageblocks now, where that can be read.
-pub type Look<'a> = dyn FnMut() -> Option<SpoiledBlocks> + 'a;
+pub type Look<'a> = dyn FnMut() -> Reading<SpoiledBlocks> + 'a;
 
-/// Asked before more is taken, with the amount: an error ends it, and is the reason.
-pub type Room<'a> = dyn FnMut(Bytes) -> Result<(), String> + 'a;
+/// Asked before more is taken, with the most that comes next and with what all flavours have taken so far: an
+/// error ends it, and is the reason.
+pub type Room<'a> = dyn FnMut(Bytes, Bytes) -> Result<(), String> + 'a;
 
 /// Pages that are taken between two looks at the room.
 const PIECE_PAGES: u64 = 1024;
@@ -170,23 +170,32 @@ pub fn spoil(wanted: &Wanted, page_size: PageSize, look: &mut Look<'_>, room: &m
     let mut parts = Vec::new();
     let mut sources: Vec<Option<Box<dyn Source>>> = Vec::new();
     let count = wanted.flavours.len() as u64;
-    let crammed = |look: &mut Look<'_>| look().map(|seen| seen.crammed);
-    let mut seen = before.as_ref().map(|seen| seen.crammed);
+    // Numbers of a sample are too coarse to take more by.
+    let crammed = |seen: SpoiledBlocks| seen.is_whole.then_some(seen.crammed);
+    let mut seen = before.as_ref().ok().cloned().and_then(crammed);
+    let mut others = 0;
+    let stride = stride(wanted.block_pages);
     for (number, &flavour) in (0..).zip(&wanted.flavours) {
         // Parts differ by at most one block, and add up.
         let blocks = (wanted.blocks * (number + 1)) / count - (wanted.blocks * number) / count;
         let mut part = Part { flavour, taken: 0, kept: 0, stopped: None };
-        match flavour.source(page_size, stride(wanted.block_pages)) {
+        let bytes = |pages: u64| Bytes(pages.saturating_mul(page_size.bytes()));
+        let mut room = |next: u64, taken: u64| room(bytes(next), bytes(taken + others));
+        match flavour.source(page_size, stride) {
             Ok(mut source) => {
                 let goal = seen.map(|seen| seen + blocks);
-                fill(&mut *source, &mut part, blocks * wanted.block_pages, page_size, room);
+                fill(&mut *source, &mut part, blocks * wanted.block_pages, stride, &mut room);
                 for _ in 0..TRIES {
-                    seen = crammed(look);
-                    let missing = goal.zip(seen).map_or(0, |(goal, seen)| goal.saturating_sub(seen));
-                    if missing == 0 || part.stopped.is_some() {
+                    // A look takes long on a large machine, and whoever stops it waits.
+                    if goal.is_none() || part.stopped.is_some() {
                         break;
                     }
-                    fill(&mut *source, &mut part, missing * wanted.block_pages, page_size, room);
+                    seen = look().ok().and_then(crammed);
+                    let missing = goal.zip(seen).map_or(0, |(goal, seen)| goal.saturating_sub(seen));
+                    if missing == 0 {
+                        break;
+                    }
+                    fill(&mut *source, &mut part, missing * wanted.block_pages, stride, &mut room);
                 }
                 sources.push(Some(source));
             }
@@ -195,6 +204,7 @@ pub fn spoil(wanted: &Wanted, page_size: PageSize, look: &mut Look<'_>, room: &m
                 sources.push(None);
             }
         }
+        others += part.taken;
         parts.push(part);
     }
     let full = look();
@@ -207,7 +217,7 @@ pub fn spoil(wanted: &Wanted, page_size: PageSize, look: &mut Look<'_>, room: &m
         }
     }
     let after = look();
-    let looks = before.zip(full).zip(after).map(|((before, full), after)| [before, full, after]);
+    let looks = before.and_then(|before| Ok([before, full?, after?]));
     Spoiled { parts, looks, sources }
 }
 
@@ -217,11 +227,18 @@ fn stride(block_pages: u64) -> u64 {
     (block_pages - block_pages / 8).max(1)
 }
 
-fn fill(source: &mut dyn Source, part: &mut Part, pages: u64, page_size: PageSize, room: &mut Room<'_>) {
+/// Takes so many pages more. `room` is asked in pages: the most that come next, and those of this part.
+fn fill(
+    source: &mut dyn Source,
+    part: &mut Part,
+    pages: u64,
+    stride: u64,
+    room: &mut dyn FnMut(u64, u64) -> Result<(), String>,
+) {
     let goal = part.taken + pages;
     while part.taken < goal {
         let piece = (goal - part.taken).min(PIECE_PAGES);
-        if let Err(why) = room(Bytes(piece.saturating_mul(page_size.bytes()))) {
+        if let Err(why) = room(piece.next_multiple_of(stride), part.taken) {
             part.stopped = Some(why);
             return;
         }
@@ -240,6 +257,11 @@ fn fill(source: &mut dyn Source, part: &mut Part, pages: u64, page_size: PageSiz
 }
 
 impl Spoiled {
+    /// Whether there is less than was wanted.
+    pub fn is_short(&self) -> bool {
+        self.parts.iter().any(|part| part.stopped.is_some())
+    }
+
     /// Gives everything back.
     pub fn release(self) {
         drop(self.sources);
@@ -258,7 +280,13 @@ fn raise_open_files() {
 
 #[cfg(test)]
 mod tests {
+    use pagelab_model::{Absence, AbsentWhy};
+
     use super::*;
+
+    fn unseen() -> Reading<SpoiledBlocks> {
+        Err(Absence::new("/proc/kpageflags", AbsentWhy::NotPermitted, "a test looks at nothing"))
+    }
 
     fn open_files() -> usize {
         std::fs::read_dir("/proc/self/fd").unwrap().count()
@@ -270,7 +298,7 @@ mod tests {
         for flavour in Flavour::ALL {
             let before = open_files();
             let wanted = Wanted { blocks: 3, block_pages: 512, flavours: vec![flavour] };
-            let spoiled = spoil(&wanted, page_size, &mut || None, &mut |_| Ok(()));
+            let spoiled = spoil(&wanted, page_size, &mut unseen, &mut |_, _| Ok(()));
             let part = &spoiled.parts[0];
             if flavour == Flavour::Dentries && part.taken == 0 {
                 assert!(part.stopped.as_ref().unwrap().contains("needs root"), "{part:?}");
@@ -279,7 +307,7 @@ mod tests {
             // Page tables come in strides of 448.
             let got = if flavour == Flavour::PageTables { (4 * 448, 4) } else { (3 * 512, 3) };
             assert_eq!(((part.taken, part.kept), &part.stopped), (got, &None), "{flavour}");
-            assert!(spoiled.looks.is_none());
+            assert!(spoiled.looks.is_err());
             spoiled.release();
             // Tests beside this one open files too, but not hundreds.
             assert!(open_files() < before + 20, "{flavour}");
@@ -291,15 +319,33 @@ mod tests {
         let page_size = PageSize::new(rustix::param::page_size() as u64).unwrap();
         let flavours = vec![Flavour::PageTables, Flavour::Pipes];
         let wanted = Wanted { blocks: 5, block_pages: 64, flavours };
-        let mut left = 200;
-        let mut room = |bytes: Bytes| {
-            left -= (bytes.0 / page_size.bytes()) as i64;
-            if left >= 0 { Ok(()) } else { Err("the reserve".to_owned()) }
+        let mut asked = Vec::new();
+        let mut room = |next: Bytes, taken: Bytes| {
+            asked.push([next, taken].map(|bytes| bytes.0 / page_size.bytes()));
+            if taken.0 + next.0 <= page_size.bytes() * 200 { Ok(()) } else { Err("the reserve".to_owned()) }
         };
-        let spoiled = spoil(&wanted, page_size, &mut || None, &mut room);
+        let spoiled = spoil(&wanted, page_size, &mut unseen, &mut room);
         let parts: Vec<_> =
             spoiled.parts.iter().map(|part| (part.taken, part.kept, part.stopped.as_deref())).collect();
         assert_eq!(parts, [(168, 3, None), (0, 0, Some("the reserve"))]);
+        // Page tables come in strides of 56, and so much is asked for: 128 are three strides.
+        assert_eq!(asked, [[168, 0], [224, 168]]);
+    }
+
+    #[test]
+    fn blocks_that_are_missing_are_taken_in_addition_but_not_by_a_sample() {
+        let page_size = PageSize::new(rustix::param::page_size() as u64).unwrap();
+        let wanted = Wanted { blocks: 2, block_pages: 64, flavours: vec![Flavour::Sockets] };
+        // Each look sees one crammed block more: two are missing after the first filling, one after the next.
+        for (is_whole, taken, looks) in [(true, 2 * 64 + 64, 5), (false, 2 * 64, 3)] {
+            let mut crammed = 0;
+            let mut look = || {
+                crammed += 1;
+                Ok(SpoiledBlocks { blocks: 9, spoiled: 0, crammed, holding: Vec::new(), is_whole })
+            };
+            let spoiled = spoil(&wanted, page_size, &mut look, &mut |_, _| Ok(()));
+            assert_eq!((spoiled.parts[0].taken, crammed, spoiled.is_short()), (taken, looks, false));
+        }
     }
 
     #[test]

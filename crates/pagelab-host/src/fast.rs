@@ -47,7 +47,8 @@ pub struct FastSnapshot {
 }
 
 impl FastSnapshot {
-    /// Opens the files under `root` and takes the first sample. What cannot be opened stays absent.
+    /// Opens the files under `root` and takes the first sample. What is not there stays absent; what
+    /// failed is tried again at every sample.
     pub fn open(root: &Root, wanted: Wanted) -> FastSnapshot {
         let of_pressure = |(_, path): (&str, &'static str)| {
             let wanted = wanted.pressure;
@@ -130,6 +131,11 @@ impl FastSnapshot {
 /// One kept-open file, or why there is none.
 #[derive(Debug)]
 struct FastFile<T> {
+    root: Root,
+    path: &'static str,
+    ends: Ends,
+    parse: fn(&[u8]) -> Result<T, ParseError>,
+    parse_again: fn(&[u8], &mut T) -> bool,
     kept: Reading<Kept<T>>,
     /// Why the last sample has no value.
     failed: Option<Absence>,
@@ -138,7 +144,7 @@ struct FastFile<T> {
 impl<T> FastFile<T> {
     fn open(
         root: &Root,
-        path: &str,
+        path: &'static str,
         wanted: bool,
         ends: Ends,
         parse: fn(&[u8]) -> Result<T, ParseError>,
@@ -148,12 +154,16 @@ impl<T> FastFile<T> {
             true => Kept::open(root, path, ends, parse, parse_again),
             false => Err(Absence::new(root.show(path), AbsentWhy::NotAsked, "")),
         };
-        FastFile { kept, failed: None }
+        FastFile { root: root.clone(), path, ends, parse, parse_again, kept, failed: None }
     }
 
     fn read(&mut self) {
-        if let Ok(kept) = &mut self.kept {
-            self.failed = kept.read().err();
+        match &mut self.kept {
+            Ok(kept) => self.failed = kept.read().err(),
+            Err(absence) if may_pass(absence) => {
+                self.kept = Kept::open(&self.root, self.path, self.ends, self.parse, self.parse_again);
+            }
+            Err(_) => {}
         }
     }
 
@@ -173,6 +183,12 @@ impl<T> FastFile<T> {
     fn shape(&self) -> u64 {
         self.kept.as_ref().map_or(0, |kept| kept.shape)
     }
+}
+
+/// Whether what is absent may be there at the next sample, without anybody's doing: the kernel had no memory
+/// or no descriptor for it. What this kernel does not have, or does not show to this user, stays absent.
+pub(crate) fn may_pass(absence: &Absence) -> bool {
+    matches!(absence.why, AbsentWhy::Failed | AbsentWhy::Malformed)
 }
 
 #[cfg(test)]
@@ -266,6 +282,12 @@ mod tests {
             fast.sample();
             assert_eq!(fast.vmstat().unwrap().values(), [9, 1]);
         }
+        tree.write("vmstat", "nr_free_pages\n");
+        let mut late = FastSnapshot::open(&tree.root, Wanted::ALL);
+        assert_eq!(late.vmstat().unwrap_err().why, AbsentWhy::Malformed);
+        tree.write("vmstat", "nr_free_pages 8\n");
+        late.sample();
+        assert_eq!(late.vmstat().unwrap().values(), [8], "also one that failed when it was opened");
         File::options().write(true).open(tree.path("meminfo")).unwrap().set_len(TEXT_MAX.0 + 1).unwrap();
         fast.sample();
         assert_eq!(fast.meminfo().unwrap_err().detail, "larger than 64 MiB, which no kernel prints");

@@ -16,9 +16,9 @@ mod traced;
 mod whole;
 
 use pagelab_model::pressure::Pressure;
-use pagelab_model::{Absence, BuddyInfo, Counters, Meminfo, PageSize, Reading, Stacks};
+use pagelab_model::{Absence, AbsentWhy, BuddyInfo, Counters, Meminfo, PageSize, Reading, Stacks};
 
-use crate::fast::{FastSnapshot, RESOURCES, Wanted};
+use crate::fast::{FastSnapshot, RESOURCES, Wanted, may_pass};
 use crate::machine::live_page_size;
 use crate::root::Root;
 use cadence::{Bound, Cadence};
@@ -31,7 +31,7 @@ pub use tables::{Notice, Table};
 pub struct Sampler {
     fast_metrics: Vec<Metric>,
     fast: FastSnapshot,
-    /// What cannot be read at the moment, by place in `fast_names`.
+    /// What cannot be read at the moment, by place in `fast_now`.
     failing: [Option<Absence>; 3 + RESOURCES.len()],
     paced: Vec<Paced>,
     absent: Vec<(Metric, Absence)>,
@@ -84,6 +84,11 @@ impl Sampler {
             absent: Vec::new(),
             notices: Vec::new(),
         };
+        // What is absent from the start is told by `absent`.
+        for ((_, absence), failing) in Sampler::fast_now(&sampler.fast).into_iter().zip(&mut sampler.failing)
+        {
+            *failing = asked(absence).cloned();
+        }
         let page_size = live_page_size().unwrap_or(PageSize::USUAL);
         for metric in metrics.iter() {
             match open(root, page_size, metric) {
@@ -106,7 +111,7 @@ impl Sampler {
             _ => self.fast.pressures().iter().filter_map(|(_, now)| now.err().cloned()).collect(),
         };
         let parts = if *metric == Metric::Pressure { RESOURCES.len() } else { 1 };
-        if absent.len() < parts {
+        if absent.len() < parts || absent.iter().any(may_pass) {
             self.fast_metrics.push(metric.clone());
         }
         let way_out = "Linux 4.20 or later with CONFIG_PSI=y, booted with psi=1";
@@ -141,26 +146,23 @@ impl Sampler {
 
     /// Remembers which files can be read no longer, and which again.
     fn note_fast(&mut self) {
-        let [memory, io, cpu] = self.fast.pressures();
-        let now = [
-            ("meminfo", self.fast.meminfo().err()),
-            ("vmstat", self.fast.vmstat().err()),
-            ("buddyinfo", self.fast.buddyinfo().err()),
+        let Sampler { fast, failing, notices, .. } = self;
+        for ((name, absence), failing) in Sampler::fast_now(fast).into_iter().zip(failing) {
+            source::note(failing, name, asked(absence).cloned(), notices);
+        }
+    }
+
+    /// What the fast files lack now, by place in `failing`, with the name of its metric.
+    fn fast_now(fast: &FastSnapshot) -> [(&'static str, Option<&Absence>); 3 + RESOURCES.len()] {
+        let [memory, io, cpu] = fast.pressures();
+        [
+            ("meminfo", fast.meminfo().err()),
+            ("vmstat", fast.vmstat().err()),
+            ("buddyinfo", fast.buddyinfo().err()),
             ("pressure", memory.1.err()),
             ("pressure", io.1.err()),
             ("pressure", cpu.1.err()),
-        ];
-        for ((name, absence), failing) in now.into_iter().zip(&mut self.failing) {
-            // What was absent from the start has been told.
-            let known =
-                |absence: &Absence| self.absent.iter().any(|(_, known)| known.source == absence.source);
-            let is_new = |absence: &&Absence| !known(absence);
-            let asked = |absence: &&Absence| absence.why != pagelab_model::AbsentWhy::NotAsked;
-            let absence = absence.filter(asked).filter(is_new);
-            if absence.is_some() || failing.is_some() {
-                source::note(failing, name, absence.cloned(), &mut self.notices);
-            }
-        }
+        ]
     }
 
     /// Does what cannot wait for the next tick; to be called about once a second where
@@ -203,6 +205,10 @@ impl Sampler {
         });
         fast.chain(self.paced.iter().map(Paced::part))
     }
+}
+
+fn asked(absence: Option<&Absence>) -> Option<&Absence> {
+    absence.filter(|absence| absence.why != AbsentWhy::NotAsked)
 }
 
 /// The source of a metric that has a cadence; `None` for one of the fast ones.

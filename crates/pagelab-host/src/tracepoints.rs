@@ -1,6 +1,6 @@
 //! Tracepoints of the running kernel: opened on every CPU, read in the order of time, with every loss told.
 //!
-//! ```ignore
+//! ```text
 //! let (mut tracepoints, absent) = Tracepoints::open(&reader, &sets::EXTFRAG, &Options::default())?;
 //! tracepoints.enable()?;
 //! while tracepoints.wait(Duration::from_secs(5))? { tracepoints.drain(|event| …)?; }

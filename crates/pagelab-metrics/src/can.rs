@@ -15,13 +15,13 @@
 //! which the kernel puts aside for the day when it is split (`pgtable_trans_huge_deposit`). Highatomic blocks
 //! are for others, and isolated ones for nobody.
 //!
-//! The scanners are played through block by block ([`linear`]), since they do not pack perfectly: they empty
+//! The scanners are played through block by block (`linear`), since they do not pack perfectly: they empty
 //! blocks that a slab page keeps from ever becoming whole, and fill good ones for it.
 //!
 //! Bounds: the low end takes every page without a flag for kernel memory in use, and keeps the watermark in
 //! full; the high end takes as many of them for free as are on per-CPU lists, and lets kswapd keep the zone
 //! above its watermark where there is cache to drop. What is expected lies between one of them and what comes
-//! of taking each such page for free with the share of them that per-CPU lists hold ([`linear`]).
+//! of taking each such page for free with the share of them that per-CPU lists hold (`linear`).
 
 mod inputs;
 mod linear;

@@ -30,6 +30,11 @@ pub const PRESSURE: &str = "pressure";
 /// Name of the series of events counted by tracepoints.
 pub const TRACEPOINTS: &str = "tracepoints";
 
+/// Name of the streams of F_u by order at moments that a procedure names by labels; one sample each.
+pub const SCORES: &str = "unusable index";
+/// Their label that is the order.
+pub const SCORES_ORDER: &str = "order";
+
 /// Whether a column of that series counts fallbacks to another migratetype's memory that no other such column
 /// counts: by types (`extfrag.unmovable_into_movable`), or those of all other types.
 pub fn counts_fallbacks(column: &str) -> bool {

@@ -213,8 +213,14 @@ fn span(lines: &[Line]) -> String {
     };
     let over = range(&|line| Some(line.averages.span_ns.saturating_add(line.averages.every_ns?)));
     let every = range(&|line| line.averages.every_ns);
+    let single = lines.iter().filter(|line| line.averages.every_ns.is_none()).count();
+    let single = match single {
+        0 => "",
+        1 => "; one run is a single reading",
+        _ => "; some runs are a single reading",
+    };
     match over.zip(every) {
-        Some((over, every)) => format!("over {over}, one reading every {every} (-v: min, max, p95)"),
+        Some((over, every)) => format!("over {over}, one reading every {every}{single} (-v: min, max, p95)"),
         None => "a single reading".to_owned(),
     }
 }

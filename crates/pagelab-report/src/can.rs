@@ -245,14 +245,21 @@ fn really(page: &mut Page, forecast: &Forecast, got: &[Got]) {
         Column::right("predicted"),
         Column::right("got"),
         Column::right("error"),
-        Column::right("of ±"),
+        Column::right("allowed ±"),
         Column::right("collapsed"),
         Column::right("median"),
         Column::right("99 %"),
     ];
     if !page.table_if_it_fits(2, &columns, &rows) {
-        let rows: Vec<Vec<String>> = rows.into_iter().map(|row| row[..6].to_vec()).collect();
-        page.table(2, &columns[..6], &rows);
+        // How many came by collapse and how long the slowest took stand in the JSON.
+        let rows: Vec<Vec<String>> = rows.into_iter().map(|row| [&row[..6], &row[7..8]].concat()).collect();
+        let columns: Vec<Column> = columns
+            .into_iter()
+            .enumerate()
+            .filter(|(at, _)| *at < 6 || *at == 7)
+            .map(|(_, column)| column)
+            .collect();
+        page.table(2, &columns, &rows);
     }
     page.hanging_dim("  ", &words.join(" · "));
 }

@@ -10,6 +10,7 @@
 mod blocks;
 mod census;
 mod decimate;
+pub mod maps;
 pub mod picture;
 mod series;
 
@@ -26,6 +27,7 @@ use crate::run;
 use crate::style::{Style, is_unseen};
 use blocks::Blocks;
 pub(crate) use blocks::base64;
+use maps::Maps;
 
 /// The built page, with its places for data.
 const TEMPLATE: &str = include_str!("../../../web/dist/page.html");
@@ -43,21 +45,31 @@ const CONTRACT: u32 = 1;
 /// Values of series and samples in one page, at most; beyond it they are shown by their extremes.
 pub const POINTS_MAX: usize = 1_000_000;
 
-/// The page of these runs.
+/// The page of these runs, without what is in their maps.
 pub fn page(runs: &[Run]) -> Result<String, serde_json::Error> {
-    page_within(runs, POINTS_MAX)
+    page_with_maps(runs, &[])
+}
+
+/// The page of these runs, and of their maps: those of the first run first. Runs without maps behind the last
+/// one with maps need none.
+pub fn page_with_maps(runs: &[Run], maps: &[Maps]) -> Result<String, serde_json::Error> {
+    page_within(runs, maps, POINTS_MAX)
 }
 
 /// The same with another limit of values.
-fn page_within(runs: &[Run], points_max: usize) -> Result<String, serde_json::Error> {
+fn page_within(runs: &[Run], maps: &[Maps], points_max: usize) -> Result<String, serde_json::Error> {
     let mut blocks = Blocks::default();
     let derived: Vec<Vec<Series>> = runs.iter().map(derived::series).collect();
     let cap = series::cap(runs, &derived, points_max);
     let texts: Vec<String> = runs.iter().map(text).collect();
     let title = title(runs);
-    let known = runs.iter().zip(&derived).zip(&texts);
-    let shown: Vec<Value> =
-        known.map(|((run, derived), text)| run_of(run, derived, text, cap, &mut blocks).into()).collect();
+    let mut shown: Vec<Value> = Vec::with_capacity(runs.len());
+    for (at, (run, derived)) in runs.iter().zip(&derived).enumerate() {
+        let object = run_of(run, derived, &texts[at], cap, &mut blocks);
+        let maps = maps.get(at).filter(|_| !run.maps.is_empty());
+        let maps = maps.map(|maps| Value::from(maps::maps(run.maps.len(), maps, &mut blocks)));
+        shown.push(object.put("maps", maps).into());
+    }
     let document: Value =
         Object::new().put("page", CONTRACT).put("title", title.as_str()).put("runs", shown).into();
     blocks.document("page", serde_json::to_string(&document)?.as_bytes());

@@ -12,6 +12,7 @@ mod maps;
 mod not_shown;
 mod recorder;
 mod samples;
+mod scores;
 mod series;
 mod spark;
 mod stacks;
@@ -38,7 +39,7 @@ struct Section {
 }
 
 /// The sections, in the order of the report.
-const SECTIONS: [Section; 13] = [
+const SECTIONS: [Section; 14] = [
     Section { applies: |_| true, show: head::show },
     Section { applies: |run| run.snapshot.is_some(), show: look::show },
     Section { applies: |run| !recorded::zones(run).is_empty(), show: fragmentation::show },
@@ -47,7 +48,8 @@ const SECTIONS: [Section; 13] = [
     Section { applies: activity::applies, show: activity::show },
     Section { applies: series::applies, show: series::show },
     Section { applies: |run| !run.maps.is_empty(), show: maps::show },
-    Section { applies: |run| !run.streams.is_empty(), show: samples::show },
+    Section { applies: scores::applies, show: scores::show },
+    Section { applies: samples::applies, show: samples::show },
     Section { applies: |run| run.stacks.is_some(), show: stacks::show },
     Section { applies: |run| !run.events.is_empty(), show: events::show },
     Section { applies: recorder::applies, show: recorder::show },

@@ -7,11 +7,18 @@ mod example;
 
 use std::path::PathBuf;
 
+use pagelab_model::page_map::{MapBlock, MapZone};
 use pagelab_model::probe::AccessPoint;
 use pagelab_model::run::*;
 use pagelab_model::snapshot::Problem;
 use pagelab_model::*;
-use pagelab_report::html::{POINTS_MAX, page};
+use pagelab_report::html::maps::{MAPS_MAX, MapPicture, Maps, chosen};
+use pagelab_report::html::picture::{self, Around};
+use pagelab_report::html::{POINTS_MAX, page, page_with_maps};
+use pagelab_report::picture::curve::PixelOrder;
+use pagelab_report::picture::drawing::Drawing;
+use pagelab_report::picture::raster::{Blend, Shape, raster};
+use pagelab_report::picture::scheme::Scheme;
 
 /// What no name may do: end an element, open one, run, or move a terminal's cursor.
 const HOSTILE: &str = "</script></noscript></title><script>alert(1)</script><img src=x onerror=alert(2)> \
@@ -19,7 +26,10 @@ const HOSTILE: &str = "</script></noscript></title><script>alert(1)</script><img
 
 /// Looks at a page as text and leaves it for the browser.
 fn keep(name: &str, runs: &[Run]) -> String {
-    let html = page(runs).unwrap();
+    keep_html(name, page(runs).unwrap())
+}
+
+fn keep_html(name: &str, html: String) -> String {
     // The page's own program, and one block for the document and for each array.
     assert_eq!(html.matches("<script>").count(), 1, "{name}");
     let blocks = html.matches("<script type=\"application/octet-stream\"").count();
@@ -360,6 +370,98 @@ fn hostile() -> Run {
     });
     run.snapshot = Some(Box::new(snapshot));
     run
+}
+
+/// A machine of 4 GiB with a hole and two zones, `minute` minutes after its start: what is free is used up.
+fn map(minute: u64, zone: &str) -> PageMap {
+    let mut noise = Noise(minute);
+    let frames = |first: u64, count: u64| Frames { first: Pfn(first), count: Pages(count) };
+    let spans = vec![frames(1, 0x9f), frames(0x100, 0x7_ff00), frames(0x10_0000, 0x8_0000)];
+    let key = |zone: &str| ZoneKey { node: NodeId(0), zone: zone.to_owned() };
+    let zones = vec![
+        MapZone { key: key("DMA32"), frames: frames(1, 0x7_ffff) },
+        MapZone { key: key(zone), frames: frames(0x10_0000, 0x8_0000) },
+    ];
+    let blocks = (0..48).filter(|at| !(16..32).contains(at));
+    let blocks = blocks.map(|number| MapBlock {
+        number,
+        frames: frames(number << 15, 1 << 15),
+        is_online: number != 40,
+    });
+    let layout = MapLayout {
+        page_size: PageSize::USUAL,
+        pageblock_order: Order(9),
+        pmd_order: Order(9),
+        blocks: blocks.collect(),
+        spans,
+        zones,
+    };
+    let kinds = [PageClass::Anon, PageClass::File, PageClass::AnonHuge, PageClass::Slab, PageClass::Reserved];
+    let mut classes = Vec::new();
+    let wanted = layout.frames() as usize;
+    while classes.len() < wanted {
+        let kind = kinds[noise.next(5) as usize];
+        let is_used = noise.next(wanted as u64) < minute * 40_000;
+        let run = (1 << noise.next(12)).min(wanted - classes.len());
+        classes.extend(std::iter::repeat_n(if is_used { kind } else { PageClass::Free }, run));
+    }
+    PageMap {
+        started_ns: minute * 60_000_000_000,
+        ended_ns: minute * 60_000_000_000 + 31_000_000,
+        layout,
+        classes,
+    }
+}
+
+/// A recording with this many maps, the last one after a change of the zones, and the maps for its page.
+fn with_maps(count: u64, zone: &str) -> (Run, Maps) {
+    let mut run = recording();
+    run.maps = (0..count).map(|at| MapHead { at_ns: at * 60_000_000_000, is_key: at % 60 == 0 }).collect();
+    let places = chosen(&run.maps, MAPS_MAX);
+    let zone_at = |at: usize| if at + 1 == count as usize { "Movable" } else { zone };
+    let pictures = places.iter().map(|&at| MapPicture::of(&map(at as u64, zone_at(at)))).collect();
+    (run, Maps { pictures, problem: None })
+}
+
+#[test]
+fn maps_of_recordings() {
+    let (run, maps) = with_maps(40, "Normal");
+    assert_eq!(maps.pictures.len(), 30);
+    keep_html("maps", page_with_maps(&[run], &[maps]).unwrap());
+    let (one, mut maps) = with_maps(1, "Normal");
+    maps.problem = Some("one.pagelab: the map at 60000000000 ns: it is cut off".to_owned());
+    let (evil, mut hostile) = with_maps(2, HOSTILE);
+    hostile.problem = Some(HOSTILE.to_owned());
+    let none = Maps { pictures: Vec::new(), problem: Some("it is cut off".to_owned()) };
+    let runs = [one.clone(), evil, one, recorded()];
+    let html = page_with_maps(&runs, &[maps, hostile, none]).unwrap();
+    assert!(!keep_html("maps-several", html).to_lowercase().contains("<img"));
+}
+
+#[test]
+fn a_picture_of_memory() {
+    let map = map(7, "Normal");
+    let around = |blend: Blend, legend| Around {
+        title: "Physical memory of nowhere",
+        subtitle: &[],
+        legend,
+        blend,
+        text: "no terminal",
+    };
+    let mut legend = vec![0; Scheme::Full.legend().len()];
+    map.classes.iter().for_each(|class| legend[class.index()] += 1);
+    let legend: Vec<(usize, u64)> = legend.into_iter().enumerate().collect();
+    let scale = 4;
+    for (name, order, blend, grid) in [
+        ("picture", PixelOrder::Rows, Blend::Majority, false),
+        ("picture-hilbert", PixelOrder::Hilbert, Blend::Mix, true),
+        ("picture-tiles", PixelOrder::Tiles, Blend::Majority, false),
+    ] {
+        let drawing = Drawing::of_map(&map, Scheme::Full, Order(scale));
+        let shape = Shape { order, pixel: Order(scale), width: None, blend, grid };
+        let raster = raster(&drawing, &shape).unwrap();
+        keep_html(name, picture::page(&drawing, &raster, &around(blend, &legend)).unwrap());
+    }
 }
 
 #[test]

@@ -119,26 +119,47 @@ impl Reader {
 
     /// The map with this place among [`Run::maps`]; the ones from its key frame on are decoded for it.
     pub fn map(&self, place: usize) -> Result<PageMap, Error> {
+        let mut found = None;
+        self.each_map(&[place], |_, map| found = Some(map))?;
+        found.ok_or_else(|| self.damaged("it has no map".to_owned()))
+    }
+
+    /// Hands out the maps with these places among [`Run::maps`], one at a time. Ascending places cost least:
+    /// no map is then decoded twice, and a stretch up to a key frame is skipped. What was handed out before
+    /// an error is good.
+    pub fn each_map(&self, places: &[usize], mut each: impl FnMut(usize, PageMap)) -> Result<(), Error> {
         let heads: Vec<BlobHead> =
             self.blobs()?.into_iter().filter(|head| map_head(head).is_some()).collect();
-        let Some(wanted) = heads.get(..=place) else {
-            return Err(self.damaged(format!("it has {} maps, not {}", heads.len(), place + 1)));
-        };
-        let key = wanted.iter().rposition(|head| head.name == maps::KEY);
-        let chain = &wanted[key.ok_or_else(|| self.damaged("its first map is no key frame".to_owned()))?..];
-        if chain.len() > maps::KEY_EVERY as usize {
-            return Err(self.damaged(format!("it has {} maps without a key frame", chain.len())));
-        }
         let mut reader = MapReader::default();
-        let mut last = None;
-        for head in chain {
-            let data = self.blob(head)?;
-            let map = reader.next(head.name == maps::KEY, &data);
-            last = Some(
-                map.map_err(|problem| self.damaged(format!("the map at {} ns: {problem}", head.at_ns)))?,
-            );
+        // The map behind the one that was decoded last.
+        let mut next = None;
+        for &place in places {
+            let Some(wanted) = heads.get(..=place) else {
+                let asked = place.saturating_add(1);
+                return Err(self.damaged(format!("it has {} maps, not {asked}", heads.len())));
+            };
+            let key = wanted.iter().rposition(|head| head.name == maps::KEY);
+            let key = key.ok_or_else(|| self.damaged("its first map is no key frame".to_owned()))?;
+            if place - key >= maps::KEY_EVERY as usize {
+                let maps = place - key + 1;
+                return Err(self.damaged(format!("it has {maps} maps without a key frame")));
+            }
+            let from = next.filter(|next| (key..=place).contains(next)).unwrap_or(key);
+            let mut last = None;
+            for head in &wanted[from..] {
+                let data = self.blob(head)?;
+                let map = reader.next(head.name == maps::KEY, &data);
+                last =
+                    Some(map.map_err(|problem| {
+                        self.damaged(format!("the map at {} ns: {problem}", head.at_ns))
+                    })?);
+            }
+            next = Some(place + 1);
+            if let Some(map) = last {
+                each(place, map);
+            }
         }
-        last.ok_or_else(|| self.damaged("it has no map".to_owned()))
+        Ok(())
     }
 
     fn with_blob<T>(

@@ -361,6 +361,9 @@ fn make(path: &Path) -> Result<(PathBuf, Live), Error> {
     };
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let whole = folder.canonicalize().map_err(|error| failed(&error))?.join(name);
+    if whole.symlink_metadata().is_ok() {
+        return Err(failed(&std::io::ErrorKind::AlreadyExists.into()));
+    }
     for end in BESIDE {
         let left_over = beside(&whole, end);
         if left_over.symlink_metadata().is_ok() {

@@ -18,7 +18,7 @@ pub mod watch;
 use std::path::Path;
 
 use pagelab_host::root::Root;
-use pagelab_model::PageSize;
+use pagelab_model::{Absence, AbsentWhy, PageSize};
 use pagelab_runfile::ErrorKind;
 
 use crate::cli::{Cli, Command};
@@ -84,4 +84,23 @@ pub fn run_file(error: &pagelab_runfile::Error) -> Failure {
         _ => Exit::Partial,
     };
     Failure::new(exit, error.to_string())
+}
+
+/// What a command says that cannot do without what could not be read.
+pub fn unread(absence: Absence) -> Failure {
+    let exit = match absence.why {
+        AbsentWhy::Malformed | AbsentWhy::NotSaved => Exit::BadInput,
+        _ => Exit::NotAvailable,
+    };
+    // A parser's message has the file's name and line in it already.
+    let mut message = match absence.reason() {
+        reason if reason.starts_with(&absence.source) => reason.to_owned(),
+        reason => format!("{}: {reason}", absence.source),
+    };
+    match &absence.way_out {
+        Some(way_out) => message.push_str(&format!(": {way_out}")),
+        None if absence.why == AbsentWhy::NotSaved => message.push_str(": give a tree that has it"),
+        None => {}
+    }
+    Failure::new(exit, message)
 }

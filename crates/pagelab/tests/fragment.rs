@@ -28,6 +28,14 @@ fn what_makes_no_sense_is_refused_before_anything_is_taken() {
         (&["--target", "0.8", "--reserve", "100%"], 4, "are the reserve"),
         (&["--target", "0.8", "--reserve", "x"], 2, "--reserve x"),
         (&["--target", "0.8", "--hold", "--", "true"], 2, "cannot be used with"),
+        (&["--unmovable", "5%", "--order", "4"], 2, "--order goes with --target"),
+        (&["--unmovable", "5%", "--keep-to-target"], 2, "--keep-to-target goes with --target"),
+        (&["--unmovable", "-5%"], 2, "a share of the pageblocks"),
+        (&["--unmovable", "5%", "--flavour", "slab"], 2, "pagetables, pipes"),
+        (&["random", "--hold", "--", "true"], 2, "cannot be used with"),
+        (&["random", "--size", "900T"], 2, "only done in a guest"),
+        (&["--target", "0.8", "--", "no-such-program"], 2, "no such program, so nothing was taken"),
+        (&["random", "--", "/no/such/program"], 2, "no such program, so nothing was taken"),
     ];
     for (arguments, code, said) in cases {
         let output = pagelab(arguments);

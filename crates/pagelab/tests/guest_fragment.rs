@@ -34,7 +34,7 @@ fn a_victim_survives_whatever_fragmenting_is_asked_for() {
     let copy = folder.path().join("trial");
     fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
     plan.gives = vec![copy];
-    plan.shape.memory = parse_size("1G").unwrap();
+    plan.shape.memory = parse_size("640M").unwrap();
     let turn = trial::turn();
     let ended = trial::finished(&plan);
     drop(turn);
@@ -45,7 +45,7 @@ fn a_victim_survives_whatever_fragmenting_is_asked_for() {
 }
 
 #[test]
-#[ignore = "runs in the guest of the test above"]
+#[ignore = "runs-in-a-guest: called in the guest of the test above"]
 fn in_the_guest() {
     if std::process::id() == 1 || !fs::exists("/job").unwrap() {
         return;
@@ -61,18 +61,22 @@ fn in_the_guest() {
     wait_for(&mut said, "ready");
     assert_eq!(fs::read_to_string(format!("/proc/{}/oom_score_adj", victim.id())).unwrap().trim(), "0");
 
+    let began = Instant::now();
+    let timed = |what: &str| println!("seen: {what} after {} s", began.elapsed().as_secs());
     more_than_fits_backs_off_and_goes_back();
-    killed_leaves_nothing_but_a_group(&["fragment", "--target", "0.9", "--reserve", "96M"]);
+    timed("backed off");
+    killed_leaves_nothing_but_a_group(&["--target", "0.9"]);
     killed_leaves_nothing_but_a_group(&[
-        "fragment",
         "--unmovable",
-        "10%",
+        "5%",
         "--flavour",
         "dentries,pipes,sockets,pagetables",
-        "--reserve",
-        "96M",
     ]);
+    timed("killed twice");
     unmovable_pages_are_where_they_were_wanted();
+    timed("unmovable pages were counted");
+    the_kernel_computes_the_same_index();
+    kept_pages_that_compaction_moved_are_told();
 
     // The victim looks at its memory once more, and ends well.
     drop(victim.stdin.take());
@@ -84,27 +88,28 @@ fn in_the_guest() {
 fn more_than_fits_backs_off_and_goes_back() {
     let free_before = free();
     let (mut fragment, mut stderr) =
-        start(&["fragment", "random", "--size", "4G", "--reserve", "96M", "--json"]);
+        start(&["fragment", "random", "--size", "4G", "--reserve", "64M", "--json"]);
     wait_for(&mut stderr, "holding");
     let pid = fragment.id();
     assert_eq!(fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap().trim(), "1000");
     assert!(!own_group(pid).ends_with('/'), "it has a group of its own: {}", own_group(pid));
     let available = counter("/proc/meminfo", "MemAvailable:") << 10;
-    assert!((80 * MIB..200 * MIB).contains(&available), "{} MiB are available", available / MIB);
+    assert!((48 * MIB..168 * MIB).contains(&available), "{} MiB are available", available / MIB);
     println!("seen: {} MiB taken of 4 GiB asked", (free_before - free()) / MIB);
 
-    // Another 90 MiB for somebody else: it is given back.
-    let mut other = vec![1u8; 90 * MIB as usize];
+    // Another 60 MiB for somebody else: it is given back.
+    let mut other = vec![1u8; 60 * MIB as usize];
     std::hint::black_box(&mut other);
     wait_for(&mut stderr, "given back");
     drop(other);
     kill_process(Pid::from_child(&fragment), Signal::INT).unwrap();
     let mut text = String::new();
     fragment.stdout.take().unwrap().read_to_string(&mut text).unwrap();
-    assert_eq!(fragment.wait().unwrap().code(), Some(0));
+    assert_eq!(fragment.wait().unwrap().code(), Some(5), "given back for others' sake");
     let document: Value = serde_json::from_str(&text).unwrap();
     let stopped = document["stopped"].as_str().unwrap();
     assert!(stopped.contains("the reserve") || stopped.contains("reserved"), "{stopped}");
+    assert!(document["given_back_for_others_bytes"].as_u64().unwrap() >= 24 * MIB, "{document}");
     assert!(document["filled_bytes"].as_u64().unwrap() > 100 * MIB, "{document}");
     assert!(groups().is_empty(), "{:?}", groups());
     is_back(free_before);
@@ -112,7 +117,7 @@ fn more_than_fits_backs_off_and_goes_back() {
 
 fn killed_leaves_nothing_but_a_group(words: &[&str]) {
     let free_before = free();
-    let (mut fragment, mut stderr) = start(words);
+    let (mut fragment, mut stderr) = start(&[&["fragment", "--reserve", "64M"], words].concat());
     wait_for(&mut stderr, "holding");
     let mine = groups();
     assert_eq!(mine.len(), 1, "{mine:?}");
@@ -151,16 +156,79 @@ fn unmovable_pages_are_where_they_were_wanted() {
     }
 }
 
+/// Fragments to a target while a function of this program runs; the run's JSON, and what that said.
+fn to_target(target: &str, meanwhile: &str) -> (Value, String) {
+    let output = Command::new(PAGELAB)
+        .args(["fragment", "--target", target, "--reserve", "96M", "--json", "--", TRIAL, meanwhile])
+        .args(["--exact", "--ignored", "--nocapture"])
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{text}{stderr}");
+    let at = text.find("\n{").unwrap();
+    (serde_json::from_str(&text[at..]).unwrap(), text[..at].to_owned())
+}
+
+/// `extfrag/unusable_index` of debugfs is computed by the kernel itself (mm/vmstat.c, `unusable_show`).
+fn the_kernel_computes_the_same_index() {
+    let (document, said) = to_target("0.7", "says_the_kernels_index");
+    let plan = &document["plan"];
+    let zone = plan["zone"].as_str().unwrap();
+    let line = said.lines().find(|line| line.contains("zone") && line.contains(&format!(" {zone} ")));
+    let Some(line) = line else {
+        println!("seen: no kernel's own index here");
+        return;
+    };
+    let kernel: Vec<f64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    let held = document["moments"][1]["zones"].as_array().unwrap().iter().find(|of| of["zone"] == zone);
+    let held: Vec<f64> =
+        held.unwrap()["f_u"].as_array().unwrap().iter().map(|index| index.as_f64().unwrap()).collect();
+    let order = plan["order"].as_u64().unwrap() as usize;
+    println!("seen: F_u({order}) of {zone}: {:.3}, by the kernel {:.3}", held[order], kernel[order]);
+    assert_eq!(held.len(), kernel.len(), "{line}");
+    // The kernel rounds to thousandths, and starting the command moves a few blocks.
+    for (order, (ours, kernels)) in held.iter().zip(&kernel).enumerate() {
+        assert!((ours - kernels).abs() < 0.02, "order {order}: {ours} {kernels}: {line}");
+    }
+    assert!((kernel[order] - 0.7).abs() <= 0.03, "{line}");
+}
+
 #[test]
-#[ignore = "runs in the guest of the first test"]
+#[ignore = "runs-in-a-guest: called in the guest of the first test"]
+fn says_the_kernels_index() {
+    // The harness has said something on this line already.
+    println!("\n{}", fs::read_to_string("/sys/kernel/debug/extfrag/unusable_index").unwrap_or_default());
+}
+
+/// A command that compacts all memory moves the kept pages together: F_u falls, and it is said why.
+fn kept_pages_that_compaction_moved_are_told() {
+    let (document, _) = to_target("0.8", "compacts");
+    let (first, end) = (&document["verified"], &document["verified_at_end"]);
+    assert_eq!(first["blocks"], first["blocks_planned"], "{document}");
+    let (blocks, planned) = (end["blocks"].as_u64().unwrap(), end["blocks_planned"].as_u64().unwrap());
+    println!("seen: compaction moved kept pages of {planned} blocks into {blocks}");
+    assert!(planned > 20 && blocks * 2 < planned, "{document}");
+}
+
+#[test]
+#[ignore = "runs-in-a-guest: called in the guest of the first test"]
+fn compacts() {
+    if fs::exists("/job").unwrap() {
+        fs::write("/proc/sys/vm/compact_memory", "1").unwrap();
+    }
+}
+
+#[test]
+#[ignore = "runs-in-a-guest: called in the guest of the first test"]
 fn nothing() {}
 
-/// Holds 300 MiB and checks it until its standard input ends, and once more.
+/// Holds 100 MiB and checks it until its standard input ends, and once more.
 #[test]
-#[ignore = "runs in the guest of the first test"]
+#[ignore = "runs-in-a-guest: called in the guest of the first test"]
 fn a_victim() {
     // A byte for all, and each page its number: quick under an emulator, and no page is like another.
-    let mut memory = vec![0xa5u8; 300 * MIB as usize];
+    let mut memory = vec![0xa5u8; 100 * MIB as usize];
     for (number, page) in (0u64..).zip(memory.chunks_mut(PAGE)) {
         page[..8].copy_from_slice(&number.to_ne_bytes());
     }
@@ -201,10 +269,11 @@ fn free() -> u64 {
     counter("/proc/meminfo", "MemFree:") << 10
 }
 
-/// Free memory comes back to what it was, but for what the kernel keeps of its own caches.
+/// Free memory comes back to what it was, but for what the kernel keeps in caches and on lists of its
+/// processors; what was held is several times as much.
 fn is_back(before: u64) {
     let began = Instant::now();
-    while free() + 24 * MIB < before {
+    while free() + 48 * MIB < before {
         let (now, before) = (free() / MIB, before / MIB);
         assert!(began.elapsed() < Duration::from_secs(20), "{now} MiB are free, {before} were before");
         std::thread::sleep(Duration::from_millis(100));

@@ -3,6 +3,8 @@
 
 mod support;
 
+use std::time::{Duration, Instant};
+
 use serde_json::Value;
 use support::Lab;
 
@@ -29,6 +31,23 @@ fn maps_are_recorded_and_seen_again() {
     assert_eq!(ran.code, Some(0), "{}", ran.err);
     let report = lab.run(&["report", "m.pagelab"]);
     assert!(report.out.contains("pagelab map --diff m.pagelab@first m.pagelab@last"), "{}", report.out);
+    let page = lab.run(&["report", "--html", "m.html", "m.pagelab"]);
+    assert_eq!(page.code, Some(0), "{}", page.err);
+    let recorded = json(&lab.run(&["report", "--json", "m.pagelab"]).out);
+    let recorded = recorded["runs"][0]["maps"].as_array().map_or(0, Vec::len);
+    let blocks = std::fs::read_to_string(lab.path().join("m.html")).unwrap();
+    assert!(recorded > 1 && blocks.matches("application/octet-stream").count() > recorded, "{recorded} maps");
+    // A map that was taken out: the ones before it are shown, and the rest of the report.
+    std::fs::copy(lab.path().join("m.pagelab"), lab.path().join("cut.pagelab")).unwrap();
+    let sql = "DELETE FROM blob WHERE id = (SELECT max(id) - 1 FROM blob WHERE kind = 'page_map')";
+    let cut = std::process::Command::new("sqlite3").arg(lab.path().join("cut.pagelab")).arg(sql).status();
+    if cut.is_ok_and(|status| status.success()) {
+        let page = lab.run(&["report", "--html", "cut.html", "cut.pagelab"]);
+        assert!(page.code == Some(3) && page.err.contains("is not the one before it"), "{}", page.err);
+        assert!(page.out.contains("→ cut.html"), "{}", page.out);
+        let map = lab.run(&["map", "cut.pagelab"]);
+        assert!(map.code == Some(3) && map.err.contains("is not the one before it"), "{}", map.err);
+    }
     let one = |moment: &str| json(&lab.run(&["map", moment, "--json"]).out);
     let (first, last) = (one("m.pagelab@first"), one("m.pagelab"));
     let pages = |map: &Value| -> u64 {
@@ -57,6 +76,26 @@ fn maps_are_recorded_and_seen_again() {
     assert_eq!(free(&last) - free(&first), moved(false) - moved(true));
 }
 
+/// Maps do not wait for a tick that is far away.
+#[test]
+fn maps_are_written_between_ticks() {
+    if !may_scan() {
+        return;
+    }
+    let lab = Lab::new();
+    let asked = ["record", "-o", "m.pagelab", "--metrics", "meminfo", "--every", "1h", "--maps", "1s"];
+    let mut child = lab.command(&asked).spawn().unwrap();
+    let until = Instant::now() + Duration::from_secs(120);
+    let maps = || pagelab_runfile::read(&lab.path().join("m.pagelab")).map_or(0, |run| run.maps.len());
+    while maps() < 2 && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let seen = maps();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(seen >= 2, "{seen} maps while the first tick was the only one");
+}
+
 #[test]
 fn moments_that_are_not_there_are_named() {
     let lab = Lab::new();
@@ -67,7 +106,7 @@ fn moments_that_are_not_there_are_named() {
     for (moment, code, said) in [
         ("none.pagelab", 3, "no map was recorded in it; `pagelab record --maps 1m` records them"),
         ("none.pagelab@soon", 2, "`first` or `last` was wanted"),
-        ("gone.pagelab@last", 2, "gone.pagelab"),
+        ("gone.pagelab@last", 3, "gone.pagelab"),
     ] {
         let ran = lab.run(&["map", moment]);
         assert_eq!(ran.code, Some(code), "{moment}: {}", ran.err);

@@ -213,9 +213,14 @@ fn a_recording_is_gone_through_by_keys() {
     assert_eq!(recorded.code, Some(0), "{}", recorded.err);
     let Some(screen) = Screen::open(lab) else { return };
     screen.pagelab("watch a.pagelab");
-    let last = screen.until_shown("replay, stopped");
-    let count = last.lines().find_map(|line| line.split_once("reading ")?.1.split_once(','));
-    let (at, count) = count.unwrap().0.split_once(" of ").unwrap();
+    fn reading(text: &str) -> Option<(String, String)> {
+        let of = text.lines().find_map(|line| line.split_once("reading ")?.1.split_once(','))?.0;
+        of.split_once(" of ").map(|(at, count)| (at.to_owned(), count.to_owned()))
+    }
+    // The screen may be caught half drawn.
+    let last =
+        screen.until("its last reading", |text| text.contains("replay, stopped") && reading(text).is_some());
+    let (at, count) = reading(&last).unwrap();
     assert_eq!(at, count, "it begins at the end");
     let shown = |at: usize| format!("reading {at} of {count},");
     screen.press(&["Home"]);

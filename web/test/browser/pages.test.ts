@@ -20,6 +20,11 @@ const ALL = [
   "several",
   "no-runs",
   "hostile",
+  "maps",
+  "maps-several",
+  "picture",
+  "picture-hilbert",
+  "picture-tiles",
   "million",
   "decimated",
 ];
@@ -117,7 +122,7 @@ test(
         })),
         nameless: [
           ...document.querySelectorAll(
-            "button, canvas:not([aria-hidden]), [role=region], [role=group], nav, input, summary",
+            "button, canvas:not([aria-hidden]), [role=region], [role=group], nav, input, select, summary",
           ),
         ]
           .filter(
@@ -147,7 +152,7 @@ test(
   "the keyboard goes through the page in the order of reading, and the focus is seen",
   { skip: WITHOUT },
   async () => {
-    for (const name of ["fragmented", "recorded", "recording"]) {
+    for (const name of ["fragmented", "recorded", "recording", "picture"]) {
       const { page } = await open(browser, name);
       const seen: string[] = [];
       for (let step = 0; step < 60; step++) {

@@ -7,6 +7,7 @@ import type { Browser, ElementHandle, Page } from "puppeteer-core";
 
 import type { Census, CensusZone, Json } from "../../src/data";
 import * as format from "../../src/format";
+import { frameAt, numberAt } from "../../src/way";
 import { data, frames, WITHOUT, launch, open, values } from "./harness";
 
 let browser: Browser;
@@ -402,3 +403,117 @@ test("a page of more than a million values says how they are shown", { skip: WIT
   assert.deepEqual(wrong, []);
   await page.close();
 });
+
+test(
+  "a slider goes through the maps of a recording, with pixels and legend of the data",
+  { skip: WITHOUT },
+  async () => {
+    const maps = data("maps").runs[0]!.maps!;
+    const { page, wrong } = await open(browser, "maps", { width: 360 });
+    const look = () =>
+      page.evaluate(() => {
+        const canvas = document.querySelector<HTMLCanvasElement>(".picture canvas")!;
+        // A copy, since a browser warns of canvases that are read again and again.
+        const copy = document.createElement("canvas");
+        [copy.width, copy.height] = [canvas.width, canvas.height];
+        const context = copy.getContext("2d")!;
+        context.drawImage(canvas, 0, 0);
+        const { data } = context.getImageData(0, 0, canvas.width, canvas.height);
+        return {
+          pixels: [...data],
+          when: document.querySelector(".map-when")!.textContent ?? "",
+          legend: [...canvas.closest("figure")!.querySelectorAll(".kind")].map(
+            (one) => one.textContent ?? "",
+          ),
+          zones: [...document.querySelectorAll(".zone-band")].map((one) => one.textContent ?? ""),
+        };
+      });
+    const check = async (at: number) => {
+      const map = maps.shown[at]!;
+      const ground = maps.grounds[map.ground]!;
+      const cells = values("maps", map.cells);
+      const { pixels, when, legend, zones } = await look();
+      assert.deepEqual(
+        pixels,
+        cells.flatMap((cell) => (cell === 255 ? [0, 0, 0, 0] : [...maps.legend[cell]!.colour, 255])),
+      );
+      assert.ok(when.startsWith(`${format.nanoseconds(map.at_ns)} after the start`), when);
+      assert.deepEqual(
+        legend,
+        maps.legend.flatMap(({ label, letter }, index) => {
+          const amount = format.bytes(map.pages[index]! * ground.page_size_bytes);
+          return map.pages[index] === 0 ? [] : [`${letter.trim() || "blank"}  ${label}${amount}`];
+        }),
+      );
+      assert.deepEqual(zones.sort(), ground.zones.map(({ name }) => name).sort());
+    };
+    await check(0);
+    await page.focus(".map-time input");
+    for (const [key, at] of [
+      ["ArrowRight", 1],
+      ["End", maps.shown.length - 1],
+      ["ArrowLeft", maps.shown.length - 2],
+      ["Home", 0],
+    ] as const) {
+      await page.keyboard.press(key);
+      await check(at);
+    }
+    // The cursor stays at its pixel while time goes on.
+    await page.focus(".picture canvas");
+    for (const key of ["ArrowDown", "ArrowDown", "ArrowRight"]) await page.keyboard.press(key);
+    const said = () => page.$eval(".readout:has(+ .picture)", (one) => one.textContent ?? "");
+    for (const at of [0, 1]) {
+      const { ground, cells } = maps.shown[at]!;
+      const { pages_per_pixel, width, extents } = maps.grounds[ground]!;
+      const frame = extents[0]!.first_frame + (width + 1) * pages_per_pixel;
+      const { label } = maps.legend[values("maps", cells)[width + 1]!]!;
+      const until = frame + pages_per_pixel - 1;
+      const start = `frames ${frame} to ${until} · ${format.address(frame * 4096)} · ${label} `;
+      assert.ok((await said()).startsWith(start), `${await said()} / ${start}`);
+      await page.focus(".map-time input");
+      await page.keyboard.press("ArrowRight");
+    }
+    assert.deepEqual(wrong, []);
+    await page.close();
+  },
+);
+
+test(
+  "the page of a picture says the frame under the cursor, whatever the order of pixels",
+  { skip: WITHOUT },
+  async () => {
+    for (const name of ["picture", "picture-hilbert", "picture-tiles"]) {
+      const picture = data(name).picture!;
+      const { page, wrong } = await open(browser, name);
+      await page.focus(".picture canvas");
+      // In rows a pixel's number is its place: the same map in rows says what each pixel of another order
+      // shows.
+      const cells = values(name, picture.cells);
+      const inRows = values("picture", data("picture").picture!.cells);
+      for (let at = 0; at < cells.length; at++) {
+        const number = numberAt(picture, at % picture.width, Math.floor(at / picture.width));
+        assert.equal(cells[at], inRows[number] ?? 255, `${name}: pixel ${at} is number ${number}`);
+      }
+      let [x, y] = [0, 0];
+      for (const [key, right, down] of [
+        ["ArrowRight", 0, 0],
+        ["ArrowRight", 1, 0],
+        ["ArrowDown", 0, 1],
+        ["PageDown", 0, 64],
+        ["ArrowLeft", -1, 0],
+      ] as const) {
+        await page.keyboard.press(key);
+        [x, y] = [x + right, y + down];
+        const number = numberAt(picture, x, y);
+        const frame = frameAt(picture.extents, number * picture.pages_per_pixel)!;
+        const { label } = picture.legend[cells[y * picture.width + x]!]!;
+        const said = await page.$eval("output.readout", (one) => one.textContent ?? "");
+        assert.ok(said.startsWith(`frames ${frame} to `), `${name}: ${said}`);
+        assert.ok(said.includes(` · ${label} (`), `${name}: ${said}`);
+      }
+      assert.equal((await page.$$(".zone-band")).length, picture.order === "hilbert" ? 0 : 2, name);
+      assert.deepEqual(wrong, [], name);
+      await page.close();
+    }
+  },
+);

@@ -18,6 +18,9 @@ use super::watch::{Danger, Watch};
 const TRIES_MAX: u32 = 6;
 /// Times that F_u is corrected once it was near the target.
 const CORRECTIONS_MAX: u32 = 40;
+/// Times that it is corrected within the tolerance: where others are at work, F_u never rests, and each
+/// correction waits for every processor.
+const FINE_MAX: u32 = 3;
 /// Between the two readings that must agree.
 const SECOND_READING: Duration = Duration::from_millis(100);
 
@@ -167,7 +170,9 @@ impl Run<'_> {
             let initialising = self.is_initialising();
             let (held, planned) = (self.spoiler.units(), self.bounds.planned);
             let next = match step(&self.watch.areas(), self.goal, self.spoiler.shape(), held) {
-                _ if held < planned && tries == 0 => Step::Spoil(planned - held),
+                // Others break memory up too. What waits on the processors' lists is in small blocks, so F_u
+                // is this at least, and taking what was planned all the same would only overshoot.
+                _ if held < planned && tries == 0 && !self.is_there() => Step::Spoil(planned - held),
                 Step::Stay | Step::Release(_) if initialising => Step::Spoil(self.bounds.batch),
                 Step::Stay => Step::Stay,
                 // Only a settled look tells how far off it is.
@@ -196,7 +201,8 @@ impl Run<'_> {
                     self.watch.look().map_err(absent)?;
                     let areas = self.watch.areas();
                     let is_near = step(&areas, self.goal, self.spoiler.shape(), self.spoiler.units());
-                    if is_near == Step::Stay || corrections >= CORRECTIONS_MAX {
+                    let is_good = corrections >= FINE_MAX && self.goal.is_met(&areas);
+                    if is_near == Step::Stay || is_good || corrections >= CORRECTIONS_MAX {
                         return Ok(self.judged());
                     }
                     corrections += 1;
@@ -214,6 +220,11 @@ impl Run<'_> {
                 std::thread::sleep(SECOND_READING);
             }
         }
+    }
+
+    /// Whether F_u was at the target, or beyond it, at the last look.
+    fn is_there(&self) -> bool {
+        unusable(&self.watch.areas(), self.goal.order) >= self.goal.target
     }
 
     /// Takes a batch. The inner error ends the run.
@@ -262,6 +273,8 @@ impl Run<'_> {
             "free memory was broken up by others meanwhile"
         } else if whole == 0 {
             "no whole block is left in the zone"
+        } else if self.spoiler.way() == Way::BasePages && self.spoiler.units() == self.spoiler.filled() {
+            "base pages come from blocks that are broken already, as long as there are any"
         } else if self.spoiler.units() >= self.bounds.units_max {
             "no more may be taken"
         } else {

@@ -126,9 +126,11 @@ impl Watch {
         self.fast.buddyinfo().ok().and_then(|buddy| buddy.zone(&self.zone)).cloned().unwrap_or_default()
     }
 
-    /// `MemAvailable` at the last look.
+    /// `MemAvailable` at the last look; before 3.14, which has none, free memory alone.
     pub fn available(&self) -> Bytes {
-        self.fast.meminfo().ok().and_then(|info| info.bytes("MemAvailable")).unwrap_or(Bytes(u64::MAX))
+        let info = self.fast.meminfo().ok();
+        let amount = |name: &str| info.and_then(|info| info.bytes(name));
+        amount("MemAvailable").or_else(|| amount("MemFree")).unwrap_or_default()
     }
 
     /// Free pages that stand on no list because they are not initialised, by the counters alone.

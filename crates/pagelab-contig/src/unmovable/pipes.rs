@@ -51,7 +51,7 @@ impl Source for Pipes {
     fn grow(&mut self, pages: u64) -> io::Result<u64> {
         let mut taken = 0;
         while taken < pages {
-            match self.add((pages - taken).min(PIPE_PAGES))? {
+            match self.add((pages - taken).min(PIPE_PAGES).min(self.stride))? {
                 0 => break,
                 filled => taken += filled,
             }

@@ -59,7 +59,7 @@ impl Source for Sockets {
     fn grow(&mut self, pages: u64) -> io::Result<u64> {
         let mut taken = 0;
         while taken < pages {
-            match self.add((pages - taken).min(QUEUE))? {
+            match self.add((pages - taken).min(QUEUE).min(self.stride))? {
                 0 => break,
                 sent => taken += sent,
             }

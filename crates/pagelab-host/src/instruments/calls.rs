@@ -14,6 +14,7 @@ use super::{Seen, instrument, live_only, not_built};
 use crate::extfrag::mount_point;
 use crate::paths;
 use crate::reader::Reader;
+use crate::tracepoints::Tracefs;
 
 const PERF: &str = "perf_event_open";
 
@@ -118,14 +119,20 @@ fn has_filesystem(reader: &Reader<'_>, fs_type: &str) -> Reading<bool> {
     Ok(list.split_whitespace().any(|word| word == fs_type))
 }
 
+/// A tracepoint that every kernel has which has any of memory management.
+const EXTFRAG_ID: &str = "events/kmem/mm_page_alloc_extfrag/id";
+
 fn tracepoints(reader: &Reader<'_>, seen: &Seen<'_>) -> Reading<String> {
     let Some(tracefs) = tracefs(reader, seen) else {
         if !reader.root().is_live() {
             return Err(live_only(paths::TRACEFS));
         }
-        return Err(unmounted(reader, "tracefs", paths::TRACEFS, "CONFIG_TRACING"));
+        // It is read without being mounted.
+        return Tracefs::find(reader)?
+            .read(EXTFRAG_ID)
+            .map(|_| "kmem events; tracefs is not mounted, and need not be".to_owned());
     };
-    let event = format!("{tracefs}/events/kmem/mm_page_alloc_extfrag/id");
+    let event = format!("{tracefs}/{EXTFRAG_ID}");
     match reader.root().read(&event) {
         Ok(_) => Ok(format!("kmem events in {tracefs}")),
         Err(absence) if absence.why == AbsentWhy::NotThere => Err(not_built(&event, "CONFIG_EVENT_TRACING")),

@@ -4,6 +4,7 @@ use pagelab_model::extfrag::Stacks;
 use pagelab_model::run::Unit;
 use pagelab_model::{Absence, AbsentWhy, Bytes, Order, PageSize, Reading};
 
+use super::metrics::Metric;
 use super::source::Source;
 use super::tables::{Columns, Tables};
 use crate::paths;
@@ -11,9 +12,7 @@ use crate::reader::Reader;
 use crate::root::Root;
 use crate::tracepoints::{KernelSymbols, Options, StackCollector, StackDepth, Tally, Tracepoints, sets};
 
-/// Name of the series.
-const SERIES: &str = "tracepoints";
-/// Room for records on all CPUs together, at most.
+/// Room for records on all CPUs together, at most. The room on one CPU is a power of two.
 const RINGS_BYTES_MAX: u64 = 64 << 20;
 /// Room on one CPU, and with call chains, which are four times as long.
 const RING_BYTES: u64 = 1 << 20;
@@ -36,7 +35,7 @@ impl Traced {
         let reader = Reader::new(root);
         let cpus = reader.parse(paths::CPU_ONLINE, pagelab_formats::cpu_list::parse)?.len().max(1) as u64;
         let wanted = if depth == StackDepth::None { RING_BYTES } else { 4 * RING_BYTES };
-        let ring_bytes = Bytes(wanted.min(RINGS_BYTES_MAX / cpus));
+        let ring_bytes = Bytes(wanted.min(1 << (RINGS_BYTES_MAX / cpus).max(1).ilog2()));
         let options = Options { ring_bytes, ..Options::default() };
         let (tracepoints, _) = Tracepoints::open(&reader, &sets::recording(depth), &options)?;
         let tally = Tally::new(&tracepoints);
@@ -84,7 +83,7 @@ impl Source for Traced {
         columns.add("lost", Unit::COUNT, true, Some(self.lost()));
         columns.add("late", Unit::COUNT, true, Some(self.tracepoints.losses().late));
         columns.add("cpu_ns", Unit::NANOSECONDS, true, Some(self.tracepoints.cpu_ns()));
-        tables.put(SERIES, "perf_event_open", columns);
+        tables.put(Metric::Tracepoints(StackDepth::None).name(), "perf_event_open", columns);
         Ok(())
     }
 

@@ -111,3 +111,18 @@ fn names_that_are_equal_get_their_files_and_nothing_is_too_wide() {
     assert!(text.contains("…/machines/monday.pagelab") || text.contains("monday.pagelab"), "{text}");
     assert!(render(&[], MEAN, Style::PLAIN).is_empty());
 }
+
+#[test]
+fn a_run_of_one_reading_is_told_among_others() {
+    let mut lines = document();
+    let single = |line: &mut Line| {
+        let of = &mut line.averages;
+        (of.readings, of.span_ns, of.every_ns, of.gap_max_ns) = (1, 0, None, None);
+    };
+    single(&mut lines[1]);
+    let text = render(&lines, MEAN, Style::PLAIN);
+    let said = "over 12 h 0 min, one reading every 5 s; one run is a single reading (-v: min, max,";
+    assert!(text.replace('\n', " ").contains(said), "{text}");
+    single(&mut lines[0]);
+    assert!(render(&lines, MEAN, Style::PLAIN).contains("\na single reading\n"));
+}

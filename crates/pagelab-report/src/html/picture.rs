@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::{CONTRACT, TEMPLATE, blocks::Blocks, escaped, fill};
 use crate::json::object::{Object, array};
+use crate::picture::Category;
 use crate::picture::bands;
 use crate::picture::drawing::Drawing;
 use crate::picture::raster::{Blend, Raster};
@@ -42,36 +43,40 @@ pub fn page(
 }
 
 fn picture(drawing: &Drawing<'_>, raster: &Raster<'_>, around: &Around<'_>, blocks: &mut Blocks) -> Object {
-    let layout = drawing.layout;
     let legend: Vec<(usize, _)> = raster.legend.iter().enumerate().collect();
-    let extents: Vec<Frames> = drawing.extents.iter().map(|extent| extent.frames).collect();
     let has_colours = raster.mixed.is_some() || !raster.edges.is_empty();
     let colours: Option<Vec<u8>> = has_colours.then(|| {
         (0..raster.cells.len()).flat_map(|index| raster.colour(index).unwrap_or([255; 3])).collect()
     });
-    Object::new()
+    ground(drawing, raster, around.blend)
         .put("title", around.title)
         .put("subtitle", around.subtitle.to_vec())
+        .put(
+            "legend",
+            array(&legend, |&(at, one)| {
+                let pages =
+                    around.legend.iter().find(|(known, _)| *known == at).map_or(0, |(_, pages)| *pages);
+                category(one).put("pages", pages)
+            }),
+        )
+        .put("cells", blocks.bytes(&raster.cells))
+        .put("colours", colours.map(|colours| Value::from(blocks.bytes(&colours))))
+        .put("text", around.text)
+}
+
+/// What is known of a picture beside its pixels: its size and way, and what its frames belong to.
+pub(super) fn ground(drawing: &Drawing<'_>, raster: &Raster<'_>, blend: Blend) -> Object {
+    let layout = drawing.layout;
+    let extents: Vec<Frames> = drawing.extents.iter().map(|extent| extent.frames).collect();
+    Object::new()
         .put("width", raster.path.width)
         .put("height", raster.path.height)
         .put("order", raster.path.order.name())
         .put("tile", vec![raster.path.tile.0, raster.path.tile.1])
-        .put("blend", around.blend.name())
+        .put("blend", blend.name())
         .put("pages_per_pixel", raster.pixel.pages().0)
         .put("page_size_bytes", layout.page_size.bytes())
         .put("pageblock_pages", layout.pageblock_order.pages().0)
-        .put(
-            "legend",
-            array(&legend, |&(at, category)| {
-                let pages =
-                    around.legend.iter().find(|(known, _)| *known == at).map_or(0, |(_, pages)| *pages);
-                Object::new()
-                    .put("label", category.label)
-                    .put("letter", category.letter.to_string())
-                    .put("colour", category.colour.to_vec())
-                    .put("pages", pages)
-            }),
-        )
         .put("extents", array(&extents, |run| frames(*run)))
         .put(
             "zones",
@@ -83,9 +88,14 @@ fn picture(drawing: &Drawing<'_>, raster: &Raster<'_>, around: &Around<'_>, bloc
                 frames(block.frames).put("number", block.number).put("online", block.is_online)
             }),
         )
-        .put("cells", blocks.bytes(&raster.cells))
-        .put("colours", colours.map(|colours| Value::from(blocks.bytes(&colours))))
-        .put("text", around.text)
+}
+
+/// What one index of the pixels means.
+pub(super) fn category(category: &Category) -> Object {
+    Object::new()
+        .put("label", category.label)
+        .put("letter", category.letter.to_string())
+        .put("colour", category.colour.to_vec())
 }
 
 fn frames(frames: Frames) -> Object {

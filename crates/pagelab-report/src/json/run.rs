@@ -7,7 +7,7 @@ use pagelab_model::run::{Column, Ending, Event, Manifest, Run, Series, Stream, V
 use serde::Serialize;
 use serde_json::Value;
 
-use super::object::{Object, reason};
+use super::object::{Object, array, reason};
 use super::{Header, averages, checkup, machine, to_text};
 
 /// One of the `runs`. Long lists of numbers are borrowed from the run, not copied.
@@ -22,6 +22,7 @@ struct RunFile<'a> {
     streams: Vec<StreamOf<'a>>,
     events: Vec<EventOf<'a>>,
     derived: DerivedOf<'a>,
+    maps: Value,
     stacks: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     stacks_absent_reason: Option<&'static str>,
@@ -113,6 +114,7 @@ fn run_file<'a>(run: &'a Run, derived: &'a [Series]) -> RunFile<'a> {
             usage_absent_reason: usage.as_ref().err().map(reason),
             series: derived.iter().map(series).collect(),
         },
+        maps: array(&run.maps, |map| Object::new().put("at_ns", map.at_ns).put("is_key", map.is_key)),
         stacks: run.stacks.as_deref().map(super::stacks::document),
         stacks_absent_reason: run.stacks.is_none().then_some("no call stacks were recorded"),
         not_shown: &run.not_shown,

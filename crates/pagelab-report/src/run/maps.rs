@@ -17,14 +17,19 @@ pub(super) fn show(run: &Run, view: View, style: Style) -> String {
         facts.push(format!("in {}, one every {}", duration(span), duration(every)));
     }
     let keys = run.maps.iter().filter(|map| map.is_key).count();
-    facts.push(format!("{} whole, the others as changes", count(keys as u128)));
+    if keys < run.maps.len() {
+        facts.push(format!("{} whole, the others as changes", count(keys as u128)));
+    }
     page.facts("", &facts, "   ");
     if view.verbose {
         let times: Vec<String> = run.maps.iter().map(|map| duration(map.at_ns)).collect();
         page.hanging_dim("  ", &format!("begun at {}", times.join(", ")));
     }
     let file = style.one_line(&run.name);
-    page.hanging("  ", &format!("→ pagelab map {file}@{}", duration(last.at_ns).replace(' ', "")));
-    page.hanging("  ", &format!("→ pagelab map --diff {file}@first {file}@last"));
+    page.hanging("  ", &format!("→ pagelab map {file}@last"));
+    if run.maps.len() > 1 {
+        page.hanging("  ", &format!("→ pagelab map --diff {file}@first {file}@last"));
+    }
+    page.hanging("  ", &format!("→ pagelab report --html maps.html {file}"));
     page.finish()
 }

@@ -10,17 +10,14 @@ use crate::quantity::quantity;
 use crate::style::{Style, bytes, count};
 use crate::text::Page;
 
-/// Name of the series of what each sample cost: `cpu_ns`, `late_ns`, `rss`, `missed`.
-pub(super) const SERIES: &str = "recorder";
-
 /// Whether the recorder told what it cost.
 pub(super) fn applies(run: &Run) -> bool {
-    recorded::named(run, SERIES).any(|series| !series.at_ns.is_empty())
+    recorded::named(run, recorded::RECORDER).any(|series| !series.at_ns.is_empty())
 }
 
 pub(super) fn show(run: &Run, _: View, style: Style) -> String {
     let mut page = Page::new(style);
-    let all: Vec<&Series> = recorded::named(run, SERIES).collect();
+    let all: Vec<&Series> = recorded::named(run, recorded::RECORDER).collect();
     let column = |name: &str| -> Vec<f64> {
         let one = |series: &&Series| {
             let found = series.columns.iter().find(|column| column.head.name == name);
@@ -30,7 +27,7 @@ pub(super) fn show(run: &Run, _: View, style: Style) -> String {
         all.iter().flat_map(one).collect()
     };
     let time = |ns: f64| quantity(ns, &Unit::NANOSECONDS.into(), PageSize::USUAL);
-    let mut facts = vec![style.bold("recorder")];
+    let mut facts = vec![style.bold(recorded::RECORDER)];
     if let Some(cpu) = Statistics::of(column("cpu_ns")) {
         facts.push(format!("{} of CPU a sample (95 %: up to {})", time(cpu.median), time(cpu.percentile_95)));
         let times = all.iter().flat_map(|series| &series.at_ns);

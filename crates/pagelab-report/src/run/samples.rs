@@ -6,7 +6,7 @@ use pagelab_metrics::statistics::Statistics;
 use pagelab_model::run::{Run, Stream};
 use pagelab_model::{Bytes, PageSize};
 
-use super::{View, clipped, plural};
+use super::{View, clipped, plural, scores};
 use crate::quantity::Scale;
 use crate::style::{Style, bytes, count, percent};
 use crate::text::{Column, Page};
@@ -28,6 +28,11 @@ struct Group<'a> {
     /// Titles of the columns that tell the streams apart.
     lead: Vec<String>,
     streams: Vec<&'a Stream>,
+}
+
+/// Whether there are any that have no section of their own.
+pub(super) fn applies(run: &Run) -> bool {
+    run.streams.iter().any(|stream| !scores::is_score(stream))
 }
 
 pub(super) fn show(run: &Run, view: View, style: Style) -> String {
@@ -56,7 +61,7 @@ pub(super) fn show(run: &Run, view: View, style: Style) -> String {
 fn groups(streams: &[Stream]) -> Vec<Group<'_>> {
     let mut places: HashMap<(Vec<&str>, &str), usize> = HashMap::new();
     let mut groups: Vec<Group<'_>> = Vec::new();
-    for stream in streams {
+    for stream in streams.iter().filter(|stream| !scores::is_score(stream)) {
         let keys: Vec<&str> = stream.head.labels.iter().map(|(key, _)| key.as_str()).collect();
         let name = if keys.is_empty() { "" } else { stream.head.name.as_str() };
         let place = *places.entry((keys.clone(), name)).or_insert(groups.len());

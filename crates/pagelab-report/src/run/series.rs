@@ -5,7 +5,7 @@ use pagelab_metrics::statistics::{Rates, Statistics};
 use pagelab_model::PageSize;
 use pagelab_model::run::{Column as Values, Run, Series, Values as Stored};
 
-use super::{View, activity, clipped, plural, recorder, spark, used};
+use super::{View, activity, clipped, plural, spark, used};
 use crate::quantity::{Scale, duration, quantity};
 use crate::style::Style;
 use crate::text::{Column, Page};
@@ -54,7 +54,7 @@ fn is_told(run: &Run, series: &Series) -> bool {
         recorded::MEMINFO => used::applies(run),
         recorded::VMSTAT => activity::applies(run),
         recorded::PRESSURE => activity::has_pressure(run),
-        recorder::SERIES => true,
+        recorded::RECORDER => true,
         _ => false,
     }
 }

@@ -3,7 +3,7 @@
 pub(crate) mod example;
 
 use expect_test::{ExpectFile, expect, expect_file};
-use pagelab_model::run::{Ending, Event, Log};
+use pagelab_model::run::{Ending, Event, Log, MapHead};
 
 use super::*;
 use crate::grid::width;
@@ -137,4 +137,23 @@ fn many_events_are_counted_and_the_last_are_shown() {
     assert!(text.contains("10 kind0   10 kind1") && text.contains("20 of other kinds"), "{text}");
     assert!(text.contains("97 earlier ones (-v)") && text.ends_with("event 99\n"), "{text}");
     assert_eq!(events::show(&run, VERBOSE, Style::PLAIN).lines().count(), 102);
+}
+
+#[test]
+fn maps_are_told_with_a_way_to_look_at_them() {
+    let mut run = record();
+    let map = |at: u64, is_key: bool| MapHead { at_ns: at * 60_000_000_000, is_key };
+    run.maps = vec![map(0, true), map(1, false), map(4, true)];
+    expect![[r#"
+        maps   3 maps   in 4 min 0 s, one every 2 min 0 s
+        2 whole, the others as changes
+          begun at 0 ns, 1 min 0 s, 4 min 0 s
+          → pagelab map day.pagelab@last
+          → pagelab map --diff day.pagelab@first day.pagelab@last
+          → pagelab report --html maps.html day.pagelab
+    "#]]
+    .assert_eq(&maps::show(&run, VERBOSE, Style::PLAIN));
+    run.maps.truncate(1);
+    let text = maps::show(&run, SUMMARY, Style::PLAIN);
+    assert!(text.starts_with("maps   1 map\n") && !text.contains("--diff"), "{text}");
 }

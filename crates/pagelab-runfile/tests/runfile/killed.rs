@@ -27,12 +27,32 @@ fn writing(path: &Path, pause_us: u64) -> Child {
     child
 }
 
-/// Ends a child, and returns the wall clock before that, in nanoseconds.
-fn kill(mut child: Child) -> u64 {
-    let now_ns = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
+/// The end of a child.
+struct Killed {
+    /// The wall clock before it, in nanoseconds.
+    at_ns: u64,
+    /// How long its threads had waited for a CPU, all together: 0 on a machine that is not busy.
+    waited_ns: u64,
+}
+
+/// Ends a child.
+fn kill(mut child: Child) -> Killed {
+    let waited_ns = waited_ns(child.id());
+    let at_ns = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
     child.kill().unwrap();
     child.wait().unwrap();
-    now_ns
+    Killed { at_ns, waited_ns }
+}
+
+/// The second number of schedstat is the time on run queues (Documentation/scheduler/sched-stats.rst); 0 on a
+/// kernel that does not count it.
+fn waited_ns(pid: u32) -> u64 {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let waited = |task: std::io::Result<fs::DirEntry>| -> Option<u64> {
+        let text = fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;
+        text.split(' ').nth(1)?.parse().ok()
+    };
+    tasks.filter_map(waited).sum()
 }
 
 /// Asserts that the samples are the first that were written, none left out.
@@ -55,19 +75,22 @@ fn a_killed_run_lacks_at_most_the_last_second() {
         // Some as fast as they can, some slowly.
         let child = writing(&path, [0, 0, 100, 2_000][number as usize % 4]);
         std::thread::sleep(Duration::from_millis(random.below(1_600)));
-        let killed_ns = kill(child);
+        let killed = kill(child);
         let before = listing(folder.path());
         assert!(before.len() >= 2, "{before:?}");
         let run = read(&path).unwrap();
         assert_eq!(listing(folder.path()), before, "reading changed the folder");
         assert_eq!(run.ending, Ending::NotClosed);
+        let mut lost_ns = killed.at_ns - run.manifest.started.realtime_ns;
         if let (Some(stream), true) = (run.streams.first(), !run.series.is_empty()) {
             is_prefix(&run);
             let last_ns = stream.at_ns.last().copied().unwrap_or(0);
-            worst_ns = worst_ns.max(killed_ns - run.manifest.started.realtime_ns - last_ns);
-        } else {
-            worst_ns = worst_ns.max(killed_ns - run.manifest.started.realtime_ns);
+            lost_ns -= last_ns;
         }
+        worst_ns = worst_ns.max(lost_ns);
+        // The promise is for a process that gets a CPU when it wants one.
+        let (lost_ms, waited_ms) = (lost_ns / 1_000_000, killed.waited_ns / 1_000_000);
+        assert!(lost_ms <= 1_000 + waited_ms, "{lost_ms} ms were lost; {waited_ms} ms no CPU was free");
         if number % 4 == 3 {
             moved_elsewhere(folder.path(), &summary(&path));
         }
@@ -76,7 +99,6 @@ fn a_killed_run_lacks_at_most_the_last_second() {
         }
     }
     eprintln!("{KILLS} killed; at most the last {} ms were lost", worst_ns / 1_000_000);
-    assert!(worst_ns <= 1_000_000_000, "{} ms were lost", worst_ns / 1_000_000);
 }
 
 /// The file and its log without the rest, in a folder that cannot be written, read by root and by another.

@@ -31,6 +31,19 @@ fn each_map_is_read_alone_and_a_delta_is_small() {
         assert_eq!(run.maps[place].at_ns, map.started_ns);
         assert_eq!(run.maps[place].is_key, place % 60 == 0);
     }
+    // Ascending or not, again or in another stretch: the same maps.
+    for places in [&[0, 1, 2, 61, 62, 119, 129][..], &[129, 5, 5, 4, 60, 3], &[]] {
+        let mut found = Vec::new();
+        let each = |place: usize, map| {
+            assert!(map == made::map(200_000, place as u64), "map {place}");
+            found.push(place);
+        };
+        reader.each_map(places, each).unwrap();
+        assert_eq!(found, places);
+    }
+    let mut found = 0;
+    let error = reader.each_map(&[3, MAPS as usize], |_, _| found += 1).unwrap_err();
+    assert_eq!((error.kind(), found), (ErrorKind::Damaged, 1));
     assert!(bytes[1] * 2 < bytes[0], "a delta of {} bytes, a key frame of {}", bytes[1], bytes[0]);
     assert_eq!(reader.map(MAPS as usize).unwrap_err().kind(), ErrorKind::Damaged);
 }

@@ -64,7 +64,7 @@ Examples:
   pagelab can 4000                        2 MiB pages, whatever it takes
   pagelab can 4000 --after nothing        as memory lies: exit code 0 yes, 1 no
   pagelab can 4 --size 1G                 a hugetlb pool
-  pagelab can 1 --size 64M --how contig   for a driver that needs it in one piece
+  pagelab can 1 --size 64M --how contig   for a driver, in one piece
   pagelab can 500 --really                ask, time, give back, compare
 
 Needs root for more than `now`. Exit code 0: yes; 1: no; 4: not known here. How it predicts, and how well: \

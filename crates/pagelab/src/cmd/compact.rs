@@ -40,7 +40,7 @@ pub struct Args {
 
 const AFTER_HELP: &str = "\
 Examples:
-  pagelab compact                        what can be moved together is moved together
+  pagelab compact                        moves what can be moved together
   pagelab compact --drop-caches page     after dropping page cache that is clean
   pagelab compact --dry-run              what would be written where
 

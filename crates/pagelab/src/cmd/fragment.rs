@@ -27,17 +27,18 @@ use plan::Plan;
 
 const EXAMPLES: &str = "\
 Examples:
-  pagelab fragment --target 0.8                  to F_u(9) = 0.8; Ctrl-C gives back
-  pagelab fragment --target 0.8 --dry-run        the plan, and nothing is taken
+  pagelab fragment --target 0.8             to F_u(9) = 0.8; Ctrl-C gives back
+  pagelab fragment --target 0.8 --dry-run   the plan, and nothing is taken
   pagelab fragment --target 0.5 -- make -j8      while a command runs
-  pagelab fragment --target 0.9 --order 4        for blocks of 16 pages
-  pagelab fragment --target 0.3 --size 2G        break up 2 GiB at most
-  pagelab fragment --unmovable 10%               blocks that compaction cannot empty
-  pagelab fragment random --size 50%             single pages given back by chance
+  pagelab fragment --target 0.9 --order 4   for blocks of 16 pages
+  pagelab fragment --target 0.3 --size 2G   break up 2 GiB at most
+  pagelab fragment --unmovable 10%          blocks that compaction cannot empty
+  pagelab fragment random --size 50%        single pages given back by chance
 
-Huge pages are taken a few at a time and given back but for the fewest pages that
-spoil them, so that little is held at any moment. Exit code: that of COMMAND, else
-0 at the target, 5 short of it or given back for others' sake. docs/fragment.md
+Huge pages are taken a few at a time and given back but for the fewest pages
+that spoil them, so that little is held at any moment. Exit code: that of
+COMMAND, else 0 at the target, 5 short of it or given back for others' sake.
+docs/fragment.md
 ";
 
 /// What `fragment` was asked for.
@@ -131,9 +132,11 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
         }
         None => {}
     }
+    held::check(&args.command)?;
     let plan = Plan::resolve(args, &snapshot)?;
     if args.dry_run {
-        return show::plan(&plan, args.json);
+        let wanted = args.unmovable.resolve(&plan.facts)?;
+        return show::plan(&plan, wanted.as_ref(), args.json);
     }
     act::run(args, plan, &snapshot)
 }

@@ -9,7 +9,6 @@ mod process;
 use std::io::Write;
 use std::path::PathBuf;
 
-use pagelab_model::{Absence, AbsentWhy};
 use pagelab_report::json;
 use pagelab_report::map::MapReport;
 use pagelab_report::map::difference::DifferenceReport;
@@ -31,17 +30,19 @@ Examples:
   pagelab map -o mem.svg --order hilbert --grid
   pagelab map --scheme classic --width 2048 -o mem.png
   pagelab map --diff before.tar.zst now -o changed.svg
+  pagelab map day.pagelab@2h5min    a map of a recording (record --maps)
   pagelab map --pid 4121            runs and folios behind a process
   pagelab map --check               free blocks against buddyinfo
 
-Reading kpageflags needs root. A saved tree (pagelab capture) needs nothing.
+Reading kpageflags needs root. A saved tree (pagelab capture) or a recording (record --maps) needs nothing.
 ";
 
 /// What `map` was asked for.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Which memory: now, or a saved tree of a machine's files
+    /// Which memory: now, a saved tree of a machine's files, or FILE.pagelab@TIME: the last map that a
+    /// recording has until that time since its start; @first, @last
     #[arg(value_name = "MOMENT", default_value = "now")]
     moment: PathBuf,
 
@@ -49,7 +50,7 @@ pub struct Args {
     #[arg(long, value_name = "DIR|TAR")]
     root: Option<PathBuf>,
 
-    /// Show what became of each page from A to B: now, or saved trees
+    /// Show what became of each page from A to B: now, saved trees, or maps of recordings
     #[arg(long, num_args = 2, value_names = ["A", "B"])]
     diff: Option<Vec<PathBuf>>,
 
@@ -241,21 +242,4 @@ fn print(text: &str) -> Outcome {
     out.write_all(text.as_bytes())?;
     out.flush()?;
     Ok(Exit::Done)
-}
-
-/// Why there is no map, and the way out.
-fn unread(absence: Absence) -> Failure {
-    let exit = match absence.why {
-        AbsentWhy::Malformed | AbsentWhy::NotSaved => Exit::BadInput,
-        _ => Exit::NotAvailable,
-    };
-    // A parser's message has the file's name in it already.
-    let mut message = match absence.reason() {
-        reason if reason.starts_with(&absence.source) => reason.to_owned(),
-        reason => format!("{}: {reason}", absence.source),
-    };
-    if let Some(way_out) = &absence.way_out {
-        message.push_str(&format!(": {way_out}"));
-    }
-    Failure::new(exit, message)
 }

@@ -27,6 +27,7 @@ use pagelab_model::{Absence, Order, Snapshot};
 use pagelab_runfile::Writer;
 use pagelab_sys::clock;
 use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::exit::{Exit, Failure};
 use crate::{manifest, out};
@@ -93,7 +94,7 @@ Examples:
   pagelab record -o day.pagelab --for 12h          a working day
   pagelab record -o now.pagelab --every 100ms      until Ctrl-C
   pagelab record -o s.pagelab --metrics default,slab,cgroups=/system.slice/*
-  pagelab record -o m.pagelab --maps 1m            `pagelab map m.pagelab@2h` shows one
+  pagelab record -o m.pagelab --maps 1m            for pagelab map m.pagelab@2h
   pagelab record -o why.pagelab --for 10m --stacks who spoils pageblocks
   pagelab report day.pagelab                       what is in it"
 }
@@ -119,9 +120,13 @@ struct Plan {
 /// Records until the time is over or a signal comes.
 pub fn run(args: &Args) -> Result<u8, Failure> {
     let plan = resolve(args)?;
+    allow_files();
     let sampler = Sampler::open(&plan.root, &plan.metrics);
     for (metric, absence) in sampler.absent() {
-        out::complain(&format!("pagelab: {}", not_recorded(metric, absence)));
+        out::complain(&format!("pagelab: {}", not_recorded(metric.name(), absence)));
+    }
+    if let Some(absence) = plan.maps_every.and_then(|_| maps::absence(&plan.root)) {
+        out::complain(&format!("pagelab: {}", not_recorded("maps", &absence)));
     }
     if sampler.is_empty() {
         let message = "nothing of what was asked for can be recorded here; choose other --metrics";
@@ -131,6 +136,14 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
         return dry::run(&plan, &args.output, args.json);
     }
     record(args, &plan, sampler)
+}
+
+/// Tracepoints take a dozen descriptors on each CPU, and huge pages by size one for each counter: on a large
+/// machine that is more than the usual soft limit. What the hard limit allows is taken.
+fn allow_files() {
+    let now = getrlimit(Resource::Nofile);
+    // Where it cannot be raised, the metric that lacks descriptors says so.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: now.maximum, maximum: now.maximum });
 }
 
 fn resolve(args: &Args) -> Result<Plan, Failure> {
@@ -189,9 +202,10 @@ fn time(option: &str, text: &str, least: Duration, most: Duration) -> Result<u64
     Ok(u64::try_from(length.as_nanos()).unwrap_or(u64::MAX))
 }
 
-fn not_recorded(metric: &Metric, absence: &Absence) -> String {
+fn not_recorded(what: &str, absence: &Absence) -> String {
     let way_out = absence.way_out.as_ref().map(|way| format!("; {way}")).unwrap_or_default();
-    format!("{} is not recorded: {}: {}{way_out}", metric.name(), absence.source, absence.reason())
+    let verb = if what == "maps" { "are" } else { "is" };
+    format!("{what} {verb} not recorded: {}: {}{way_out}", absence.source, absence.reason())
 }
 
 fn record(args: &Args, plan: &Plan, sampler: Sampler) -> Result<u8, Failure> {
@@ -200,7 +214,7 @@ fn record(args: &Args, plan: &Plan, sampler: Sampler) -> Result<u8, Failure> {
     let alarm = Alarm::new(stop.clone()).map_err(system)?;
     let mut status = Status::new(&Reader::new(&plan.root), plan.look.pmd_order);
     let absent: Vec<String> =
-        sampler.absent().iter().map(|(metric, absence)| not_recorded(metric, absence)).collect();
+        sampler.absent().iter().map(|(metric, absence)| not_recorded(metric.name(), absence)).collect();
     let started = manifest::now();
     let manifest = manifest::of_this_process("record", None, started, &plan.look);
     let writer = Writer::create(&args.output, &manifest).map_err(|error| super::run_file(&error))?;

@@ -1,16 +1,18 @@
 //! `pagelab report`: run files of every kind, on the terminal, as JSON, or as tables.
 
 mod folder;
+mod maps;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use pagelab_model::Bytes;
 use pagelab_model::run::Run;
+use pagelab_report::html::{self, maps::Maps};
+use pagelab_report::json;
 use pagelab_report::run::{View, render};
 use pagelab_report::style::bytes;
-use pagelab_report::{html, json};
-use pagelab_runfile::{Error, ErrorKind};
+use pagelab_runfile::{Error, ErrorKind, Reader};
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::out;
@@ -58,7 +60,10 @@ after the other, but one page of --html holds all of them at once.";
 /// Reads the files one after the other and shows each. One that cannot be read does not hide the others.
 pub fn run(args: &Args) -> Outcome {
     let show = match (&args.html, &args.csv) {
-        (Some(page), _) => Show::Page { target: whole_file::target(page, "--html")?, runs: Vec::new() },
+        (Some(page), _) => {
+            let target = whole_file::target(page, "--html")?;
+            Show::Page { target, runs: Vec::new(), maps: Vec::new() }
+        }
         (None, Some(folder)) => Show::Tables(Folder::new(folder, &args.files)?),
         (None, None) if args.json => Show::Json { shown: 0 },
         (None, None) => Show::Text { view: View { verbose: args.verbose }, shown: 0 },
@@ -70,24 +75,32 @@ pub fn run(args: &Args) -> Outcome {
 enum Show {
     Text { view: View, shown: usize },
     Json { shown: usize },
-    Page { target: Target, runs: Vec<Run> },
+    Page { target: Target, runs: Vec<Run>, maps: Vec<Maps> },
     Tables(Folder),
 }
 
 fn every(files: &[PathBuf], mut show: Show) -> Outcome {
     let mut refused: Option<Exit> = None;
+    let mut refuse = |failure: Failure| {
+        out::complain(&format!("pagelab: {failure}"));
+        let exit = failure.exit();
+        // Bad input outweighs what another user could read.
+        refused = if exit == Exit::BadInput { Some(exit) } else { refused.or(Some(exit)) };
+    };
     for file in files {
-        match pagelab_runfile::read(file) {
-            Ok(run) => show.run(file, run, files.len() > 1)?,
+        let read = Reader::open(file).and_then(|reader| Ok((reader.run()?, reader)));
+        match read {
+            Ok((run, reader)) => {
+                if let Show::Page { maps, .. } = &mut show {
+                    let (of_run, error) = maps::read(&reader, &run);
+                    maps.push(of_run);
+                    error.iter().for_each(|error| refuse(refusal(error)));
+                }
+                show.run(file, run, files.len() > 1)?;
+            }
             // Alone it is the whole answer; among several it is a word beside the others.
             Err(error) if files.len() == 1 => return Err(refusal(&error)),
-            Err(error) => {
-                let failure = refusal(&error);
-                out::complain(&format!("pagelab: {failure}"));
-                let exit = failure.exit();
-                // Bad input outweighs what another user could read.
-                refused = if exit == Exit::BadInput { Some(exit) } else { refused.or(Some(exit)) };
-            }
+            Err(error) => refuse(refusal(&error)),
         }
     }
     show.end()?;
@@ -137,8 +150,8 @@ impl Show {
             }
             // Without a run there is nothing that a page could show.
             Show::Page { runs, .. } if runs.is_empty() => {}
-            Show::Page { target, runs } => {
-                let page = html::page(&runs);
+            Show::Page { target, runs, maps } => {
+                let page = html::page_with_maps(&runs, &maps);
                 let page = page.map_err(|error| Failure::new(Exit::Bug, "the page").because(error))?;
                 target.write(page.as_bytes())?;
                 let (name, size) = (out::style().one_line(target.name()), bytes(Bytes(page.len() as u64)));

@@ -152,7 +152,7 @@ impl<'a> Player<'a> {
         }
         match &self.recording.run().ending {
             Ending::NotClosed if self.at + 1 == ticks.len() => {
-                "the recording was not closed: its writer is at work or was killed".to_owned()
+                "not closed: its writer is at work or was killed; open it again for more".to_owned()
             }
             Ending::Stopped { why, .. } if self.at + 1 == ticks.len() => format!("it was stopped: {why}"),
             _ => String::new(),

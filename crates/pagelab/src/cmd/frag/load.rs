@@ -13,7 +13,7 @@ use pagelab_report::frag::{FragReport, Place, Source};
 use pagelab_report::style::bytes;
 
 use super::plan::{Input, Plan, View};
-use crate::cmd::usage;
+use crate::cmd::{unread, usage};
 use crate::exit::{Exit, Failure};
 use crate::{input, out};
 
@@ -78,24 +78,6 @@ fn not_on_lists(reader: &Reader<'_>, info: &BuddyInfo, page_size: PageSize) -> O
             bytes(deferred.bytes(page_size))
         )
     })
-}
-
-fn unread(absence: Absence) -> Failure {
-    let exit = match absence.why {
-        AbsentWhy::Malformed | AbsentWhy::NotSaved => Exit::BadInput,
-        _ => Exit::NotAvailable,
-    };
-    // A parser's message has the file's name and line in it already.
-    let mut message = match absence.reason() {
-        reason if reason.starts_with(&absence.source) => reason.to_owned(),
-        reason => format!("{}: {reason}", absence.source),
-    };
-    match &absence.way_out {
-        Some(way_out) => message.push_str(&format!(": {way_out}")),
-        None if absence.why == AbsentWhy::NotSaved => message.push_str(": give a tree that has it"),
-        None => {}
-    }
-    Failure::new(exit, message)
 }
 
 fn from_text(plan: &Plan, path: &Path) -> Result<FragReport, Failure> {

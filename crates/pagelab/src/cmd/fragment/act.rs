@@ -38,6 +38,8 @@ pub struct Done {
     pub kept_pages: u64,
     /// Where they lay.
     pub verified: Option<Reading<Verified>>,
+    /// Where they lay once they had been held.
+    pub verified_end: Option<Reading<Verified>>,
     /// Free blocks before, while it was held, and after; what was not reached is absent.
     pub free: [Option<BuddyInfo>; 3],
     /// Huge pages that came by asking, at the same moments.
@@ -48,6 +50,8 @@ pub struct Done {
     pub worst_stall: f64,
     /// The limit of the control group.
     pub limit: Option<Bytes>,
+    /// What came of unmovable pages, where they were wanted, as JSON.
+    pub unmovable: Option<serde_json::Value>,
 }
 
 /// Everything that lives while memory is taken.
@@ -73,12 +77,9 @@ pub fn run(args: &Args, plan: Plan, snapshot: &Snapshot) -> Result<u8, Failure> 
     let stop = Stop::watch().map_err(|error| {
         Failure::new(Exit::NotAvailable, "cannot watch for signals, so nothing is taken").because(error)
     })?;
-    let unread = |absence: pagelab_model::Absence| {
-        Failure::new(Exit::NotAvailable, format!("{}: {}", absence.source, absence.reason()))
-    };
     let mut watch = Watch::open(plan.facts.zone.clone(), plan.reserve, plan.facts.page_size, plan.facts.unit)
-        .map_err(unread)?;
-    watch.settle().map_err(unread)?;
+        .map_err(taking::unread)?;
+    watch.settle().map_err(taking::unread)?;
     let recording = match &args.output {
         Some(path) => Some(Recording::begin(path, plan.seed, snapshot, watch.fast())?),
         None => None,
@@ -102,7 +103,8 @@ pub fn run(args: &Args, plan: Plan, snapshot: &Snapshot) -> Result<u8, Failure> 
     }
     // First, while free memory is whole: later these pages would fall where pages are kept anyway.
     let spoiled = wanted.map(|wanted| {
-        let (spoiled, lines) = unmovable::take(&wanted, &plan.facts, &mut |next| {
+        let is_stopped = || stop.signal().is_some();
+        let (spoiled, lines) = unmovable::take(&wanted, &plan.facts, &is_stopped, &mut |next| {
             taking::room(&mut watch, plan.reserve, &stop, next)
         });
         lines.iter().for_each(|line| out::complain(line));
@@ -114,9 +116,11 @@ pub fn run(args: &Args, plan: Plan, snapshot: &Snapshot) -> Result<u8, Failure> 
     let done = session.all(&mut changes, snapshot);
     // Whatever came: first the memory, then the settings.
     session.spoiler.clear();
-    if let Some(spoiled) = spoiled {
+    let unmovable = spoiled.map(|spoiled| {
+        let value = unmovable::json(&spoiled);
         spoiled.release();
-    }
+        value
+    });
     let stopped_by = stop.signal().map(|signal| out::signal_name(128 + signal));
     if let Some(recording) = session.recording.take() {
         recording.finish(stopped_by);
@@ -127,7 +131,7 @@ pub fn run(args: &Args, plan: Plan, snapshot: &Snapshot) -> Result<u8, Failure> 
         out::complain(&format!("pagelab: {}: {}", outcome.what, outcome.fate.word().replace('_', " ")));
     }
     let mut done = done?;
-    done.plan = plan;
+    (done.plan, done.unmovable) = (plan, unmovable);
     if args.json {
         show::json(&done)?;
     } else {
@@ -143,10 +147,22 @@ fn code(done: &Done, stop: &Stop, is_left: bool) -> u8 {
     let is_asked_end = done.held.as_ref().is_some_and(|held| held.ended_as_asked);
     match (stop.signal(), &done.reached.ending) {
         (Some(signal), _) if !is_asked_end => u8::try_from(128 + signal).unwrap_or(Exit::Partial as u8),
-        (_, Ending::Met) if !is_left && done.held.as_ref().is_none_or(|held| held.danger.is_none()) => {
+        (_, Ending::Met)
+            if !is_left
+                && done.moved().is_none()
+                && done.held.as_ref().is_none_or(|held| held.danger.is_none()) =>
+        {
             Exit::Done as u8
         }
         _ => Exit::Partial as u8,
+    }
+}
+
+impl Done {
+    /// Where the kept pages lay, if they had been moved together by the time that the target was met.
+    pub fn moved(&self) -> Option<&Verified> {
+        let verified = self.verified.as_ref()?.as_ref().ok()?;
+        (self.reached.ending == Ending::Met && verified.is_moved()).then_some(verified)
     }
 }
 
@@ -164,19 +180,18 @@ impl Session<'_> {
             units: self.spoiler.units(),
             kept_pages: self.spoiler.kept_pages(),
             verified: None,
+            verified_end: None,
             free: [None, None, None],
             asked: [None, None, None],
             held: None,
             worst_stall: 0.0,
             limit: changes.limit(),
+            unmovable: None,
             reached,
         };
         free[1] = self.watch.fast().buddyinfo().ok().cloned();
         if matches!(done.reached.ending, Ending::Met | Ending::Short(_)) {
-            let zoneinfo = snapshot.zoneinfo.as_ref().ok();
-            let zone = zoneinfo.and_then(|info| info.zone(&self.plan.facts.zone));
-            let (order, page_size) = (self.plan.goal.order, self.plan.facts.page_size);
-            done.verified = zone.map(|zone| frames::verify(&self.spoiler, zone, order, page_size));
+            done.verified = self.verify(snapshot);
             if self.plan.facts.has_swap
                 && let Err(error) = self.spoiler.lock()
             {
@@ -187,6 +202,7 @@ impl Session<'_> {
             asked[1] = self.ask(changes);
             show::reached(&done, self.args)?;
             done.held = Some(held::hold(self, changes.home())?);
+            done.verified_end = self.verify(snapshot);
         }
         let spoiler = &mut self.spoiler;
         self.watch.give_back(|| spoiler.clear());
@@ -198,6 +214,11 @@ impl Session<'_> {
         done.worst_stall = self.watch.worst_stall();
         (done.free, done.asked) = (free, asked);
         Ok(done)
+    }
+
+    fn verify(&self, snapshot: &Snapshot) -> Option<Reading<Verified>> {
+        let zone = snapshot.zoneinfo.as_ref().ok().and_then(|info| info.zone(&self.plan.facts.zone))?;
+        Some(frames::verify(&self.spoiler, zone, self.plan.goal.order, self.plan.facts.page_size))
     }
 
     fn ask(&mut self, changes: &mut Changes) -> Option<Reading<Asked>> {

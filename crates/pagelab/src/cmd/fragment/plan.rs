@@ -37,6 +37,8 @@ pub struct Plan {
     pub planned: FragmentPlan,
     /// Whether the mode of huge pages is changed meanwhile.
     pub switches_thp_on: bool,
+    /// Whether the kernel's own compaction is stopped meanwhile.
+    pub pauses_compaction: bool,
     /// What somebody should know before it starts.
     pub notes: Vec<String>,
 }
@@ -81,8 +83,21 @@ impl Plan {
         facts.check_address_space(planned.units + slack).map_err(|error| failure(&error))?;
         let bind = (facts.nodes.len() > 1).then_some(facts.zone.node);
         let notes = notes(args, &facts, &goal, snapshot);
-        let seed = args.seed;
-        Ok(Plan { facts, goal, way, shape, reserve, bind, seed, units_max, planned, switches_thp_on, notes })
+        let (seed, pauses_compaction) = (args.seed, args.pause_compaction);
+        Ok(Plan {
+            facts,
+            goal,
+            way,
+            shape,
+            reserve,
+            bind,
+            seed,
+            units_max,
+            planned,
+            switches_thp_on,
+            pauses_compaction,
+            notes,
+        })
     }
 
     /// Memory that is broken up.
@@ -182,6 +197,10 @@ impl Refusal<'_> {
         let (order, target) = (self.goal.order.0, self.goal.target);
         let zone = format!("node {}, zone {}", self.facts.zone.node.0, self.facts.zone.zone);
         match unreachable {
+            Unreachable::Below { least } if least >= 0.995 => usage(&format!(
+                "cannot reach F_u({order}) = {target}: {zone} is at {least:.2} already, and fragmenting \
+                 makes nothing whole.\n  first: pagelab compact"
+            )),
             Unreachable::Below { least } => usage(&format!(
                 "cannot reach F_u({order}) = {target}: {zone} is at {least:.2} already, and fragmenting \
                  makes nothing whole.\n  use a target from {least:.2} on, or first: pagelab compact"

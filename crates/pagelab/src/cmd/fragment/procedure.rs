@@ -16,17 +16,16 @@ use pagelab_model::{BuddyInfo, Bytes, Snapshot};
 
 use super::taking::Taking;
 use super::{failure, random};
-use crate::cmd::usage;
 use crate::exit::{Exit, Failure};
 use crate::out;
-use recording::Recording;
 
 const ABOUT: &str = "\
-The procedure is that of a course report on fragmentation and huge pages: compact, wait,
-score F_u, fragment by chance, score, compact while the fragmenter holds its memory,
-score; without huge pages and with them. Its scores are printed beside this machine's,
-and compared by shape: heights depend on the machine. Compaction cannot be undone, and
-needs root. Exit code 0: the same shape as a published one; 1: another; docs/fragment.md
+The procedure is that of a course report on fragmentation and huge pages:
+compact, wait, score F_u, fragment by chance, score, compact while the
+fragmenter holds its memory, score; without huge pages and with them. Its
+scores are printed beside this machine's, and compared by shape: heights depend
+on the machine. Compaction cannot be undone, and needs root. Exit code 0: the
+same shape as a published one; 1: another; docs/fragment.md
 ";
 
 /// What `fragment procedure` was asked for.
@@ -74,16 +73,10 @@ pub fn run(args: &Args, snapshot: &Snapshot) -> Result<u8, Failure> {
         (_, true) => &[false],
         _ => &[false, true],
     };
-    if let (Some(no), true) = (&facts.no_huge_pages, passes.contains(&true)) {
-        return Err(usage(&format!("huge pages cannot be had: {}\n  use --no-thp", no.why)));
-    }
-    let taking = Taking::begin(&facts, reserve, random::most(&plan, &facts, reserve))?;
-    let recording = match &args.output {
-        Some(path) => Some(Recording::begin(path, plan.seed, snapshot, taking.watch.fast())?),
-        None => None,
-    };
-    let mut machine =
-        Machine { taking, facts: &facts, plan, held: None, lines: Vec::new(), recording, thp: false };
+    random::check_huge_pages(&facts, passes.contains(&true))?;
+    let mut taking = Taking::begin(&facts, reserve, random::most(&plan, &facts, reserve))?;
+    taking.record(args.output.as_deref(), plan.seed, snapshot)?;
+    let mut machine = Machine { taking, facts: &facts, plan, held: None, lines: Vec::new(), thp: false };
     let mut told = Vec::new();
     let mut ended = Ok(());
     for &thp in passes {
@@ -97,13 +90,14 @@ pub fn run(args: &Args, snapshot: &Snapshot) -> Result<u8, Failure> {
         }
     }
     let signal = machine.taking.stop.signal();
-    if let Some(recording) = machine.recording.take() {
-        recording.finish(signal.map(|signal| out::signal_name(128 + signal)));
-    }
-    let is_clean = machine.taking.finish();
+    let is_clean = machine.taking.finish(false);
     // What was measured before a failure is shown all the same.
     let is_same = if told.is_empty() { false } else { show::all(&told, &facts, args.json)? };
-    ended?;
+    if let (Err(failure), Some(_)) = (&ended, signal) {
+        out::complain(&format!("pagelab: {failure}"));
+    } else {
+        ended?;
+    }
     Ok(match (signal, is_clean, is_same) {
         (Some(signal), ..) => u8::try_from(128 + signal).unwrap_or(Exit::Partial as u8),
         (None, false, _) => Exit::Partial as u8,
@@ -119,7 +113,6 @@ struct Machine<'a> {
     plan: Plan,
     held: Option<walk::Held>,
     lines: Vec<String>,
-    recording: Option<Recording>,
     thp: bool,
 }
 
@@ -127,10 +120,8 @@ impl Machine<'_> {
     fn event(&mut self, text: &str) {
         let with = if self.thp { "with huge pages" } else { "without huge pages" };
         out::note(&format!("{with}: {text}"));
-        if let Some(recording) = &mut self.recording {
-            recording.event(&format!("{with}: {text}"));
-            recording.sample(self.taking.watch.fast());
-        }
+        self.taking.event("procedure", &format!("{with}: {text}"));
+        self.taking.sample();
     }
 }
 
@@ -138,6 +129,7 @@ impl Acts for Machine<'_> {
     type Error = Failure;
 
     fn compact(&mut self) -> Result<(), Failure> {
+        self.taking.check_signal()?;
         self.event("compacting");
         self.taking.compact()
     }
@@ -147,9 +139,6 @@ impl Acts for Machine<'_> {
         let began = Instant::now();
         while began.elapsed() < time {
             self.taking.room(Bytes(0)).map_err(|why| Failure::new(Exit::Partial, why))?;
-            if let Some(recording) = &mut self.recording {
-                recording.sample(self.taking.watch.fast());
-            }
             std::thread::sleep(Duration::from_millis(250).min(time));
         }
         Ok(())
@@ -158,8 +147,8 @@ impl Acts for Machine<'_> {
     fn score(&mut self, phase: Phase) -> Result<BuddyInfo, Failure> {
         let free = self.taking.free()?;
         self.event(phase.name());
-        if let Some(recording) = &mut self.recording {
-            recording.score(phase, self.thp, &free);
+        if let Some(recording) = self.taking.recording() {
+            recording::score(recording, phase, self.thp, &free);
         }
         Ok(free)
     }
@@ -168,13 +157,13 @@ impl Acts for Machine<'_> {
         self.event("fragmenting");
         self.plan.thp = thp;
         let held = random::fill(&self.plan, self.facts, &mut self.taking)?;
-        if let Some(signal) = self.taking.stop.signal() {
-            let signal = out::signal_name(128 + signal);
-            return Err(Failure::new(Exit::Partial, format!("stopped by {signal}, and all is given back")));
-        }
+        self.taking.check_signal()?;
         let whole = whole_thp::count(&Root::live(), held.addresses(), self.facts.page_size, self.facts.unit);
         self.lines = random::filled(&self.plan, &held, &whole, self.facts);
         self.held = Some(held);
+        for line in self.lines.clone() {
+            self.event(line.trim());
+        }
         Ok(())
     }
 

@@ -3,10 +3,12 @@
 use std::ffi::OsString;
 use std::io::Write;
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 
 use pagelab_contig::fragment::facts::Facts;
 use pagelab_contig::random::{self, Order, Plan, Walk};
 use pagelab_contig::reserve::Reserve;
+use pagelab_contig::unmovable::Wanted;
 use pagelab_contig::whole_thp::{self, WholeThps};
 use pagelab_host::root::Root;
 use pagelab_metrics::known_scores::scores;
@@ -17,7 +19,7 @@ use serde_json::{Value, json};
 
 use super::size::Size;
 use super::taking::{self, Taking};
-use super::{failure, unmovable};
+use super::{failure, held, unmovable};
 use crate::cmd::usage;
 use crate::exit::{Exit, Failure};
 use crate::out;
@@ -68,6 +70,10 @@ pub struct Args {
     #[arg(long)]
     no_thp: bool,
 
+    /// Hold until Ctrl-C; the default where no command is given
+    #[arg(long, conflicts_with = "command")]
+    hold: bool,
+
     #[command(flatten)]
     unmovable: unmovable::Unmovable,
 
@@ -78,6 +84,10 @@ pub struct Args {
     /// Every number as JSON, once all is given back
     #[arg(long)]
     json: bool,
+
+    /// Record free blocks and use meanwhile in this run file
+    #[arg(short = 'o', long = "run", value_name = "FILE")]
+    output: Option<PathBuf>,
 
     /// Run this while memory is fragmented, and end with its exit code
     #[arg(last = true, value_name = "COMMAND")]
@@ -131,60 +141,69 @@ fn probability(text: &str) -> Result<f64, Failure> {
 
 /// Fills, walks, holds, gives back.
 pub fn run(args: &Args, snapshot: &Snapshot) -> Result<u8, Failure> {
+    held::check(&args.command)?;
     let facts = Facts::of(snapshot, None).map_err(|error| failure(&error))?;
     let (plan, reserve) = args.options.resolve(&facts, args.thp)?;
+    check_huge_pages(&facts, args.thp)?;
     let wanted = args.unmovable.resolve(&facts)?;
     let most = most(&plan, &facts, reserve);
     if args.dry_run {
-        show_plan(&plan, &facts, reserve, most, args.json)?;
-        let lines = wanted.filter(|_| !args.json).map(|wanted| unmovable::limits_of(&wanted, &facts));
-        say(lines.iter().flatten(), false)?;
-        return Ok(Exit::Done as u8);
+        return show_plan(args, &plan, &facts, reserve, wanted.as_ref()).map(|()| Exit::Done as u8);
     }
     let transient = wanted.as_ref().map_or(Bytes(0), |wanted| unmovable::bytes_of(wanted, &facts));
     let mut taking = Taking::begin(&facts, reserve, Bytes(most.0.saturating_add(transient.0)))?;
+    taking.record(args.output.as_deref(), plan.seed, snapshot)?;
     let mut free = vec![("before", taking.free()?)];
-    let spoiled = wanted.map(|wanted| unmovable::take(&wanted, &facts, &mut |next| taking.room(next)));
+    let spoiled = wanted.as_ref().map(|wanted| unmovable::take_within(wanted, &facts, &mut taking));
     let held = fill(&plan, &facts, &mut taking)?;
     free.push(("held", taking.free()?));
     let whole = whole_thp::count(&Root::live(), held.addresses(), facts.page_size, facts.unit);
     let is_quiet = args.json || !args.command.is_empty();
     let lines = filled(&plan, &held, &whole, &facts);
-    let was_filled = (held.filled, held.chunks, held.pages_given_back, held.stopped.clone());
+    lines.iter().for_each(|line| taking.event("random", line.trim()));
+    let done = filled_json(&held, &whole);
     say(lines.iter().chain(spoiled.iter().flat_map(|(_, lines)| lines)), is_quiet)?;
     let mut held = Some(held);
-    let code = match &was_filled.3 {
-        Some(_) if taking.stop.signal().is_some() => Ok(128 + taking.stop.signal().unwrap_or(0) as u8),
-        _ => taking.hold(&args.command, &mut held),
+    // A signal on the way leaves nothing to hold, and no command is begun.
+    let code = match taking.stop.signal() {
+        Some(signal) => Ok(u8::try_from(128 + signal).unwrap_or(Exit::Partial as u8)),
+        None => taking.hold(&args.command, &mut held),
     };
     drop(held);
     let spoiled = spoiled.map(|(spoiled, _)| {
-        let value = unmovable::json(&spoiled);
+        let value = (unmovable::json(&spoiled), spoiled.is_short());
         spoiled.release();
         value
     });
     free.push(("after", taking.free()?));
-    let is_clean = taking.finish();
+    let given_back = taking.given_back;
+    let is_clean = taking.finish(code.as_ref().is_ok_and(|&code| code == 0 || !args.command.is_empty()));
     if args.json {
-        let (filled, chunks, back, stopped) = was_filled;
-        let document = json!({
+        let mut document = json!({
             "pagelab_json": VERSION,
             "kind": "fragment_random",
             "plan": plan_json(&plan, reserve, most),
-            "filled_bytes": filled.0,
-            "chunks": chunks,
-            "pages_given_back": back,
-            "stopped": stopped,
-            "huge_pages_mapped_whole": whole.mapped.as_ref().ok(),
-            "huge_pages_whole_in_memory": whole.in_memory.as_ref().ok(),
-            "unmovable": spoiled,
+            "given_back_for_others_bytes": given_back.0,
+            "unmovable": spoiled.as_ref().map(|(value, _)| value),
             "unusable_permille": moments_json(&free),
         });
+        if let (Some(document), Value::Object(done)) = (document.as_object_mut(), done) {
+            document.extend(done);
+        }
         super::show::print_json(&document)?;
     } else {
         say(table(&free).iter(), is_quiet)?;
     }
-    Ok(if is_clean { code? } else { Exit::Partial as u8 })
+    let is_short = given_back > Bytes(0) || spoiled.is_some_and(|(_, is_short)| is_short);
+    Ok(taking::code(code?, !args.command.is_empty(), is_clean && !is_short))
+}
+
+/// An error where huge pages are asked for and cannot be had.
+pub fn check_huge_pages(facts: &Facts, is_asked: bool) -> Result<(), Failure> {
+    match &facts.no_huge_pages {
+        Some(no) if is_asked => Err(usage(&format!("huge pages cannot be had: {}\n  use --no-thp", no.why))),
+        _ => Ok(()),
+    }
 }
 
 /// Fills and walks what the plan says, within the room.
@@ -196,9 +215,22 @@ pub fn fill(plan: &Plan, facts: &Facts, taking: &mut Taking) -> Result<random::H
             said = tenth;
             out::note(&format!("filled {} of {}", bytes(filled), bytes(plan.size)));
         }
+        taking::within_group(facts, Bytes(filled.0.saturating_add(next.0)))?;
         taking.room(next)
     })
     .map_err(|error| Failure::new(Exit::Partial, "fragmenting failed, and all is given back").because(error))
+}
+
+/// What was done, for a program.
+fn filled_json(held: &random::Held, whole: &WholeThps) -> Value {
+    json!({
+        "filled_bytes": held.filled.0,
+        "chunks": held.chunks,
+        "pages_given_back": held.pages_given_back,
+        "stopped": held.stopped,
+        "huge_pages_mapped_whole": whole.mapped.as_ref().ok(),
+        "huge_pages_whole_in_memory": whole.in_memory.as_ref().ok(),
+    })
 }
 
 /// What was done, for a person.
@@ -232,12 +264,20 @@ pub fn filled(plan: &Plan, held: &random::Held, whole: &WholeThps, facts: &Facts
     lines
 }
 
-fn show_plan(plan: &Plan, facts: &Facts, reserve: Reserve, most: Bytes, json: bool) -> Result<(), Failure> {
-    if json {
+fn show_plan(
+    args: &Args,
+    plan: &Plan,
+    facts: &Facts,
+    reserve: Reserve,
+    wanted: Option<&Wanted>,
+) -> Result<(), Failure> {
+    let most = most(plan, facts, reserve);
+    if args.json {
         let document = json!({
             "pagelab_json": VERSION,
             "kind": "fragment_random_plan",
             "plan": plan_json(plan, reserve, most),
+            "unmovable": wanted.map(|wanted| unmovable::plan_json(wanted, facts)),
         });
         return super::show::print_json(&document);
     }
@@ -256,7 +296,8 @@ fn show_plan(plan: &Plan, facts: &Facts, reserve: Reserve, most: Bytes, json: bo
         ),
         format!("  huge pages are {}; seed {}", if plan.thp { "asked for" } else { "refused" }, plan.seed),
     ];
-    say(lines.iter(), false)
+    let unmovable = wanted.map(|wanted| unmovable::plan_lines(wanted, facts)).unwrap_or_default();
+    say(lines.iter().chain(&unmovable), false)
 }
 
 fn plan_json(plan: &Plan, reserve: Reserve, most: Bytes) -> Value {

@@ -3,16 +3,18 @@
 use std::io::Write;
 
 use pagelab_contig::fragment::facts::Way;
+use pagelab_contig::fragment::frames::Verified;
 use pagelab_contig::fragment::reach::Ending;
+use pagelab_contig::unmovable::Wanted;
 use pagelab_metrics::frag::unusable;
-use pagelab_model::{BuddyInfo, Bytes, Order};
+use pagelab_model::{BuddyInfo, Bytes, Order, Reading};
 use pagelab_report::json::{self, VERSION};
 use pagelab_report::style::{bytes, count};
 use serde_json::{Value, json};
 
-use super::Args;
 use super::act::Done;
 use super::plan::Plan;
+use super::{Args, unmovable};
 use crate::exit::{Exit, Failure};
 use crate::out;
 
@@ -20,12 +22,13 @@ use crate::out;
 const MOMENTS: [&str; 3] = ["before", "held", "after"];
 
 /// Prints the plan of a dry run.
-pub fn plan(plan: &Plan, as_json: bool) -> Result<u8, Failure> {
+pub fn plan(plan: &Plan, wanted: Option<&Wanted>, as_json: bool) -> Result<u8, Failure> {
     if as_json {
         let document = json!({
             "pagelab_json": VERSION,
             "kind": "fragment_plan",
             "plan": plan_json(plan),
+            "unmovable": wanted.map(|wanted| unmovable::plan_json(wanted, &plan.facts)),
             "notes": plan.notes,
         });
         return print_json(&document).map(|()| Exit::Done as u8);
@@ -73,6 +76,9 @@ pub fn plan(plan: &Plan, as_json: bool) -> Result<u8, Failure> {
     for note in &plan.notes {
         writeln!(out, "  note: {note}")?;
     }
+    for line in wanted.map(|wanted| unmovable::plan_lines(wanted, &plan.facts)).unwrap_or_default() {
+        writeln!(out, "{line}")?;
+    }
     out.flush()?;
     Ok(Exit::Done as u8)
 }
@@ -95,10 +101,13 @@ pub fn reached(done: &Done, args: &Args) -> Result<(), Failure> {
     ));
     lines.push(match &done.verified {
         Some(Ok(verified)) => format!(
-            "  verified by pagemap: {} of {} kept pages are there, in {} blocks of the zone",
+            "  verified by pagemap: {} of {} kept pages are there, {} in the zone; they spoil {} blocks, {} \
+             planned",
             count(verified.present.into()),
             count(verified.looked_at.into()),
-            count(verified.blocks.into())
+            count(verified.in_zone.into()),
+            count(verified.blocks.into()),
+            count(verified.planned.into())
         ),
         Some(Err(absence)) => {
             format!("  not verified by pagemap: {} ({})", absence.reason(), absence.source)
@@ -120,6 +129,14 @@ fn answer(done: &Done) -> String {
     let before = plan.planned.before;
     let to =
         format!("F_u({}) of {}: {before:.3} → {:.3}", plan.goal.order.0, plan.zone_name(), reached.index);
+    if let Some(moved) = done.moved() {
+        let (blocks, planned) = (count(moved.blocks.into()), count(moved.planned.into()));
+        let way_out = if plan.pauses_compaction { "" } else { "\n  use --pause-compaction" };
+        return format!(
+            "{to} by the free lists ({goal}), but not held there: compaction has moved the kept pages \
+             together, they spoil {blocks} of {planned} blocks{way_out}"
+        );
+    }
     match &reached.ending {
         Ending::Met => format!("{to} ({goal})"),
         Ending::Short(why) => format!("{to}, short of the {goal}: {why}"),
@@ -146,11 +163,35 @@ pub fn after(done: &Done, on_stdout: bool) -> Result<(), Failure> {
             held.drift.0,
             held.drift.1
         ));
+        if let Some(Ok(verified)) = done.verified_end.as_ref().filter(|_| held.danger.is_none()) {
+            let moved = if verified.is_moved() { ": compaction has moved them together" } else { "" };
+            lines.push(format!(
+                "  at the end the kept pages spoiled {} blocks, {} planned{moved}",
+                count(verified.blocks.into()),
+                count(verified.planned.into())
+            ));
+        }
     }
     lines.push(String::new());
     lines.extend(table(done));
     lines.extend(asked(done));
+    lines.extend(left_behind(done));
     say(&lines, !on_stdout)
+}
+
+/// Memory that did not become whole again although all was given back.
+fn left_behind(done: &Done) -> Option<String> {
+    let index = |free: &Option<BuddyInfo>| {
+        Some(unusable(free.as_ref()?.zone(&done.plan.facts.zone)?, done.plan.goal.order))
+    };
+    let (before, after) = (index(&done.free[0])?, index(&done.free[2])?);
+    (after > before + done.plan.goal.tolerance).then(|| {
+        format!(
+            "F_u({}) is {after:.3} and was {before:.3} before: programs have put pages of their own into the \
+             broken blocks meanwhile; pagelab compact, or in time",
+            done.plan.goal.order.0
+        )
+    })
 }
 
 fn table(done: &Done) -> Vec<String> {
@@ -177,7 +218,7 @@ fn table(done: &Done) -> Vec<String> {
 fn asked(done: &Done) -> Vec<String> {
     let size = bytes(done.plan.facts.unit_bytes());
     let one = |(moment, asked): (&&str, &Option<_>)| -> Option<String> {
-        let asked: &pagelab_model::Reading<pagelab_contig::ask::Asked> = asked.as_ref()?;
+        let asked: &Reading<pagelab_contig::ask::Asked> = asked.as_ref()?;
         Some(match asked {
             Ok(asked) => {
                 let more = if asked.at_bound { " (all that the reserve allows)" } else { "" };
@@ -210,12 +251,14 @@ fn say(lines: &[String], on_stderr: bool) -> Result<(), Failure> {
 pub fn json(done: &Done) -> Result<(), Failure> {
     let reached = &done.reached;
     let (ending, why) = match &reached.ending {
+        Ending::Met if done.moved().is_some() => {
+            ("moved", Some("compaction has moved the kept pages together".to_owned()))
+        }
         Ending::Met => ("met", None),
         Ending::Short(why) => ("short", Some(why.clone())),
         Ending::BackedOff(danger) => ("backed_off", Some(danger.to_string())),
         Ending::Stopped => ("stopped", None),
     };
-    let verified = done.verified.as_ref().and_then(|verified| verified.as_ref().ok());
     let moments = MOMENTS.iter().zip(&done.free).zip(&done.asked).map(|((moment, free), asked)| {
         let asked = asked.as_ref().and_then(|asked| asked.as_ref().ok());
         json!({
@@ -228,6 +271,7 @@ pub fn json(done: &Done) -> Result<(), Failure> {
     let document = json!({
         "pagelab_json": VERSION,
         "kind": "fragment",
+        "unmovable": done.unmovable,
         "plan": plan_json(&done.plan),
         "ending": ending,
         "ending_why": why,
@@ -237,12 +281,8 @@ pub fn json(done: &Done) -> Result<(), Failure> {
         "took_ns": done.took_ns,
         "units": done.units,
         "kept_pages": done.kept_pages,
-        "verified": verified.map(|verified| json!({
-            "kept_looked_at": verified.looked_at,
-            "kept_present": verified.present,
-            "kept_in_zone": verified.in_zone,
-            "blocks": verified.blocks,
-        })),
+        "verified": verified_json(done.verified.as_ref()),
+        "verified_at_end": verified_json(done.verified_end.as_ref()),
         "verified_absent_reason": match &done.verified {
             Some(Ok(_)) => None,
             Some(Err(absence)) => Some(format!("{}: {}", absence.source, absence.reason())),
@@ -261,6 +301,17 @@ pub fn json(done: &Done) -> Result<(), Failure> {
         "moments": moments.collect::<Vec<_>>(),
     });
     print_json(&document)
+}
+
+fn verified_json(verified: Option<&Reading<Verified>>) -> Option<Value> {
+    let verified = verified?.as_ref().ok()?;
+    Some(json!({
+        "kept_looked_at": verified.looked_at,
+        "kept_present": verified.present,
+        "kept_in_zone": verified.in_zone,
+        "blocks": verified.blocks,
+        "blocks_planned": verified.planned,
+    }))
 }
 
 fn plan_json(plan: &Plan) -> Value {

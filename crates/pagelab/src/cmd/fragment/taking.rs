@@ -2,6 +2,7 @@
 //! goes on with an eye on everybody else.
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use pagelab_contig::fragment::facts::Facts;
@@ -10,12 +11,14 @@ use pagelab_contig::oom::OfferedFirst;
 use pagelab_contig::random;
 use pagelab_contig::reserve::Reserve;
 use pagelab_host::capture::Stop;
-use pagelab_model::{BuddyInfo, Bytes};
+use pagelab_model::run::Event;
+use pagelab_model::{BuddyInfo, Bytes, Snapshot};
 use pagelab_report::style::bytes;
 use rustix::process::Signal;
 
 use super::group::{Changes, Wishes};
 use super::held;
+use super::recording::Recording;
 use super::size::Size;
 use crate::cmd::usage;
 use crate::exit::{Exit, Failure};
@@ -37,6 +40,9 @@ pub struct Taking {
     reserve: Reserve,
     changes: Changes,
     offered: Option<OfferedFirst>,
+    recording: Option<Recording>,
+    /// What was given back while it was held, since others were in need.
+    pub given_back: Bytes,
 }
 
 /// The reserve that was asked for, or the default.
@@ -64,12 +70,42 @@ impl Taking {
             let why = absence.reason();
             out::complain(&format!("note: not offered to the out-of-memory killer first: {why}"));
         }
-        Ok(Taking { stop, watch, reserve, changes, offered: offered.ok() })
+        let offered = offered.ok();
+        Ok(Taking { stop, watch, reserve, changes, offered, recording: None, given_back: Bytes(0) })
+    }
+
+    /// From now on free blocks and use are kept in a run file, where one is wanted.
+    pub fn record(&mut self, path: Option<&Path>, seed: u64, snapshot: &Snapshot) -> Result<(), Failure> {
+        let begin = |path| Recording::begin(path, seed, snapshot, self.watch.fast());
+        self.recording = path.map(begin).transpose()?;
+        Ok(())
+    }
+
+    /// The run file, if there is one.
+    pub fn recording(&mut self) -> Option<&mut Recording> {
+        self.recording.as_mut()
+    }
+
+    /// A row of the run file, of the last look.
+    pub fn sample(&mut self) {
+        if let Some(recording) = &mut self.recording {
+            recording.sample(self.watch.fast());
+        }
+    }
+
+    /// A step, in the run file.
+    pub fn event(&mut self, kind: &str, text: &str) {
+        if let Some(recording) = &mut self.recording {
+            let (kind, text) = (kind.to_owned(), text.to_owned());
+            recording.with(|writer, at_ns| writer.event(&Event { at_ns, kind, text }));
+        }
     }
 
     /// Whether so much more may be taken: an error is the reason why not.
     pub fn room(&mut self, next: Bytes) -> Result<(), String> {
-        room(&mut self.watch, self.reserve, &self.stop, next)
+        let room = room(&mut self.watch, self.reserve, &self.stop, next);
+        self.sample();
+        room
     }
 
     /// Compacts all memory.
@@ -81,6 +117,13 @@ impl Taking {
     pub fn free(&mut self) -> Result<BuddyInfo, Failure> {
         self.watch.settle().map_err(unread)?;
         self.watch.fast().buddyinfo().cloned().map_err(|absence| unread(absence.clone()))
+    }
+
+    /// An error once a signal has asked to stop.
+    pub fn check_signal(&self) -> Result<(), Failure> {
+        let Some(signal) = self.stop.signal() else { return Ok(()) };
+        let signal = out::signal_name(128 + signal);
+        Err(Failure::new(Exit::Partial, format!("stopped by {signal}, and all is given back")))
     }
 
     /// Holds until a signal, or while a command runs; gives back step by step while others are in need.
@@ -112,6 +155,7 @@ impl Taking {
             if looked.elapsed() >= LOOK_EVERY {
                 looked = Instant::now();
                 self.back_off(held);
+                self.sample();
             }
             std::thread::sleep(TURN);
         }
@@ -127,15 +171,23 @@ impl Taking {
         }
         match held.give_back(Bytes(held.filled.0 / BACK_OFF)) {
             Ok(back) => {
+                self.given_back = Bytes(self.given_back.0.saturating_add(back.0));
                 let (back, left) = (bytes(back), bytes(held.filled));
-                out::complain(&format!("given back {back}, {left} are still held: {danger}"));
+                let text = format!("given back {back}, {left} are still held: {danger}");
+                out::complain(&text);
+                self.event("backed off", &text);
             }
             Err(error) => out::complain(&format!("pagelab: cannot give back: {error}")),
         }
     }
 
-    /// Ends: settings and control group go back. What could not be undone is said.
-    pub fn finish(self) -> bool {
+    /// Ends: settings and control group go back, and the run file is closed; `is_whole` says that it ended
+    /// as was asked. Returns whether all was undone; what could not be is said.
+    pub fn finish(self, is_whole: bool) -> bool {
+        let signal = self.stop.signal().filter(|_| !is_whole).map(|signal| out::signal_name(128 + signal));
+        if let Some(recording) = self.recording {
+            recording.finish(signal);
+        }
         let left = self.changes.finish();
         drop(self.offered);
         for outcome in &left {
@@ -162,6 +214,15 @@ pub fn room(watch: &mut Watch, reserve: Reserve, stop: &Stop, next: Bytes) -> Re
     Ok(())
 }
 
+/// An error if all that this process holds is more than its control groups have room for. MemAvailable, which
+/// is of the whole machine, does not tell.
+pub fn within_group(facts: &Facts, held: Bytes) -> Result<(), String> {
+    match facts.group_room {
+        Some(room) if held > room => Err(format!("the control group has room for {}", bytes(room))),
+        _ => Ok(()),
+    }
+}
+
 /// More than there is can only be asked for where nothing can be lost.
 pub fn check_size(size: Bytes, facts: &Facts) -> Result<(), Failure> {
     if size <= facts.mem_total || pagelab_guest::agent::is_here() {
@@ -171,10 +232,17 @@ pub fn check_size(size: Bytes, facts: &Facts) -> Result<(), Failure> {
     Err(usage(&format!(
         "--size {asked} is more than the {total} of this machine, which is only done in a guest, where \
          nobody else can be hurt.\n  use --size 100% or less, or: \
-         pagelab guest run -- fragment random --size {asked}"
+         pagelab guest run -- fragment random --size {asked} -- pagelab frag"
     )))
 }
 
+/// The exit code of a run: that of its command, if it had one. A run that was clean gave what was asked for,
+/// held it until it was to end, and undid all that it changed.
+pub fn code(code: u8, is_of_command: bool, is_clean: bool) -> u8 {
+    if code == 0 && !is_of_command && !is_clean { Exit::Partial as u8 } else { code }
+}
+
+/// What cannot be read, as a failure.
 pub fn unread(absence: pagelab_model::Absence) -> Failure {
     Failure::new(Exit::NotAvailable, format!("{}: {}", absence.source, absence.reason()))
 }

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use pagelab_formats::node_exporter::{self, Scrape, Uname};
 use pagelab_formats::{ParseError, buddyinfo};
 
+use pagelab_model::BuddyInfo;
+
 use super::table::Tables;
 use super::times::{Named, TimesFrom, modified_ns};
 use crate::exit::{Exit, Failure};
@@ -169,8 +171,7 @@ fn one(gathered: &mut Gathered, file: &Named, times: TimesFrom) -> Result<(), Re
                 Refused::File(format!("{name}: {readings} readings of buddyinfo, {why}"))
             }
         })?;
-        // The kernel puts a blank behind each count: what is left of a count that was cut off is another one.
-        if !text.ends_with(b" ") && !text.ends_with(b"\n") {
+        if is_cut_off(&text, &found) {
             return Err(Refused::File(format!("{name}: its last line is cut off")));
         }
         let (at_ns, from) = when(file, &name)?;
@@ -202,6 +203,17 @@ fn one(gathered: &mut Gathered, file: &Named, times: TimesFrom) -> Result<(), Re
 /// Seconds since 1970 as nanoseconds. A double has room for microseconds of this century, and no more.
 fn clock_ns(time_s: f64) -> u64 {
     ((time_s * 1e6).round() as u64).saturating_mul(1000)
+}
+
+/// Whether the last line of a snapshot lacks its end. The kernel puts a blank behind each count and ends each
+/// line; a copy that lost the last line's end alone has as many counts in it as in the others.
+fn is_cut_off(text: &[u8], found: &BuddyInfo) -> bool {
+    if text.ends_with(b"\n") {
+        return false;
+    }
+    let orders: Vec<usize> = found.zones.iter().map(|zone| zone.areas.orders()).collect();
+    let is_whole = matches!(orders[..], [.., before, last] if before == last);
+    !text.ends_with(b" ") || !is_whole
 }
 
 const SNAPSHOTS: &str = "snapshots of buddyinfo";

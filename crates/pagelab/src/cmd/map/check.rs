@@ -8,7 +8,8 @@ use pagelab_report::map::check::{CheckReport, Verdict, ZoneCheck};
 
 use super::moment::{self, Moment};
 use super::plan::Plan;
-use super::{print, print_json, unread};
+use super::{print, print_json};
+use crate::cmd::unread;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::out;
 

@@ -8,6 +8,7 @@ use pagelab_host::paths;
 use pagelab_host::reader::Reader as Files;
 use pagelab_host::root::Root;
 use pagelab_metrics::balance::FreeBalance;
+use pagelab_model::run::MapHead;
 use pagelab_model::{OffLists, PageMap, Pages};
 use pagelab_report::map::MapSource;
 use pagelab_report::quantity::duration as duration_text;
@@ -15,8 +16,7 @@ use pagelab_runfile::Reader;
 use pagelab_sys::clock;
 
 use super::plan::Plan;
-use super::unread;
-use crate::cmd::usage;
+use crate::cmd::{unread, usage};
 use crate::exit::{Exit, Failure};
 use crate::out;
 
@@ -41,7 +41,8 @@ pub enum At {
     First,
     /// The last one.
     Last,
-    /// The last one whose scan began at most so many nanoseconds after the start.
+    /// The last one whose scan began at most so many nanoseconds after the start, as times are shown:
+    /// one at 70.3 s is shown as, and found by, 1 min 10 s.
     Until(u64),
 }
 
@@ -112,7 +113,7 @@ const RUN_FILE: &str = ".pagelab";
 
 /// One map of a recording.
 fn recorded(path: &Path, at: At) -> Result<Taken, Failure> {
-    let failed = |error| crate::cmd::run_file(&error);
+    let failed = |error| crate::cmd::report::refusal(&error);
     let reader = Reader::open(path).map_err(failed)?;
     let run = reader.run().map_err(failed)?;
     let name = path.display();
@@ -123,7 +124,7 @@ fn recorded(path: &Path, at: At) -> Result<Taken, Failure> {
     let place = match at {
         At::First => 0,
         At::Last => run.maps.len() - 1,
-        At::Until(ns) => run.maps.iter().rposition(|map| map.at_ns <= ns).ok_or_else(|| {
+        At::Until(ns) => until(&run.maps, ns).ok_or_else(|| {
             let (asked, first) = (duration_text(ns), duration_text(first.at_ns));
             let message = format!("{name}: no map was recorded until {asked}; the first one is at {first}");
             Failure::new(Exit::BadInput, message)
@@ -139,6 +140,12 @@ fn recorded(path: &Path, at: At) -> Result<Taken, Failure> {
         taken_realtime_ns: Some(run.manifest.started.realtime_ns.saturating_add(map.started_ns)),
     };
     Ok(Taken { source, map, notes: Vec::new() })
+}
+
+/// The last map that began by this time, or at what is shown as this time.
+fn until(maps: &[MapHead], ns: u64) -> Option<usize> {
+    let asked = duration_text(ns);
+    maps.iter().rposition(|map| map.at_ns <= ns || duration_text(map.at_ns) == asked)
 }
 
 /// Reads the map of a machine or of a saved tree, with the counts around it.
@@ -182,4 +189,30 @@ pub fn off_lists(reader: &Files<'_>, options: &MapOptions) -> OffLists {
     let (Ok(buddy), Ok(meminfo)) = (buddy, meminfo) else { return OffLists::CannotTell };
     let balance = FreeBalance::of(&buddy, &meminfo, zoneinfo.as_ref(), options.page_size, Pages(0));
     balance.map_or(OffLists::CannotTell, |balance| balance.off_lists())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recorded_map_is_found_by_the_time_that_is_shown() {
+        let seconds = [0.127, 10.13, 70.3, 7_239.6, 7_299.6];
+        let maps = seconds.map(|at| MapHead { at_ns: (at * 1e9) as u64, is_key: false });
+        let found = |text: &str| {
+            let Moment::Recorded(_, At::Until(ns)) = Moment::parse(Path::new(text)).unwrap() else {
+                panic!("{text}");
+            };
+            until(&maps, ns)
+        };
+        for (place, map) in maps.iter().enumerate() {
+            let shown = duration_text(map.at_ns).replace(' ', "");
+            assert_eq!(found(&format!("a.pagelab@{shown}")), Some(place), "{shown}");
+        }
+        for (text, place) in
+            [("0s", None), ("10s", Some(0)), ("11s", Some(1)), ("1h", Some(2)), ("9d", Some(4))]
+        {
+            assert_eq!(found(&format!("a.pagelab@{text}")), place, "{text}");
+        }
+    }
 }

@@ -8,7 +8,8 @@ use pagelab_report::json;
 use pagelab_report::map::process::ProcessReport;
 
 use super::plan::Plan;
-use super::{print, print_json, unread};
+use super::{print, print_json};
+use crate::cmd::unread;
 use crate::exit::{Exit, Outcome};
 use crate::out;
 

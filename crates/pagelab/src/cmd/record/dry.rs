@@ -13,6 +13,7 @@ use pagelab_sys::clock;
 use serde_json::json;
 
 use super::Plan;
+use super::maps::Scanned;
 use super::status::Spread;
 use crate::cmd::usage;
 use crate::exit::{Exit, Failure};
@@ -56,6 +57,10 @@ pub fn run(plan: &Plan, output: &Path, as_json: bool) -> Result<u8, Failure> {
     let mean =
         |share: &Share| u128::from(share.cpu_ns) * u128::from(plan.every_ns) / u128::from(share.every_ns);
     let cpu_ns = u64::try_from(shares.iter().map(mean).sum::<u128>()).unwrap_or(u64::MAX);
+    let map = plan.maps_every.map(|every| {
+        let every_ns = u64::try_from(every.as_nanos()).unwrap_or(u64::MAX);
+        (every_ns, Scanned::trial(&plan.root))
+    });
     let mut out = out::stdout();
     if as_json {
         let metrics: Vec<_> = shares
@@ -69,6 +74,7 @@ pub fn run(plan: &Plan, output: &Path, as_json: bool) -> Result<u8, Failure> {
             "pagelab_json": VERSION, "kind": "record_plan", "path": output.to_string_lossy(),
             "every_ns": plan.every_ns, "for_ns": plan.for_ns, "ticks": ticks, "metrics": metrics,
             "sample_cpu_ns": cpu_ns, "bytes_low": low.0, "bytes_high": high.0, "bytes_for_ns": for_ns,
+            "maps": map.as_ref().map(|(every_ns, map)| json_of(*every_ns, map.as_ref().ok())),
         });
         writeln!(out, "{value:#}")?;
     } else {
@@ -87,16 +93,43 @@ pub fn run(plan: &Plan, output: &Path, as_json: bool) -> Result<u8, Failure> {
         let reckoned = if plan.for_ns.is_some() { "" } else { " a day" };
         writeln!(
             out,
-            "a sample costs {} in the mean; {} ticks{reckoned} are ~{} if memory stays as busy as now, ~{} \
-             if all of it moves",
+            "a sample costs {} of CPU in the mean; {} ticks{reckoned} are ~{}\n\
+             if memory stays as busy as now, ~{} if all of it moves",
             duration(cpu_ns),
             count(ticks.into()),
             bytes(low),
             bytes(high),
         )?;
+        if let Some((every_ns, map)) = &map {
+            writeln!(out, "{}", said_of(*every_ns, map))?;
+        }
     }
     out.flush()?;
     Ok(Exit::Done as u8)
+}
+
+fn json_of(every_ns: u64, map: Option<&Scanned>) -> serde_json::Value {
+    json!({
+        "every_ns": every_ns,
+        "scan_wall_ns": map.map(|map| map.scan_ns),
+        "encode_cpu_ns": map.map(|map| map.encode_ns),
+        "key_bytes": map.map(Scanned::bytes),
+    })
+}
+
+/// What maps would cost beside the samples.
+fn said_of(every_ns: u64, map: &Result<Scanned, String>) -> String {
+    let every = duration(every_ns);
+    match map {
+        Ok(map) => format!(
+            "and a map every {every}: a scan of {}, {} of CPU to encode it, {} now,\n\
+             less for one that is told from the map before",
+            duration(map.scan_ns),
+            duration(map.encode_ns),
+            bytes(Bytes(map.bytes())),
+        ),
+        Err(problem) => format!("and no map every {every}: {problem}"),
+    }
 }
 
 fn measure(plan: &Plan, metric: &Metric) -> Share {

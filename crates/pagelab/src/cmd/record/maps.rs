@@ -6,10 +6,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pagelab_host::page_map::{MapOptions, scan};
+use pagelab_host::paths;
 use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
 use pagelab_model::run::{ColumnHead, Unit};
-use pagelab_model::{PageMap, Reading};
+use pagelab_model::{Absence, PageMap, Reading};
 use pagelab_runfile::{EncodedMap, Error, MapEncoder, Writer};
 use pagelab_sys::clock;
 
@@ -32,26 +33,44 @@ pub struct Maps {
 pub struct Scanned {
     map: EncodedMap,
     started_ns: u64,
-    scan_ns: u64,
-    encode_ns: u64,
+    /// Wall time of the scan, and CPU time of encoding it.
+    pub scan_ns: u64,
+    pub encode_ns: u64,
+}
+
+impl Scanned {
+    /// One map, which goes into no file; the error says why there is none.
+    pub fn trial(root: &Root) -> Result<Scanned, String> {
+        one(root, 0, &mut MapEncoder::default())
+    }
+
+    /// Bytes in a file.
+    pub fn bytes(&self) -> u64 {
+        self.map.bytes()
+    }
+}
+
+/// Why this user gets no maps here, as far as that is known beforehand.
+pub fn absence(root: &Root) -> Option<Absence> {
+    root.file(paths::KPAGEFLAGS).err()
 }
 
 impl Maps {
-    /// Scans at once and then every so often; a scan that takes longer than that delays the next one. Times
-    /// count from `start_ns` on the boot clock.
+    /// Scans at once and then every so often, without drift; a scan that takes longer than that leaves the
+    /// next ones out. Times count from `start_ns` on the boot clock.
     pub fn start(root: Root, start_ns: u64, every: Duration) -> std::io::Result<Maps> {
         let (ends, ended) = channel();
         // One map may wait to be written: a slow disk makes maps rarer, not memory fuller.
         let (give, scanned) = sync_channel(1);
         thread::Builder::new().name("maps".to_owned()).spawn(move || {
-            let mut encoder = MapEncoder::default();
+            let (mut encoder, mut due_ns) = (MapEncoder::default(), clock::boottime_ns());
             loop {
-                let began_ns = clock::boottime_ns();
                 if give.send(one(&root, start_ns, &mut encoder)).is_err() {
                     break;
                 }
-                let took = Duration::from_nanos(clock::boottime_ns().saturating_sub(began_ns));
-                match ended.recv_timeout(every.saturating_sub(took)) {
+                let now_ns = clock::boottime_ns();
+                due_ns = next_ns(due_ns, every, now_ns);
+                match ended.recv_timeout(Duration::from_nanos(due_ns - now_ns)) {
                     Err(RecvTimeoutError::Timeout) => {}
                     Ok(()) | Err(RecvTimeoutError::Disconnected) => break,
                 }
@@ -74,13 +93,13 @@ impl Maps {
         writer: &mut Writer,
         rows: &mut Rows,
         patience: Duration,
-    ) -> Result<(), Error> {
+    ) -> Result<Option<String>, Error> {
         self.ends = None;
-        let until = Instant::now() + patience;
+        let (until, mut told) = (Instant::now() + patience, None);
         while let Ok(last) = self.scanned.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            self.put(last, writer, rows)?;
+            told = self.put(last, writer, rows)?.or(told);
         }
-        Ok(())
+        Ok(told)
     }
 
     fn put(
@@ -99,6 +118,13 @@ impl Maps {
         writer.map(map)?;
         Ok((!was_read).then(|| "maps can be had again".to_owned()))
     }
+}
+
+/// When the next map is due: so many whole intervals after the last one that it is not past yet.
+fn next_ns(due_ns: u64, every: Duration, now_ns: u64) -> u64 {
+    let every_ns = u64::try_from(every.as_nanos()).unwrap_or(u64::MAX).max(1);
+    let passed = now_ns.saturating_sub(due_ns) / every_ns;
+    due_ns.saturating_add(every_ns.saturating_mul(passed + 1)).max(now_ns)
 }
 
 fn heads() -> Vec<ColumnHead> {
@@ -134,4 +160,18 @@ fn take(root: &Root) -> Reading<PageMap> {
     options.off_lists = off_lists(&reader, &options);
     options.threads = 1;
     scan(&reader, &options)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn maps_keep_to_their_grid() {
+        for (due_ns, now_ns, next) in
+            [(100, 100, 110), (100, 103, 110), (100, 110, 120), (100, 137, 140), (100, 90, 110)]
+        {
+            assert_eq!(next_ns(due_ns, Duration::from_nanos(10), now_ns), next, "{due_ns} at {now_ns}");
+        }
+    }
 }

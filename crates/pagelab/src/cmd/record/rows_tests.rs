@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use pagelab_host::root::Root;
-use pagelab_host::sampler::{Metrics, Sampler};
+use pagelab_host::sampler::{Metric, Metrics, Sampler};
 use pagelab_metrics::recorded;
 use pagelab_model::run::{ColumnHead, Ending, Moment, Run, Unit};
 use pagelab_model::{PageSize, Snapshot};
@@ -52,7 +52,7 @@ fn record(steps: &[&dyn Fn(&Path)]) -> (Run, Vec<String>) {
     let mut sampler = Sampler::open(&Root::open(&tree).unwrap(), &Metrics::default());
     let absent = sampler.absent().iter().map(|(metric, absence)| (metric.name(), absence.source.clone()));
     let absent: Vec<_> = absent.map(|(name, source)| (name, source.ends_with("pressure/io"))).collect();
-    assert_eq!(absent, [("pressure", true), ("thp", false)]);
+    assert_eq!(absent, [("pressure", true), ("thp", false), ("tracepoints", false)]);
     let mut writer = Writer::create(&path, &manifest()).unwrap();
     let (mut rows, mut told) = (Rows::default(), Vec::new());
     for (tick, step) in steps.iter().enumerate() {
@@ -121,4 +121,16 @@ fn what_cannot_be_read_for_a_while_is_no_value_and_told_once_and_once_again() {
     assert_eq!(values("pressure", "cpu.some.total"), [Some(7), None, None, Some(9), Some(9)]);
     assert_eq!(values("pressure", "memory.some.total"), [Some(7); 5], "the others go on");
     assert_eq!(values("meminfo", "MemFree"), [Some(4 << 10); 5]);
+}
+
+/// The sampler's crate does not know how recordings are read again.
+#[test]
+fn series_are_called_as_readers_look_for_them() {
+    let metrics = Metrics::default();
+    let names: Vec<_> = metrics.iter().map(Metric::name).collect();
+    for name in
+        [recorded::MEMINFO, recorded::VMSTAT, recorded::BUDDYINFO, recorded::PRESSURE, recorded::TRACEPOINTS]
+    {
+        assert!(names.contains(&name), "{name} is not among {names:?}");
+    }
 }

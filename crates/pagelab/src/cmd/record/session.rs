@@ -132,13 +132,19 @@ impl Session {
 
     /// Waits for a deadline, and looks in between whether the file still takes records.
     fn wait(&mut self, alarm: &Alarm, deadline_ns: u64) -> Result<Waited, Failure> {
-        while self.sampler.cannot_wait() {
+        while self.sampler.cannot_wait() || self.maps.is_some() {
             let until_ns = clock::boottime_ns().saturating_add(LOOK_AFTER_NS);
             if until_ns >= deadline_ns {
                 break;
             }
             match self.wait_for(alarm, until_ns)? {
-                Waited::Due => self.sampler.between(),
+                Waited::Due => {
+                    self.sampler.between();
+                    let now_ns = clock::boottime_ns().saturating_sub(self.grid.start_ns);
+                    if let Err(error) = self.write_map(now_ns) {
+                        return Ok(Waited::Failed(error));
+                    }
+                }
                 ended => return Ok(ended),
             }
         }
@@ -238,7 +244,13 @@ impl Session {
     /// Writes the map that is being scanned, if it comes in time.
     pub fn last_map(&mut self, patience: Duration) -> Result<(), Error> {
         let Some(maps) = self.maps.take() else { return Ok(()) };
-        maps.write_last(&mut self.writer, &mut self.rows, patience)
+        match maps.write_last(&mut self.writer, &mut self.rows, patience)? {
+            Some(text) => {
+                let at_ns = clock::boottime_ns().saturating_sub(self.grid.start_ns);
+                self.event(at_ns, "maps", text)
+            }
+            None => Ok(()),
+        }
     }
 
     /// Writes the call stacks so far now and then, so that a killed recording has most of them: after a

@@ -122,10 +122,10 @@ fn eighty_by_twenty_four_shows_everything_essential() {
             |   3   32 KiB  1 223  0.070  ▁▁▁▁▁▁▁▁▁▁▁▁ compact stalls                   0.20
             |   4   64 KiB  1 112  0.140  ▁▁▁▁▁▁▁▂▂▂▂▂         success, failed         – / –
             |   5  128 KiB  1 000  0.266  ▂▂▂▂▂▂▂▂▃▃▃▃         scan from, to           – / –
-            |   6  256 KiB    889  0.495  ▃▃▃▄▄▄▄▄▄▄▄▄         moved, not moved        – / –
+            |   6  256 KiB    889  0.495  ▃▃▃▄▄▄▄▄▄▄▄▄         moved, failed           – / –
             |   7  512 KiB     11  0.900  ▆▆▆▆▆▇▇▇▇▇██         kcompactd wakes             –
-            |   8    1 MiB      9  0.911  ▆▆▆▆▇▇▇▇▇▇██ reclaim kswapd scan, got    32.9k / –
-            |   9    2 MiB      8  0.927  ▆▇▇▇▇▇▇▇████         direct scan, got        – / –
+            |   8    1 MiB      9  0.911  ▆▆▆▆▇▇▇▇▇▇██ reclaim by kswapd, got      32.9k / –
+            |   9    2 MiB      8  0.927  ▆▇▇▇▇▇▇▇████         directly, got           – / –
             |  10    4 MiB      6  0.956  ▇▇▇▇████████         stalls                      –
             | reading 90 of 90, at 7 min 25 s          swap    in, out                 – / –
             | 45 s before: missed: 3 ticks             extfrag events               not seen
@@ -158,10 +158,10 @@ fn an_earlier_reading_is_shown_as_it_was() {
             |   3   32 KiB    567  0.052  ▁▁▁▁▁▁▁▁▁▁▁▁ compact stalls                  6.24k
             |   4   64 KiB    516  0.105  ▁▁▁▁▁▁▁▁▁▁▁▁         success, failed         – / –
             |   5  128 KiB    464  0.200  ▂▂▂▂▂▂▂▂▂▂▂▂         scan from, to           – / –
-            |   6  256 KiB    412  0.371  ▂▂▃▃▃▃▃▃▃▃▃▃         moved, not moved        – / –
+            |   6  256 KiB    412  0.371  ▂▂▃▃▃▃▃▃▃▃▃▃         moved, failed           – / –
             |   7  512 KiB     22  0.675  ▄▄▄▄▅▅▅▅▅▅▆▆         kcompactd wakes             –
-            |   8    1 MiB     19  0.708  ▄▄▅▅▅▅▅▅▆▆▆▆ reclaim kswapd scan, got    3.45M / –
-            |   9    2 MiB     16  0.764  ▅▅▅▆▆▆▆▆▆▆▆▇         direct scan, got        – / –
+            |   8    1 MiB     19  0.708  ▄▄▅▅▅▅▅▅▆▆▆▆ reclaim by kswapd, got      3.45M / –
+            |   9    2 MiB     16  0.764  ▅▅▅▆▆▆▆▆▆▆▆▇         directly, got           – / –
             |  10    4 MiB     12  0.858  ▆▆▇▇▇▇▇▇▇▇▇▇         stalls                      –
             | reading 80 of 90, at 6 min 35 s          swap    in, out                 – / –
             |                                          extfrag events               not seen
@@ -238,10 +238,10 @@ fn larger_screens_have_charts() {
             |   3   32 KiB  1 223  0.070  ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁ compact stalls                   0.20  █████████ ▂▂▂▂▂▂▂▂▂
             |   4   64 KiB  1 112  0.140  ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▂▂▂▂▂         success, failed         – / –
             |   5  128 KiB  1 000  0.266  ▁▁▁▁▁▁▁▁▁▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▃▃▃▃         scan from, to           – / –
-            |   6  256 KiB    889  0.495  ▂▂▂▂▂▂▂▂▂▂▂▃▃▃▃▃▃▃▃▃▃▃▄▄▄▄▄▄▄▄▄         moved, not moved        – / –
+            |   6  256 KiB    889  0.495  ▂▂▂▂▂▂▂▂▂▂▂▃▃▃▃▃▃▃▃▃▃▃▄▄▄▄▄▄▄▄▄         moved, failed           – / –
             |   7  512 KiB     11  0.900  ▃▃▃▃▃▃▄▄▄▄▄▄▄▅▅▅▅▅▅▆▆▆▆▆▇▇▇▇▇██         kcompactd wakes             –
-            |   8    1 MiB      9  0.911  ▃▃▄▄▄▄▄▄▄▄▄▅▅▅▅▅▅▆▆▆▆▆▆▇▇▇▇▇▇██ reclaim kswapd scan, got    32.9k / –  ▆▆▆▆▆▆▆▇▇▇▇▇▇██████
-            |   9    2 MiB      8  0.927  ▄▄▄▅▅▅▅▅▅▅▅▅▅▆▆▆▆▆▆▆▇▇▇▇▇▇▇████         direct scan, got        – / –
+            |   8    1 MiB      9  0.911  ▃▃▄▄▄▄▄▄▄▄▄▅▅▅▅▅▅▆▆▆▆▆▆▇▇▇▇▇▇██ reclaim by kswapd, got      32.9k / –  ▆▆▆▆▆▆▆▇▇▇▇▇▇██████
+            |   9    2 MiB      8  0.927  ▄▄▄▅▅▅▅▅▅▅▅▅▅▆▆▆▆▆▆▆▇▇▇▇▇▇▇████         directly, got           – / –
             |  10    4 MiB      6  0.956  ▆▆▆▆▆▆▆▆▆▆▆▇▇▇▇▇▇▇▇▇▇▇▇████████         stalls                      –
             |                                                             swap    in, out                 – / –
             | reading 90 of 90, at 7 min 25 s                             extfrag events               not seen  not recorded
@@ -286,10 +286,10 @@ fn larger_screens_have_charts() {
             |   3   32 KiB  1 223  0.070                            ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁ compact stalls                   0.20                ▂▂▂▂▂▂▂▂▂▂▃▃▃▃▃▄▄▄▄▄▅▅▅▅▅▆▆▆▆▆▇▇▇▇▇█████ ▂▂▂▂
             |   4   64 KiB  1 112  0.140                            ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▂▂         success, failed         – / –
             |   5  128 KiB  1 000  0.266                            ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▂▂▂▂▂▂▂▂▂▃▃         scan from, to           – / –
-            |   6  256 KiB    889  0.495                            ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▂▂▂▂▂▂▂▂▃▃▃▃▃▄▄▄▄▄         moved, not moved        – / –
+            |   6  256 KiB    889  0.495                            ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▂▂▂▂▂▂▂▂▃▃▃▃▃▄▄▄▄▄         moved, failed           – / –
             |   7  512 KiB     11  0.900                            ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▂▂▂▂▂▂▂▂▂▃▃▃▃▃▄▄▄▅▅▅▆▆▇▇▇█         kcompactd wakes             –
-            |   8    1 MiB      9  0.911                            ▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▃▃▃▃▃▃▃▄▄▄▄▄▅▅▅▆▆▆▇▇▇█ reclaim kswapd scan, got    32.9k / –                ▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▃▃▃▃▃▄▄▄▄▄▅▅▅▆▆▆▆▇▇▇███
-            |   9    2 MiB      8  0.927                            ▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▄▄▄▄▄▄▄▄▄▄▅▅▅▅▅▆▆▆▆▇▇▇██         direct scan, got        – / –
+            |   8    1 MiB      9  0.911                            ▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▃▃▃▃▃▃▃▄▄▄▄▄▅▅▅▆▆▆▇▇▇█ reclaim by kswapd, got      32.9k / –                ▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▃▃▃▃▃▄▄▄▄▄▅▅▅▆▆▆▆▇▇▇███
+            |   9    2 MiB      8  0.927                            ▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▄▄▄▄▄▄▄▄▄▄▅▅▅▅▅▆▆▆▆▇▇▇██         directly, got           – / –
             |  10    4 MiB      6  0.956                            ▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▆▆▆▆▆▆▆▆▆▆▆▆▇▇▇▇▇▇████         stalls                      –
             |                                                                                                     swap    in, out                 – / –
             | reading 90 of 90, at 7 min 25 s                                                                     extfrag events               not seen  not recorded
@@ -401,10 +401,10 @@ fn without_unicode_every_sign_is_ascii() {
             |   3   32 KiB  1 223  0.070  ............ compact stalls                   0.20
             |   4   64 KiB  1 112  0.140  .......:::::         success, failed         - / -
             |   5  128 KiB  1 000  0.266  ::::::::----         scan from, to           - / -
-            |   6  256 KiB    889  0.495  ---=========         moved, not moved        - / -
+            |   6  256 KiB    889  0.495  ---=========         moved, failed           - / -
             |   7  512 KiB     11  0.900  *****%%%%%@@         kcompactd wakes             -
-            |   8    1 MiB      9  0.911  ****%%%%%%@@ reclaim kswapd scan, got    32.9k / -
-            |   9    2 MiB      8  0.927  *%%%%%%%@@@@         direct scan, got        - / -
+            |   8    1 MiB      9  0.911  ****%%%%%%@@ reclaim by kswapd, got      32.9k / -
+            |   9    2 MiB      8  0.927  *%%%%%%%@@@@         directly, got           - / -
             |  10    4 MiB      6  0.956  %%%%@@@@@@@@         stalls                      -
             | reading 90 of 90, at 7 min 25 s          swap    in, out                 - / -
             | 45 s before: missed: 3 ticks             extfrag events               not seen
