@@ -6,6 +6,7 @@
 mod mutate;
 mod pages;
 mod scrapes;
+mod stats;
 mod system;
 mod tracing;
 
@@ -60,6 +61,8 @@ pub const TARGETS: &[Target] = &[
     pages::FREE_TEXT,
     scrapes::EXPOSITION,
     scrapes::NODE_EXPORTER,
+    stats::PERF_STAT,
+    stats::SHELL_TIME,
     tracing::TRACE_FORMAT,
     tracing::PERF_RECORD,
     tracing::KALLSYMS,

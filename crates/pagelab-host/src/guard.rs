@@ -245,6 +245,12 @@ impl Guard {
         created::own_cgroup_with(self.site.kernel.as_ref(), controller)
     }
 
+    /// The cgroup of version 2 in which this process is now, if there is such a hierarchy and it can be seen.
+    /// Any process may have a cgroup made below it, as long as that wants no controllers.
+    pub fn own_unified_cgroup(&self) -> Option<String> {
+        created::own_unified_cgroup(self.site.kernel.as_ref())
+    }
+
     /// Makes the cgroup `pagelab-LABEL-…` below `parent`. When the guard ends, the processes in it go
     /// back to where this process is (where that is not possible, to `parent`), and it is removed.
     pub fn create_cgroup(&self, parent: &str, label: &str) -> Result<Cgroup, GuardError> {

@@ -136,6 +136,8 @@ pub const MEMINFO: &str = "/proc/meminfo";
 pub const VMSTAT: &str = "/proc/vmstat";
 /// Zones, watermarks, per-CPU lists.
 pub const ZONEINFO: &str = "/proc/zoneinfo";
+/// Tasks that run or wait, on average over 1, 5 and 15 minutes.
+pub const LOADAVG: &str = "/proc/loadavg";
 /// Memory pressure.
 pub const PRESSURE_MEMORY: &str = "/proc/pressure/memory";
 /// Pressure by resource.
@@ -148,6 +150,9 @@ pub const PRESSURE_CPU: &str = "/proc/pressure/cpu";
 pub const THP_PMD_SIZE: &str = "/sys/kernel/mm/transparent_hugepage/hpage_pmd_size";
 /// How willingly the kernel kills this process when memory ends.
 pub const SELF_OOM_SCORE_ADJ: &str = "/proc/self/oom_score_adj";
+
+/// The program of this process, whatever its file is called by now.
+pub const SELF_EXE: &str = "/proc/self/exe";
 
 // What the guard changes, and what it needs to know who it is. A setting that is not reached through
 // one of these names is not written by pagelab at all.

@@ -30,7 +30,8 @@ type PageRange = Range<u64>;
 pub fn read(reader: &Reader<'_>, pid: u32, page_size: PageSize, pmd_order: Order) -> Reading<ProcessMap> {
     let begun = Instant::now();
     let gone = |absence: Absence| match absence.why {
-        AbsentWhy::NotThere => Absence { detail: "there is no such process".to_owned(), ..absence },
+        AbsentWhy::NotThere => Absence { detail: "there is no such process".to_owned(), ..absence }
+            .or("`ps -e` and `pgrep NAME` list those there are"),
         AbsentWhy::NotPermitted => {
             absence.or("run as its owner with CAP_SYS_ADMIN, or as root: frame numbers are for these only")
         }

@@ -59,16 +59,22 @@ fn huge_pages_of_our_own_are_seen_as_smaps_and_flags_say() {
     // A huge page split by unmapping half of it, and base pages with a gap.
     memory.touch(0..6 * pmd.0).unwrap();
     memory.advise(3 * pmd.0..3 * pmd.0 + pmd.0 / 2, Advice::DontNeed).unwrap();
-    let Some(map) = look() else { return };
     let addresses = memory.addresses();
-    let own = map.mappings.iter().filter(|m| addresses.contains(&m.mapping.start));
-    let (mut sum, mut huge_kib, mut rss_kib) = (Behind::new(), 0, 0);
-    for mapping in own {
-        sum.add(&mapping.behind);
-        huge_kib += mapping.mapping.fields_kib.get("AnonHugePages").unwrap();
-        rss_kib += mapping.mapping.fields_kib.get("Rss").unwrap();
-    }
     let page_kib = page_size.bytes() / 1024;
+    let counted = |map: &ProcessMap| {
+        let (mut sum, mut huge_kib, mut rss_kib) = (Behind::new(), 0, 0);
+        for mapping in map.mappings.iter().filter(|m| addresses.contains(&m.mapping.start)) {
+            sum.add(&mapping.behind);
+            huge_kib += mapping.mapping.fields_kib.get("AnonHugePages").unwrap();
+            rss_kib += mapping.mapping.fields_kib.get("Rss").unwrap();
+        }
+        (sum, huge_kib, rss_kib)
+    };
+    // khugepaged may fill the gap between smaps and pagemap: then it is looked at again, and it is filled.
+    let mut looks = std::iter::repeat_with(look).take(3).map_while(|map| map.as_ref().map(counted));
+    let Some(first) = looks.next() else { return };
+    let is_torn = |(sum, _, rss_kib): &(Behind, u64, u64)| sum.present * page_kib != *rss_kib;
+    let (sum, huge_kib, rss_kib) = if is_torn(&first) { looks.next().unwrap_or(first) } else { first };
     assert_eq!(sum.present * page_kib, rss_kib);
     assert_eq!((sum.hidden, sum.moved, sum.known()), (0, 0, sum.present));
     let pmd_order = page_size.usual_pmd_order();
@@ -83,13 +89,22 @@ fn huge_pages_of_our_own_are_seen_as_smaps_and_flags_say() {
 #[test]
 fn all_of_this_process_is_counted_as_smaps_counts_it() {
     let Some(map) = look() else { return };
-    let mut sum = Behind::new();
-    map.mappings.iter().for_each(|mapping| sum.add(&mapping.behind));
-    assert!(!map.tear.ended);
-    assert!(sum.known() + sum.zero + sum.moved + sum.hidden == sum.present, "{sum:?}");
-    assert_eq!(sum.folio_pages.iter().sum::<u64>() + sum.odd, sum.known());
-    let resident = map.tear.resident_before.0 / map.page_size.bytes();
-    assert!(sum.present.abs_diff(resident) < 256 + resident / 10, "{} {resident}", sum.present);
+    let counted = |map: &ProcessMap| {
+        let mut sum = Behind::new();
+        map.mappings.iter().for_each(|mapping| sum.add(&mapping.behind));
+        assert!(!map.tear.ended);
+        assert!(sum.known() + sum.zero + sum.moved + sum.hidden == sum.present, "{sum:?}");
+        assert_eq!(sum.folio_pages.iter().sum::<u64>() + sum.odd, sum.known());
+        (sum.present, map.tear.resident_before.0 / map.page_size.bytes())
+    };
+    // Other tests of this process take and give back memory meanwhile, so a look may be torn; not all are.
+    let looks: Vec<(u64, u64)> = std::iter::once(map)
+        .chain(std::iter::repeat_with(look).flatten())
+        .take(20)
+        .map(|map| counted(&map))
+        .collect();
+    let agrees = |&(present, resident): &(u64, u64)| present.abs_diff(resident) < 256 + resident / 10;
+    assert!(looks.iter().any(agrees), "{looks:?}");
 }
 
 #[test]

@@ -6,13 +6,22 @@
 //! Nothing here opens a file by name; whoever needs one passes it in.
 
 pub mod affinity;
+pub mod bytes_map;
 pub mod clock;
 pub mod cpuid;
+pub mod faults;
 pub mod map;
+pub mod page_cache;
 pub mod pagemap_scan;
 pub mod perf;
+mod perf_attr;
+pub mod perf_count;
 pub mod perf_ring;
+pub mod plain;
 pub mod presence;
+pub mod resident;
 pub mod spawn;
+pub mod storm;
 pub mod swap;
 pub mod thp_disable;
+pub mod wait;

@@ -1,5 +1,7 @@
 //! Private anonymous memory that is owned, aligned, and seen as words.
 
+mod placed;
+
 use std::io;
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -58,7 +60,7 @@ pub enum Advice {
 impl Advice {
     /// Numbers of include/uapi/asm-generic/mman-common.h; the same on all architectures that Rust's std
     /// supports on Linux, except parisc and alpha.
-    fn number(self) -> libc::c_int {
+    pub(crate) fn number(self) -> libc::c_int {
         match self {
             Advice::HugePage => libc::MADV_HUGEPAGE,
             Advice::NoHugePage => libc::MADV_NOHUGEPAGE,

@@ -38,10 +38,14 @@ struct PmScanArg {
 const _: () = assert!(size_of::<PageRegion>() == 24 && size_of::<PmScanArg>() == 96);
 const _: () = assert!(offset_of!(PmScanArg, vec) == 40 && offset_of!(PmScanArg, return_mask) == 88);
 
+/// `PAGE_IS_FILE`: not anonymous; shared memory too.
+const PAGE_IS_FILE: u64 = 1 << 2;
 /// `PAGE_IS_PRESENT`: in memory.
 const PAGE_IS_PRESENT: u64 = 1 << 3;
 /// `PAGE_IS_SWAPPED`: in swap.
 const PAGE_IS_SWAPPED: u64 = 1 << 4;
+/// `PAGE_IS_PFNZERO`: the shared page of zeros, or the huge one.
+const PAGE_IS_PFNZERO: u64 = 1 << 5;
 /// `PAGE_IS_HUGE`: mapped by a PMD, by transparent or hugetlb pages.
 const PAGE_IS_HUGE: u64 = 1 << 6;
 
@@ -49,12 +53,29 @@ const PAGE_IS_HUGE: u64 = 1 << 6;
 const PAGEMAP_SCAN: u32 = (3 << 30) | ((size_of::<PmScanArg>() as u32) << 16) | ((b'f' as u32) << 8) | 16;
 const _: () = assert!(PAGEMAP_SCAN == 0xc060_6610);
 
-/// Asks for the regions of `addresses` in any of these categories. Gives how many there are in `regions`,
+/// Which pages are asked for, and what is told of each.
+#[derive(Clone, Copy)]
+struct Question {
+    /// Those in all of these categories …
+    all: u64,
+    /// … and in any of these, where there are some.
+    any: u64,
+    /// The categories that are told; regions end where one of them changes.
+    told: u64,
+}
+
+impl Question {
+    fn any(categories: u64) -> Question {
+        Question { all: 0, any: categories, told: categories }
+    }
+}
+
+/// Asks for the regions of `addresses` that the question means. Gives how many there are in `regions`,
 /// and the address up to which the kernel looked: it stops early when there is no room left.
 fn scan(
     pagemap: &File,
     addresses: Range<u64>,
-    categories: u64,
+    question: Question,
     regions: &mut [PageRegion],
 ) -> io::Result<(usize, u64)> {
     let mut arg = PmScanArg {
@@ -63,8 +84,9 @@ fn scan(
         end: addresses.end,
         vec: regions.as_mut_ptr().expose_provenance() as u64,
         vec_len: regions.len() as u64,
-        category_anyof_mask: categories,
-        return_mask: categories,
+        category_mask: question.all,
+        category_anyof_mask: question.any,
+        return_mask: question.told,
         ..PmScanArg::default()
     };
     // SAFETY: the request reads `arg` and writes its `walk_end` and at most `vec_len` regions to `vec`; both
@@ -79,7 +101,9 @@ fn scan(
 /// A kernel before 6.7 answers `ENOTTY`.
 pub fn huge_bytes(pagemap: &File, addresses: Range<u64>) -> io::Result<Bytes> {
     let mut huge = 0u64;
-    each(pagemap, addresses, PAGE_IS_HUGE, |region| huge += region.end.saturating_sub(region.start))?;
+    each(pagemap, addresses, Question::any(PAGE_IS_HUGE), |region| {
+        huge += region.end.saturating_sub(region.start)
+    })?;
     Ok(Bytes(huge))
 }
 
@@ -87,19 +111,44 @@ pub fn huge_bytes(pagemap: &File, addresses: Range<u64>) -> io::Result<Bytes> {
 /// answers `ENOTTY`.
 pub fn populated(pagemap: &File, addresses: Range<u64>, mut take: impl FnMut(Range<u64>)) -> io::Result<()> {
     let categories = PAGE_IS_PRESENT | PAGE_IS_SWAPPED;
-    each(pagemap, addresses, categories, |region| take(region.start..region.end))
+    each(pagemap, addresses, Question::any(categories), |region| take(region.start..region.end))
+}
+
+/// A range of addresses that huge pages map.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HugePart {
+    /// The addresses.
+    pub addresses: Range<u64>,
+    /// The kernel calls it the page of zeros. Before 6.17 it compares the huge page of zeros with the small
+    /// one (fs/proc/task_mmu.c, `pagemap_thp_category`), and so never does.
+    pub is_zero: bool,
+    /// Not anonymous: a file, or shared memory.
+    pub is_file: bool,
+}
+
+/// Gives `take` the parts of `addresses` that huge pages map, ascending. A kernel before 6.7 answers
+/// `ENOTTY`.
+pub fn huge_parts(pagemap: &File, addresses: Range<u64>, mut take: impl FnMut(HugePart)) -> io::Result<()> {
+    let told = PAGE_IS_HUGE | PAGE_IS_PFNZERO | PAGE_IS_FILE;
+    each(pagemap, addresses, Question { all: PAGE_IS_HUGE, any: 0, told }, |region| {
+        take(HugePart {
+            addresses: region.start..region.end,
+            is_zero: region.categories & PAGE_IS_PFNZERO != 0,
+            is_file: region.categories & PAGE_IS_FILE != 0,
+        });
+    })
 }
 
 fn each(
     pagemap: &File,
     addresses: Range<u64>,
-    categories: u64,
+    question: Question,
     mut take: impl FnMut(&PageRegion),
 ) -> io::Result<()> {
     let mut regions = [PageRegion::default(); 64];
     let mut at = addresses.start;
     while at < addresses.end {
-        let (found, walk_end) = scan(pagemap, at..addresses.end, categories, &mut regions)?;
+        let (found, walk_end) = scan(pagemap, at..addresses.end, question, &mut regions)?;
         let found =
             regions.get(..found).ok_or_else(|| io::Error::other("more regions than there is room for"))?;
         found.iter().for_each(&mut take);
@@ -113,7 +162,7 @@ fn each(
 
 /// Whether the kernel has the request: asked about an empty range, which scans nothing. `ENOTTY` is the no.
 pub fn is_known(pagemap: &File) -> io::Result<()> {
-    scan(pagemap, 0..0, PAGE_IS_HUGE, &mut [PageRegion::default()]).map(drop)
+    scan(pagemap, 0..0, Question::any(PAGE_IS_HUGE), &mut [PageRegion::default()]).map(drop)
 }
 
 #[cfg(test)]

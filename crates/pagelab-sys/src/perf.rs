@@ -1,8 +1,8 @@
 //! Whether `perf_event_open` works here: one event is opened for this process, read, and closed.
 
-use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+
+use crate::perf_attr::{Attr, Of, USER_ONLY, open};
 
 /// An event to try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,29 +14,6 @@ pub enum Event {
     /// Page faults, counted by the kernel itself.
     PageFaults,
 }
-
-/// `struct perf_event_attr` as of its first version (PERF_ATTR_SIZE_VER0): every kernel takes it.
-#[repr(C)]
-#[derive(Default)]
-struct Attr {
-    kind: u32,
-    size: u32,
-    config: u64,
-    sample_period: u64,
-    sample_type: u64,
-    read_format: u64,
-    flags: u64,
-    wakeup_events: u32,
-    bp_type: u32,
-    bp_addr: u64,
-}
-
-const ATTR_SIZE: u32 = 64;
-const _: () = assert!(size_of::<Attr>() == ATTR_SIZE as usize);
-
-/// `exclude_kernel` and `exclude_hv`: what perf_event_paranoid ≤ 2 allows to everybody.
-const USER_ONLY: u64 = 1 << 5 | 1 << 6;
-const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 1 << 3;
 
 impl Event {
     /// `type` and `config` of the attribute.
@@ -57,27 +34,8 @@ impl Event {
 /// perf_event_paranoid forbids it, ENOSYS without perf events.
 pub fn try_event(event: Event) -> io::Result<u64> {
     let (kind, config) = event.codes();
-    let attr = Attr { kind, size: ATTR_SIZE, config, flags: USER_ONLY, ..Attr::default() };
-    let (this_thread, any_cpu, no_group) = (0 as libc::pid_t, -1 as libc::c_int, -1 as libc::c_int);
-    // SAFETY: `attr` is a live, initialised perf_event_attr that names its own size, and the kernel only
-    // reads it (it may write `size` on E2BIG, which stays inside the struct: `attr` is not used again).
-    // JUSTIFICATION: neither std nor rustix wraps perf_event_open.
-    let fd = unsafe {
-        libc::syscall(
-            libc::SYS_perf_event_open,
-            &raw const attr,
-            this_thread,
-            any_cpu,
-            no_group,
-            PERF_FLAG_FD_CLOEXEC,
-        )
-    };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the call succeeded, so `fd` is a fresh descriptor that nobody else owns.
-    // JUSTIFICATION: taking ownership of a raw descriptor is unsafe by nature.
-    let mut file = File::from(unsafe { OwnedFd::from_raw_fd(fd as RawFd) });
+    let attr = Attr { flags: USER_ONLY, ..Attr::event(kind, config) };
+    let mut file = open(attr, Of::ThisThread, None)?;
     let mut sum = 0u64;
     for step in 0..20_000u64 {
         sum = std::hint::black_box(sum.wrapping_mul(31).wrapping_add(step));

@@ -10,52 +10,20 @@
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read};
-use std::mem::offset_of;
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// `struct perf_event_attr` as of PERF_ATTR_SIZE_VER5 (4.1; `sample_max_stack` came into its padding with
-/// 4.8). A later kernel takes a shorter struct, an earlier one takes it while the rest is 0.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct Attr {
-    kind: u32,
-    size: u32,
-    config: u64,
-    sample_period: u64,
-    sample_type: u64,
-    read_format: u64,
-    flags: u64,
-    wakeup_watermark: u32,
-    bp_type: u32,
-    config1: u64,
-    config2: u64,
-    branch_sample_type: u64,
-    sample_regs_user: u64,
-    sample_stack_user: u32,
-    clockid: i32,
-    sample_regs_intr: u64,
-    aux_watermark: u32,
-    sample_max_stack: u16,
-    reserved: u16,
-}
-
-const ATTR_BYTES: u32 = 112;
-const _: () = assert!(size_of::<Attr>() == ATTR_BYTES as usize);
-const _: () = assert!(offset_of!(Attr, flags) == 40 && offset_of!(Attr, wakeup_watermark) == 48);
-const _: () = assert!(offset_of!(Attr, sample_regs_user) == 80 && offset_of!(Attr, clockid) == 92);
-const _: () = assert!(offset_of!(Attr, sample_max_stack) == 108);
+use crate::perf_attr::{Attr, DISABLED, Of, open};
 
 /// PERF_TYPE_TRACEPOINT.
 const TYPE_TRACEPOINT: u32 = 2;
 /// Bits of `flags`: opened disabled, wakes by a watermark, other records end in their time too, no kernel
 /// part and no user part of call chains, the clock is chosen.
-const DISABLED: u64 = 1 << 0;
 const WATERMARK: u64 = 1 << 14;
 const SAMPLE_ID_ALL: u64 = 1 << 18;
 const EXCLUDE_CALLCHAIN_KERNEL: u64 = 1 << 21;
@@ -63,7 +31,6 @@ const EXCLUDE_CALLCHAIN_USER: u64 = 1 << 22;
 const USE_CLOCKID: u64 = 1 << 25;
 /// PERF_FORMAT_LOST (6.0 and later).
 const FORMAT_LOST: u64 = 1 << 4;
-const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 1 << 3;
 
 /// `_IO('$', N)` and `_IOW('$', 6, char *)` in the encoding of asm-generic/ioctl.h.
 const IOC_ENABLE: u32 = 0x2400;
@@ -115,9 +82,6 @@ impl PerfEvent {
         let kernel = if sampling.kernel_frames { 0 } else { EXCLUDE_CALLCHAIN_KERNEL };
         let user = if sampling.user_frames { 0 } else { EXCLUDE_CALLCHAIN_USER };
         let mut attr = Attr {
-            kind: TYPE_TRACEPOINT,
-            size: ATTR_BYTES,
-            config: u64::from(id),
             sample_period: 1,
             sample_type: sampling.sample_type,
             read_format: FORMAT_LOST,
@@ -125,12 +89,12 @@ impl PerfEvent {
             wakeup_watermark: sampling.wakeup_bytes,
             clockid: libc::CLOCK_MONOTONIC,
             sample_max_stack: sampling.frames_max,
-            ..Attr::default()
+            ..Attr::event(TYPE_TRACEPOINT, u64::from(id))
         };
-        match open(attr, cpu) {
+        match open(attr, Of::Cpu(cpu), None) {
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
                 attr.read_format = 0;
-                Ok(PerfEvent { file: open(attr, cpu)?, tells_lost: false })
+                Ok(PerfEvent { file: open(attr, Of::Cpu(cpu), None)?, tells_lost: false })
             }
             file => Ok(PerfEvent { file: file?, tells_lost: true }),
         }
@@ -175,29 +139,6 @@ impl PerfEvent {
         let done = unsafe { libc::ioctl(self.file.as_raw_fd(), request as _, argument) };
         if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
-}
-
-fn open(mut attr: Attr, cpu: u32) -> io::Result<File> {
-    let (every_process, no_group) = (-1 as libc::pid_t, -1 as libc::c_int);
-    // SAFETY: `attr` is a live, initialised perf_event_attr that names its own size; the kernel reads it, and
-    // on E2BIG writes the size that it knows into the struct's own field.
-    // JUSTIFICATION: neither std nor rustix wraps perf_event_open.
-    let fd = unsafe {
-        libc::syscall(
-            libc::SYS_perf_event_open,
-            &raw mut attr,
-            every_process,
-            cpu as libc::c_int,
-            no_group,
-            PERF_FLAG_FD_CLOEXEC,
-        )
-    };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the call succeeded, so `fd` is a fresh descriptor that nobody else owns.
-    // JUSTIFICATION: taking ownership of a raw descriptor is unsafe by nature.
-    Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd as RawFd) }))
 }
 
 /// A ring with the event that owns it, and how far it has been read.
@@ -376,17 +317,6 @@ pub fn wait(rings: &[Ring], timeout: Duration) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn attributes_lie_where_the_kernel_reads_them() {
-        let attr = Attr { clockid: 0x0102_0304, size: ATTR_BYTES, ..Attr::default() };
-        // SAFETY: a plain struct without padding is read as its bytes.
-        // JUSTIFICATION: the layout itself is what is tested.
-        let bytes = unsafe { std::mem::transmute::<Attr, [u8; ATTR_BYTES as usize]>(attr) };
-        assert_eq!(bytes[92..96], 0x0102_0304i32.to_ne_bytes());
-        assert_eq!(bytes[4..8], ATTR_BYTES.to_ne_bytes());
-        assert!(bytes[8..92].iter().chain(&bytes[96..]).all(|&byte| byte == 0));
-    }
 
     #[test]
     fn a_record_that_goes_over_the_end_is_two_pieces() {

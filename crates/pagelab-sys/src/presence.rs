@@ -33,6 +33,13 @@ pub fn process_madvise() -> io::Result<()> {
     if answer == 0 || error.raw_os_error() == Some(libc::EBADF) { Ok(()) } else { Err(error) }
 }
 
+/// Whether there is a process of this number, whosever it is.
+pub fn process(pid: u32) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
+    // EPERM means that it is there and somebody else's.
+    pid.is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
+}
+
 /// The kernel's log as text by the syslog call, for a machine without `/dev/kmsg`. Messages already
 /// overwritten in the ring are gone; nothing is cleared by reading.
 pub fn kernel_log() -> io::Result<Vec<u8>> {
@@ -61,6 +68,12 @@ pub fn kernel_log() -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn processes_are_there_or_not() {
+        assert!(process(std::process::id()) && process(1));
+        assert!(!process(0) && !process(u32::MAX) && !process(i32::MAX as u32));
+    }
 
     #[test]
     fn each_question_ends_in_yes_or_in_the_words_that_mean_no() {

@@ -91,9 +91,10 @@ mod tests {
     #[test]
     fn a_child_dies_with_the_thread_that_started_it_and_keeps_its_descriptors() {
         let (mut reader, writer) = io::pipe().unwrap();
+        // By its name, since a shell's `>&` knows numbers of one digit only.
         let mut child = std::thread::spawn(move || {
             let mut command = Command::new("sh");
-            command.args(["-c", &format!("echo here >&{}; exec sleep 60", writer.as_raw_fd())]);
+            command.args(["-c", &format!("echo here >/dev/fd/{}; exec sleep 60", writer.as_raw_fd())]);
             command.stdin(Stdio::null());
             keep_open(&mut command, &[writer.as_fd()]);
             die_with_parent(&mut command);

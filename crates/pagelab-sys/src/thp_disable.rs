@@ -35,3 +35,15 @@ pub fn set(disable: bool) -> std::io::Result<()> {
     let done = unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, disable, 0, 0, 0) };
     if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
+
+/// `PR_THP_DISABLE_EXCEPT_ADVISED` of include/uapi/linux/prctl.h, as it is given.
+const ONLY_ADVISED: libc::c_ulong = 1 << 1;
+
+/// Switches transparent huge pages off for this process and the children it will have, but where a program
+/// asks by `madvise` (`PR_THP_DISABLE_EXCEPT_ADVISED`, Linux 6.18; before that it is EINVAL).
+pub fn set_except_advised() -> std::io::Result<()> {
+    // SAFETY: PR_SET_THP_DISABLE takes flags and zeros, and touches no memory of ours.
+    // JUSTIFICATION: as in `set`.
+    let done = unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1 as libc::c_ulong, ONLY_ADVISED, 0, 0) };
+    if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+}

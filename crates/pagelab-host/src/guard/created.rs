@@ -111,6 +111,12 @@ pub(super) fn own_cgroup_with(kernel: &dyn Kernel, controller: &str) -> Option<S
     own_cgroup(kernel, mount)
 }
 
+/// Where this process is in the hierarchy of version 2, as a directory.
+pub(super) fn own_unified_cgroup(kernel: &dyn Kernel) -> Option<String> {
+    let mounts = mounts(kernel).ok()?;
+    own_cgroup(kernel, mounts.iter().find(|mount| mount.fs_type == "cgroup2")?)
+}
+
 /// The path of a new cgroup below `parent`. Process number and start time are in the name, so that no
 /// two runs can ever mean the same directory, whenever they are killed.
 pub(super) fn cgroup_path(parent: &str, label: &str, unique: &str) -> Result<String, GuardError> {

@@ -1,0 +1,126 @@
+//! `wait4`: how a child ended, and what it used.
+
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+/// `struct rusage`: what a process used, with those of its descendants that were waited for. Linux fills nine
+/// of the sixteen fields, and the others are 0 (getrusage(2)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rusage {
+    /// CPU time in user mode, ns; the kernel gives whole microseconds.
+    pub utime_ns: u64,
+    /// CPU time in the kernel, ns; whole microseconds too.
+    pub stime_ns: u64,
+    /// The most memory that one of the processes had resident, KiB. It begins with what the process that
+    /// forked had: exec keeps the old high-water mark (fs/exec.c, `exec_mmap`).
+    pub maxrss_kib: u64,
+    /// Shared text; never filled.
+    pub ixrss: u64,
+    /// Unshared data; never filled.
+    pub idrss: u64,
+    /// Unshared stack; never filled.
+    pub isrss: u64,
+    /// Page faults without input or output.
+    pub minflt: u64,
+    /// Page faults that had to wait for a device.
+    pub majflt: u64,
+    /// Swaps; never filled.
+    pub nswap: u64,
+    /// Blocks of 512 bytes that were read from a device.
+    pub inblock: u64,
+    /// Blocks of 512 bytes that were written, as they became dirty.
+    pub oublock: u64,
+    /// Messages sent; never filled.
+    pub msgsnd: u64,
+    /// Messages received; never filled.
+    pub msgrcv: u64,
+    /// Signals; never filled.
+    pub nsignals: u64,
+    /// Switches to another task because it waited.
+    pub nvcsw: u64,
+    /// Switches to another task because its time was up or another one came first.
+    pub nivcsw: u64,
+}
+
+impl From<&libc::rusage> for Rusage {
+    fn from(of: &libc::rusage) -> Rusage {
+        let count = |value: libc::c_long| u64::try_from(value).unwrap_or(0);
+        let ns = |time: libc::timeval| {
+            let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+            let us = u64::try_from(time.tv_usec).unwrap_or(0);
+            seconds.saturating_mul(1_000_000_000).saturating_add(us.saturating_mul(1000))
+        };
+        Rusage {
+            utime_ns: ns(of.ru_utime),
+            stime_ns: ns(of.ru_stime),
+            maxrss_kib: count(of.ru_maxrss),
+            ixrss: count(of.ru_ixrss),
+            idrss: count(of.ru_idrss),
+            isrss: count(of.ru_isrss),
+            minflt: count(of.ru_minflt),
+            majflt: count(of.ru_majflt),
+            nswap: count(of.ru_nswap),
+            inblock: count(of.ru_inblock),
+            oublock: count(of.ru_oublock),
+            msgsnd: count(of.ru_msgsnd),
+            msgrcv: count(of.ru_msgrcv),
+            nsignals: count(of.ru_nsignals),
+            nvcsw: count(of.ru_nvcsw),
+            nivcsw: count(of.ru_nivcsw),
+        }
+    }
+}
+
+/// Waits for the child `pid`, or only looks: `None` while it runs. The child is gone after it has been told,
+/// so that nothing else may wait for it (`std::process::Child::wait` would find nobody). ECHILD: no such
+/// child.
+pub fn wait4(pid: u32, only_look: bool) -> io::Result<Option<(ExitStatus, Rusage)>> {
+    let no_such = || io::Error::from_raw_os_error(libc::ECHILD);
+    let pid = libc::pid_t::try_from(pid).ok().filter(|&pid| pid > 0).ok_or_else(no_such)?;
+    let options = if only_look { libc::WNOHANG } else { 0 };
+    let mut status: libc::c_int = 0;
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    loop {
+        // SAFETY: `status` and `usage` are writable and outlive the call.
+        // JUSTIFICATION: neither std nor rustix gives the rusage of one child.
+        let found = unsafe { libc::wait4(pid, &mut status, options, usage.as_mut_ptr()) };
+        if found == 0 {
+            return Ok(None);
+        }
+        if found > 0 {
+            // SAFETY: all zeros is a valid rusage, and the kernel wrote over it with one.
+            // JUSTIFICATION: the type is of plain numbers, and safe code cannot say so.
+            let usage = unsafe { usage.assume_init_ref() };
+            return Ok(Some((ExitStatus::from_raw(status), Rusage::from(usage))));
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    #[allow(clippy::zombie_processes, reason = "it is waited for by what is tested")]
+    fn a_child_is_waited_for_once_and_tells_what_it_used() {
+        let mut child = Command::new("sh");
+        child.args(["-c", "read line; exit 7"]).stdin(Stdio::piped());
+        let mut child = child.spawn().unwrap();
+        assert!(wait4(child.id(), true).unwrap().is_none(), "it waits for a line");
+        drop(child.stdin.take());
+        let (status, usage) = wait4(child.id(), false).unwrap().unwrap();
+        assert_eq!(status.code(), Some(7));
+        assert!(usage.minflt > 0 && usage.maxrss_kib > 0, "{usage:?}");
+        let never = [usage.ixrss, usage.idrss, usage.isrss, usage.nswap, usage.msgsnd, usage.msgrcv];
+        assert_eq!((never, usage.nsignals), ([0; 6], 0), "Linux fills it after all");
+        let gone = wait4(child.id(), true).unwrap_err();
+        assert_eq!(gone.raw_os_error(), Some(libc::ECHILD));
+        assert!(wait4(0, true).is_err() && wait4(u32::MAX, true).is_err());
+    }
+}
