@@ -41,6 +41,11 @@ export interface Run {
   derived: Series[];
   streams: Stream[];
   events: Event[];
+  /**
+   * `experiment` of `pagelab report --json`, in a run of an experiment; without the measures of each trial,
+   * and without `ratio_by_bootstrap` and `permutation_p`.
+   */
+  experiment?: Json | null;
   /** null: no maps were recorded, or none were read for this page. */
   maps: Maps | null;
   /** What the writer of the page did not know and therefore left out, in words. */

@@ -4,6 +4,7 @@ import * as decode from "./decode";
 import type { Page, Run } from "./data";
 import { el, heading, newId } from "./dom";
 import { header } from "./head";
+import { crossed, experiment, measures, overAxis } from "./experiment";
 import { findings } from "./findings";
 import { freeMemory } from "./orders";
 import { pageblocks } from "./blocks";
@@ -31,6 +32,10 @@ type Builder = (run: Run, rank: number) => Section | Promise<Section>;
  */
 const SECTIONS: Builder[] = [
   findings,
+  experiment,
+  crossed,
+  overAxis,
+  measures,
   recorded.fragmentation,
   recorded.freeBlocks,
   recorded.usedMemory,

@@ -20,8 +20,8 @@
 //!
 //! Bounds: the low end takes every page without a flag for kernel memory in use, and keeps the watermark in
 //! full; the high end takes as many of them for free as are on per-CPU lists, and lets kswapd keep the zone
-//! above its watermark where there is cache to drop. What is expected lies between one of them and what comes
-//! of taking each such page for free with the share of them that per-CPU lists hold (`linear`).
+//! above its watermark where there is cache to drop. What is expected comes of taking as many of them for
+//! free, where they lie together (`linear`).
 
 mod inputs;
 mod linear;
@@ -231,13 +231,13 @@ fn of_zone(machine: &Machine, zone: &ZoneInputs, ask: Ask) -> ZoneForecast {
     };
     let now_runs = zone.runs_of(order).saturating_add(of_blocks(zone.deferred_blocks));
     let kswapd_helps = zone.droppable >= zone.watermark;
-    let at = |runs: [u64; 3], freed: u64| {
+    let at = |runs: [u64; 3], freed: u64, drained: u64| {
         let free = zone.free.saturating_add(freed);
         // kswapd wakes below the low watermark and drops cache up to the high one meanwhile.
         let kept_least = if kswapd_helps { zone.protection } else { zone.kept() };
         Bounds {
             low: capped(runs[0], free, zone.kept()),
-            expected: capped(runs[1], free, zone.kept()),
+            expected: capped(runs[1], free.saturating_add(drained), zone.kept()),
             high: capped(runs[2], free.saturating_add(zone.per_cpu), kept_least),
         }
         .sorted()
@@ -246,20 +246,20 @@ fn of_zone(machine: &Machine, zone: &ZoneInputs, ask: Ask) -> ZoneForecast {
     // kernel drains the lists, which it does before it gives up.
     let is_huge = order == machine.unit_order;
     let (least, most) = if is_huge { zone.huge_on_own_list(ask.cpu) } else { (0, 0) };
-    let own = (least + most.max(least)) / 2;
+    // What was freed last is mostly base pages: of what may be either, a quarter.
+    let own = least + most.saturating_sub(least) / 4;
     let listed = if is_huge { zone.huge_on_per_cpu_lists() } else { 0 };
-    let now = at([now_runs, now_runs + own, now_runs + listed], 0);
+    let now = at([now_runs, now_runs + own, now_runs + listed], 0, 0);
     let after = |drop: bool| {
         let whole = [Unknown::InUse, Unknown::Likely, Unknown::AsPerCpu];
         let [in_use, likely, as_per_cpu] = whole.map(|unknown| linear::whole_blocks(zone, unknown, drop));
-        // Lists that tune themselves (6.7) shrink while they are idle; others keep what they have.
-        let expected =
-            if zone.lists_shrink() { likely.midpoint(as_per_cpu) } else { in_use.midpoint(likely) };
-        let runs = [in_use, expected, as_per_cpu].map(of_blocks);
+        let runs = [in_use, likely, as_per_cpu].map(of_blocks);
         let runs = [runs[0], runs[1] + listed, runs[2] + listed];
         // Smaller runs are left over in blocks that do not become whole; what is there now is the least.
         let runs = if order < machine.unit_order { runs.map(|runs| runs.max(now_runs)) } else { runs };
-        at(runs, if drop { zone.droppable } else { 0 })
+        // Compaction for a request drains the lists when it finds nothing, a fault does not, and lists fill
+        // up again meanwhile (mm/page_alloc.c, `__alloc_pages_direct_reclaim`).
+        at(runs, if drop { zone.droppable } else { 0 }, zone.per_cpu / 2)
     };
     let after_compaction = after(false).at_least(Bounds { high: 0, ..now });
     let after_dropping_cache = after(true).at_least(after_compaction);

@@ -7,6 +7,7 @@ pub mod absence;
 pub mod census;
 pub mod choice;
 pub mod counters;
+pub mod experiment;
 pub mod extfrag;
 pub mod free_areas;
 pub mod instruments;

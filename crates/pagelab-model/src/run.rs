@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::experiment::Experiment;
 use crate::extfrag::Stacks;
 use crate::settings::Settings;
 use crate::{Machine, Snapshot};
@@ -27,6 +28,8 @@ pub struct Run {
     pub maps: Vec<MapHead>,
     /// Who asked for allocations that fell back into another migratetype's memory, where that was recorded.
     pub stacks: Option<Box<Stacks>>,
+    /// The experiment, in a run of `run`.
+    pub experiment: Option<Box<Experiment>>,
     /// The log that belongs to the file, if the last records are or may be there.
     pub log: Option<Log>,
     /// What this reader does not know and therefore does not show, in words.
@@ -46,6 +49,7 @@ impl Run {
             snapshot: None,
             maps: Vec::new(),
             stacks: None,
+            experiment: None,
             log: None,
             not_shown: Vec::new(),
         }

@@ -86,10 +86,11 @@ pub fn render(snapshot: &Snapshot, forecast: &Forecast, got: &[Got], step: Step,
 pub fn headline(snapshot: &Snapshot, forecast: &Forecast, step: Step) -> String {
     let ask = forecast.ask;
     let size = bytes(snapshot.machine.page_size.block(ask.order));
+    let s = if ask.count == 1 { "" } else { "s" };
     let what = match ask.how {
-        How::Thp => format!("huge pages ({size})"),
-        How::Hugetlb => format!("hugetlb pages ({size})"),
-        How::Contig => format!("contiguous runs of {size} for the kernel"),
+        How::Thp => format!("huge page{s} ({size})"),
+        How::Hugetlb => format!("hugetlb page{s} ({size})"),
+        How::Contig => format!("contiguous run{s} of {size} for the kernel"),
     };
     let wanted = count(ask.count.into());
     let first = Step::ALL.into_iter().find(|&s| forecast.is_yes(s) == Some(true));
@@ -104,11 +105,15 @@ pub fn headline(snapshot: &Snapshot, forecast: &Forecast, step: Step) -> String 
     }
 }
 
-/// A number with half of its bounds.
+/// A number with what it may be off by; with both ends where these lie unevenly.
 fn shown(bounds: Bounds) -> String {
-    let half = (bounds.high - bounds.expected).max(bounds.expected - bounds.low);
+    let (below, above) = (bounds.expected - bounds.low, bounds.high - bounds.expected);
     let number = count(bounds.expected.into());
-    if half == 0 { number } else { format!("{number} ± {}", count(half.into())) }
+    match (below.min(above), below.max(above)) {
+        (_, 0) => number,
+        (less, more) if more <= less.saturating_mul(2) => format!("{number} ± {}", count(more.into())),
+        _ => format!("{number} ({} to {})", count(bounds.low.into()), count(bounds.high.into())),
+    }
 }
 
 fn steps(page: &mut Page, forecast: &Forecast) {
@@ -123,7 +128,9 @@ fn steps(page: &mut Page, forecast: &Forecast) {
         let sign = if step == Step::Nothing { "" } else { "+" };
         let why = match step {
             Step::Nothing => "free and contiguous",
+            Step::Compaction if gained == 0 => "moving pages gains nothing",
             Step::Compaction => "movable pages are in the way",
+            Step::Cache if gained == 0 => "dropping the page cache gains nothing",
             Step::Cache => "page cache is in the way",
         };
         let range = match bounds.low == bounds.high {

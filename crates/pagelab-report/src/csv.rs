@@ -5,6 +5,7 @@
 //! line; a text that a spreadsheet would take for a formula has an apostrophe in front.
 
 mod averages;
+mod experiment;
 mod look;
 mod measured;
 
@@ -51,6 +52,9 @@ pub fn tables(run: &Run) -> Vec<Table<'_>> {
     let mut tables = measured::tables(run);
     if let Some(snapshot) = &run.snapshot {
         tables.extend(look::tables(snapshot));
+    }
+    if let Some(experiment) = &run.experiment {
+        tables.extend(experiment::tables(experiment));
     }
     let mut taken = BTreeSet::new();
     for table in &mut tables {

@@ -6,6 +6,8 @@ pub mod averages;
 pub mod can;
 pub mod checkup;
 pub mod compact;
+pub mod compare;
+pub mod experiment;
 pub mod frag;
 mod machine;
 pub mod map;
@@ -43,8 +45,13 @@ impl Header {
     }
 }
 
+/// A document as one line with a newline at the end: for programs that print one for each of many.
+pub fn to_line(document: &impl Serialize) -> Result<String, serde_json::Error> {
+    Ok(without_unseen(serde_json::to_string(document)?) + "\n")
+}
+
 /// The beginning of a document that is built field by field.
-fn header(kind: &'static str) -> object::Object {
+pub fn header(kind: &'static str) -> object::Object {
     object::Object::new().put("pagelab_json", VERSION).put("kind", kind)
 }
 

@@ -5,6 +5,7 @@
 mod activity;
 mod course;
 mod events;
+mod experiment;
 mod fragmentation;
 mod head;
 mod look;
@@ -39,8 +40,9 @@ struct Section {
 }
 
 /// The sections, in the order of the report.
-const SECTIONS: [Section; 14] = [
+const SECTIONS: [Section; 15] = [
     Section { applies: |_| true, show: head::show },
+    Section { applies: |run| run.experiment.is_some(), show: experiment::show },
     Section { applies: |run| run.snapshot.is_some(), show: look::show },
     Section { applies: |run| !recorded::zones(run).is_empty(), show: fragmentation::show },
     Section { applies: used::applies, show: used::show },
@@ -65,7 +67,7 @@ pub fn render(run: &Run, view: View, style: Style) -> String {
 }
 
 /// A name from a file, short enough for a column.
-fn clipped(name: &str, most: usize) -> String {
+pub(crate) fn clipped(name: &str, most: usize) -> String {
     if name.chars().count() <= most {
         return name.to_owned();
     }

@@ -4,9 +4,12 @@
 
 #[path = "../src/checkup/tests/example.rs"]
 mod example;
+#[path = "../src/run/tests/experiment.rs"]
+mod experiments;
 
 use std::path::PathBuf;
 
+use pagelab_model::experiment::{Experiment, Flag};
 use pagelab_model::page_map::{MapBlock, MapZone};
 use pagelab_model::probe::AccessPoint;
 use pagelab_model::run::*;
@@ -369,7 +372,35 @@ fn hostile() -> Run {
         });
     });
     run.snapshot = Some(Box::new(snapshot));
+    run.experiment = Some(Box::new(hostile_experiment()));
     run
+}
+
+/// A crossing of numbers in which every name is chosen by a stranger.
+fn hostile_experiment() -> Experiment {
+    let mut experiment = experiments::falling();
+    let plan = &mut experiment.plan;
+    (plan.name, plan.question, plan.place, plan.recipe) =
+        (HOSTILE.to_owned(), HOSTILE.to_owned(), HOSTILE.to_owned(), HOSTILE.to_owned());
+    for workload in &mut plan.workloads {
+        (workload.name, workload.generator) = (HOSTILE.to_owned(), HOSTILE.to_owned());
+        workload.command = vec![HOSTILE.to_owned()];
+    }
+    for (at, variant) in plan.variants.iter_mut().enumerate() {
+        variant.name = format!("{HOSTILE} {at}");
+        let of = if at % 2 == 0 { HOSTILE } else { "other" };
+        variant.settings.push((format!("a{HOSTILE}"), of.to_owned()));
+        variant.settings.push((HOSTILE.to_owned(), format!("{}M", at + 1)));
+    }
+    for trial in &mut experiment.trials {
+        trial.last_output = HOSTILE.to_owned();
+        trial.flags.push(Flag { kind: HOSTILE.to_owned(), text: HOSTILE.to_owned() });
+        for measure in trial.measures.iter_mut().filter(|of| of.name != "wall") {
+            (measure.name, measure.source) = (format!("{}{HOSTILE}", measure.name), HOSTILE.to_owned());
+            measure.unit = HOSTILE.into();
+        }
+    }
+    experiment
 }
 
 /// A machine of 4 GiB with a hole and two zones, `minute` minutes after its start: what is free is used up.
@@ -471,6 +502,24 @@ fn looks_at_machines() {
     keep("sampled", &[run("checkup", Some(sampled()))]);
     keep("nothing", &[run("checkup", Some(Snapshot::unread("nowhere", PageSize::USUAL)))]);
     keep("large", &[run("checkup", Some(large()))]);
+}
+
+/// The run of an experiment.
+fn experiment(name: &str, experiment: Experiment) -> Run {
+    let mut run = run("run", None);
+    run.name = format!("{name}.pagelab");
+    run.experiment = Some(Box::new(experiment));
+    run
+}
+
+#[test]
+fn experiments_as_pages() {
+    keep(
+        "experiment",
+        &[experiment("thp", experiments::modes()), experiment("report", experiments::figures())],
+    );
+    keep("experiment-crossing", &[experiment("mmap-lab", experiments::crossing())]);
+    keep("experiment-axis", &[experiment("memory-size", experiments::falling())]);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::io::{self, Read, Write};
 
+use pagelab_model::experiment::{Plan, Trial};
 use pagelab_model::{Snapshot, Stacks};
 
 /// The kind of the blob that holds a look at the machine.
@@ -18,6 +19,18 @@ pub(crate) const STACKS_VERSION: u32 = 1;
 
 /// Bytes of the JSON of call stacks: as many as a collector keeps take half of it.
 pub(crate) const STACKS_BYTES_MAX: u64 = 128 << 20;
+
+/// The kind of the blob that holds what an experiment is to do, and its version.
+pub(crate) const EXPERIMENT: &str = "experiment";
+pub(crate) const EXPERIMENT_VERSION: u32 = 1;
+
+/// The kind of a blob that holds one trial of an experiment, and its version. Of two with the same slot, the
+/// later one counts.
+pub(crate) const TRIAL: &str = "trial";
+pub(crate) const TRIAL_VERSION: u32 = 1;
+
+/// Bytes of the JSON of a plan, and of a trial.
+pub(crate) const EXPERIMENT_BYTES_MAX: u64 = 64 << 20;
 
 /// The name of a look that the next one has all of: kept in case no next one comes.
 pub(crate) const SO_FAR: &str = "so far";
@@ -55,6 +68,16 @@ pub(crate) fn pack_snapshot(snapshot: &Snapshot) -> io::Result<(Vec<u8>, u64)> {
 /// The packed JSON of call stacks.
 pub(crate) fn pack_stacks(stacks: &Stacks) -> io::Result<(Vec<u8>, u64)> {
     pack_json(stacks)
+}
+
+/// The packed JSON of a plan.
+pub(crate) fn pack_plan(plan: &Plan) -> io::Result<(Vec<u8>, u64)> {
+    pack_json(plan)
+}
+
+/// The packed JSON of a trial.
+pub(crate) fn pack_trial(trial: &Trial) -> io::Result<(Vec<u8>, u64)> {
+    pack_json(trial)
 }
 
 fn pack_json(value: &impl serde::Serialize) -> io::Result<(Vec<u8>, u64)> {

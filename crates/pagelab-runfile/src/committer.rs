@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use pagelab_model::run::{Ending, Event};
+use rusqlite::config::DbConfig;
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, OpenFlags, Statement, ToSql, params};
 
@@ -28,6 +29,27 @@ pub(crate) fn begin(path: &Path, manifest: &[(&str, String)]) -> Result<Connecti
     let connection = Connection::open_with_flags(path, flags).map_err(refused)?;
     connection.busy_timeout(BUSY).map_err(refused)?;
     fill(&connection, manifest).map_err(refused)?;
+    log_first(path, connection)
+}
+
+/// Opens a file that has all its tables, as a reader found, and takes out how its run ended.
+pub(crate) fn reopen(path: &Path) -> Result<Connection, Error> {
+    let refused = |error: rusqlite::Error| Error::sqlite_write(path, &error, "what is in it stays; ");
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags).map_err(refused)?;
+    connection.busy_timeout(BUSY).map_err(refused)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false).map_err(refused)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false).map_err(refused)?;
+    let connection = log_first(path, connection)?;
+    for key in crate::manifest::ENDING_KEYS {
+        connection.execute("DELETE FROM manifest WHERE key = ?", [key]).map_err(refused)?;
+    }
+    Ok(connection)
+}
+
+/// From now on changes go to a log first.
+fn log_first(path: &Path, connection: Connection) -> Result<Connection, Error> {
+    let refused = |error: rusqlite::Error| Error::sqlite_write(path, &error, "");
     let mode: String =
         connection.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0)).map_err(refused)?;
     if mode != "wal" {

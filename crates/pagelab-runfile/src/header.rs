@@ -69,12 +69,19 @@ pub(crate) fn open(path: &Path) -> std::io::Result<File> {
     OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path)
 }
 
+/// The same for writing.
+pub(crate) fn open_to_write(path: &Path) -> std::io::Result<File> {
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    OpenOptions::new().read(true).write(true).custom_flags(flags.bits() as i32).open(path)
+}
+
 /// Whether the file is in the mode in which changes go to a log first: 2 at byte 19 of the header.
 pub(crate) fn has_log(whole: &Path) -> bool {
     let mut start = [0; 20];
     open(whole).and_then(|mut file| file.read_exact(&mut start)).is_ok() && start[19] == 2
 }
 
+/// An error that names what it is, if it is no regular file.
 fn check_type(path: &Path, metadata: &Metadata) -> Result<(), Error> {
     let kind = metadata.file_type();
     let what = if kind.is_file() {
@@ -96,7 +103,7 @@ fn not_sqlite(start: &[u8]) -> String {
     let is_text = std::str::from_utf8(start).is_ok_and(|text| !text.contains('\0'));
     let what = known.unwrap_or(match is_text {
         true => "it is a text, not a run file; a buddyinfo is read by `pagelab frag --from`",
-        false => "it is no run file; one is made by `pagelab checkup --run FILE`",
+        false => "it is no run file; `pagelab record` and `pagelab checkup --run FILE` make one",
     });
     what.to_owned()
 }
@@ -108,7 +115,8 @@ fn check_header(header: &[u8], bytes: u64, is_alone: bool) -> Option<(ErrorKind,
         u32::from_be_bytes(field.unwrap_or_default())
     };
     if number(68) != schema::APPLICATION_ID {
-        let what = "it is another program's SQLite file; a run file is made by `pagelab checkup --run FILE`";
+        let what = "it is another program's SQLite file; `pagelab record` and `pagelab checkup --run FILE` \
+                    make run files";
         return Some((ErrorKind::NotOurs, what.to_owned()));
     }
     if let Some(problem) = schema::refusal(number(60)) {

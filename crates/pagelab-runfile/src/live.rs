@@ -4,8 +4,12 @@
 //! (<https://www.sqlite.org/howtocorrupt.html>, section 2.2): what is written here is not opened a second
 //! time but by SQLite, which knows.
 
-use std::fs::Metadata;
+use std::fs::{File, Metadata};
+use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 use crate::header::identity;
 
@@ -15,20 +19,32 @@ fn written() -> MutexGuard<'static, Vec<(u64, u64)>> {
     WRITTEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Says for as long as it lives that this process writes a file.
-pub(crate) struct Live((u64, u64));
+/// Says for as long as it lives that this process writes a file, and to other processes that somebody does:
+/// it holds the one lock of flock(2), which SQLite does not use and which goes with the process.
+///
+/// It must outlive SQLite's own descriptors of the file, since closing its descriptor gives up their locks.
+pub(crate) struct Live {
+    file: (u64, u64),
+    _locked: File,
+}
 
 impl Live {
-    pub fn new(metadata: &Metadata) -> Live {
-        written().push(identity(metadata));
-        Live(identity(metadata))
+    /// An error is that of the file, or WouldBlock where another process writes it.
+    pub fn new(file: File) -> io::Result<Live> {
+        let identity = identity(&file.metadata()?);
+        // A file system without this lock has no write-ahead log either, which is told in its place.
+        if let Err(Errno::WOULDBLOCK) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        written().push(identity);
+        Ok(Live { file: identity, _locked: file })
     }
 }
 
 impl Drop for Live {
     fn drop(&mut self) {
         let mut written = written();
-        if let Some(at) = written.iter().position(|file| *file == self.0) {
+        if let Some(at) = written.iter().position(|file| *file == self.file) {
             written.swap_remove(at);
         }
     }

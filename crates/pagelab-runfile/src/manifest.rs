@@ -18,6 +18,9 @@ const ENDING: &str = "ending";
 const ENDED_AFTER: &str = "ended_after_ns";
 const ENDED_WHY: &str = "ended_why";
 
+/// The rows that a close adds.
+pub(crate) const ENDING_KEYS: [&str; 3] = [ENDING, ENDED_AFTER, ENDED_WHY];
+
 const COMPLETE: &str = "complete";
 const STOPPED: &str = "stopped";
 

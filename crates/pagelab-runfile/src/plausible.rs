@@ -1,5 +1,6 @@
 //! Whether a snapshot could be that of a machine, as far as what judges and shows it relies on that.
 
+use pagelab_model::experiment::Plan;
 use pagelab_model::{Census, CensusZone, FreeAreas, Order, PageClass, Snapshot, ZoneInfo};
 
 /// The largest order that anything in a snapshot has: 4 TiB at 4 KiB.
@@ -31,6 +32,18 @@ pub(crate) fn check(snapshot: &Snapshot) -> Result<(), String> {
     match &snapshot.census {
         Ok(census) => self::census(census),
         Err(_) => Ok(()),
+    }
+}
+
+/// Checks that a plan names only workloads and variants that it has.
+pub(crate) fn check_plan(plan: &Plan) -> Result<(), String> {
+    let has = |slot: &pagelab_model::experiment::Slot| {
+        slot.workload < plan.workloads.len() && slot.variant < plan.variants.len()
+    };
+    match plan.schedule.iter().position(|slot| !has(slot)) {
+        Some(at) => Err(format!("slot {at} has a workload or variant that there is not")),
+        None if plan.baseline >= plan.variants.len() => Err("its baseline is no variant of it".to_owned()),
+        None => Ok(()),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
+use pagelab_model::experiment::{Experiment, Plan, Trial};
 use pagelab_model::run::{
     Column, ColumnHead, Ending, Event, MapHead, Run, Series, Stream, StreamHead, Unit, Values,
 };
@@ -44,7 +45,7 @@ pub struct BlobHead {
     pub raw_bytes: u64,
 }
 
-/// Reads everything but the blobs that are neither a snapshot nor call stacks.
+/// Reads everything but maps and what it does not know.
 pub fn read(path: &Path) -> Result<Run, Error> {
     let reader = Reader::open(path)?;
     let run = reader.run();
@@ -56,6 +57,11 @@ impl Reader {
     /// Opens and checks a file; nothing in its folder is changed.
     pub fn open(path: &Path) -> Result<Reader, Error> {
         Ok(Reader { path: path.to_owned(), opened: open::open(path)? })
+    }
+
+    /// The schema version of the file.
+    pub(crate) fn version(&self) -> u32 {
+        self.opened.version
     }
 
     /// Everything but the blobs that are no snapshot.
@@ -80,6 +86,7 @@ impl Reader {
             snapshot,
             maps: blobs.iter().filter_map(map_head).collect(),
             stacks: self.stacks()?,
+            experiment: self.experiment()?,
             log,
             not_shown,
         })
@@ -183,10 +190,10 @@ impl Reader {
     fn snapshot(&self, blobs: &[BlobHead]) -> Result<(Option<Box<Snapshot>>, Vec<String>), Error> {
         let (mut last, mut not_shown, mut earlier) = (None, Vec::new(), 0u64);
         for head in blobs.iter().filter(|head| map_head(head).is_none()).cloned() {
-            if head.kind == blob::STACKS && head.version <= blob::STACKS_VERSION {
+            if is_known(&head) && head.kind != blob::SNAPSHOT {
                 continue;
             }
-            if head.kind != blob::SNAPSHOT || head.version > blob::SNAPSHOT_VERSION {
+            if !is_known(&head) {
                 let BlobHead { kind, version, name, .. } = &head;
                 not_shown.push(format!("a blob of kind {kind}, version {version}: {name}"));
                 continue;
@@ -214,14 +221,41 @@ impl Reader {
     fn stacks(&self) -> Result<Option<Box<Stacks>>, Error> {
         let is_one = |head: &BlobHead| head.kind == blob::STACKS && head.version <= blob::STACKS_VERSION;
         let Some(head) = self.blobs()?.into_iter().rfind(is_one) else { return Ok(None) };
-        if head.raw_bytes > blob::STACKS_BYTES_MAX {
-            return Err(self.damaged(format!("its call stacks say that they have {} bytes", head.raw_bytes)));
+        self.json(&head, blob::STACKS_BYTES_MAX).map(|stacks| Some(Box::new(stacks)))
+    }
+
+    /// The experiment: the first plan, and of each slot the last trial.
+    fn experiment(&self) -> Result<Option<Box<Experiment>>, Error> {
+        let blobs = self.blobs()?;
+        let of = |kind: &'static str| blobs.iter().filter(move |head| head.kind == kind && is_known(head));
+        let Some(head) = of(blob::EXPERIMENT).next() else { return Ok(None) };
+        let plan: Plan = self.json(head, blob::EXPERIMENT_BYTES_MAX)?;
+        let problem = plausible::check_plan(&plan);
+        problem.map_err(|problem| self.damaged(format!("the plan of its experiment: {problem}")))?;
+        let mut trials: BTreeMap<usize, (u64, Trial)> = BTreeMap::new();
+        for (at, head) in (0u64..).zip(of(blob::TRIAL)) {
+            let trial: Trial = self.json(head, blob::EXPERIMENT_BYTES_MAX)?;
+            if trial.slot >= plan.schedule.len() {
+                return Err(self.damaged(format!("a trial of slot {}, which the plan has not", trial.slot)));
+            }
+            trials.insert(trial.slot, (at, trial));
         }
-        let stacks = self.with_blob(&head, |raw| {
+        let mut trials: Vec<(u64, Trial)> = trials.into_values().collect();
+        trials.sort_by_key(|(at, _)| *at);
+        let trials = trials.into_iter().map(|(_, trial)| trial).collect();
+        Ok(Some(Box::new(Experiment { plan, trials })))
+    }
+
+    /// The record that a blob holds as JSON.
+    fn json<T: serde::de::DeserializeOwned>(&self, head: &BlobHead, bytes_max: u64) -> Result<T, Error> {
+        if head.raw_bytes > bytes_max {
+            let (kind, bytes) = (&head.kind, head.raw_bytes);
+            return Err(self.damaged(format!("a blob of kind {kind} says that it has {bytes} bytes")));
+        }
+        self.with_blob(head, |raw| {
             let raw = std::io::BufReader::with_capacity(64 << 10, blob::Bounded::new(raw));
             serde_json::from_reader(raw).map_err(|error| error.to_string())
-        })?;
-        Ok(Some(Box::new(stacks)))
+        })
     }
 
     fn manifest(&self) -> Result<Rows, Error> {
@@ -394,6 +428,18 @@ pub(crate) fn integer(row: &Row<'_>, at: usize) -> Result<i64, String> {
 /// An integer of a row that cannot be negative.
 pub(crate) fn time(row: &Row<'_>, at: usize) -> Result<u64, String> {
     u64::try_from(integer(row, at)?).map_err(|_| "a time in it is negative".to_owned())
+}
+
+/// Whether a blob is of a kind and version that are read here; maps stand apart.
+fn is_known(head: &BlobHead) -> bool {
+    let newest = match head.kind.as_str() {
+        blob::SNAPSHOT => blob::SNAPSHOT_VERSION,
+        blob::STACKS => blob::STACKS_VERSION,
+        blob::EXPERIMENT => blob::EXPERIMENT_VERSION,
+        blob::TRIAL => blob::TRIAL_VERSION,
+        _ => return false,
+    };
+    head.version <= newest
 }
 
 /// The map that a blob holds, if it is one of a version that is known.

@@ -1,22 +1,27 @@
 //! Writing a run file while the run goes on.
 
-use std::collections::BTreeSet;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use pagelab_model::run::{ColumnHead, Ending, Event, Manifest, StreamHead};
+use pagelab_model::experiment::{Plan, Trial};
+use pagelab_model::run::{ColumnHead, Ending, Event, Manifest, Run, StreamHead};
 use pagelab_model::{Snapshot, Stacks};
+use rusqlite::Connection;
 
 use crate::blob;
 use crate::committer;
 use crate::error::{Error, ErrorKind, kind_of};
-use crate::live::Live;
+use crate::header;
+use crate::live::{self, Live};
 use crate::manifest;
 use crate::maps::{self, EncodedMap};
 use crate::plausible;
 use crate::queue::{Item, Queue, StoredBlob, StoredSeries, StoredStream};
+use crate::reader::Reader;
 use crate::schema::{self, NAME_MAX};
 
 /// What SQLite puts beside the file while it is written.
@@ -50,7 +55,10 @@ pub struct Writer {
     queue: Arc<Queue>,
     thread: Option<JoinHandle<Result<(), Error>>>,
     series: Vec<SeriesState>,
-    streams: BTreeSet<(String, String)>,
+    /// Name and labels, and the number in the file.
+    streams: BTreeMap<(String, String), u32>,
+    /// Streams of an earlier life of the file that nobody has begun again yet.
+    earlier: BTreeSet<u32>,
     tables: Vec<String>,
 }
 
@@ -68,19 +76,8 @@ impl Writer {
         })?;
         let (whole, live) = make(path)?;
         let queue = Arc::new(Queue::default());
-        let begun = committer::begin(&whole, &rows).and_then(|connection| {
-            let (queue, shown) = (queue.clone(), path.to_owned());
-            std::thread::Builder::new()
-                .name("run file".to_owned())
-                .spawn(move || {
-                    // The file counts as written here until SQLite has closed it.
-                    let _live = live;
-                    // Should it panic, nobody must wait for it.
-                    let _end = End { path: &shown, queue: &queue };
-                    committer::run(shown.clone(), connection, &queue)
-                })
-                .map_err(|error| Error::write(ErrorKind::Io, path, format_args!("no thread for it: {error}")))
-        });
+        let begun = committer::begin(&whole, &rows)
+            .and_then(|connection| start(path, connection, live, queue.clone()));
         match begun {
             Ok(thread) => Ok(Writer {
                 path: path.to_owned(),
@@ -88,7 +85,8 @@ impl Writer {
                 queue,
                 thread: Some(thread),
                 series: Vec::new(),
-                streams: BTreeSet::new(),
+                streams: BTreeMap::new(),
+                earlier: BTreeSet::new(),
                 tables: schema::TABLES.iter().map(|table| table.name.to_owned()).collect(),
             }),
             Err(error) => {
@@ -100,6 +98,48 @@ impl Writer {
                 Err(error)
             }
         }
+    }
+
+    /// Goes on with a file that was not closed, or was stopped: what is in it stays, how it ended is taken
+    /// out, and what is written from now on comes behind. The caller sees to it that times go forward. The
+    /// file is believed as little as by a reader. One that somebody writes, that is complete or that holds
+    /// series, whose rows would have a gap, is refused.
+    pub fn resume(path: &Path) -> Result<(Writer, Run), Error> {
+        let (whole, live) = take_up(path)?;
+        let reader = Reader::open(path)?;
+        let version = reader.version();
+        let run = reader.run()?;
+        drop(reader);
+        let refuse = |problem: &str| Error::read(ErrorKind::NotStorable, path, problem);
+        if version != schema::VERSION {
+            return Err(refuse(
+                "an older pagelab wrote it, so this one cannot go on with it; begin a new run",
+            ));
+        }
+        if matches!(run.ending, Ending::Complete { .. }) {
+            return Err(refuse(
+                "its run is complete: there is nothing to go on with; `pagelab report` shows it",
+            ));
+        }
+        if !run.series.is_empty() {
+            return Err(refuse("it holds series, which cannot be gone on with; begin a new run"));
+        }
+        let queue = Arc::new(Queue::default());
+        let thread =
+            committer::reopen(&whole).and_then(|connection| start(path, connection, live, queue.clone()))?;
+        let keys = run.streams.iter().map(|stream| (stream.head.name.clone(), labels(&stream.head)));
+        let streams: BTreeMap<(String, String), u32> = keys.zip(1..).collect();
+        let writer = Writer {
+            path: path.to_owned(),
+            started_ns: run.manifest.started.boottime_ns,
+            queue,
+            thread: Some(thread),
+            series: Vec::new(),
+            earlier: streams.values().copied().collect(),
+            streams,
+            tables: schema::TABLES.iter().map(|table| table.name.to_owned()).collect(),
+        };
+        Ok((writer, run))
     }
 
     /// Begins a series: values that are read together again and again.
@@ -145,24 +185,30 @@ impl Writer {
         Ok(())
     }
 
-    /// Begins a stream of raw samples. Name and labels together are unique in a file.
+    /// Begins a stream of raw samples, or goes on with the one of an earlier life of the file. Name and
+    /// labels together are unique in a file.
     pub fn stream(&mut self, head: &StreamHead) -> Result<StreamId, Error> {
         self.check_name("a stream", &head.name)?;
-        let mut labels = serde_json::Map::new();
-        for (key, value) in &head.labels {
+        for (at, (key, _)) in head.labels.iter().enumerate() {
             self.check_name("a label", key)?;
-            if labels.insert(key.clone(), value.clone().into()).is_some() {
+            if head.labels[..at].iter().any(|(known, _)| known == key) {
                 return Err(self.refuse(format_args!("stream {} has two labels called {key:?}", head.name)));
             }
         }
-        let (name, labels) = (head.name.clone(), serde_json::Value::Object(labels).to_string());
-        if !self.streams.insert((name.clone(), labels.clone())) {
-            return Err(self.refuse(format_args!("there are two streams {name} with the labels {labels}")));
-        }
-        let id = self.streams.len() as u32;
+        let (name, labels) = (head.name.clone(), labels(head));
+        let next = self.streams.len() as u32 + 1;
+        match self.streams.entry((name.clone(), labels.clone())) {
+            Entry::Occupied(known) if self.earlier.remove(known.get()) => return Ok(StreamId(*known.get())),
+            Entry::Occupied(_) => {
+                return Err(
+                    self.refuse(format_args!("there are two streams {name} with the labels {labels}"))
+                );
+            }
+            Entry::Vacant(place) => place.insert(next),
+        };
         let unit = head.unit.0.clone();
-        self.queue.push(Item::Stream(Box::new(StoredStream { id, name, unit, labels })))?;
-        Ok(StreamId(id))
+        self.queue.push(Item::Stream(Box::new(StoredStream { id: next, name, unit, labels })))?;
+        Ok(StreamId(next))
     }
 
     /// Adds one raw sample, in nanoseconds since the start.
@@ -224,6 +270,30 @@ impl Writer {
             return Err(self.refuse(format_args!("the call stacks have {raw_bytes} bytes of JSON")));
         }
         self.packed(blob::STACKS, blob::STACKS_VERSION, "", at_ns, data, raw_bytes)
+    }
+
+    /// Stores what an experiment is to do: once, before its first trial.
+    pub fn plan(&mut self, at_ns: u64, plan: &Plan) -> Result<(), Error> {
+        let failed = |error| self.refuse(format_args!("the plan of the experiment: {error}"));
+        let (data, raw_bytes) = blob::pack_plan(plan).map_err(failed)?;
+        if raw_bytes > blob::EXPERIMENT_BYTES_MAX {
+            return Err(self.refuse(format_args!("the plan of the experiment has {raw_bytes} bytes of JSON")));
+        }
+        self.packed(blob::EXPERIMENT, blob::EXPERIMENT_VERSION, &plan.name, at_ns, data, raw_bytes)
+    }
+
+    /// Stores one trial of the experiment, as soon as it has ended.
+    pub fn trial(&mut self, trial: &Trial) -> Result<(), Error> {
+        let failed = |error| self.refuse(format_args!("a trial: {error}"));
+        if trial.measures.iter().any(|m| m.value.as_ref().is_ok_and(|value| !value.is_finite())) {
+            return Err(self.refuse("a measure of a trial is not a number that can be stored"));
+        }
+        let (data, raw_bytes) = blob::pack_trial(trial).map_err(failed)?;
+        if raw_bytes > blob::EXPERIMENT_BYTES_MAX {
+            return Err(self.refuse(format_args!("a trial has {raw_bytes} bytes of JSON")));
+        }
+        let name = trial.slot.to_string();
+        self.packed(blob::TRIAL, blob::TRIAL_VERSION, &name, trial.ended_ns, data, raw_bytes)
     }
 
     /// Stores a blob of a kind and version: a map, a profile, a trace. It is compressed here.
@@ -322,6 +392,64 @@ impl Writer {
     }
 }
 
+/// The labels of a stream as they are stored.
+fn labels(head: &StreamHead) -> String {
+    let labels = head.labels.iter().map(|(key, value)| (key.clone(), value.clone().into()));
+    serde_json::Value::Object(labels.collect()).to_string()
+}
+
+/// Starts the thread that writes.
+fn start(
+    path: &Path,
+    connection: Connection,
+    live: Live,
+    queue: Arc<Queue>,
+) -> Result<JoinHandle<Result<(), Error>>, Error> {
+    let shown = path.to_owned();
+    let write = move || {
+        // The file counts as written here until SQLite has closed it.
+        let _live = live;
+        // Should it panic, nobody must wait for it.
+        let _end = End { path: &shown, queue: &queue };
+        committer::run(shown.clone(), connection, &queue)
+    };
+    std::thread::Builder::new()
+        .name("run file".to_owned())
+        .spawn(write)
+        .map_err(|error| Error::write(ErrorKind::Io, path, format_args!("no thread for it: {error}")))
+}
+
+/// Takes the file for this process alone, and returns its path from the root on, without links.
+fn take_up(path: &Path) -> Result<(PathBuf, Live), Error> {
+    let whole = path.canonicalize().map_err(|error| header::cannot_open(path, &error))?;
+    let metadata = std::fs::metadata(&whole).map_err(|error| header::cannot_open(path, &error))?;
+    let at_work = || {
+        let problem = "a process is writing it; wait for it, or end it";
+        Error::write(ErrorKind::NotPermitted, path, problem)
+    };
+    // Before it is opened: closing a second descriptor would give up our own locks.
+    if live::is_written_here(&metadata) {
+        return Err(at_work());
+    }
+    // A reader does not look at the beginning of a file that this process writes, which it will be.
+    let is_alone = beside(&whole, BESIDE[0]).symlink_metadata().is_err();
+    header::check(path, &whole, is_alone)?;
+    let journal = beside(&whole, "-journal");
+    if journal.symlink_metadata().is_ok() {
+        let problem = format_args!(
+            "{} is beside it, which is played back when the file is written; move it away if the file is \
+             from somebody else, or begin a new run",
+            journal.display()
+        );
+        return Err(Error::write(ErrorKind::Hostile, path, problem));
+    }
+    let live = header::open_to_write(&whole).and_then(Live::new).map_err(|error| match error.kind() {
+        std::io::ErrorKind::WouldBlock => at_work(),
+        _ => header::cannot_open(path, &error),
+    })?;
+    Ok((whole, live))
+}
+
 /// The end of the thread, in whatever way: what is still asked of it fails.
 struct End<'a> {
     path: &'a Path,
@@ -375,8 +503,8 @@ fn make(path: &Path) -> Result<(PathBuf, Live), Error> {
         }
     }
     let file = OpenOptions::new().write(true).create_new(true).open(&whole);
-    let metadata = file.and_then(|file| file.metadata()).map_err(|error| failed(&error))?;
-    Ok((whole, Live::new(&metadata)))
+    let live = file.and_then(Live::new).map_err(|error| failed(&error))?;
+    Ok((whole, live))
 }
 
 /// The path of a file that SQLite puts beside the one at `path`.

@@ -27,6 +27,9 @@ const ALL = [
   "picture-tiles",
   "million",
   "decimated",
+  "experiment",
+  "experiment-crossing",
+  "experiment-axis",
 ];
 
 let browser: Browser;

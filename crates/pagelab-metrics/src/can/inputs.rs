@@ -83,11 +83,6 @@ impl ZoneInputs {
         (blank.count() as u64).min(self.per_cpu.checked_div(pages).unwrap_or(0))
     }
 
-    /// Whether this kernel's per-CPU lists tune their size and shrink while they are idle (6.7 and later).
-    pub fn lists_shrink(&self) -> bool {
-        self.pagesets.iter().any(|set| set.high_min.is_some())
-    }
-
     /// Of those, blocks that the CPU that asks has on its own list: the least and the most that the counts of
     /// the lists allow, which do not tell huge pages from base pages.
     pub fn huge_on_own_list(&self, cpu: Option<u32>) -> (u64, u64) {

@@ -7,12 +7,15 @@
 
 use super::inputs::{Block, ZoneInputs};
 
+/// One of so many pages of a block, and more, are what was freed together.
+const MANY_SHARE: u64 = 8;
+
 /// What pages without a flag are taken for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unknown {
     /// Kernel memory in use.
     InUse,
-    /// Free with the odds that per-CPU lists give.
+    /// As many as there are on per-CPU lists are free, in the blocks where they are most.
     Likely,
     /// As many as there are on per-CPU lists are free, in the blocks where they are fewest.
     AsPerCpu,
@@ -38,57 +41,51 @@ fn is_whole(block: &Block) -> bool {
 
 /// The blocks with their unknown pages counted as free or as fixed.
 fn settled(zone: &ZoneInputs, unknown: Unknown) -> Vec<Block> {
-    let mut odds = Odds::of(zone);
-    let most = match unknown {
-        Unknown::InUse | Unknown::Likely => 0,
-        Unknown::AsPerCpu => explained(&zone.blocks, zone.per_cpu),
+    let is_free = match unknown {
+        Unknown::InUse => vec![false; zone.blocks.len()],
+        Unknown::Likely => clustered(zone),
+        Unknown::AsPerCpu => {
+            let most = explained(&zone.blocks, zone.per_cpu);
+            zone.blocks.iter().map(|block| is_unsure(block) && block.unknown <= most).collect()
+        }
     };
-    let mut settle = |block: &Block| {
-        let is_unsure = block.unknown > 0 && block.fixed == 0;
-        let is_free = is_unsure
-            && match unknown {
-                Unknown::Likely => odds.are_met(block.unknown),
-                Unknown::InUse | Unknown::AsPerCpu => block.unknown <= most,
-            };
+    let settle = |(block, is_free): (&Block, bool)| {
         let (free, fixed) = if is_free { (block.unknown, 0) } else { (0, block.unknown) };
         Block { free: block.free + free, fixed: block.fixed + fixed, unknown: 0, ..*block }
     };
-    zone.blocks.iter().map(&mut settle).collect()
+    zone.blocks.iter().zip(is_free).map(settle).collect()
 }
 
-/// How likely a page without a flag is free: the share of such pages in unsure blocks that per-CPU lists
-/// hold.
-/// All u of a block are with that share to the power of u; of every 1/x blocks of chance x, one counts.
-struct Odds {
-    share: f64,
-    owed: f64,
+/// Most kernel memory without flags lies beside other kernel memory: only blocks without are unsure.
+fn is_unsure(block: &Block) -> bool {
+    block.unknown > 0 && block.fixed == 0
 }
 
-impl Odds {
-    fn of(zone: &ZoneInputs) -> Odds {
-        // Most kernel memory without flags lies beside other kernel memory: only blocks without are unsure.
-        let unsure = zone.blocks.iter().filter(|block| block.fixed == 0 && block.unknown < block.pages);
-        let unknown: u64 = unsure.map(|block| block.unknown).sum();
-        let whole = zone.huge_on_per_cpu_lists() * zone.blocks.iter().map(|b| b.pages).max().unwrap_or(0);
-        let single = zone.per_cpu.saturating_sub(whole);
-        let share = if unknown == 0 { 0.0 } else { (single as f64 / unknown as f64).min(1.0) };
-        Odds { share, owed: 0.0 }
-    }
-
-    fn are_met(&mut self, pages: u64) -> bool {
-        self.owed += self.share.powi(i32::try_from(pages).unwrap_or(i32::MAX));
-        let met = self.owed >= 1.0;
-        if met {
-            self.owed -= 1.0;
+/// Which blocks' unknown pages are likely those on per-CPU lists. What waits on lists was freed one after the
+/// other and lies together, so that a block has many of them; kernel memory in movable blocks fell there page
+/// by page. So blocks with many are explained first, and blocks with some are not.
+fn clustered(zone: &ZoneInputs) -> Vec<bool> {
+    let whole = zone.huge_on_per_cpu_lists() * zone.blocks.iter().map(|block| block.pages).max().unwrap_or(0);
+    let mut single = zone.per_cpu.saturating_sub(whole);
+    let is_one = |block: &Block| {
+        is_unsure(block) && block.unknown < block.pages && block.unknown >= block.pages / MANY_SHARE
+    };
+    let mut order: Vec<usize> = (0..zone.blocks.len()).filter(|&at| is_one(&zone.blocks[at])).collect();
+    order.sort_by_key(|&at| std::cmp::Reverse(zone.blocks[at].unknown));
+    let mut is_free = vec![false; zone.blocks.len()];
+    for at in order {
+        match single.checked_sub(zone.blocks[at].unknown) {
+            Some(left) => (single, is_free[at]) = (left, true),
+            None => break,
         }
-        met
     }
+    is_free
 }
 
 /// The largest number of unknown pages in a block so that all blocks with up to as many, and nothing else
 /// that spoils them, have no more than `per_cpu` together.
 fn explained(blocks: &[Block], mut per_cpu: u64) -> u64 {
-    let unsure = blocks.iter().filter(|block| block.unknown > 0 && block.fixed == 0);
+    let unsure = blocks.iter().filter(|block| is_unsure(block));
     let mut unknown: Vec<u64> = unsure.map(|block| block.unknown).collect();
     unknown.sort_unstable();
     let mut most = 0;

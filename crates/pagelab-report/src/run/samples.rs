@@ -37,13 +37,14 @@ pub(super) fn applies(run: &Run) -> bool {
 
 pub(super) fn show(run: &Run, view: View, style: Style) -> String {
     let mut page = Page::new(style);
-    let is_told = run.snapshot.as_ref().is_some_and(|look| look.probe.is_some());
-    if is_told && !view.verbose {
+    let is_probe = run.snapshot.as_ref().is_some_and(|look| look.probe.is_some());
+    if (is_probe || run.experiment.is_some()) && !view.verbose {
         let samples: usize = run.streams.iter().map(|stream| stream.values.len()).sum();
         let count = format!(
-            "{} in {}, of the probe above: -v",
+            "{} in {}, of the {} above: -v",
             plural(samples, "sample"),
-            plural(run.streams.len(), "stream")
+            plural(run.streams.len(), "stream"),
+            if is_probe { "probe" } else { "experiment" }
         );
         page.facts("", &[style.bold("samples"), count], "   ");
         return page.finish();

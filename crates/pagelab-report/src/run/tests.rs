@@ -1,6 +1,7 @@
 //! The report of runs of several kinds, whole: summary and everything, 80 columns and fewer, and ASCII.
 
 pub(crate) mod example;
+pub(crate) mod experiment;
 
 use expect_test::{ExpectFile, expect, expect_file};
 use pagelab_model::run::{Ending, Event, Log, MapHead};
@@ -9,11 +10,11 @@ use super::*;
 use crate::grid::width;
 use example::{hostile, look, record};
 
-const SUMMARY: View = View { verbose: false };
-const VERBOSE: View = View { verbose: true };
+pub(super) const SUMMARY: View = View { verbose: false };
+pub(super) const VERBOSE: View = View { verbose: true };
 
 /// Renders, checks what holds for every report, and compares with the stored text.
-fn check(run: &Run, view: View, expected: &ExpectFile) {
+pub(super) fn check(run: &Run, view: View, expected: &ExpectFile) {
     let text = render(run, view, Style::PLAIN);
     expected.assert_eq(&text);
     let ascii = render(run, view, Style { unicode: false, ..Style::PLAIN });

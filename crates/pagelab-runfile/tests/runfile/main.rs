@@ -3,6 +3,7 @@
 
 mod child;
 mod day;
+mod experiment;
 mod full_disk;
 mod killed;
 mod look;
@@ -10,5 +11,6 @@ mod made;
 mod maps;
 mod mutated;
 mod refused;
+mod resumed;
 mod round_trip;
 mod versions;

@@ -42,7 +42,12 @@ fn other_files_are_named_for_what_they_are() {
         ),
         ("gzip", &gzip, NotOurs, "it is packed by gzip; unpack it first"),
         ("zstd", &zstd, NotOurs, "it is packed by zstd; unpack it first"),
-        ("zero", &[0; 4096], NotOurs, "it is no run file; one is made by `pagelab checkup --run FILE`"),
+        (
+            "zero",
+            &[0; 4096],
+            NotOurs,
+            "it is no run file; `pagelab record` and `pagelab checkup --run FILE` make one",
+        ),
         ("elf", b"\x7fELF\x02\x01\x01\0\xff", NotOurs, "it is no run file"),
     ];
     for (name, bytes, kind, said) in files {

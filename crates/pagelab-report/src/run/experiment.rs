@@ -1,0 +1,68 @@
+//! An experiment: what each workload gains under each variant, what that rests on, and what went wrong.
+
+mod detail;
+mod troubles;
+mod workload;
+
+use pagelab_metrics::effect::Effects;
+use pagelab_model::experiment::{Experiment, Plan, Role, TrialEnd};
+use pagelab_model::run::Run;
+
+use super::{View, clipped, plural};
+use crate::effects::{IMPORTED, sequence};
+use crate::style::{Style, count};
+use crate::text::Page;
+
+/// Columns that a name may take.
+const NAME_MAX: usize = 24;
+/// Characters of a text of the recipe's.
+const TEXT_MAX: usize = 300;
+
+pub(super) fn show(run: &Run, view: View, style: Style) -> String {
+    let Some(experiment) = &run.experiment else { return String::new() };
+    let effects = Effects::of(experiment);
+    let mut page = Page::new(style);
+    let plan = &experiment.plan;
+    let title = style.bold(&style.one_line(&clipped(&plan.name, NAME_MAX)));
+    page.hanging(&format!("{title}   "), &style.one_line(&clipped(&plan.question, TEXT_MAX)));
+    for (head, found) in plan.workloads.iter().zip(&effects.workloads) {
+        page.gap();
+        workload::show(&mut page, run, plan, head, found);
+    }
+    page.gap();
+    troubles::show(&mut page, experiment, view);
+    page.facts("", &rests_on(experiment), "   ");
+    if view.verbose {
+        detail::show(&mut page, run, experiment, &effects);
+    }
+    page.finish()
+}
+
+/// The shape of the experiment and how much of it was done.
+fn rests_on(experiment: &Experiment) -> Vec<String> {
+    let plan = &experiment.plan;
+    let place = clipped(&plan.place, NAME_MAX);
+    let mut facts = vec![if plan.place == IMPORTED { place } else { format!("on {place}") }];
+    facts.push(plural(plan.variants.len(), "variant"));
+    facts.push(plural(plan.workloads.len(), "workload"));
+    facts.push(plural(rounds(plan), "round"));
+    facts.push(sequence(plan).to_owned());
+    facts.push(format!("seed {}", plan.seed));
+    let done = experiment.trials.iter().filter(|trial| trial.end == TrialEnd::Done).count();
+    let of = count(plan.schedule.len() as u128);
+    facts.push(format!("{} of {of} trials done", count(done as u128)));
+    let twins = plan.schedule.iter().filter(|slot| slot.role == Role::Twin).count();
+    if twins > 0 {
+        facts.push(format!("{} of equals", plural(twins, "pair")));
+    }
+    facts
+}
+
+/// Rounds that count.
+fn rounds(plan: &Plan) -> usize {
+    let counted = plan.schedule.iter().filter(|slot| slot.role == Role::Measured);
+    counted.map(|slot| slot.round).collect::<std::collections::BTreeSet<_>>().len()
+}
+
+#[cfg(test)]
+mod tests;
