@@ -188,7 +188,7 @@ impl<'r> Asking<'r> {
             if !self.may_go_on(region)? {
                 break;
             }
-            if self.reclaims() || !self.can_compact()? {
+            if !self.can_compact()? {
                 self.stopped = Stopped::WouldReclaim;
                 break;
             }
@@ -254,12 +254,12 @@ impl<'r> Asking<'r> {
             self.stopped = Stopped::Deadline;
             return Ok(false);
         }
-        if !region.is_multiple_of(REGIONS_A_LOOK) {
-            return Ok(true);
-        }
         if self.reclaims() {
             self.stopped = Stopped::WouldReclaim;
             return Ok(false);
+        }
+        if !region.is_multiple_of(REGIONS_A_LOOK) {
+            return Ok(true);
         }
         let room = self.wanted.reserve.room(available(self.root)?);
         if room.0 < REGIONS_A_LOOK.saturating_mul(self.wanted.size.0) {

@@ -11,6 +11,7 @@ pub mod procedure;
 pub mod random;
 pub mod readback;
 pub mod reserve;
+pub mod settle;
 pub mod spoiled;
 pub mod truth;
 pub mod unmovable;

@@ -11,6 +11,8 @@ use pagelab_host::root::Root;
 use pagelab_metrics::balance::FreeBalance;
 use pagelab_model::{OffLists, Snapshot};
 
+use crate::settle::settle;
+
 /// How to look.
 #[derive(Clone, Debug)]
 pub struct LookOptions {
@@ -22,6 +24,8 @@ pub struct LookOptions {
     pub known: Known,
     /// Wall time above which the census is a sample.
     pub census_time: Duration,
+    /// Let free pages that wait on the processors' lists go to the free lists before.
+    pub settle: bool,
 }
 
 impl Default for LookOptions {
@@ -31,12 +35,16 @@ impl Default for LookOptions {
             seed: 1,
             known: Known::default(),
             census_time: Duration::from_secs(2),
+            settle: false,
         }
     }
 }
 
 /// Looks. Processes are not asked, since walking their page tables takes long and says nothing here.
 pub fn look(root: &Root, options: &LookOptions) -> Snapshot {
+    if options.settle && root.is_live() {
+        settle(root);
+    }
     let reader = Reader::new(root);
     let nobody = processes::Budget {
         processes_max: 0,

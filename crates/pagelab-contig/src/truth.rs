@@ -57,6 +57,11 @@ fn settle(guard: &Guard, settings: &Settings) -> Result<(), GuardError> {
             guard.set(&Knob::thp_size_enabled(pmd_size.copied().unwrap_or(Bytes(0))), "inherit")?;
         }
     }
+    // Where F_u is high the kernel compacts by itself, and `now` would not be now (mm/compaction.c,
+    // `should_proactive_compact_node`).
+    if settings.vm.get("compaction_proactiveness").is_some_and(|value| value > 0) {
+        guard.set(&Knob::vm("compaction_proactiveness")?, "0")?;
+    }
     // khugepaged would make huge pages of regions that have one base page, in the middle of asking.
     guard.set(&Knob::khugepaged("max_ptes_none")?, "0")?;
     guard.set(&Knob::thp_defrag(), "never").map(drop)

@@ -15,7 +15,7 @@ mod state;
 #[allow(dead_code, reason = "the tests use more of it")]
 mod trial;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use pagelab_contig::asking::{Asked, Wanted};
@@ -24,20 +24,20 @@ use pagelab_contig::reserve::Reserve;
 use pagelab_contig::truth::truth;
 use pagelab_guest::job::Step as GuestStep;
 use pagelab_guest::shape::parse_size;
-use pagelab_host::guard::{Guard, Options, Site, Watched};
+use pagelab_host::guard::{Guard, Knob, Options, Site, Watched};
 use pagelab_host::root::Root;
 use pagelab_metrics::can::{Ask, Forecast, How, Step, forecast};
 use pagelab_metrics::frag;
-use pagelab_model::{Bytes, Reading};
+use pagelab_model::{Bytes, Pages, Reading, ZoneInfo};
 use pagelab_sys::affinity::Pinned;
 use pagelab_sys::clock;
 use serde_json::{Value, json};
 use state::State;
 
-/// The states; each is made, predicted and asked for in a process of its own.
-fn states() -> Vec<State> {
+/// The states; each is made, predicted and asked for in a process of its own. `seed`: of the one before the
+/// first.
+fn states(mut seed: u64) -> Vec<State> {
     let mut states = Vec::new();
-    let mut seed = 0;
     for cache in [0.0, 0.35] {
         for (target, keep) in [(0.0, 1), (0.5, 1), (0.5, 16), (0.75, 64), (1.0, 1), (1.0, 256)] {
             seed += 1;
@@ -66,7 +66,7 @@ fn main() {
         Some("state") => {
             println!("{}", one(&State::parse(&words[1..]), Some(PathBuf::from("/disk")), GUEST_RESERVE))
         }
-        Some("--host") => host(),
+        Some("--host") => host(&words),
         _ => guests(&words),
     }
 }
@@ -75,14 +75,21 @@ fn main() {
 fn one(state: &State, disk: Option<PathBuf>, reserve: Bytes) -> Value {
     let root = Root::live();
     let pinned = Pinned::here().ok();
-    let options =
-        LookOptions { pagetypeinfo: true, census_time: Duration::from_secs(30), ..LookOptions::default() };
+    let options = LookOptions {
+        pagetypeinfo: true,
+        census_time: Duration::from_secs(30),
+        settle: true,
+        ..LookOptions::default()
+    };
+    let guard = Guard::begin(&Site::live().unwrap(), Watched::left_to_restore(), Options::default()).unwrap();
+    // The kernel's own compaction would undo the state while it is looked at.
+    if Path::new("/proc/sys/vm/compaction_proactiveness").exists() {
+        guard.set(&Knob::vm("compaction_proactiveness").unwrap(), "0").unwrap();
+    }
     let known = look(&root, &options);
     let page = known.machine.page_size;
     let size = page.block(known.pmd_order);
     let held = state::make(state, page, size, disk, reserve.0);
-    // Per-CPU lists give back what they do not need, once a second.
-    std::thread::sleep(Duration::from_secs(4));
     let snapshot = look(&root, &options);
     let ask = Ask {
         count: u64::MAX,
@@ -100,7 +107,6 @@ fn one(state: &State, disk: Option<PathBuf>, reserve: Bytes) -> Value {
         reserve: Reserve(reserve),
         deadline_ns: clock::monotonic_ns() + 400_000_000_000,
     };
-    let guard = Guard::begin(&Site::live().unwrap(), Watched::left_to_restore(), Options::default()).unwrap();
     let found = truth(&guard, &root, &snapshot.settings, wanted, None).unwrap();
     drop(guard);
     drop(held);
@@ -115,7 +121,13 @@ fn one(state: &State, disk: Option<PathBuf>, reserve: Bytes) -> Value {
     {
         steps.insert(format!("{step:?}"), compared(&forecast, step, asked));
     }
+    let pages = |pages: Option<Pages>| pages.unwrap_or_default().0;
+    let zone = |zone: &ZoneInfo| {
+        json!([zone.key.zone, pages(zone.free), pages(zone.min), pages(zone.low), zone.pages_per_cpu().0])
+    };
+    let marks: Vec<Value> = snapshot.zoneinfo.as_ref().unwrap().zones.iter().map(zone).collect();
     json!({
+        "zone_free_min_low_listed": marks,
         "words": state.words(),
         "index": frag::unusable(&areas.areas, snapshot.pmd_order),
         "cached_mib": snapshot.meminfo.as_ref().unwrap().bytes("Cached").unwrap().0 >> 20,
@@ -141,19 +153,27 @@ fn compared(forecast: &Forecast, step: Step, asked: Reading<Asked>) -> Value {
     })
 }
 
+fn number(words: &[String], name: &str) -> Option<u64> {
+    words.iter().find_map(|word| word.strip_prefix(name)).map(|number| number.parse().unwrap())
+}
+
 fn guests(words: &[String]) {
-    let few =
-        words.iter().find_map(|word| word.strip_prefix("--states=")).map(|n| n.parse::<usize>().unwrap());
+    let few = number(words, "--states=").map(|few| few as usize);
+    let only = number(words, "--only=");
+    let cached = words.iter().any(|word| word == "--cached");
+    let seed = number(words, "--seed=").unwrap_or(0);
     let mut rows = Vec::new();
-    let only = words.iter().find_map(|word| word.strip_prefix("--only=")).map(|n| n.parse::<u64>().unwrap());
     for (series, memory) in GUESTS {
         if words.iter().any(|word| word.starts_with("--kernel="))
             && !words.contains(&format!("--kernel={series}"))
         {
             continue;
         }
-        let states: Vec<State> = states().into_iter().take(few.unwrap_or(usize::MAX)).collect();
-        let states: Vec<State> = states.into_iter().filter(|s| only.is_none_or(|n| n == s.seed)).collect();
+        let states: Vec<State> = states(seed).into_iter().take(few.unwrap_or(usize::MAX)).collect();
+        let states: Vec<State> = states
+            .into_iter()
+            .filter(|s| only.is_none_or(|n| n == s.seed) && (!cached || s.cache > 0.0))
+            .collect();
         let step = |state: &State| {
             let words = ["state".to_owned()].into_iter().chain(state.words());
             GuestStep::Pagelab(words.map(Into::into).collect())
@@ -184,8 +204,8 @@ fn guests(words: &[String]) {
     bars(&rows);
 }
 
-fn host() {
-    let rows: Vec<Value> = states()
+fn host(words: &[String]) {
+    let rows: Vec<Value> = states(number(words, "--seed=").unwrap_or(0))
         .iter()
         .filter(|state| state.unmovable == 0.0 && state.cache == 0.0)
         .map(|state| {

@@ -147,17 +147,37 @@ impl Run<'_> {
         Ok(((self.seen)(progress, self.watch) == Flow::Stop).then_some(Ending::Stopped))
     }
 
-    /// Takes base pages, where that is the way.
+    /// Takes base pages, where that is the way: as many as were planned, and on until as many whole blocks
+    /// are gone from the zone, since the first pages come from blocks that are broken already.
     fn fill(&mut self) -> io::Result<Option<Ending>> {
         self.phase = Phase::Fill;
-        while self.spoiler.way() == Way::BasePages && self.spoiler.filled() < self.bounds.fill {
+        let unit = self.spoiler.shape().unit;
+        let planned = u128::from(self.bounds.planned);
+        let mut wanted = None;
+        while self.spoiler.way() == Way::BasePages {
             if let Some(ending) = self.look()? {
                 return Ok(Some(ending));
             }
-            let left = self.bounds.fill - self.spoiler.filled();
+            let whole = self.watch.areas().blocks_suitable(unit);
+            let wanted = *wanted.get_or_insert(whole.saturating_sub(planned));
+            let left = match self.bounds.fill.saturating_sub(self.spoiler.filled()) {
+                0 if whole > wanted => self.room_units(),
+                left => left,
+            };
+            if left == 0 {
+                break;
+            }
             self.spoiler.fill(left.min(self.bounds.batch))?;
         }
         Ok(None)
+    }
+
+    /// Units that may be filled beyond the plan: so many that the control group's limit, which is an eighth
+    /// and some above what was planned, is not reached.
+    fn room_units(&self) -> u64 {
+        let room = self.watch.room_pages() / self.spoiler.shape().unit.pages().0;
+        let most = (self.bounds.planned + self.bounds.planned / 8 + 32).min(self.bounds.units_max);
+        room.min(most.saturating_sub(self.spoiler.filled()))
     }
 
     fn correct(&mut self) -> io::Result<Ending> {

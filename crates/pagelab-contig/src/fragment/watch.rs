@@ -133,6 +133,11 @@ impl Watch {
         amount("MemAvailable").or_else(|| amount("MemFree")).unwrap_or_default()
     }
 
+    /// Base pages that may be taken before the reserve is reached, by the last look.
+    pub fn room_pages(&self) -> u64 {
+        self.reserve.room(self.available()).pages(self.page_size).0
+    }
+
     /// Free pages that stand on no list because they are not initialised, by the counters alone.
     pub fn deferred(&self, zoneinfo: &pagelab_model::Zoneinfo) -> Pages {
         let (Ok(buddy), Ok(meminfo)) = (self.fast.buddyinfo(), self.fast.meminfo()) else { return Pages(0) };
@@ -217,8 +222,7 @@ impl Watch {
     /// time it goes to the lists by itself.
     fn rinse(&self, cpu: u32) {
         let pages = self.waiting(cpu).saturating_add(RINSE_MARGIN).min(RINSE_MAX);
-        let room = self.reserve.room(self.available()).pages(self.page_size);
-        let units = pages.min(room.0) / self.unit.pages().0;
+        let units = pages.min(self.room_pages()) / self.unit.pages().0;
         let shape = Shape::fewest(self.unit, self.unit);
         let rinse = |node| Spoiler::new(Way::HugePages, shape, 0, self.page_size, node).spoil(units);
         // A kernel without CONFIG_NUMA binds nothing, and has one node.

@@ -145,7 +145,8 @@ fn snapshot(args: &Args) -> Result<Snapshot, Failure> {
     let page_size = page_size.map(|size| (size, "--page-size".to_owned()));
     let of_manifest = |root: &Root| Some((root.manifest()?.page_size?, "manifest".to_owned()));
     let known = Known { page_size: page_size.or_else(|| of_manifest(&root)), hypervisor: None };
-    Ok(look(&root, &LookOptions { pagetypeinfo: true, seed: 1, known, census_time: CENSUS_TIME }))
+    let options = LookOptions { pagetypeinfo: true, seed: 1, known, census_time: CENSUS_TIME, settle: true };
+    Ok(look(&root, &options))
 }
 
 fn print(args: &Args, snapshot: &Snapshot, forecast: &Forecast, got: &[Got]) -> Result<(), Failure> {

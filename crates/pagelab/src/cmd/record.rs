@@ -195,7 +195,11 @@ fn time(option: &str, text: &str, least: Duration, most: Duration) -> Result<u64
     let length = duration::parse(text).map_err(|error| super::usage(&format!("{option} {error}")))?;
     if length < least || length > most {
         let most = most.as_secs() / DAY.as_secs();
-        let message = format!("{option} {text}: from {}ms to {most}d was wanted", least.as_millis());
+        let least = match least.as_millis() {
+            ms if ms % 1000 == 0 => format!("{}s", ms / 1000),
+            ms => format!("{ms}ms"),
+        };
+        let message = format!("{option} {text}: from {least} to {most}d was wanted");
         return Err(super::usage(&message));
     }
     // At most a year, which is far below 2^64.

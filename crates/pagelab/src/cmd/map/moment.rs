@@ -8,7 +8,7 @@ use pagelab_host::paths;
 use pagelab_host::reader::Reader as Files;
 use pagelab_host::root::Root;
 use pagelab_metrics::balance::FreeBalance;
-use pagelab_model::run::MapHead;
+use pagelab_model::run::{Ending, MapHead, Run};
 use pagelab_model::{OffLists, PageMap, Pages};
 use pagelab_report::map::MapSource;
 use pagelab_report::quantity::duration as duration_text;
@@ -139,7 +139,21 @@ fn recorded(path: &Path, at: At) -> Result<Taken, Failure> {
         kernel: machine.kernel_release.as_ref().ok().cloned(),
         taken_realtime_ns: Some(run.manifest.started.realtime_ns.saturating_add(map.started_ns)),
     };
-    Ok(Taken { source, map, notes: Vec::new() })
+    let notes = beyond(&run, at).into_iter().collect();
+    Ok(Taken { source, map, notes })
+}
+
+/// What is said of a time after the end of the recording.
+fn beyond(run: &Run, at: At) -> Option<String> {
+    let last_ns = run.maps.last()?.at_ns;
+    let ended_ns = match &run.ending {
+        Ending::Complete { after_ns } | Ending::Stopped { after_ns, .. } => *after_ns,
+        Ending::NotClosed => last_ns,
+    };
+    let At::Until(asked_ns) = at else { return None };
+    let (asked, last) = (duration_text(asked_ns), duration_text(last_ns));
+    (asked_ns > ended_ns && asked != last)
+        .then(|| format!("the recording ended before {asked}: this is its last map, at {last}"))
 }
 
 /// The last map that began by this time, or at what is shown as this time.

@@ -72,6 +72,18 @@ fn pass(told: &Told, facts: &Facts, ours: &[Vec<u16>; 3], compared: &[Compared])
             lines.push(format!("  {:<16}{:<6}{}", "", compared.published.who, cells(their)));
         }
     }
+    // For whoever takes one number of each phase, as the recipe fragment-compact does.
+    let unit = facts.unit;
+    if let [Some(first), Some(second), Some(third)] = [0, 1, 2].map(|at| ours[at].get(unit.index())) {
+        let share = |permille: &u16| format!("{}.{:03}", permille / 1000, permille % 1000);
+        lines.push(format!(
+            "  F_u({}) is {} compacted, {} fragmented, {} compacted again",
+            unit.0,
+            share(first),
+            share(second),
+            share(third)
+        ));
+    }
     let zone = format!("node {}, zone {}", facts.zone.node.0, facts.zone.zone);
     lines.push(format!("  here: {zone}; golden and report: zone Normal of 62.8 GiB, published"));
     for compared in compared {
