@@ -8,17 +8,128 @@
 //! pages, the caches see the same lines, and what differs is address translation: TLB misses, page walks, the
 //! cache lines that page tables take. One thing differs besides: base pages are scattered over the sets of a
 //! physically indexed cache, so near the size of such a cache they conflict more.
+//! Patterns that prefer some regions are in `skewed`.
 //!
 //! First touch: laying out writes every slot, so no page is left to fault while time is taken.
 //!
 //! Time is the CPU time of the reading thread, so that other tasks on the CPU are not counted; interrupts and
 //! a hypervisor's stolen time may be.
 
+mod skewed;
+
 use std::fmt;
 
 use pagelab_model::Bytes;
+use pagelab_model::experiment::Better;
 use pagelab_model::seed::SplitMix64;
 use pagelab_sys::clock;
+
+use crate::options::{Kind, OptionHead, Options, SEED, size};
+use crate::{Done, Failed, Figure, Merit, Workload, memory, regions};
+
+/// The chase as a workload of its own.
+pub const WORKLOAD: Workload = Workload {
+    name: "chase",
+    about: "Dependent random reads over a buffer: each address comes from the value that was read before it",
+    generator: "one slot in every 128 bytes, each written before the first read; dependent reads. Pattern \
+                uniform: all slots linked into one random cycle (Sattolo's shuffle from the seed), the \
+                value read is the next address, and a lap reads every slot once. Patterns zipf and hot: \
+                the value read, joined with a draw of splitmix64, picks the next region by its share and \
+                a slot in it evenly; the order of regions in the buffer is by chance",
+    options: &[
+        size("1G", "Bytes of the buffer"),
+        SEED,
+        memory::ADVISE,
+        STEPS,
+        PATTERN,
+        regions::REGION,
+        ZIPF,
+        HOT,
+        SHARE,
+    ],
+    forks: false,
+    run,
+};
+
+const STEPS_NAME: &str = "steps";
+const STEPS: OptionHead = OptionHead {
+    name: STEPS_NAME,
+    kind: Kind::Number(1, 1 << 40),
+    default: "20000000",
+    help: "How many reads",
+};
+const PATTERN: OptionHead = OptionHead {
+    name: "pattern",
+    kind: Kind::Word(&["uniform", "zipf", "hot"]),
+    default: "uniform",
+    help: "Which slots are preferred: none, those of regions by Zipf's law, those of a few hot regions",
+};
+const ZIPF: OptionHead = OptionHead {
+    name: "zipf",
+    kind: Kind::Thousandths(4000),
+    default: "1.0",
+    help: "Pattern zipf: region k of the order has a share that goes with 1 / k to this power",
+};
+const HOT: OptionHead = OptionHead {
+    name: "hot",
+    kind: Kind::Number(1, 1 << 16),
+    default: "32",
+    help: "Pattern hot: how many regions are hot",
+};
+const SHARE: OptionHead = OptionHead {
+    name: "share",
+    kind: Kind::Thousandths(1000),
+    default: "0.9",
+    help: "Pattern hot: the share of all reads that goes to the hot regions",
+};
+
+fn run(options: &Options) -> Result<Done, Failed> {
+    match options.text("pattern") {
+        "uniform" => uniform(options),
+        _ => skewed::run(options),
+    }
+}
+
+fn uniform(options: &Options) -> Result<Done, Failed> {
+    let buffer = options.size("size");
+    let (seed, steps) = (options.number("seed"), options.number(STEPS_NAME));
+    let mut mapping = memory::map(options, buffer)?;
+    let before = clock::thread_cpu_ns();
+    lay_out(mapping.words_mut(), seed, || true);
+    let laid_out_ns = clock::thread_cpu_ns().saturating_sub(before);
+    let mut chase = Chase::new(mapping.words());
+    if chase.slots() < 2 {
+        return Err(Failed::Options("size: a chase needs two slots of 128 bytes or more".to_owned()));
+    }
+    let before = clock::thread_cpu_ns();
+    chase.walk(steps);
+    let spent_ns = clock::thread_cpu_ns().saturating_sub(before);
+    let checksum = chase.at as u64;
+    // A lap ends where it began, so the place after all steps is that after the part of a lap.
+    let mut again = Chase::new(mapping.words());
+    again.walk(steps % again.slots());
+    if again.at as u64 != checksum {
+        return Err(Failed::Wrong(format!("after {steps} steps at word {checksum}, by laps {}", again.at)));
+    }
+    let generated = format!("uniform over {} slots, {steps} steps, seed {seed}", chase.slots());
+    Ok(done(chase.size(), steps, spent_ns, laid_out_ns, checksum, generated))
+}
+
+/// What all patterns say.
+fn done(size: Bytes, steps: u64, spent_ns: u64, laid_out_ns: u64, checksum: u64, generated: String) -> Done {
+    let value = spent_ns as f64 / steps as f64;
+    let lay_out =
+        Figure { name: "lay_out_cpu", unit: "ns", better: Better::Lower, value: laid_out_ns as f64 };
+    Done {
+        merit: Merit { name: "read time", unit: "ns", better: Better::Lower, value },
+        working_set: size,
+        checksum,
+        latencies: None,
+        figures: vec![lay_out],
+        hot_regions: Vec::new(),
+        generated,
+    }
+}
 
 /// Words from one slot to the next: 128 bytes.
 pub const WORDS_BETWEEN_SLOTS: usize = 16;

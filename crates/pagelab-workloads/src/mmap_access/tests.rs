@@ -1,0 +1,123 @@
+//! Tests of the whole workload: each configuration does what it says.
+
+use super::*;
+
+fn with(changes: &[(&str, &str)]) -> Options {
+    let mut options = Options::defaults(WORKLOAD.options);
+    for (name, typed) in [("size", "1M")].iter().chain(changes) {
+        options.set(name, typed).unwrap();
+    }
+    options
+}
+
+fn figure(done: &Done, name: &str) -> f64 {
+    done.figures.iter().find(|figure| figure.name == name).unwrap_or_else(|| panic!("no {name}")).value
+}
+
+/// Base pages of the mapping, by what the kernel says of a populated one.
+fn pages() -> f64 {
+    let populated = run(&with(&[("populate", "populate-write"), ("advise", "nohuge")])).unwrap();
+    figure(&populated, "map_minor_faults")
+}
+
+#[test]
+fn the_nine_configurations_of_the_report_run() {
+    let file = [("mapping", "file"), ("sharing", "shared")];
+    let cases: [&[(&str, &str)]; 6] = [
+        &[],
+        &[("sharing", "shared")],
+        &file,
+        &[file[0], file[1], ("access", "random")],
+        &[file[0], file[1], ("populate", "populate")],
+        &[file[0], file[1], ("prefill", "memset+msync")],
+    ];
+    for case in cases {
+        let done = run(&with(case)).unwrap();
+        // 32 windows of 16 passes over 512 lines.
+        assert_eq!(figure(&done, "loads"), 32.0 * 16.0 * 448.0, "{case:?}");
+        assert_eq!(figure(&done, "stores"), 32.0 * 16.0 * 64.0, "{case:?}");
+        assert_eq!(run(&with(case)).unwrap().checksum, done.checksum, "{case:?}");
+    }
+    let random = run(&with(&[("access", "random")])).unwrap();
+    assert_ne!(run(&with(&[("access", "random"), ("seed", "2")])).unwrap().checksum, random.checksum);
+}
+
+#[test]
+fn private_files_keep_what_they_had_and_shared_ones_get_what_is_stored() {
+    for sharing in ["private", "shared"] {
+        for file in ["sparse", "prewritten", "dropped"] {
+            for populate in ["none", "populate", "populate-write"] {
+                let case =
+                    [("mapping", "file"), ("sharing", sharing), ("file", file), ("populate", populate)];
+                let done = run(&with(&case)).unwrap();
+                let cached = figure(&done, "cached_before");
+                match file {
+                    "sparse" => assert_eq!(cached, 0.0, "{case:?}"),
+                    "prewritten" => assert_eq!(cached, 1024.0 * 1024.0, "{case:?}"),
+                    // In memory there is nothing to be dropped to.
+                    _ => assert!(cached == 0.0 || is_in_memory(), "{case:?}: {cached}"),
+                }
+            }
+        }
+    }
+}
+
+fn is_in_memory() -> bool {
+    page_cache::is_in_memory(File::open(std::env::temp_dir()).unwrap()).unwrap()
+}
+
+#[test]
+fn populating_a_shared_file_faults_for_reading_only() {
+    let pages = pages();
+    let case = |populate| {
+        let case =
+            [("mapping", "file"), ("sharing", "shared"), ("file", "prewritten"), ("populate", populate)];
+        figure(&run(&with(&case)).unwrap(), "write_faults_after_populate")
+    };
+    // A file in memory has no write protection to find dirty pages by.
+    let expected = if is_in_memory() { 0.0 } else { pages };
+    let after_map = case("populate");
+    assert!((after_map - expected).abs() <= pages / 10.0, "{after_map} faults, {expected} expected");
+    let after_write = case("populate-write");
+    assert!(after_write <= pages / 10.0, "{after_write} faults, {pages} pages");
+    // Of a private mapping the pages come for writing.
+    let private = [("populate", "populate"), ("advise", "none")];
+    let anonymous = figure(&run(&with(&private)).unwrap(), "write_faults_after_populate");
+    assert!(anonymous <= pages / 10.0, "{anonymous} faults, {pages} pages");
+}
+
+#[test]
+fn a_pause_follows_the_sync_and_the_report_pattern_its_text() {
+    let case = [
+        ("mapping", "file"),
+        ("sharing", "shared"),
+        ("prefill", "memset+msync"),
+        ("pause", "20"),
+        ("pattern", "report"),
+        ("size", "64K"),
+    ];
+    let done = run(&with(&case)).unwrap();
+    assert_eq!((figure(&done, "loads"), figure(&done, "stores")), (128.0 * 16.0 * 504.0, 128.0 * 16.0 * 8.0));
+    assert!(figure(&done, "msync_wall") <= figure(&done, "prefill_wall"));
+    assert!(done.generated.contains("20 ms pause"), "{}", done.generated);
+    let blocks = run(&with(&[("blocks", "3")])).unwrap();
+    assert_eq!(figure(&blocks, "stores"), 3.0 * 1024.0);
+}
+
+#[test]
+fn crossings_that_would_do_nothing_are_refused_with_the_way_out() {
+    for case in [
+        &[("file", "dropped")][..],
+        &[("prefill", "memset+msync")],
+        &[("prefill", "memset+msync"), ("mapping", "file")],
+        &[("pause", "5"), ("prefill", "memset")],
+        &[("advise", "huge"), ("populate", "populate")],
+        &[("size", "100"), ("pattern", "lab")],
+    ] {
+        let refused = run(&with(case));
+        let Err(Failed::Options(text)) = refused else { panic!("{case:?}: {refused:?}") };
+        assert!(text.contains(':'), "{text}");
+    }
+    let nowhere = run(&with(&[("mapping", "file"), ("folder", "/no/such/folder")]));
+    assert!(matches!(nowhere, Err(Failed::System(_))));
+}

@@ -1,0 +1,163 @@
+//! Draws with uneven shares: weights by Zipf's law, and a table from which a draw costs one look.
+//!
+//! Everything is computed by operations that IEEE 754 rounds exactly, or by whole numbers, so that the same
+//! options draw the same on every machine; a library's `pow` does not promise that.
+
+/// The weight of the first rank: enough that rounding to whole weights changes no share by more than 2^-30.
+const FIRST: f64 = (1u64 << 40) as f64;
+
+/// Weights of `count` ranks, rank k (from 1) with 1 / k^exponent, the exponent in thousandths. None is 0.
+pub fn zipf(count: usize, exponent_thousandths: u64) -> Vec<u64> {
+    let exponent = exponent_thousandths as f64 / 1000.0;
+    (1..=count).map(|rank| (FIRST * exp(-exponent * ln(rank as f64))).round().max(1.0) as u64).collect()
+}
+
+/// Weights of `count` ranks of which the first `hot` have this share (in thousandths) together, evenly, and
+/// the others the rest.
+pub fn hot(count: usize, hot: usize, share_thousandths: u64) -> Vec<u64> {
+    // Whole numbers whose ratio is that of the shares.
+    let cold = count.saturating_sub(hot);
+    let (of_hot, of_cold) = (share_thousandths * cold as u64, (1000 - share_thousandths) * hot as u64);
+    (0..count).map(|rank| if rank < hot { of_hot } else { of_cold }).collect()
+}
+
+/// Natural logarithm of a number from 1 on: x = m 2^e with m in [1, 2), ln m by the series of atanh.
+fn ln(x: f64) -> f64 {
+    let exponent = ((x.to_bits() >> 52) & 0x7ff) as i64 - 1023;
+    let mantissa = f64::from_bits((x.to_bits() & !(0x7ff << 52)) | (1023 << 52));
+    let ratio = (mantissa - 1.0) / (mantissa + 1.0);
+    let square = ratio * ratio;
+    // ratio is at most 1/3, so 20 terms leave less than 2^-60.
+    let series = (0..20).rev().fold(0.0, |sum, term| sum * square + 1.0 / f64::from(2 * term + 1));
+    2.0 * ratio * series + exponent as f64 * std::f64::consts::LN_2
+}
+
+/// e^x for x from -60 to 0: halved until it is small, a polynomial, and squared again.
+fn exp(x: f64) -> f64 {
+    let small = x / 256.0;
+    let series = (1..=14).rev().fold(1.0, |sum, term| 1.0 + sum * small / f64::from(term));
+    (0..8).fold(series, |power, _| power * power)
+}
+
+/// A table for draws by weight (A. J. Walker 1977; built after M. D. Vose 1991).
+#[derive(Clone, Debug)]
+pub struct Alias {
+    columns: Vec<Column>,
+}
+
+/// A column has an even share of all draws; it is split between two outcomes.
+#[derive(Clone, Copy, Debug)]
+struct Column {
+    /// The part of the column, of 2^64, that is `here`.
+    threshold: u64,
+    here: u32,
+    other: u32,
+}
+
+impl Alias {
+    /// A table that draws `outcomes[i]` with the share `weights[i]` of all weights; the two are equally long,
+    /// and not all weights are 0.
+    pub fn new(weights: &[u64], outcomes: &[u32]) -> Alias {
+        let wide = |&weight: &u64| u128::from(weight);
+        let total: u128 = weights.iter().map(wide).sum();
+        let count = weights.len().min(outcomes.len());
+        // In units of which a column holds `total`.
+        let mut parts: Vec<u128> = weights.iter().map(|weight| wide(weight) * count as u128).collect();
+        let mut columns: Vec<Column> = outcomes
+            .iter()
+            .map(|&outcome| Column { threshold: u64::MAX, here: outcome, other: outcome })
+            .collect();
+        let (mut small, mut large): (Vec<usize>, Vec<usize>) =
+            (0..count).partition(|&column| parts[column] < total);
+        while let (Some(&less), Some(&more)) = (small.last(), large.last()) {
+            small.pop();
+            // Below total, so the quotient is below 2^64.
+            columns[less].threshold = ((parts[less] << 64) / total) as u64;
+            columns[less].other = outcomes[more];
+            parts[more] -= total - parts[less];
+            if parts[more] < total {
+                large.pop();
+                small.push(more);
+            }
+        }
+        Alias { columns }
+    }
+
+    /// The outcome for 64 random bits.
+    #[inline]
+    pub fn pick(&self, bits: u64) -> u32 {
+        let product = u128::from(bits) * self.columns.len() as u128;
+        let column = &self.columns[(product >> 64) as usize];
+        if (product as u64) < column.threshold { column.here } else { column.other }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pagelab_model::seed::SplitMix64;
+
+    #[test]
+    fn logarithm_and_power_are_those_of_the_library() {
+        for x in [1.0f64, 1.5, 2.0, 3.0, 7.0, 10.0, 511.0, 512.0, 65_535.0, 1e6, 1e9] {
+            assert!((ln(x) - x.ln()).abs() <= 4e-16 * x.ln().max(1.0), "ln {x}: {} and {}", ln(x), x.ln());
+            let power = -1.5 * x.ln();
+            let relative = (exp(power) - power.exp()).abs() / power.exp();
+            assert!(relative < 1e-12, "exp {power}: {relative}");
+        }
+    }
+
+    #[test]
+    fn weights_are_those_of_the_law() {
+        let weights = zipf(512, 1000);
+        for rank in [1usize, 2, 3, 8, 64, 512] {
+            let ratio = weights[0] as f64 / weights[rank - 1] as f64;
+            assert!((ratio / rank as f64 - 1.0).abs() < 1e-8, "rank {rank}: {ratio}");
+        }
+        assert!(zipf(100, 0).iter().all(|&weight| weight == 1 << 40), "an exponent of 0 is even");
+        assert!(zipf(100_000, 4000).iter().all(|&weight| weight > 0));
+        let weights = hot(512, 32, 900);
+        let total: u64 = weights.iter().sum();
+        assert_eq!(weights[..32].iter().sum::<u64>() * 10, total * 9);
+        assert!(weights[32..].iter().all(|&weight| weight == weights[511]));
+        assert!(hot(8, 2, 1000)[2..].iter().all(|&weight| weight == 0));
+    }
+
+    /// The exact share of each outcome, from the table itself.
+    fn shares(alias: &Alias, outcomes: usize) -> Vec<f64> {
+        let mut shares = vec![0.0; outcomes];
+        for column in &alias.columns {
+            let here = (column.threshold as f64) / 2f64.powi(64);
+            shares[column.here as usize] += here / alias.columns.len() as f64;
+            shares[column.other as usize] += (1.0 - here) / alias.columns.len() as f64;
+        }
+        shares
+    }
+
+    #[test]
+    fn the_table_has_the_shares_of_the_weights() {
+        for weights in [vec![1], vec![1, 3], vec![5, 0, 0, 5, 1], zipf(512, 1500), hot(512, 32, 900)] {
+            let count = weights.len();
+            // Outcomes in another order than weights; no count is a multiple of 3.
+            let outcomes: Vec<u32> = (0..count).map(|at| ((at * 3 + 1) % count) as u32).collect();
+            let found = shares(&Alias::new(&weights, &outcomes), count);
+            let total: u64 = weights.iter().sum();
+            for (weight, &outcome) in weights.iter().zip(&outcomes) {
+                let wanted = *weight as f64 / total as f64;
+                assert!((found[outcome as usize] - wanted).abs() < 1e-15, "{outcome} of {count}: {wanted}");
+            }
+        }
+    }
+
+    #[test]
+    fn draws_follow_the_shares() {
+        let alias = Alias::new(&[1, 2, 4, 8], &[0, 1, 2, 3]);
+        let mut random = SplitMix64::new(3);
+        let mut seen = [0f64; 4];
+        (0..150_000).for_each(|_| seen[alias.pick(random.draw()) as usize] += 1.0);
+        for (outcome, count) in seen.iter().enumerate() {
+            let ratio = count / (10_000.0 * 2f64.powi(outcome as i32));
+            assert!((0.95..1.05).contains(&ratio), "{outcome}: {count}");
+        }
+    }
+}
