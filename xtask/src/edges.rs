@@ -40,7 +40,10 @@ pub const CRATES: [Crate; 16] = [
     host("pagelab-workloads", &["model", "sys"]),
     host("pagelab-runfile", &["model"]),
     host("pagelab-contig", &["model", "formats", "metrics", "sys", "host"]),
-    top("pagelab-experiment"),
+    host(
+        "pagelab-experiment",
+        &["model", "formats", "metrics", "sys", "host", "workloads", "runfile", "contig"],
+    ),
     top("pagelab"),
 ];
 

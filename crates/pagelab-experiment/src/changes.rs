@@ -1,0 +1,79 @@
+//! What a variant would change on this machine, asked of the guard without changing anything.
+
+use pagelab_host::guard::{Guard, Knob, Options, Site, Watched};
+
+use crate::recipe::{HogKind, PageCache, Thp, Variant, short};
+
+/// What would be changed while a trial of the variant runs, in words; empty where nothing is.
+pub fn of(site: &Result<Site, String>, variant: &Variant) -> Vec<String> {
+    let mut changes = settings(site, variant);
+    match variant.thp {
+        Some(Thp::NeverPrctl) => {
+            changes.push("huge pages are switched off for the process (prctl)".to_owned())
+        }
+        Some(Thp::AdvisedOnly) => {
+            changes.push("huge pages only where the process advises (prctl, Linux 6.18)".to_owned());
+        }
+        _ => {}
+    }
+    if let Some(limit) = variant.memory_limit {
+        changes.push(format!("the trial's control group is limited to {}", short(limit)));
+    }
+    if let Some(fragmentation) = &variant.fragmentation {
+        let order = fragmentation.order.map_or("of a huge page".to_owned(), |order| order.to_string());
+        changes.push(format!(
+            "memory is compacted where it is too broken up, and fragmented to F_u = {} for blocks of order \
+             {order}",
+            fragmentation.target
+        ));
+    }
+    match variant.hog {
+        Some(hog) if hog.how == HogKind::Process => {
+            changes.push(format!("a process takes {} and writes it again and again", short(hog.size)));
+        }
+        Some(hog) => {
+            let size = short(hog.size);
+            changes.push(format!("a thread of the workload takes {size} and writes it again and again"));
+        }
+        None => {}
+    }
+    if variant.pin {
+        changes.push("everybody else is moved off one CPU".to_owned());
+    }
+    match variant.page_cache {
+        Some(PageCache::Cold) => {
+            changes
+                .push("the workload's files are dropped from the page cache, or all clean pages".to_owned());
+        }
+        Some(PageCache::Warm) => changes.push("the workload's files are read into the page cache".to_owned()),
+        None => {}
+    }
+    if variant.evict {
+        changes.push("data cache and TLB are filled with something else".to_owned());
+    }
+    changes
+}
+
+/// Settings of the machine, with the value in force and the value to come.
+fn settings(site: &Result<Site, String>, variant: &Variant) -> Vec<String> {
+    let whole = variant.thp.and_then(Thp::machine_mode).map(|mode| (Knob::thp_enabled(), mode));
+    let sizes = variant.mthp.iter().map(|(size, mode)| (Knob::thp_size_enabled(*size), mode.as_str()));
+    let wanted: Vec<(Knob, &str)> = whole.into_iter().chain(sizes).collect();
+    let options = Options { dry_run: true, ..Options::default() };
+    let guard = match site {
+        Ok(site) => {
+            Guard::begin(site, Watched::left_to_restore(), options).map_err(|error| error.to_string())
+        }
+        Err(why) => Err(why.clone()),
+    };
+    let change = |(knob, mode): (Knob, &str)| {
+        let label = knob.label();
+        let before = guard.as_ref().map_err(Clone::clone);
+        match before.and_then(|guard| guard.set(&knob, mode).map_err(|error| error.to_string())) {
+            Ok(applied) if applied.old == mode => format!("{label} stays {mode}"),
+            Ok(applied) => format!("{label} {} → {mode}", applied.old),
+            Err(why) => format!("{label} → {mode}, which cannot be: {why}"),
+        }
+    };
+    wanted.into_iter().map(change).collect()
+}

@@ -1,0 +1,172 @@
+//! How much time readings may take: a share of the time that the trial has run, saved up before it is spent.
+//!
+//! A reading whose cost is known beforehand waits until the share has grown to it. So the share holds at
+//! every moment, and not only in the long run as it would if a costly reading were paid off afterwards: a
+//! trial may end right after it.
+
+/// A reading that took more than so many times what it usually takes was interrupted: by another guest of the
+/// hypervisor, whose time is counted as ours, or by the machine's interrupts. Charged in full, one such
+/// reading would use up the allowance of seconds.
+const INTERRUPTED: u64 = 4;
+/// What may be forgiven so in all: a part of the share, and a little at the start, ns.
+const FORGIVEN_PART: u64 = 4;
+const FORGIVEN_NS: u64 = 1_000_000;
+
+/// Time that readings of one kind may take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Allowance {
+    /// Millionths of the trial's time.
+    share_ppm: u64,
+    /// What may be spent before the share has grown to anything, ns.
+    grace_ns: u64,
+    spent_ns: u64,
+    forgiven_ns: u64,
+}
+
+impl Allowance {
+    /// An allowance of which nothing is spent.
+    pub(super) fn new(share_ppm: u64, grace_ns: u64) -> Allowance {
+        Allowance { share_ppm, grace_ns, spent_ns: 0, forgiven_ns: 0 }
+    }
+
+    /// Whether a reading that takes about `expected_ns` may be made, `elapsed_ns` after the trial began.
+    pub(super) fn permits(&self, elapsed_ns: u64, expected_ns: u64) -> bool {
+        self.spent_ns.saturating_add(expected_ns) <= self.share_ns(elapsed_ns).saturating_add(self.grace_ns)
+    }
+
+    /// A reading took so long, and usually takes `usual_ns`.
+    pub(super) fn spend(&mut self, elapsed_ns: u64, took_ns: u64, usual_ns: u64) {
+        let over_ns = took_ns.saturating_sub(usual_ns.saturating_mul(INTERRUPTED));
+        let forgivable_ns = self.share_ns(elapsed_ns) / FORGIVEN_PART + FORGIVEN_NS;
+        let forgiven_ns = over_ns.min(forgivable_ns.saturating_sub(self.forgiven_ns));
+        self.forgiven_ns += forgiven_ns;
+        self.spent_ns = self.spent_ns.saturating_add(took_ns - forgiven_ns);
+    }
+
+    /// Millionths of the trial's time.
+    pub(super) fn share_ppm(&self) -> u64 {
+        self.share_ppm
+    }
+
+    fn share_ns(&self, elapsed_ns: u64) -> u64 {
+        (elapsed_ns / 1000).saturating_mul(self.share_ppm) / 1000
+    }
+}
+
+/// What a reading usually takes, ns: follows what it takes, down at once and up slowly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Usual(pub u64);
+
+impl Usual {
+    /// Takes in what a reading took.
+    pub(super) fn saw(&mut self, took_ns: u64) {
+        self.0 = match took_ns.checked_sub(self.0) {
+            Some(more_ns) => self.0.saturating_add(more_ns / 8),
+            None => took_ns,
+        };
+    }
+}
+
+/// What one more entry of a page table costs a walk, learnt from the walks before.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    /// Thousandths of a nanosecond.
+    ps_per_entry: u64,
+    /// The first guess. A small trial's pages are in the caches, and would teach that a large one's are too.
+    least_ps: u64,
+}
+
+/// What a walk takes for each process, whatever its size, ns: opening the file and finding the process.
+const PROCESS_NS: u64 = 20_000;
+/// Walks of fewer entries than this are mostly overhead, and teach nothing.
+const ENTRIES_MIN: u64 = 10_000;
+
+impl Pace {
+    /// A first guess.
+    pub(super) fn guess(ns_per_entry: u64) -> Pace {
+        Pace { ps_per_entry: ns_per_entry * 1000, least_ps: ns_per_entry * 1000 }
+    }
+
+    /// What a walk will take, ns.
+    pub(super) fn expected_ns(self, processes: u64, entries: u64) -> u64 {
+        processes.saturating_mul(PROCESS_NS).saturating_add(entries.saturating_mul(self.ps_per_entry) / 1000)
+    }
+
+    /// A walk took this long.
+    pub(super) fn learn(&mut self, entries: u64, took_ns: u64) {
+        if entries >= ENTRIES_MIN {
+            // At most 10 µs an entry: a walk may have been interrupted for long.
+            self.ps_per_entry = (took_ns.saturating_mul(1000) / entries).clamp(self.least_ps, 10_000_000);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn the_share_holds_at_every_moment() {
+        for cost_ns in [MS / 10, MS, 8 * MS, 300 * MS] {
+            let mut allowance = Allowance::new(2000, MS);
+            let mut spent_ns = 0;
+            for tick in 1..=1000u64 {
+                let elapsed_ns = tick * 100 * MS;
+                if allowance.permits(elapsed_ns, cost_ns) {
+                    allowance.spend(elapsed_ns, cost_ns, cost_ns);
+                    spent_ns += cost_ns;
+                }
+                assert!(spent_ns <= elapsed_ns / 500 + MS, "{cost_ns} ns at {tick}");
+            }
+            // Nothing is left lying either, as far as it is enough for one more.
+            let left_ns = 100_000 * MS / 500 + MS - spent_ns;
+            assert!(left_ns < cost_ns || cost_ns * 1000 < 200 * MS, "{cost_ns}: {left_ns} ns left");
+        }
+    }
+
+    #[test]
+    fn an_interruption_is_forgiven_and_a_thousand_are_not() {
+        let (usual_ns, took_ns) = (MS / 10, 20 * MS);
+        let mut allowance = Allowance::new(1000, MS);
+        // A quarter of ten seconds' share, and a millisecond.
+        allowance.spend(10_000 * MS, took_ns, usual_ns);
+        assert_eq!(allowance.spent_ns, took_ns - 10_000 * MS / 4000 - MS);
+        let mut spent_ns = took_ns;
+        for tick in 101..=1000u64 {
+            let elapsed_ns = tick * 100 * MS;
+            if allowance.permits(elapsed_ns, usual_ns) {
+                allowance.spend(elapsed_ns, took_ns, usual_ns);
+                spent_ns += took_ns;
+            }
+        }
+        let most_ns = 100_000 * MS / 1000 * 5 / 4 + 2 * MS + took_ns;
+        assert!(spent_ns <= most_ns, "{spent_ns} of {most_ns}");
+    }
+
+    #[test]
+    fn what_is_usual_follows_down_at_once_and_up_slowly() {
+        let mut usual = Usual(MS / 10);
+        usual.saw(40 * MS);
+        assert_eq!(usual, Usual(MS / 10 + 399 * MS / 80));
+        usual.saw(MS / 20);
+        assert_eq!(usual, Usual(MS / 20), "an interruption is forgotten at once");
+        (0..30).for_each(|_| usual.saw(5 * MS));
+        assert!(usual.0 > 4 * MS, "{usual:?}");
+    }
+
+    #[test]
+    fn a_pace_is_learnt_from_walks_that_are_long_enough() {
+        let mut pace = Pace::guess(30);
+        assert_eq!(pace.expected_ns(1, 1_000_000), 30_020_000);
+        pace.learn(100, 1_000_000);
+        assert_eq!(pace.expected_ns(0, 1_000_000), 30_000_000);
+        pace.learn(200_000, 10_000_000);
+        assert_eq!(pace.expected_ns(0, 1_000_000), 50_000_000);
+        pace.learn(200_000, 1_000_000);
+        assert_eq!(pace.expected_ns(0, 1_000_000), 30_000_000, "not below the first guess");
+        pace.learn(200_000, u64::MAX);
+        assert!(pace.expected_ns(0, 1) <= 10_000);
+    }
+}

@@ -1,0 +1,199 @@
+//! Good recipes are what they say; bad ones are refused with file, line and key. Cases are data.
+
+use super::*;
+
+const GOOD: &str = r#"
+name = "good"
+question = "Is it good?"
+place = "host"
+order = "blocks"
+repeats = 12
+time_limit = "1m30s"
+baseline = "b"
+probes = ["huge", "kmem:mm_page_alloc"]
+
+[quick]
+repeats = 3
+workloads = ["chase"]
+
+[[workload]]
+built_in = "chase"
+options = { size = "64M", steps = 1_000_000 }
+quick = { steps = 1000 }
+takes = "2s"
+
+[[workload]]
+name = "sort"
+command = ["sort", "-n", "numbers"]
+metric = { pattern = "sorted {} lines/s", unit = "1/s", better = "higher" }
+input = "a million numbers"
+files = ["numbers"]
+
+[[variant]]
+name = "a"
+thp = "madvise"
+advise = "huge"
+
+[[variant]]
+name = "b"
+mthp = { 1M = "always", 64K = "madvise" }
+memory_limit = "512M"
+fragmentation = { order = 9, target = 0.8 }
+hog = { size = "1G" }
+pin = true
+page_cache = "cold"
+environment = { LC_ALL = "C" }
+"#;
+
+#[test]
+fn a_good_recipe_is_what_it_says() {
+    let recipe = Recipe::parse("good.toml", GOOD).unwrap();
+    assert_eq!((recipe.name.as_str(), recipe.repeats, recipe.warm_up, recipe.seed), ("good", 12, 1, 1));
+    assert_eq!((recipe.sequence, recipe.baseline, recipe.twins), (Sequence::Blocks, 1, true));
+    assert_eq!(recipe.time_limit, Duration::from_secs(90));
+    let chase = &recipe.workloads[0];
+    assert_eq!(chase.name, "chase");
+    assert_eq!(chase.options(), [("size".into(), "64M".into()), ("steps".into(), "1000000".into())]);
+    let Runs::Command { metric: Some(metric), .. } = &recipe.workloads[1].runs else { panic!() };
+    assert_eq!((metric.before.as_str(), metric.behind.as_str()), ("sorted ", " lines/s"));
+    let variant = &recipe.variants[1];
+    let settings: Vec<String> =
+        variant.settings.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    assert_eq!(
+        settings.join(" "),
+        "mthp.64K=madvise mthp.1M=always memory_limit=512M fragmentation=0.8 fragmentation.order=9 hog=1G \
+         hog.how=process pin=yes page_cache=cold environment.LC_ALL=C"
+    );
+    let quick = recipe.clone().quick();
+    assert_eq!((quick.repeats, quick.workloads.len()), (3, 1));
+    assert_eq!(quick.workloads[0].options()[1].1, "1000");
+    let over = recipe.over(vec!["/bin/true".to_owned()]);
+    assert_eq!((over.workloads[0].name.as_str(), over.variants[0].advise.as_deref()), ("true", None));
+}
+
+#[test]
+fn whether_huge_pages_are_asked_for_is_derived() {
+    let cases = [
+        ("thp = \"always\"", true),
+        ("thp = \"never\"", false),
+        ("thp = \"never-prctl\"", false),
+        ("thp = \"madvise\"", false),
+        ("thp = \"madvise\"\nadvise = \"huge\"", true),
+        ("thp = \"always\"\nadvise = \"nohuge\"", false),
+        ("thp = \"advised-only\"\nadvise = \"huge\"", true),
+        ("thp = \"never\"\nmthp = { 64K = \"always\" }", true),
+        ("options = { advise = \"huge\" }", true),
+        ("pin = true", false),
+    ];
+    for (settings, asks) in cases {
+        let text = format!(
+            "name = \"a\"\nquestion = \"b\"\n[[workload]]\nbuilt_in = \"chase\"\n[[variant]]\nname = \"v\"\n\
+             {settings}\n"
+        );
+        let recipe = Recipe::parse("test", &text).unwrap();
+        assert_eq!(recipe.variants[0].asks_for_huge_pages(&[]), asks, "{settings}");
+    }
+    let variant = Variant::default();
+    assert!(variant.asks_for_huge_pages(&[("advise".to_owned(), "huge".to_owned())]));
+}
+
+/// Replaces one line of a good recipe: which, by what, and what is said of it.
+const BAD: &[(&str, &str, &str)] = &[
+    ("name = \"good\"", "nmae = \"good\"", ":2: nmae is no key that there is; there are name, question"),
+    ("name = \"good\"", "name = \"a/b\"", ":2: name: \"a/b\" becomes part of file names"),
+    ("name = \"good\"", "name = 7", ":2: name is a number; a text in quotes was wanted"),
+    ("place = \"host\"", "place = \"moon\"", ":4: place: \"moon\" is not accepted; accepted are: host"),
+    ("order = \"blocks\"", "order = \"abab\"", ":5: order: \"abab\" is none of abba, blocks"),
+    ("repeats = 12", "repeats = 0", ":6: repeats: a whole number from 1 to 10000 was wanted"),
+    ("repeats = 12", "repeats = 1.5", ":6: repeats: a whole number"),
+    ("repeats = 12", "repeats = 12\nrepeats = 3", ":7: "),
+    ("time_limit = \"1m30s\"", "time_limit = \"90\"", ":7: time_limit: `90`: it has no unit"),
+    ("baseline = \"b\"", "baseline = \"c\"", ":8: baseline: \"c\" is no variant; there are a, b"),
+    ("workloads = [\"chase\"]", "workloads = [\"x\"]", "quick: workloads: \"x\" is none of the recipe's"),
+    ("built_in = \"chase\"", "built_in = \"chaise\"", "workload \"chaise\": built_in: \"chaise\" is none"),
+    ("quick = { steps = 1000 }", "quick = { steps = \"many\" }", ": steps: \"many\" is no whole number"),
+    ("quick = { steps = 1000 }", "quick = { stride = 8 }", "there is no option \"stride\"; there are size"),
+    (
+        "command = [\"sort\", \"-n\", \"numbers\"]",
+        "command = []",
+        "workload \"sort\": built_in = \"NAME\" or",
+    ),
+    ("pattern = \"sorted {} lines/s\"", "pattern = \"sorted\"", "needs exactly one {}"),
+    (
+        "better = \"higher\"",
+        "better = \"good\"",
+        "metric: better: \"good\" is none of lower, higher, neither",
+    ),
+    ("better = \"higher\"", "bettor = \"higher\"", "metric: bettor is no key that there is"),
+    ("thp = \"madvise\"", "thp = \"sometimes\"", "variant \"a\": thp: \"sometimes\" is none of never-prctl"),
+    ("thp = \"madvise\"", "thp = \"never-prctl\"", "switches huge pages off, also where a program asks"),
+    ("advise = \"huge\"", "arguments = [\"-r\"]", "are for commands; a built-in workload has `options`"),
+    ("input = \"a million numbers\"", "exit_codes = 1", "exit_codes: a list of numbers from 0 to 255"),
+    ("input = \"a million numbers\"", "exit_codes = [256]", "exit_codes: a list of numbers from 0 to 255"),
+    ("advise = \"huge\"", "options = { steps = 7 }", "options.steps is for built-in workloads"),
+    (
+        "advise = \"huge\"",
+        "hog = { size = \"1G\", how = \"thread\" }",
+        "a thread of a built-in workload only",
+    ),
+    ("name = \"b\"", "name = \"a\"\nthp = \"x\"", "variant \"a\": thp: \"x\" is none of"),
+    ("mthp = { 1M", "mthp = { huge", "mthp: \"huge\" is no size; sizes are such as 64K, 1M"),
+    ("64K = \"madvise\"", "64K = \"on\"", "mthp: \"on\" is none of always, madvise, inherit, never"),
+    ("memory_limit = \"512M\"", "memory_limit = 512", "memory_limit is a number; a text in quotes"),
+    ("memory_limit = \"512M\"", "memory_limit = \"512X\"", "memory_limit: \"512X\" is no size"),
+    ("target = 0.8", "target = 8", "fragmentation: target: a number from 0 to 1 was wanted"),
+    ("order = 9, ", "order = 0, ", "fragmentation: order: a whole number from 1 to 63"),
+    ("hog = { size = \"1G\" }", "hog = {}", "variant \"b\": hog: size is missing"),
+    ("pin = true", "pin = 1", "variant \"b\": pin is a number; true or false was wanted"),
+    ("page_cache = \"cold\"", "page_cache = \"tepid\"", "page_cache: \"tepid\" is none of warm, cold"),
+    ("page_cache = \"cold\"", "workloads = [\"sort\"]", "it is the baseline, which every workload is"),
+    ("LC_ALL = \"C\"", "LC_ALL = [1]", "environment: LC_ALL is a list; a text or a number was wanted"),
+    ("[[workload]]\nbuilt_in", "[[work]]\nbuilt_in", "work is no key that there is"),
+    ("\"kmem:mm_page_alloc\"", "\"kmem\"", ":9: probes: `kmem` is no probe; there are all, hardware"),
+    ("[quick]", "[quick", "docs/recipes.md"),
+];
+
+#[test]
+fn bad_recipes_are_refused_with_file_line_and_key() {
+    for (line, instead, said) in BAD {
+        assert!(GOOD.contains(line), "{line:?} is a line of the good one");
+        let text = GOOD.replacen(line, instead, 1);
+        let error = Recipe::parse("bad.toml", &text).expect_err(instead).to_string();
+        assert!(error.contains(said), "{instead}:\n{error}");
+        assert!(error.lines().all(|line| line.starts_with("bad.toml:")), "{error}");
+    }
+}
+
+#[test]
+fn all_that_is_wrong_is_told_at_once_in_the_order_of_lines() {
+    let text = "name = \"x\"\nplace = \"sim\"\ntwist = 1\n[[variant]]\nname = \"v\"\nthp = \"y\"\n";
+    let error = Recipe::parse("x.toml", text).unwrap_err();
+    let lines: Vec<usize> = error.problems.iter().map(|problem| problem.line).collect();
+    assert!(lines.is_sorted() && lines.len() >= 4, "{error}");
+}
+
+#[test]
+fn what_stands_twice_is_named() {
+    for (what, name) in [("workload", "chase"), ("variant", "a")] {
+        let text = match what {
+            "workload" => GOOD.replacen("name = \"sort\"", "name = \"chase\"", 1),
+            _ => GOOD.replacen("name = \"b\"", "name = \"a\"", 1).replacen("baseline = \"b\"", "", 1),
+        };
+        let error = Recipe::parse("x.toml", &text).unwrap_err().to_string();
+        assert!(error.contains(&format!("{what} {name:?} stands twice")), "{error}");
+    }
+}
+
+#[test]
+fn recipes_that_come_with_pagelab_are_good_also_in_a_hurry() {
+    for built_in in BUILT_IN {
+        let recipe = Recipe::parse("built in", built_in.text).unwrap_or_else(|bad| panic!("{bad}"));
+        assert_eq!(recipe.name, built_in.name);
+        assert!(recipe.explanation.lines().count() > 3, "{}", built_in.name);
+        let is_wide = |line: &&str| line.chars().count() > 80;
+        assert_eq!(recipe.explanation.lines().find(is_wide), None, "a terminal has 80 columns");
+        let quick = recipe.quick();
+        assert!(!quick.workloads.is_empty() && !quick.variants.is_empty(), "{}", built_in.name);
+        assert!(quick.baseline < quick.variants.len(), "{}", built_in.name);
+    }
+}

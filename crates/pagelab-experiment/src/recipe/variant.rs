@@ -1,0 +1,287 @@
+//! `[[variant]]`: the settings under comparison.
+
+use pagelab_model::Bytes;
+
+use super::Problems;
+use super::document::Table;
+use super::fields::{Fields, bytes};
+use super::workload;
+
+/// Settings that hold while a trial runs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Variant {
+    /// Unique in the recipe.
+    pub name: String,
+    /// Its line in the recipe.
+    pub line: usize,
+    /// Mode of transparent huge pages.
+    pub thp: Option<Thp>,
+    /// Modes by size (6.8 and later).
+    pub mthp: Vec<(Bytes, String)>,
+    /// The option `advise` of workloads that have it.
+    pub advise: Option<String>,
+    /// Limit of the trial's control group.
+    pub memory_limit: Option<Bytes>,
+    /// Options of the workloads.
+    pub options: Vec<(String, String)>,
+    /// Words behind the command of a program that is not ours.
+    pub arguments: Vec<String>,
+    /// Fragmentation that is held meanwhile.
+    pub fragmentation: Option<Fragmentation>,
+    /// A competitor for memory.
+    pub hog: Option<Hog>,
+    /// One CPU for the trial alone.
+    pub pin: bool,
+    /// State of the page cache at the start.
+    pub page_cache: Option<PageCache>,
+    /// Whether data cache and TLB are filled with something else before.
+    pub evict: bool,
+    /// Added to the environment.
+    pub environment: Vec<(String, String)>,
+    /// The workloads that it is for; all where absent.
+    pub only: Option<Vec<String>>,
+    /// What is set, as key and value of the recipe, for the report.
+    pub settings: Vec<(String, String)>,
+}
+
+/// Modes of transparent huge pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Thp {
+    /// Switched off for the process and its children (`PR_SET_THP_DISABLE`, 3.15).
+    NeverPrctl,
+    /// Switched off for the process but where it asks by madvise (`PR_THP_DISABLE_EXCEPT_ADVISED`, 6.18).
+    AdvisedOnly,
+    /// Switched off for the whole machine.
+    Never,
+    /// Where a program asks by madvise, on the whole machine.
+    Madvise,
+    /// Everywhere, on the whole machine.
+    Always,
+}
+
+/// Memory broken up while the trial runs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fragmentation {
+    /// For blocks of this order; that of a huge page where absent.
+    pub order: Option<u8>,
+    /// F_u to be reached, 0 to 1. 0 asks for memory that is compacted and not broken up.
+    pub target: f64,
+}
+
+/// A competitor that writes its memory again and again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hog {
+    /// How much.
+    pub size: Bytes,
+    /// As what.
+    pub how: HogKind,
+}
+
+/// What a hog is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HogKind {
+    /// A process of its own, outside of the trial's control group.
+    Process,
+    /// A thread of the workload's process: its time and faults count as the workload's.
+    Thread,
+}
+
+/// State of the page cache at the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageCache {
+    /// The workload's files are read before.
+    Warm,
+    /// The workload's files, or else all clean pages, are dropped before.
+    Cold,
+}
+
+impl Thp {
+    const WORDS: [(&'static str, Thp); 5] = [
+        ("never-prctl", Thp::NeverPrctl),
+        ("advised-only", Thp::AdvisedOnly),
+        ("never", Thp::Never),
+        ("madvise", Thp::Madvise),
+        ("always", Thp::Always),
+    ];
+
+    /// Its word in a recipe.
+    pub fn word(self) -> &'static str {
+        Thp::WORDS.iter().find(|(_, mode)| *mode == self).map_or("", |(word, _)| word)
+    }
+
+    /// The mode of the whole machine that it is; none where only the process is told, by prctl.
+    pub fn machine_mode(self) -> Option<&'static str> {
+        match self {
+            Thp::NeverPrctl | Thp::AdvisedOnly => None,
+            Thp::Never => Some("never"),
+            Thp::Madvise => Some("madvise"),
+            Thp::Always => Some("always"),
+        }
+    }
+}
+
+impl Variant {
+    /// Whether a workload with these options asks for huge pages under this variant.
+    pub fn asks_for_huge_pages(&self, options: &[(String, String)]) -> bool {
+        let is = |name: &str, value: &str| {
+            let of = |pairs: &[(String, String)]| {
+                pairs.iter().find(|(known, _)| known == name).map(|(_, given)| given == value)
+            };
+            of(&self.options).or_else(|| of(options)).unwrap_or(false)
+        };
+        let advises = self.advise.as_deref().map_or_else(|| is("advise", "huge"), |word| word == "huge");
+        let refuses = self.advise.as_deref().map_or_else(|| is("advise", "nohuge"), |word| word == "nohuge");
+        let by_size = self.mthp.iter().any(|(_, mode)| mode == "always" || mode == "madvise" && advises);
+        match self.thp {
+            Some(Thp::NeverPrctl) => false,
+            Some(Thp::Never) => by_size && !refuses,
+            Some(Thp::Always) => !refuses,
+            Some(Thp::Madvise | Thp::AdvisedOnly) | None => advises || by_size && !refuses,
+        }
+    }
+}
+
+pub(super) fn read(table: &Table, line: usize, problems: &mut Problems) -> Variant {
+    let mut fields = Fields::new(table, "variant", line);
+    let name = fields.name(problems, "name");
+    fields.what = format!("variant {name:?}");
+    let words: Vec<&'static str> = Thp::WORDS.iter().map(|(word, _)| *word).collect();
+    let thp = fields.word(problems, "thp", &words);
+    let pairs = |pairs: Vec<(String, String, usize)>| -> Vec<(String, String)> {
+        pairs.into_iter().map(|(name, value, _)| (name, value)).collect()
+    };
+    let mut variant = Variant {
+        name,
+        line,
+        thp: Thp::WORDS.iter().find(|(word, _)| Some(*word) == thp).map(|(_, mode)| *mode),
+        mthp: mthp(&mut fields, problems),
+        advise: fields.word(problems, "advise", &["none", "huge", "nohuge"]).map(str::to_owned),
+        memory_limit: fields.size(problems, "memory_limit"),
+        options: pairs(fields.pairs(problems, "options")),
+        arguments: fields.texts(problems, "arguments").unwrap_or_default(),
+        fragmentation: fields.table(problems, "fragmentation").and_then(|of| fragmentation(of, problems)),
+        hog: fields.table(problems, "hog").and_then(|of| hog(of, problems)),
+        pin: fields.switch(problems, "pin").unwrap_or(false),
+        page_cache: page_cache(&mut fields, problems),
+        evict: fields.switch(problems, "evict").unwrap_or(false),
+        environment: workload::environment(&mut fields, problems),
+        only: fields.texts(problems, "workloads"),
+        settings: Vec::new(),
+    };
+    variant.settings = settings(&variant, &mut fields);
+    fields.finish(problems);
+    variant
+}
+
+fn mthp(fields: &mut Fields<'_>, problems: &mut Problems) -> Vec<(Bytes, String)> {
+    const MODES: [&str; 4] = ["always", "madvise", "inherit", "never"];
+    let mut sizes = Vec::new();
+    for (size, mode, line) in fields.pairs(problems, "mthp") {
+        let named = fields.named("mthp");
+        match bytes(&size) {
+            None => problems.say(line, format!("{named}: {size:?} is no size; sizes are such as 64K, 1M")),
+            Some(_) if !MODES.contains(&mode.as_str()) => {
+                problems.say(line, format!("{named}: {mode:?} is none of {}", MODES.join(", ")));
+            }
+            Some(size) => sizes.push((size, mode)),
+        }
+    }
+    sizes.sort();
+    sizes
+}
+
+fn fragmentation(mut fields: Fields<'_>, problems: &mut Problems) -> Option<Fragmentation> {
+    let order = fields.number(problems, "order", (1, 63)).and_then(|order| u8::try_from(order).ok());
+    let target = fields.share(problems, "target");
+    if target.is_none() && fields.item("target").is_none() {
+        problems.say(fields.line, format!("{} is missing: F_u, 0 to 1", fields.named("target")));
+    }
+    fields.finish(problems);
+    Some(Fragmentation { order, target: target? })
+}
+
+fn hog(mut fields: Fields<'_>, problems: &mut Problems) -> Option<Hog> {
+    let size = fields.size(problems, "size");
+    if size.is_none() && fields.item("size").is_none() {
+        problems.say(fields.line, format!("{} is missing: such as \"1G\"", fields.named("size")));
+    }
+    let how = fields.word(problems, "how", &["process", "thread"]);
+    fields.finish(problems);
+    let how = if how == Some("thread") { HogKind::Thread } else { HogKind::Process };
+    Some(Hog { size: size?, how })
+}
+
+fn page_cache(fields: &mut Fields<'_>, problems: &mut Problems) -> Option<PageCache> {
+    match fields.word(problems, "page_cache", &["warm", "cold"])? {
+        "warm" => Some(PageCache::Warm),
+        _ => Some(PageCache::Cold),
+    }
+}
+
+/// Keys and values for the report. A number that may be an axis stands alone in its value.
+fn settings(variant: &Variant, fields: &mut Fields<'_>) -> Vec<(String, String)> {
+    let mut settings: Vec<(String, String)> = Vec::new();
+    let mut put = |key: String, value: String| settings.push((key, value));
+    if let Some(thp) = variant.thp {
+        put("thp".to_owned(), thp.word().to_owned());
+    }
+    for (size, mode) in &variant.mthp {
+        put(format!("mthp.{}", short(*size)), mode.clone());
+    }
+    if let Some(advise) = &variant.advise {
+        put("advise".to_owned(), advise.clone());
+    }
+    if let Some(limit) = variant.memory_limit {
+        put("memory_limit".to_owned(), short(limit));
+    }
+    for (name, value) in &variant.options {
+        put(format!("options.{name}"), value.clone());
+    }
+    if !variant.arguments.is_empty() {
+        put("arguments".to_owned(), variant.arguments.join(" "));
+    }
+    if let Some(fragmentation) = &variant.fragmentation {
+        put("fragmentation".to_owned(), fragmentation.target.to_string());
+        if let Some(order) = fragmentation.order {
+            put("fragmentation.order".to_owned(), order.to_string());
+        }
+    }
+    if let Some(hog) = variant.hog {
+        put("hog".to_owned(), short(hog.size));
+        put("hog.how".to_owned(), hog.how.word().to_owned());
+    }
+    for (key, is_on) in [("pin", variant.pin), ("evict", variant.evict)] {
+        if is_on {
+            put(key.to_owned(), "yes".to_owned());
+        }
+    }
+    if let Some(cache) = variant.page_cache {
+        put("page_cache".to_owned(), if cache == PageCache::Warm { "warm" } else { "cold" }.to_owned());
+    }
+    for (name, value) in &variant.environment {
+        put(format!("environment.{name}"), value.clone());
+    }
+    if settings.is_empty() && fields.item("workloads").is_none() {
+        settings.push(("nothing".to_owned(), "the machine as it is".to_owned()));
+    }
+    settings
+}
+
+impl HogKind {
+    /// Its word in a recipe.
+    pub fn word(self) -> &'static str {
+        match self {
+            HogKind::Process => "process",
+            HogKind::Thread => "thread",
+        }
+    }
+}
+
+/// A size with the largest suffix that leaves a whole number: `64K`, `1G`.
+pub fn short(size: Bytes) -> String {
+    let suffix = [(30, "G"), (20, "M"), (10, "K")].into_iter().find(|(shift, _)| {
+        let unit = 1u64 << shift;
+        size.0 >= unit && size.0.is_multiple_of(unit)
+    });
+    suffix.map_or_else(|| size.0.to_string(), |(shift, word)| format!("{}{word}", size.0 >> shift))
+}

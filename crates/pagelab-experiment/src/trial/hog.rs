@@ -1,0 +1,76 @@
+//! A competitor for memory beside the trial: this program once more, writing its memory again and again.
+
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use pagelab_host::paths;
+use pagelab_model::Bytes;
+use pagelab_sys::{clock, spawn};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+
+use crate::gate::READY;
+use crate::resolve::PAGELAB;
+
+/// How long it may take to get its memory.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The process; it ends with this value, and with this process.
+pub(super) struct HogProcess(Child);
+
+impl HogProcess {
+    /// Starts it and waits until it has all its memory.
+    pub fn start(size: Bytes, stop: &dyn Fn() -> Option<i32>) -> Result<HogProcess, String> {
+        let failed = |error: &dyn std::fmt::Display| format!("hog: it cannot be started: {error}");
+        let mut command = Command::new(paths::SELF_EXE);
+        std::os::unix::process::CommandExt::arg0(&mut command, PAGELAB);
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        command.args(["gate", "--hog", &size.0.to_string()]);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        spawn::die_with_parent(&mut command);
+        let mut hog = HogProcess(command.spawn().map_err(|error| failed(&error))?);
+        let mut out = hog.0.stdout.take().ok_or_else(|| failed(&"it has no output"))?;
+        fcntl_getfl(&out)
+            .and_then(|flags| fcntl_setfl(&out, flags | OFlags::NONBLOCK))
+            .map_err(|errno| failed(&errno))?;
+        let (until, mut said) = (Instant::now() + PATIENCE, Vec::new());
+        while !said.ends_with(b"\n") {
+            let mut piece = [0; 256];
+            match out.read(&mut piece) {
+                Ok(0) => return Err("hog: it ended before it had its memory".to_owned()),
+                Ok(count) => said.extend_from_slice(&piece[..count]),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(failed(&error)),
+            }
+            if stop().is_some() {
+                return Err("stopped while a competitor took its memory".to_owned());
+            }
+            if Instant::now() >= until {
+                return Err(format!("hog: it has not got its memory within {} s", PATIENCE.as_secs()));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        match said.trim_ascii() == READY.as_bytes() {
+            true => Ok(hog),
+            false => Err(failed(&String::from_utf8_lossy(&said))),
+        }
+    }
+
+    /// CPU time so far, ns.
+    pub fn cpu_ns(&self) -> u64 {
+        clock::process_cpu_ns(self.0.id()).unwrap_or(0)
+    }
+
+    /// Whether it still runs: the kernel may have killed it for want of memory.
+    pub fn is_alive(&mut self) -> bool {
+        matches!(self.0.try_wait(), Ok(None))
+    }
+}
+
+impl Drop for HogProcess {
+    fn drop(&mut self) {
+        // One that has ended already cannot be killed, and is waited for all the same.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
