@@ -8,8 +8,8 @@
 //!
 //! `maps_day_mb` extrapolates: a day of one map a minute is 1440 maps, of which every 60th is a key frame, so
 //! 24 times the mean key frame and 1416 times the mean delta, on 24 GiB: scaled by what the maps
-//! cover to 24 GiB. `maps_delta_ratio_build` compares the bytes of the deltas with those of key frames
-//! of the same maps.
+//! cover to 24 GiB; `maps_build_day_mb` is the same under the build loop. `maps_delta_ratio_build` compares
+//! the bytes of the deltas with those of key frames of the same maps.
 
 use std::error::Error;
 use std::io::{self, Write};
@@ -29,6 +29,8 @@ use pagelab_runfile::MapEncoder;
 /// Maps of which the first is a key frame and the others deltas, in each of the two parts.
 const IDLE_MAPS: usize = 3;
 const BUILD_MAPS: usize = 4;
+/// Of the library that deltas are compared with.
+const ZSTD_LEVEL: i32 = 19;
 /// Memory that the day is told of.
 const BYTES: f64 = (24_u64 << 30) as f64;
 /// Maps of a day: so many key frames, so many deltas.
@@ -46,18 +48,22 @@ fn main() -> Result<(), Box<dyn Error>> {
         thread::sleep(every);
         series("build", BUILD_MAPS, every)?
     };
-    let mb = (DAY.0 * idle.key + DAY.1 * idle.delta) * BYTES / idle.bytes / 1e6;
+    let day = |part: &Sizes| (DAY.0 * part.key + DAY.1 * part.delta) * BYTES / part.bytes / 1e6;
     let idle_how = format!(
         "{IDLE_MAPS} maps {every_s} s apart, nothing but this at work: key {:.0} B, delta {:.0} B; 24 keys \
          and 1416 deltas",
         idle.key, idle.delta
     );
-    say("maps_day_mb", "MB", mb, &idle_how);
+    say("maps_day_mb", "MB", day(&idle), &idle_how);
     let build_how = format!(
         "{BUILD_MAPS} maps {every_s} s apart under builds of pagelab-metrics from nothing: key {:.0} B, \
          delta {:.0} B",
         build.key, build.delta
     );
+    say("maps_build_day_mb", "MB", day(&build), &build_how);
+    let plain_how =
+        format!("{build_how}; a byte a page by zstd, level {ZSTD_LEVEL}, each alone: {:.0} B", build.plain);
+    say("maps_delta_zstd_ratio_build", "ratio", build.delta / build.plain, &plain_how);
     say("maps_delta_ratio_build", "ratio", build.delta / build.key, &build_how);
     Ok(())
 }
@@ -67,13 +73,15 @@ struct Sizes {
     /// Of a map as a key frame and as a delta, over the maps that have one before them.
     key: f64,
     delta: f64,
+    /// Of a byte a page, packed by a library that knows nothing of maps.
+    plain: f64,
     /// Memory in a map.
     bytes: f64,
 }
 
 fn series(part: &str, maps: usize, every: Duration) -> Result<Sizes, Box<dyn Error>> {
     let mut encoder = MapEncoder::default();
-    let (mut keys, mut deltas, mut bytes) = (0, 0, 0.0);
+    let (mut keys, mut deltas, mut plain, mut bytes) = (0, 0, 0, 0.0);
     let began = Instant::now();
     for number in 0..maps {
         thread::sleep((every * number as u32).saturating_sub(began.elapsed()));
@@ -83,11 +91,14 @@ fn series(part: &str, maps: usize, every: Duration) -> Result<Sizes, Box<dyn Err
         let _ = writeln!(io::stderr(), "{part} {number}: key {key} B, as it is recorded {delta} B");
         bytes = map.layout.frames() as f64 * map.layout.page_size.bytes() as f64;
         if number > 0 {
+            let classes: Vec<u8> = map.classes.iter().map(|&class| class as u8).collect();
+            plain += zstd::bulk::compress(&classes, ZSTD_LEVEL)?.len();
             (keys, deltas) = (keys + key, deltas + delta);
         }
     }
     let each = (maps - 1) as f64;
-    Ok(Sizes { key: keys as f64 / each, delta: deltas as f64 / each, bytes })
+    let of = |sum: f64| sum / each;
+    Ok(Sizes { key: of(keys as f64), delta: of(deltas as f64), plain: of(plain as f64), bytes })
 }
 
 fn take() -> Result<PageMap, Box<dyn Error>> {

@@ -31,6 +31,8 @@ pub enum Command {
     Fragment(Box<cmd::fragment::Args>),
     /// What run files hold: on the terminal, as JSON, or as tables for other programs
     Report(cmd::report::Args),
+    /// The same experiment in several runs, side by side: other machines, kernels, days
+    Compare(cmd::compare::Args),
     /// A picture of physical memory: what each page is, where, and what changed
     Map(cmd::map::Args),
     /// How recorded machines used their memory over time: a line of averages for each
@@ -43,6 +45,15 @@ pub enum Command {
     Guest(cmd::guest::Args),
     /// A live view of free memory, huge pages, pressure, compaction and reclaim; or a recording
     Watch(cmd::watch::Args),
+    /// An experiment: variants over workloads, trial by trial, into a run file; then its report
+    Run(cmd::run::Args),
+    /// The experiments that come with pagelab: list, explain, show
+    Recipes(cmd::recipes::Args),
+    /// What an experiment starts its trials with
+    #[command(hide = true)]
+    Gate(cmd::run::gate::Args),
+    /// Run one built-in workload, which checks its own result, and print its figures as JSON
+    Workload(cmd::workload::Args),
     /// Undo what a killed pagelab left changed
     Restore(cmd::restore::Args),
 }

@@ -4,16 +4,20 @@ pub mod can;
 pub mod capture;
 pub mod checkup;
 pub mod compact;
+pub mod compare;
 pub mod frag;
 pub mod fragment;
 pub mod guest;
 pub mod import;
 pub mod map;
+pub mod recipes;
 pub mod record;
 pub mod report;
 pub mod restore;
+pub mod run;
 pub mod usage;
 pub mod watch;
+pub mod workload;
 
 use std::path::Path;
 
@@ -31,6 +35,7 @@ pub fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Can(args) => can::run(&args),
         Command::Checkup(args) => checkup::run(&args),
         Command::Compact(args) => compact::run(&args),
+        Command::Compare(args) => compare::run(&args),
         Command::Frag(args) => frag::run(&args),
         Command::Fragment(args) => return fragment::run(&args),
         Command::Guest(args) => return guest::run(&args),
@@ -42,6 +47,10 @@ pub fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Usage(args) => usage::run(&args),
         Command::Import(args) => import::run(&args),
         Command::Watch(args) => return watch::run(&args),
+        Command::Run(args) => return run::run(&args),
+        Command::Recipes(args) => recipes::run(&args),
+        Command::Gate(args) => return run::gate::run(args),
+        Command::Workload(args) => workload::run(&args),
     };
     ended.map(|exit| exit as u8)
 }

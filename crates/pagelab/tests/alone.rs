@@ -27,6 +27,7 @@ const COMMANDS: &[ReadOnly] = &[
     // What it shows of a file that is there stands below.
     ReadOnly { name: "report", runs: &[&["none.pagelab"]], codes: &[3], leaves: &[] },
     ReadOnly { name: "import", runs: &[&["-o", "day.pagelab", "none"]], codes: &[3], leaves: &[] },
+    ReadOnly { name: "compare", runs: &[&["none.pagelab", "no.pagelab"]], codes: &[3], leaves: &[] },
     ReadOnly { name: "usage", runs: &[&["none.pagelab"]], codes: &[3], leaves: &[] },
     ReadOnly {
         name: "map",
@@ -92,7 +93,25 @@ const COMMANDS: &[ReadOnly] = &[
         leaves: &[],
     },
     ReadOnly { name: "watch", runs: &[&[]], codes: &[4], leaves: &[] },
+    ReadOnly {
+        name: "workload",
+        runs: &[&[], &["--json"], &["chase", "--size", "1M", "--steps", "1000"]],
+        codes: &[0],
+        leaves: &[],
+    },
     ReadOnly { name: "watch", runs: &[&["--once", "none.pagelab"]], codes: &[3], leaves: &[] },
+    ReadOnly {
+        name: "run",
+        runs: &[&["thp", "--dry-run"], &["thp", "--quick", "--dry-run", "--json"]],
+        codes: &[0],
+        leaves: &[],
+    },
+    ReadOnly {
+        name: "recipes",
+        runs: &[&[], &["--json"], &["show", "thp"], &["explain", "fragmentation-cost"]],
+        codes: &[0],
+        leaves: &[],
+    },
     ReadOnly { name: "restore", runs: &[&["--dry-run"]], codes: &[0, 4], leaves: &[] },
 ];
 

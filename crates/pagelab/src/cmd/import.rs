@@ -1,12 +1,15 @@
 //! `pagelab import`: recordings that other tools made become one run file.
 
+mod perf_stat;
+mod places;
 mod source;
 mod table;
 mod times;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use pagelab_formats::node_exporter::Uname;
 use pagelab_host::paths;
 use pagelab_model::run::{Ending, Event, Manifest, Moment};
 use pagelab_model::{Absence, AbsentWhy, Bytes, Machine, PageSize, Snapshot};
@@ -21,15 +24,32 @@ use times::TimesFrom;
 
 /// What `import` was asked for.
 #[derive(Debug, clap::Args)]
-#[command(after_help = after_help())]
+#[command(after_help = after_help(), args_conflicts_with_subcommands = true, subcommand_negates_reqs = true,
+          disable_help_subcommand = true)]
 pub struct Args {
+    #[command(subcommand)]
+    other: Option<Other>,
+    #[command(flatten)]
+    recording: Recording,
+}
+
+/// What becomes something else than a recording.
+#[derive(Debug, clap::Subcommand)]
+enum Other {
+    /// Outputs of `perf stat -x,` and of the shell's `time` as an experiment
+    PerfStat(perf_stat::Args),
+}
+
+/// What becomes a recording.
+#[derive(Debug, clap::Args)]
+struct Recording {
     /// Files, and folders of files, with snapshots of buddyinfo or scrapes of node_exporter; `-` is
     /// one on standard input
     #[arg(required = true, value_name = "SOURCE")]
     sources: Vec<PathBuf>,
     /// The run file to be written; nothing is overwritten
-    #[arg(short, long, value_name = "FILE")]
-    output: PathBuf,
+    #[arg(short, long, required = true, value_name = "FILE")]
+    output: Option<PathBuf>,
     /// Of files called NAME.SECONDS take those of this machine; of others, what the machine is called
     #[arg(long, value_name = "NAME")]
     machine: Option<String>,
@@ -57,6 +77,7 @@ Examples:
   while :; do cat {buddyinfo} > day/$(hostname).$(date +%s); sleep 5; done
   pagelab import -o day.pagelab day             then: pagelab report day.pagelab
   curl -s localhost:9100/metrics | pagelab import -o now.pagelab -
+  pagelab import perf-stat results logs -o a.pagelab     outputs of perf stat
 
 node_exporter shows buddyinfo only with --collector.buddyinfo, and mostly less of vmstat than the kernel \
 has. What the files do not hold is absent in the run file too, with its reason: nothing is made up.
@@ -65,8 +86,17 @@ A file that cannot be read is named and left out; the exit code then is 5, and 3
     )
 }
 
-/// Reads everything, sorts it by time, and writes it as a recording.
+/// Reads everything, and writes it as a recording or an experiment.
 pub fn run(args: &Args) -> Outcome {
+    match &args.other {
+        Some(Other::PerfStat(args)) => perf_stat::run(args),
+        None => recording(&args.recording),
+    }
+}
+
+/// Reads everything, sorts it by time, and writes it as a recording.
+fn recording(args: &Recording) -> Outcome {
+    let Some(output) = &args.output else { return Err(super::usage("--output FILE is wanted")) };
     let page_size = args.page_size.as_deref().map(super::page_size).transpose()?;
     let gathered = gather(&args.sources, args.machine.as_deref(), args.times)?;
     let Some((first, last)) = gathered.span() else {
@@ -75,11 +105,11 @@ pub fn run(args: &Args) -> Outcome {
     };
     let started = Moment { realtime_ns: first, boottime_ns: gathered.boottime_ns(first) };
     let manifest = manifest(started, page_size, &gathered);
-    let mut writer = Writer::create(&args.output, &manifest).map_err(|error| not_written(&error))?;
+    let mut writer = Writer::create(output, &manifest).map_err(|error| not_written(&error))?;
     let after_ns = last - first;
     write(&mut writer, &gathered, first).map_err(|error| not_written(&error))?;
     writer.close(Ending::Complete { after_ns }).map_err(|error| not_written(&error))?;
-    say(args, &gathered, after_ns)?;
+    say(args, output, &gathered, after_ns)?;
     Ok(if gathered.left_out.is_empty() { Exit::Done } else { Exit::Partial })
 }
 
@@ -96,15 +126,20 @@ fn write(writer: &mut Writer, gathered: &Gathered, first_ns: u64) -> Result<(), 
 
 /// Whose recording it is, as far as the files say.
 fn manifest(started: Moment, page_size: Option<PageSize>, gathered: &Gathered) -> Manifest {
+    manifest_of(started, page_size, &gathered.uname)
+}
+
+/// The manifest of a machine of which little is known.
+fn manifest_of(started: Moment, page_size: Option<PageSize>, uname: &Uname) -> Manifest {
     let absent = || Absence::new("the imported files", AbsentWhy::NotSaved, "they do not say");
     let known = Snapshot::unread("the imported files", page_size.unwrap_or(PageSize::USUAL));
     let said = |text: &Option<String>| text.clone().ok_or_else(absent);
     let machine = Machine {
-        host_name: gathered.uname.host_name.clone(),
-        kernel_release: said(&gathered.uname.release),
+        host_name: uname.host_name.clone(),
+        kernel_release: said(&uname.release),
         kernel_version: Err(absent()),
         kernel_cmdline: Err(absent()),
-        architecture: said(&gathered.uname.machine),
+        architecture: said(&uname.machine),
         page_size_source: if page_size.is_some() { "--page-size" } else { "assumed" }.to_owned(),
         cpu: Err(absent()),
         caches: Err(absent()),
@@ -132,15 +167,15 @@ fn manifest(started: Moment, page_size: Option<PageSize>, gathered: &Gathered) -
 }
 
 /// What was imported, from where, and what is not in it.
-fn say(args: &Args, gathered: &Gathered, after_ns: u64) -> Result<(), Failure> {
+fn say(args: &Recording, output: &Path, gathered: &Gathered, after_ns: u64) -> Result<(), Failure> {
     let mut out = out::stdout();
     let style = out::style();
     let readings = gathered.tables.readings();
     let of = gathered.uname.host_name.as_deref().map_or(String::new(), |name| format!(" of {name}"));
-    let size = std::fs::metadata(&args.output).map_or(0, |file| file.len());
+    let size = std::fs::metadata(output).map_or(0, |file| file.len());
     let line = format!(
         "{}   {} reading{}{of}   {}   {}",
-        args.output.display(),
+        output.display(),
         count(readings as u128),
         if readings == 1 { "" } else { "s" },
         if after_ns > 0 { format!("over {}", duration(after_ns)) } else { "one moment".to_owned() },
@@ -162,7 +197,7 @@ fn say(args: &Args, gathered: &Gathered, after_ns: u64) -> Result<(), Failure> {
         absent.push(&page_size);
     }
     writeln!(out, "  not in the files, and therefore absent: {}", absent.join(", "))?;
-    writeln!(out, "→ pagelab report {}", style.one_line(&args.output.display().to_string()))?;
+    writeln!(out, "→ pagelab report {}", style.one_line(&output.display().to_string()))?;
     out.flush()?;
     Ok(())
 }

@@ -1,8 +1,10 @@
 //! `pagelab report`: run files of every kind, on the terminal, as JSON, or as tables.
 
+mod export;
 mod folder;
 mod maps;
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -17,6 +19,7 @@ use pagelab_runfile::{Error, ErrorKind, Reader};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::out;
 use crate::whole_file::{self, Target};
+use export::Export;
 use folder::Folder;
 
 /// What `report` was asked for.
@@ -38,6 +41,10 @@ pub struct Args {
     /// Everything as tables, one .csv file each, in a folder; no file is overwritten
     #[arg(long, value_name = "DIR", conflicts_with = "verbose")]
     csv: Option<PathBuf>,
+    /// An experiment as files of other tools: perf-csv, times and `perf stat -x,` lines by workload
+    #[arg(long, num_args = 2, value_names = ["FORMAT", "DIR"],
+          conflicts_with_all = ["json", "html", "csv", "verbose"])]
+    export: Option<Vec<OsString>>,
 }
 
 const AFTER_HELP: &str = "\
@@ -48,6 +55,8 @@ Examples:
   pagelab report --html a.html a.pagelab     one page, for any browser
   pagelab report --csv tables a.pagelab      tables/findings.csv, …
   pagelab report --json a.pagelab | jq .runs[0].checkup.findings
+  pagelab report --export perf-csv dir thp.pagelab
+                                             for other tools (docs/compare.md)
 
 A file that is still being written, or whose writer was killed, can be read too, and the report says so.
 
@@ -59,6 +68,9 @@ after the other, but one page of --html holds all of them at once.";
 
 /// Reads the files one after the other and shows each. One that cannot be read does not hide the others.
 pub fn run(args: &Args) -> Outcome {
+    if let Some(words) = &args.export {
+        return export(&Export::new(words, &args.files)?, &args.files);
+    }
     let show = match (&args.html, &args.csv) {
         (Some(page), _) => {
             let target = whole_file::target(page, "--html")?;
@@ -69,6 +81,25 @@ pub fn run(args: &Args) -> Outcome {
         (None, None) => Show::Text { view: View { verbose: args.verbose }, shown: 0 },
     };
     every(&args.files, show)
+}
+
+/// Shows one file, which was just written, as `report FILE` would.
+pub fn show(file: &Path, json: bool) -> Outcome {
+    let show = match json {
+        true => Show::Json { shown: 0 },
+        false => Show::Text { view: View::default(), shown: 0 },
+    };
+    every(&[file.to_owned()], show)
+}
+
+fn export(export: &Export, files: &[PathBuf]) -> Outcome {
+    let mut out = out::stdout();
+    for file in files {
+        let run = Reader::open(file).and_then(|reader| reader.run()).map_err(|error| refusal(&error))?;
+        writeln!(out, "{}", out::style().one_line(&export.write(&run)?))?;
+    }
+    out.flush()?;
+    Ok(Exit::Done)
 }
 
 /// How the runs are shown.
@@ -165,7 +196,9 @@ impl Show {
 /// What a file that cannot be read means for the exit code.
 pub fn refusal(error: &Error) -> Failure {
     let (exit, way_out) = match error.kind() {
-        ErrorKind::NotThere => (Exit::BadInput, "; one is made by `pagelab checkup --run FILE`"),
+        ErrorKind::NotThere => {
+            (Exit::BadInput, "; `pagelab record` and `pagelab checkup --run FILE` make one")
+        }
         ErrorKind::NotPermitted | ErrorKind::Io => (Exit::NotAvailable, ""),
         ErrorKind::NoSpace => (Exit::Partial, ""),
         _ => (Exit::BadInput, ""),

@@ -29,9 +29,10 @@ fn refusal(command: &Command) -> Option<String> {
         Command::Map(_) => false,
         Command::Checkup(_) | Command::Report(_) | Command::Capture(_) | Command::Restore(_) => false,
         Command::Record(_) | Command::Fragment(_) | Command::Compact(_) | Command::Can(_) => false,
-        Command::Usage(_) | Command::Import(_) => false,
+        Command::Usage(_) | Command::Import(_) | Command::Workload(_) | Command::Compare(_) => false,
         // One that waits for keys says itself that there are none.
         Command::Watch(_) => false,
+        Command::Run(_) | Command::Recipes(_) | Command::Gate(_) => false,
     };
     reads_stdin.then(|| {
         "standard input is not passed to a guest: put it into a file, and \

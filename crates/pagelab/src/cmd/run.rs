@@ -1,0 +1,253 @@
+//! `pagelab run`: an experiment, from its recipe to its run file and report.
+
+pub mod gate;
+mod load;
+mod plan;
+mod progress;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use clap::Parser;
+use pagelab_experiment::resolve::{Overrides, Resolved};
+use pagelab_experiment::session::{Came, News, Session, Times};
+use pagelab_experiment::trial::Bench;
+use pagelab_host::capture::Stop;
+use pagelab_host::guard::Site;
+use pagelab_model::run::{Ending, Run};
+use pagelab_model::{Bytes, Snapshot};
+use pagelab_runfile::Writer;
+use pagelab_sys::cpuid;
+
+use super::{report, usage};
+use crate::cli::{Cli, Command};
+use crate::exit::{Exit, Failure};
+use crate::{manifest, out};
+use progress::Progress;
+
+const AFTER_HELP: &str = "\
+Examples:
+  pagelab recipes                         what there is
+  pagelab run thp --dry-run               the plan, and nothing runs
+  pagelab run thp --quick                 whether it works here, in 2 minutes
+  pagelab run thp -o thp.pagelab          the whole experiment
+  pagelab run thp -- ./server --bench     its variants over a program of yours
+  pagelab run own.toml                    a recipe of yours (docs/recipes.md)
+  pagelab run --resume thp.pagelab        go on after Ctrl-C, or after a kill
+
+Each trial is written as soon as it has ended. Settings are changed while a \
+trial runs, and put back after it; after a kill -9, pagelab restore does it.
+
+Exit code 5: some trials did not end well; the report says which and why.
+docs/run.md, docs/recipes.md
+";
+
+/// What `run` was asked for.
+#[derive(Debug, clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct Args {
+    /// A recipe's file, or the name of one that comes with pagelab
+    #[arg(value_name = "RECIPE", required_unless_present = "resume")]
+    recipe: Option<String>,
+
+    /// Smaller and fewer trials: shows that all works, and decides nothing
+    #[arg(long)]
+    quick: bool,
+
+    /// Rounds that count [default: the recipe's]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    repeats: Option<u32>,
+
+    /// Print what would run and what would be changed, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Go on with a run that was stopped or killed
+    #[arg(long, value_name = "FILE",
+        conflicts_with_all = ["recipe", "quick", "repeats", "dry_run", "output", "command"])]
+    resume: Option<PathBuf>,
+
+    /// Write this run file [default: RECIPE-1.pagelab, the first free number]
+    #[arg(short = 'o', long = "run", value_name = "FILE", conflicts_with = "dry_run")]
+    output: Option<PathBuf>,
+
+    /// The plan, or the report, as one JSON document (docs/json.md)
+    #[arg(long)]
+    json: bool,
+
+    /// Run the recipe's variants over this program
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// Carries it out.
+pub fn run(args: &Args) -> Result<u8, Failure> {
+    if let Some(path) = &args.resume {
+        return resume(path, args.json);
+    }
+    let name = args.recipe.as_deref().unwrap_or_default();
+    let recipe = load::recipe(name)?;
+    let resolved = resolve(args, recipe)?;
+    if args.dry_run {
+        return plan::show(&resolved, args.json).map(|()| Exit::Done as u8);
+    }
+    load::check_programs(&resolved)?;
+    let snapshot = look();
+    let started = manifest::now();
+    let path = match &args.output {
+        Some(path) => path.clone(),
+        None => free_name(&resolved.plan.name),
+    };
+    let mut manifest = manifest::of_this_process("run", Some(resolved.plan.seed), started, &snapshot);
+    manifest.machine.tlb = tlb(&snapshot);
+    let mut writer = Writer::create(&path, &manifest).map_err(|error| super::run_file(&error))?;
+    writer.plan(0, &resolved.plan).map_err(|error| super::run_file(&error))?;
+    writer.flush().map_err(|error| super::run_file(&error))?;
+    let times = Times::since(started);
+    carry_out(&path, writer, times, None, &resolved, &snapshot, args.json)
+}
+
+/// What a recipe and a command line come to.
+fn resolve(args: &Args, recipe: pagelab_experiment::recipe::Recipe) -> Result<Resolved, Failure> {
+    let text = |word: &OsString| match word.to_str() {
+        Some(word) => Ok(word.to_owned()),
+        None => Err(usage(&format!("{}: it is not UTF-8, and a plan is", word.to_string_lossy()))),
+    };
+    let words: Vec<String> = args.command.iter().map(text).collect::<Result<_, Failure>>()?;
+    let command = (!words.is_empty()).then_some(words);
+    let overrides = Overrides { quick: args.quick, repeats: args.repeats, command };
+    Resolved::of(recipe, &overrides).map_err(|bad| usage(&bad.to_string()))
+}
+
+/// Goes on with a file: its own recipe under its own command line, as far as it was not carried out.
+fn resume(path: &Path, json: bool) -> Result<u8, Failure> {
+    let bad =
+        |text: &str| Failure::new(Exit::BadInput, format!("cannot go on with {}: {text}", path.display()));
+    let (mut writer, run) = Writer::resume(path).map_err(|error| report::refusal(&error))?;
+    let Some(experiment) = &run.experiment else {
+        return Err(bad("it holds no experiment; one is made by `pagelab run RECIPE`"));
+    };
+    let asked = Cli::try_parse_from(&run.manifest.command_line).ok();
+    let Some(Command::Run(args)) = asked.map(|cli| cli.command) else {
+        return Err(bad("its command line is not one of `pagelab run`; begin a new run"));
+    };
+    let plan = &experiment.plan;
+    let recipe = pagelab_experiment::recipe::Recipe::parse(&plan.origin, &plan.recipe)
+        .map_err(|error| bad(&format!("this pagelab does not take its recipe:\n{error}")))?;
+    let resolved = resolve(&args, recipe)?;
+    if resolved.plan != *plan {
+        return Err(bad(
+            "this pagelab makes another plan of its recipe; take the version that began it, or a \
+                        new run",
+        ));
+    }
+    let snapshot = look();
+    let now = manifest::now();
+    let times = Times::of_resumed(&run, now);
+    let kernel = |of: &pagelab_model::Machine| of.kernel_release.clone().ok();
+    let (then, here) = (kernel(&run.manifest.machine), kernel(&snapshot.machine));
+    let changed = match then == here {
+        true => String::new(),
+        false => format!(", on Linux {} now", here.unwrap_or_default()),
+    };
+    let text =
+        format!("gone on with, {} trials of {} done{changed}", experiment.trials.len(), plan.schedule.len());
+    let event = pagelab_model::run::Event { at_ns: times.now_ns(), kind: "resumed".to_owned(), text };
+    writer.event(&event).map_err(|error| super::run_file(&error))?;
+    out::complain(&format!("{}: {}", plan.name, event.text));
+    carry_out(path, writer, times, Some(&run), &resolved, &snapshot, json)
+}
+
+/// Runs what is due, closes the file and prints the report.
+fn carry_out(
+    path: &Path,
+    mut writer: Writer,
+    times: Times,
+    so_far: Option<&Run>,
+    resolved: &Resolved,
+    snapshot: &Snapshot,
+    json: bool,
+) -> Result<u8, Failure> {
+    let stop = Stop::watch().map_err(|error| {
+        Failure::new(Exit::NotAvailable, "cannot watch for signals, so nothing is begun").because(error)
+    })?;
+    // Whoever a trial leaves behind comes to us and can be waited for.
+    let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
+    let mut machine = snapshot.machine.clone();
+    machine.tlb = tlb(snapshot);
+    let total = snapshot.meminfo.as_ref().ok().and_then(|info| info.bytes("MemTotal"));
+    let asked = || stop.signal();
+    let bench = Bench {
+        site: Site::live().map_err(|error| error.to_string()),
+        machine: &machine,
+        total: total.unwrap_or(Bytes(0)),
+        resolved,
+        stop: &asked,
+        look: &look,
+    };
+    let mut progress = Progress::new(&resolved.plan);
+    let mut news = |news: &News<'_>| progress.tell(news);
+    let came = Session::new(bench, &mut writer, times, so_far, &mut news).run();
+    progress.clear();
+    let signal = stop.signal();
+    let after_ns = times.now_ns();
+    let ending = match (signal, &came) {
+        (Some(signal), Ok(came)) if came.left > 0 => {
+            Ending::Stopped { after_ns, why: out::signal_name(128 + signal).to_owned() }
+        }
+        (_, Err(error)) => Ending::Stopped { after_ns, why: error.to_string() },
+        _ => Ending::Complete { after_ns },
+    };
+    let is_stopped = matches!(ending, Ending::Stopped { .. });
+    let closed = writer.close(ending);
+    let came = came.map_err(|error| super::run_file(&error))?;
+    closed.map_err(|error| super::run_file(&error))?;
+    let shown = report::show(path, json)?;
+    Ok(end(path, came, signal.filter(|_| is_stopped), shown))
+}
+
+/// The last line, and the exit code.
+fn end(path: &Path, came: Came, signal: Option<i32>, shown: Exit) -> u8 {
+    let name = path.display();
+    if let Some(signal) = signal {
+        let why = out::signal_name(128 + signal);
+        out::complain(&format!(
+            "pagelab: stopped by {why}; {} trials are kept in {name}, {} are left; all settings are put \
+             back\n  go on with: pagelab run --resume {name}",
+            came.trials, came.left
+        ));
+        return u8::try_from(128 + signal).unwrap_or(Exit::Partial as u8);
+    }
+    out::note(&format!("→ {name}   pagelab report {name}"));
+    match (came.good == came.trials, shown) {
+        (true, shown) => shown as u8,
+        (false, _) => Exit::Partial as u8,
+    }
+}
+
+/// A look at the machine, without its processes.
+fn look() -> Snapshot {
+    let root = pagelab_host::root::Root::live();
+    let nobody = pagelab_host::processes::Budget { processes_max: 0, ..Default::default() };
+    let options = pagelab_host::collect::CollectOptions {
+        pagetypeinfo: false,
+        processes: nobody,
+        known: pagelab_host::machine::Known::default(),
+        taken_realtime_ns: None,
+    };
+    pagelab_host::collect::collect(&pagelab_host::reader::Reader::new(&root), &options)
+}
+
+fn tlb(snapshot: &Snapshot) -> pagelab_model::Reading<pagelab_model::machine::Tlb> {
+    match &snapshot.machine.cpu {
+        Ok(cpu) => pagelab_tlb::choose(cpu, &cpuid::leaves(), None),
+        Err(_) => snapshot.machine.tlb.clone(),
+    }
+}
+
+/// `thp-1.pagelab`, or the first number of which there is none here.
+fn free_name(recipe: &str) -> PathBuf {
+    let name = |number: u32| PathBuf::from(format!("{recipe}-{number}.pagelab"));
+    let is_free = |path: &PathBuf| path.symlink_metadata().is_err();
+    (1..10_000).map(name).find(is_free).unwrap_or_else(|| name(10_000))
+}

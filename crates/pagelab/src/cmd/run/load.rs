@@ -1,0 +1,68 @@
+//! Finding a recipe, and looking whether its programs are there.
+
+use std::path::Path;
+
+use pagelab_experiment::recipe::{self, Recipe};
+use pagelab_experiment::resolve::{PAGELAB, Resolved};
+use pagelab_experiment::schedule::first_of_each;
+
+use crate::cmd::usage;
+use crate::exit::{Exit, Failure};
+
+/// Recipes are some pages of text.
+const BYTES_MAX: u64 = 1 << 20;
+
+/// The recipe of this name, or of this file.
+pub fn recipe(name: &str) -> Result<Recipe, Failure> {
+    let is_path = name.contains('/') || name.ends_with(".toml");
+    if let Some(built_in) = recipe::find(name).filter(|_| !is_path) {
+        return parse("built in", built_in.text);
+    }
+    let path = Path::new(name);
+    if !is_path && !path.exists() {
+        let names: Vec<&str> = recipe::BUILT_IN.iter().map(|recipe| recipe.name).collect();
+        return Err(usage(&format!(
+            "{name}: no recipe of this name comes with pagelab, and there is no such file; there are {}",
+            names.join(", ")
+        )));
+    }
+    let unread = |error: std::io::Error| {
+        let exit = if error.kind() == std::io::ErrorKind::NotFound { Exit::Usage } else { Exit::BadInput };
+        Failure::new(exit, format!("cannot read the recipe {name}")).because(error)
+    };
+    let metadata = std::fs::metadata(path).map_err(unread)?;
+    if !metadata.is_file() || metadata.len() > BYTES_MAX {
+        let text = format!("{name}: a recipe is a text file of at most {BYTES_MAX} bytes; this is none");
+        return Err(Failure::new(Exit::BadInput, text));
+    }
+    let text = std::fs::read_to_string(path).map_err(unread)?;
+    parse(name, &text)
+}
+
+fn parse(origin: &str, text: &str) -> Result<Recipe, Failure> {
+    // All that is wrong, a line each, with file and line.
+    Recipe::parse(origin, text)
+        .map_err(|bad| Failure::new(Exit::BadInput, format!("{bad}\n  nothing was run")))
+}
+
+/// An error if a program that is to run is not there, before anything is changed for it.
+pub fn check_programs(resolved: &Resolved) -> Result<(), Failure> {
+    for slot in first_of_each(&resolved.plan.schedule) {
+        let command = resolved.command(slot.workload, slot.variant);
+        let Some(program) = command.first().filter(|program| *program != PAGELAB) else { continue };
+        if !is_there(program) {
+            let text = format!("{program}: there is no such program, so nothing was run; give its path");
+            return Err(Failure::new(Exit::NotAvailable, text));
+        }
+    }
+    Ok(())
+}
+
+/// A name without a slash is looked for in PATH.
+fn is_there(program: &str) -> bool {
+    if program.contains('/') {
+        return Path::new(program).is_file();
+    }
+    std::env::var_os("PATH")
+        .is_none_or(|path| std::env::split_paths(&path).any(|folder| folder.join(program).is_file()))
+}

@@ -1,0 +1,290 @@
+//! `pagelab import perf-stat`, the report of what it wrote, `--export perf-csv`, and `pagelab compare`.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test panics to fail, and says what it skips")]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use pagelab_model::experiment::{Experiment, Flag, measures};
+use serde_json::Value;
+use support::{Lab, Ran};
+
+fn ran(lab: &Lab, code: i32, arguments: &[&str]) -> Ran {
+    let ran = lab.run(arguments);
+    assert_eq!(ran.code, Some(code), "pagelab {arguments:?}\n{}{}", ran.out, ran.err);
+    ran
+}
+
+fn read(lab: &Lab, file: &str) -> Experiment {
+    *pagelab_runfile::read(&lab.path().join(file)).unwrap().experiment.unwrap()
+}
+
+fn json(lab: &Lab, arguments: &[&str]) -> Value {
+    serde_json::from_str(&ran(lab, 0, arguments).out).unwrap()
+}
+
+/// Benchmark, then with huge pages and without: real, user and sys, misses of dTLB, iTLB and caches, and
+/// nanoseconds that these were counted: the figures of section 0 of the sources.
+const FIGURES: [(&str, [&str; 7], [&str; 7]); 3] = [
+    (
+        "canneal",
+        ["3m59.511s", "3m59.059s", "0m0.452s", "524074", "243742", "12672653", "239317377674"],
+        ["4m9.881s", "4m9.412s", "0m0.468s", "705221", "319231", "18212537", "250068948346"],
+    ),
+    (
+        "fmm",
+        ["1m38.981s", "1m38.764s", "0m0.218s", "231039", "110001", "5722100", "100397434915"],
+        ["1m42.412s", "1m41.640s", "0m0.773s", "571794", "422157", "13047344", "103529403382"],
+    ),
+    (
+        "streamcluster",
+        ["7m9.417s", "7m9.404s", "0m0.008s", "704424", "373907", "19129316", "435749706378"],
+        ["7m54.771s", "7m54.721s", "0m0.048s", "1092582", "528868", "28123182", "477740738763"],
+    ),
+];
+
+/// The folder of that report: logs and results, a folder a benchmark, runs with huge pages and without.
+fn figures(lab: &Lab, folder: &str) {
+    for (name, with, without) in FIGURES {
+        for (group, of) in [("thp", with), ("no-thp", without)] {
+            let [real, user, sys, dtlb, itlb, cache, run] = of;
+            lab.write(
+                &format!("{folder}/logs/{name}/{group}/1.log"),
+                format!("\nreal\t{real}\nuser\t{user}\nsys\t{sys}\n"),
+            );
+            let lines = [("dTLB-load-misses", dtlb), ("iTLB-load-misses", itlb), ("cache-misses", cache)];
+            let lines = lines.map(|(event, count)| format!("{count},,{event},{run},100.00,,\n"));
+            lab.write(&format!("{folder}/results/{name}/{group}/1.csv"), lines.concat());
+        }
+    }
+}
+
+/// `saved_percent` of a measure of a workload, as the JSON of the report has it.
+fn saved(document: &Value, workload: &str, measure: &str) -> f64 {
+    let effects = document["runs"][0]["experiment"]["effects"].as_array().unwrap();
+    let of = effects.iter().find(|of| of["workload"] == workload).unwrap();
+    let of = of["measures"].as_array().unwrap().iter().find(|of| of["name"] == measure).unwrap();
+    let of = of["variants"].as_array().unwrap().iter().find(|of| of["variant"] == "thp").unwrap();
+    of["effect"]["saved_percent"].as_f64().unwrap()
+}
+
+#[test]
+fn the_folder_of_the_thp_report_is_imported_and_its_derived_figures_come_out() {
+    let lab = Lab::new();
+    figures(&lab, "hugepage");
+    let said = ran(&lab, 0, &["import", "perf-stat", "hugepage", "-o", "thp.pagelab"]).out;
+    assert!(said.contains("6 trials of 3 workloads under 2 variants, against no-thp"), "{said}");
+    let document = json(&lab, &["report", "--json", "thp.pagelab"]);
+    // Per cent faster, fewer dTLB misses, fewer iTLB misses.
+    for (workload, faster, dtlb, itlb) in
+        [("canneal", 4.15, 25.69, 23.65), ("fmm", 3.35, 59.59, 73.94), ("streamcluster", 9.55, 35.53, 29.30)]
+    {
+        for (measure, percent) in
+            [("wall", faster), ("counter.dTLB-load-misses", dtlb), ("counter.iTLB-load-misses", itlb)]
+        {
+            let found = saved(&document, workload, measure);
+            assert!((found - percent).abs() < 0.005, "{workload} {measure}: {found}, not {percent}");
+        }
+    }
+    let text = ran(&lab, 0, &["report", "thp.pagelab"]).out;
+    assert!(text.contains("too few to decide, 1 pair of at least 6"), "{text}");
+    assert!(text.contains("dTLB-load-misses 25.7 % fewer"), "{text}");
+    for more in [&["-v"][..], &["--html", "a.html"], &["--csv", "tables"]] {
+        ran(&lab, 0, &[&["report", "thp.pagelab"], more].concat());
+    }
+    let effects = std::fs::read_to_string(lab.path().join("tables/effects.csv")).unwrap();
+    assert!(effects.lines().any(|line| line.starts_with("fmm,wall,ns,lower,thp,no-thp,1,98981000000.0,1,")));
+}
+
+fn all_files(folder: &Path, found: &mut BTreeMap<PathBuf, String>, root: &Path) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            all_files(&path, found, root);
+        } else {
+            let text = std::fs::read_to_string(&path).unwrap();
+            found.insert(path.strip_prefix(root).unwrap().to_owned(), text);
+        }
+    }
+}
+
+#[test]
+fn what_is_exported_is_imported_as_the_same() {
+    let lab = Lab::new();
+    figures(&lab, "hugepage");
+    ran(&lab, 0, &["import", "perf-stat", "hugepage", "-o", "a.pagelab"]);
+    let said = ran(&lab, 0, &["report", "--export", "perf-csv", "out", "a.pagelab"]).out;
+    assert!(said.starts_with("→ out   12 files"), "{said}");
+    let mut files = BTreeMap::new();
+    all_files(&lab.path().join("out"), &mut files, &lab.path().join("out"));
+    assert_eq!(files.len(), 12);
+    let canneal = &files[Path::new("results/canneal/thp/thp-1.csv")];
+    assert_eq!(
+        canneal,
+        "524074,,dTLB-load-misses,239317377674,100.00,,\n243742,,iTLB-load-misses,239317377674,100.00,,\n\
+         12672653,,cache-misses,239317377674,100.00,,\n"
+    );
+    assert_eq!(
+        files[Path::new("logs/streamcluster/no-thp/no-thp-1.log")],
+        "real\t7m54.771s\nuser\t7m54.721s\nsys\t0m0.048s\n"
+    );
+    ran(&lab, 0, &["import", "perf-stat", "out", "-o", "b.pagelab"]);
+    let (one, other) = (read(&lab, "a.pagelab"), read(&lab, "b.pagelab"));
+    assert_eq!((one.plan.variants.len(), &one.plan.workloads), (2, &other.plan.workloads));
+    let values = |of: &Experiment| {
+        let mut found: Vec<(String, u64)> = Vec::new();
+        for trial in &of.trials {
+            let slot = of.plan.schedule[trial.slot];
+            let names = (&of.plan.workloads[slot.workload].name, &of.plan.variants[slot.variant].name);
+            found.extend(trial.measures.iter().map(|measure| {
+                let name = format!("{names:?} {} {} {}", slot.round, measure.name, measure.unit.0);
+                (name, measure.value.as_ref().unwrap().to_bits())
+            }));
+        }
+        found.sort();
+        found
+    };
+    assert_eq!(values(&one), values(&other));
+    // Nothing is overwritten, and a run that is no experiment has nothing to export.
+    let again = ran(&lab, 2, &["report", "--export", "perf-csv", "out", "a.pagelab"]);
+    assert!(again.err.contains("is there already"), "{}", again.err);
+    let other = ran(&lab, 2, &["report", "--export", "xls", "out2", "a.pagelab"]);
+    assert!(other.err.contains("no such format: there is perf-csv"), "{}", other.err);
+    assert!(!lab.path().join("out2").exists());
+}
+
+#[test]
+fn files_without_folders_are_told_by_words_in_front_of_them() {
+    let lab = Lab::new();
+    lab.write("a.csv", "10,,cycles,5,100.00,,\n20,,page-faults,5,50.25,,\n");
+    lab.write("b.csv", "5,,cycles,5,1.20%,100.00,,\n");
+    lab.write("c.csv", "5,,cycles,1.20%,5,100.00,,\n<not supported>,,dTLB-load-misses,0,100.00,,\n");
+    lab.write("bad.csv", "     0.1001,0.84,msec,task-clock,840899,100.00,0.008,CPUs utilized\n");
+    let all = ["import", "perf-stat", "off=a.csv", "gups/on=c.csv", "on=c.csv", "bad.csv", "-o", "x.pagelab"];
+    let said = ran(&lab, 5, &all);
+    assert!(said.err.contains("bad.csv:1: counts of an interval that ended at 0.1001 s"), "{}", said.err);
+    let found = read(&lab, "x.pagelab");
+    let names: Vec<&str> = found.plan.variants.iter().map(|of| of.name.as_str()).collect();
+    assert_eq!(names, ["off", "on"]);
+    assert_eq!(
+        found.plan.workloads.iter().map(|of| of.name.as_str()).collect::<Vec<_>>(),
+        ["program", "gups"]
+    );
+    assert_eq!(found.plan.workloads[0].merit.as_deref(), Some("perf.running"));
+    let flags = |at: usize| found.trials[at].flags.iter().map(|flag| flag.kind.as_str()).collect::<Vec<_>>();
+    assert_eq!(flags(0), [Flag::MULTIPLEXED]);
+    assert_eq!(flags(1), ["averaged"]);
+    let misses = found.trials[1].measures.iter().find(|of| of.name == "counter.dTLB-load-misses").unwrap();
+    assert!(misses.value.as_ref().unwrap_err().reason().contains("not supported"));
+    assert!(ran(&lab, 3, &["import", "perf-stat", "b.csv", "-o", "y.pagelab"]).err.contains("b.csv:1: "));
+    let wrong = ["import", "perf-stat", "off=a.csv", "-o", "y.pagelab", "--baseline", "none"];
+    assert!(ran(&lab, 2, &wrong).err.contains("no file is of this variant: there is off"));
+}
+
+/// perf itself is asked what it writes, where it is installed.
+#[test]
+fn what_perf_writes_now_is_read() {
+    let lab = Lab::new();
+    let file = lab.path().join("now.csv");
+    let mut perf = Command::new("perf");
+    perf.args(["stat", "-x,", "-o"]).arg(&file);
+    perf.args(["-e", "task-clock,page-faults,duration_time,cycles,dTLB-load-misses", "true"]);
+    if !perf.output().is_ok_and(|output| output.status.success()) {
+        let _ = std::io::stderr().write_all(b"skipped: no-perf: `perf stat -x,` does not run here\n");
+        return;
+    }
+    ran(&lab, 0, &["import", "perf-stat", "now.csv", "-o", "now.pagelab"]);
+    let found = read(&lab, "now.pagelab");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let field = |event: &str| {
+        let line = text.lines().find(|line| line.split(',').nth(2) == Some(event)).unwrap();
+        line.split(',').next().unwrap().to_owned()
+    };
+    let value = |name: &str| {
+        let of = found.trials[0].measures.iter().find(|of| of.name == name).unwrap();
+        of.value.clone()
+    };
+    assert_eq!(value("counter.page-faults").unwrap(), field("page-faults").parse::<f64>().unwrap());
+    assert_eq!(value(measures::WALL).unwrap(), field("duration_time").parse::<f64>().unwrap());
+    let clock_ms: f64 = field("task-clock").parse().unwrap();
+    assert!((value("counter.task-clock").unwrap() / 1e6 - clock_ms).abs() < 1e-9);
+    assert_eq!(value("counter.cycles").is_err(), field("cycles").starts_with('<'));
+}
+
+#[test]
+fn runs_are_compared_and_what_cannot_be_is_refused() {
+    let lab = Lab::new();
+    for (run, factor) in [("one", 100), ("two", 90), ("other", 100)] {
+        for round in 1..=8 {
+            let ms = |base: u64| base * factor + round * 7 % 5;
+            for (variant, base) in [("off", 20), ("on", 10)] {
+                let workload = if run == "other" { "sort" } else { "gups" };
+                lab.write(
+                    &format!("{run}/results/{workload}/{variant}-{round}.csv"),
+                    format!(
+                        "{},msec,task-clock,5,100.00,,\n{}000000,ns,duration_time,5,100.00,,\n",
+                        ms(base),
+                        ms(base)
+                    ),
+                );
+            }
+        }
+        let file = format!("{run}.pagelab");
+        ran(&lab, 0, &["import", "perf-stat", run, "-o", &file, "--baseline", "off"]);
+    }
+    let text = ran(&lab, 0, &["compare", "one.pagelab", "two.pagelab"]).out;
+    assert!(text.contains("machines, kernels and settings are the same"), "{text}");
+    assert!(text.lines().any(|line| line.contains("time") && line.ends_with("faster")), "{text}");
+    assert!(text.lines().any(|line| line.contains("speed-up") && line.contains("2.00×")), "{text}");
+    let document = json(&lab, &["compare", "--json", "one.pagelab", "two.pagelab"]);
+    let cell = &document["rows"][0]["cells"][1]["against_first"];
+    assert!((cell["ratio"].as_f64().unwrap() - 0.9).abs() < 0.001, "{cell}");
+    assert_eq!(cell["verdict"], "better");
+
+    let refused = ran(&lab, 3, &["compare", "one.pagelab", "other.pagelab"]).err;
+    assert!(
+        refused.contains("nothing can be compared: workload gups is in A and not in all runs"),
+        "{refused}"
+    );
+    ran(&lab, 0, &["checkup", "--run", "look.pagelab"]);
+    let refused = ran(&lab, 3, &["compare", "one.pagelab", "look.pagelab"]).err;
+    assert!(refused.contains("the run is no experiment but checkup"), "{refused}");
+    assert!(ran(&lab, 2, &["compare", "one.pagelab"]).err.contains("2 values"));
+}
+
+/// The names of all fields of a document.
+fn fields(value: &Value, found: &mut std::collections::BTreeSet<String>) {
+    match value {
+        Value::Object(object) => object.iter().for_each(|(name, value)| {
+            found.insert(name.clone());
+            fields(value, found);
+        }),
+        Value::Array(items) => items.iter().for_each(|item| fields(item, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn every_field_of_an_experiment_and_of_a_comparison_is_documented() {
+    let lab = Lab::new();
+    figures(&lab, "hugepage");
+    ran(&lab, 0, &["import", "perf-stat", "hugepage", "-o", "a.pagelab"]);
+    let mut found = std::collections::BTreeSet::new();
+    fields(&json(&lab, &["report", "--json", "a.pagelab"])["runs"][0]["experiment"], &mut found);
+    let compared = json(&lab, &["compare", "--json", "a.pagelab", "a.pagelab"]);
+    for part in ["differences", "rows", "refused"] {
+        assert!(compared.get(part).is_some(), "{part}");
+        found.insert(part.to_owned());
+        fields(&compared[part], &mut found);
+    }
+    let docs = include_str!("../../../docs/json.md");
+    let undocumented: Vec<&String> = found
+        .iter()
+        .filter(|name| !name.ends_with("_absent_reason") && !docs.contains(&format!("`{name}`")))
+        .collect();
+    assert!(undocumented.is_empty(), "not in docs/json.md: {undocumented:#?}");
+}

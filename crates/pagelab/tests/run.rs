@@ -1,0 +1,510 @@
+//! `pagelab run`: experiments of the real binary, with workloads that work, fail, hang, lie and fork away;
+//! Ctrl-C, kill -9, and going on.
+#![allow(clippy::unwrap_used, reason = "a test's helpers may fail where they stand")]
+#![allow(clippy::print_stderr, reason = "a skipped check says so")]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use pagelab_model::experiment::{Experiment, Flag, Role, TrialEnd};
+use pagelab_model::run::{Ending, Event, Run};
+use pagelab_runfile::{Writer, read};
+use support::Lab;
+
+const TINY: &str = r#"
+name = "tiny"
+question = "Does it work?"
+repeats = 2
+warm_up = 1
+[[workload]]
+built_in = "chase"
+options = { size = "16M", steps = 100000 }
+[[workload]]
+name = "echo"
+command = ["sh", "-c", "echo rate = 7.5 1/s; echo $PAGELAB_TEST >&2"]
+metric = { pattern = "rate = {} 1/s", unit = "1/s", better = "higher" }
+environment = { PAGELAB_TEST = "seen" }
+[[variant]]
+name = "never"
+thp = "never-prctl"
+[[variant]]
+name = "as it is"
+"#;
+
+/// Commands as a user has them, with a PATH.
+fn start(lab: &Lab, args: &[&str]) -> Child {
+    let mut command = lab.command(args);
+    command.env("PATH", "/usr/bin:/bin").stdin(Stdio::null()).spawn().unwrap()
+}
+
+/// Runs to the end: exit code, standard output, standard error.
+fn ran(lab: &Lab, args: &[&str]) -> (Option<i32>, String, String) {
+    let output = start(lab, args).wait_with_output().unwrap();
+    let [out, err] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    (output.status.code(), out, err)
+}
+
+fn experiment(run: &Run) -> &Experiment {
+    run.experiment.as_ref().unwrap()
+}
+
+/// How each workload ended, for recipes in which each has one trial.
+fn ends(run: &Run) -> BTreeMap<String, (TrialEnd, String)> {
+    let of = experiment(run);
+    let name = |slot: usize| of.plan.workloads[of.plan.schedule[slot].workload].name.clone();
+    of.trials.iter().map(|trial| (name(trial.slot), (trial.end.clone(), trial.last_output.clone()))).collect()
+}
+
+/// Waits until the file has so many trials.
+fn wait_for_trials(path: &Path, count: usize) {
+    let until = Instant::now() + Duration::from_secs(60);
+    let is_there = || read(path).is_ok_and(|run| run.experiment.is_some_and(|of| of.trials.len() >= count));
+    while !is_there() {
+        assert!(Instant::now() < until, "there are not {count} trials in {}", path.display());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn signal(child: &Child, signal: &str) {
+    let killed = std::process::Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+}
+
+/// Processes whose command line has this word.
+fn processes(word: &str) -> Vec<String> {
+    let pids =
+        std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().into_string().ok());
+    let line = |pid: &String| std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let has = |pid: &String| line(pid).split(|&byte| byte == 0).any(|found| found == word.as_bytes());
+    pids.filter(|pid| pid.bytes().all(|byte| byte.is_ascii_digit())).filter(has).collect()
+}
+
+#[test]
+fn a_small_experiment_is_carried_out_and_written() {
+    let lab = Lab::new();
+    lab.write("tiny.toml", TINY);
+    let (code, out, err) = ran(&lab, &["run", "tiny.toml"]);
+    assert_eq!(code, Some(0), "{err}");
+    let path = lab.path().join("tiny-1.pagelab");
+    let run = read(&path).unwrap();
+    assert!(matches!(run.ending, Ending::Complete { .. }), "{:?}", run.ending);
+    assert_eq!(run.manifest.kind, "run");
+    let of = experiment(&run);
+    assert_eq!((of.plan.name.as_str(), of.plan.recipe.as_str()), ("tiny", TINY));
+    // Two workloads × (a warm-up and two rounds of two variants, with the baseline's twin).
+    assert_eq!((of.plan.schedule.len(), of.trials.len()), (16, 16));
+    let mut merits = 0;
+    for trial in &of.trials {
+        assert_eq!(trial.end, TrialEnd::Done, "{trial:?}");
+        assert!(trial.began_ns < trial.ended_ns);
+        let value = |name: &str| {
+            let measure = trial.measures.iter().find(|measure| measure.name == name);
+            *measure.unwrap_or_else(|| panic!("no {name}: {trial:?}")).value.as_ref().unwrap()
+        };
+        assert!(value("wall") > 0.0 && value("wall") < (trial.ended_ns - trial.began_ns) as f64);
+        let is_echo = of.plan.schedule[trial.slot].workload == 1;
+        assert!(!is_echo || value("merit") == 7.5);
+        merits += usize::from(value("merit") > 0.0);
+        // Sixteen mebibytes and something, not those of pagelab.
+        assert!(is_echo || value("working_set") == 16.0 * 1024.0 * 1024.0);
+    }
+    assert_eq!(merits, 16);
+    let checksums: Vec<&Event> = run.events.iter().filter(|event| event.kind == "checksum").collect();
+    assert_eq!(checksums.len(), 1, "one workload, the same options: {checksums:?}");
+    let labels = |stream: &pagelab_model::run::Stream| {
+        stream.head.labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" ")
+    };
+    let walls = run.streams.iter().filter(|stream| stream.head.name == "wall");
+    let walls: BTreeMap<String, usize> = walls.map(|stream| (labels(stream), stream.values.len())).collect();
+    assert_eq!(walls.len(), 6, "{walls:?}");
+    assert!(walls.values().all(|&count| count == 2), "warm-up is no sample: {walls:?}");
+    let twins = of.trials.iter().filter(|trial| of.plan.schedule[trial.slot].role == Role::Twin);
+    assert_eq!(twins.count(), 4);
+    let (_, report, _) = ran(&lab, &["report", "tiny-1.pagelab"]);
+    assert_eq!(out, report, "at its end stands what the report says");
+    let (code, _, err) = ran(&lab, &["run", "--resume", "tiny-1.pagelab"]);
+    assert_eq!(code, Some(3));
+    assert!(err.contains("its run is complete"), "{err}");
+}
+
+const BAD: &str = r#"
+name = "bad"
+question = "What becomes of workloads that fail?"
+repeats = 1
+warm_up = 0
+twins = false
+[[workload]]
+name = "fails"
+command = ["sh", "-c", "echo some words; echo oh no >&2; exit 3"]
+[[workload]]
+name = "killed"
+command = ["sh", "-c", "kill -SEGV $$"]
+[[workload]]
+name = "hangs"
+command = ["sh", "-c", "echo waiting; sleep 71.5"]
+time_limit = "700ms"
+[[workload]]
+name = "floods"
+command = ["yes"]
+time_limit = "700ms"
+[[workload]]
+name = "lies"
+command = ["echo", "rate = fast"]
+metric = { pattern = "rate = {}", unit = "1/s", better = "higher" }
+[[workload]]
+name = "is silent"
+command = ["true"]
+metric = { pattern = "rate = {}", unit = "1/s", better = "higher" }
+[[workload]]
+name = "forks away"
+command = ["sh", "-c", "setsid sleep 72.5 & setsid sleep 72.5 & echo done"]
+[[workload]]
+name = "is no program"
+command = ["./text"]
+[[workload]]
+name = "says no"
+command = ["sh", "-c", "exit 1"]
+exit_codes = [0, 1]
+[[workload]]
+name = "is good"
+command = ["true"]
+[[variant]]
+name = "as it is"
+"#;
+
+#[test]
+fn workloads_that_do_not_end_well_are_told_apart_and_the_others_go_on() {
+    let lab = Lab::new();
+    lab.write("bad.toml", BAD);
+    lab.write("text", "no program");
+    let (code, _, err) = ran(&lab, &["run", "bad.toml", "-o", "bad.pagelab"]);
+    assert_eq!(code, Some(5), "{err}");
+    let run = read(&lab.path().join("bad.pagelab")).unwrap();
+    let ends = ends(&run);
+    let end = |name: &str| ends[name].0.clone();
+    assert_eq!(ends["fails"], (TrialEnd::Failed(3), "some words\noh no".to_owned()));
+    assert_eq!(end("killed"), TrialEnd::Killed(11));
+    assert_eq!(ends["hangs"], (TrialEnd::TimedOut(700_000_000), "waiting".to_owned()));
+    assert_eq!(end("floods"), TrialEnd::TimedOut(700_000_000));
+    assert!(ends["floods"].1.len() < 5000, "the last of it is kept, and no more");
+    let TrialEnd::Nonsense(why) = end("lies") else { panic!("{:?}", end("lies")) };
+    assert!(why.contains("\"fast\" stands where its metric"), "{why}");
+    let TrialEnd::Nonsense(why) = end("is silent") else { panic!("{:?}", end("is silent")) };
+    assert!(why.contains("no line of its output"), "{why}");
+    // Without a control group nobody knows who left its own process group.
+    let is_root = rustix_is_root();
+    match end("forks away") {
+        TrialEnd::LeftBehind(count) => assert_eq!(count, 2),
+        other => assert!(!is_root && other == TrialEnd::Done, "{other:?}"),
+    }
+    let TrialEnd::NotBegun(why) = end("is no program") else { panic!("{:?}", end("is no program")) };
+    assert!(why.contains("./text: "), "{why}");
+    assert_eq!((end("says no"), end("is good")), (TrialEnd::Done, TrialEnd::Done));
+    assert!(err.contains("fails, as it is: failed with exit code 3\n  | some words\n  | oh no"), "{err}");
+    if is_root {
+        let left: Vec<String> = ["71.5", "72.5"].into_iter().flat_map(processes).collect();
+        assert_eq!(left, Vec::<String>::new(), "nothing of it is left");
+    }
+}
+
+fn rustix_is_root() -> bool {
+    std::fs::read_to_string("/proc/self/status").unwrap().contains("Uid:\t0\t0")
+}
+
+/// A recipe of trials that take a moment each.
+fn slow(name: &str, word: &str) -> String {
+    format!(
+        "name = \"{name}\"\nquestion = \"Can it be gone on with?\"\nrepeats = 3\nwarm_up = 0\ntwins = false\n\
+         [[workload]]\nname = \"sleep\"\ncommand = [\"sleep\", \"{word}\"]\n\
+         [[workload]]\nbuilt_in = \"chase\"\noptions = {{ size = \"16M\", steps = 1000 }}\n\
+         [[variant]]\nname = \"a\"\nthp = \"never-prctl\"\n[[variant]]\nname = \"b\"\npage_cache = \"cold\"\n"
+    )
+    .replace("page_cache = \"cold\"", "environment = { B = 1 }")
+}
+
+#[test]
+fn ctrl_c_keeps_what_was_measured_and_it_is_gone_on_with() {
+    let lab = Lab::new();
+    lab.write("slow.toml", slow("slow", "0.71"));
+    let path = lab.path().join("slow-1.pagelab");
+    let child = start(&lab, &["run", "slow.toml"]);
+    wait_for_trials(&path, 2);
+    signal(&child, "-INT");
+    let output = child.wait_with_output().unwrap();
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{err}");
+    assert!(err.contains("go on with: pagelab run --resume slow-1.pagelab"), "{err}");
+    assert_eq!(processes("0.71"), Vec::<String>::new());
+    let stopped = read(&path).unwrap();
+    assert!(matches!(&stopped.ending, Ending::Stopped { why, .. } if why == "SIGINT"));
+    let done = experiment(&stopped).trials.iter().filter(|trial| trial.end == TrialEnd::Done).count();
+    assert!((2..12).contains(&done), "{done}");
+    // What is in the recipe's file by now is another matter.
+    lab.write("slow.toml", "nothing");
+    let (code, _, err) = ran(&lab, &["run", "--resume", "slow-1.pagelab"]);
+    assert_eq!(code, Some(0), "{err}");
+    let run = read(&path).unwrap();
+    assert!(matches!(run.ending, Ending::Complete { .. }));
+    let of = experiment(&run);
+    assert_eq!(of.plan, experiment(&stopped).plan);
+    assert_eq!(of.trials.len(), 12);
+    assert!(of.trials.iter().all(|trial| trial.end == TrialEnd::Done));
+    let kept =
+        |run: &Run| experiment(run).trials.iter().map(|t| (t.slot, t.began_ns)).collect::<BTreeMap<_, _>>();
+    let (before, after) = (kept(&stopped), kept(&run));
+    let same = before.iter().filter(|(slot, began)| after[slot] == **began).count();
+    assert_eq!(same, done, "what was done is not done again");
+    assert!(run.events.iter().any(|event| event.kind == "resumed"));
+    assert!(run.events.windows(2).all(|pair| pair[0].at_ns <= pair[1].at_ns));
+    let walls = run.streams.iter().filter(|stream| stream.head.name == "wall");
+    assert_eq!(walls.map(|stream| stream.values.len()).sum::<usize>(), 12);
+}
+
+#[test]
+fn a_killed_run_leaves_nothing_running_and_is_gone_on_with() {
+    let lab = Lab::new();
+    lab.write("slow.toml", slow("killed", "0.73"));
+    let path = lab.path().join("killed.pagelab");
+    let mut child = start(&lab, &["run", "slow.toml", "-o", "killed.pagelab"]);
+    wait_for_trials(&path, 1);
+    // Into the middle of a trial.
+    std::thread::sleep(Duration::from_millis(300));
+    child.kill().unwrap();
+    assert_eq!(child.wait().unwrap().signal(), Some(9));
+    let until = Instant::now() + Duration::from_secs(5);
+    while !processes("0.73").is_empty() {
+        assert!(Instant::now() < until, "a trial outlived the engine");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let killed = read(&path).unwrap();
+    assert_eq!(killed.ending, Ending::NotClosed);
+    let (code, _, err) = ran(&lab, &["run", "--resume", "killed.pagelab"]);
+    assert_eq!(code, Some(0), "{err}");
+    let run = read(&path).unwrap();
+    assert!(matches!(run.ending, Ending::Complete { .. }));
+    assert_eq!(experiment(&run).trials.len(), 12);
+    // What the killed one had made for its trial is gone: by the run after it, or by a restore.
+    let (code, _, err) = ran(&lab, &["restore"]);
+    assert!(matches!(code, Some(0 | 4)), "{err}");
+    let groups = std::process::Command::new("find")
+        .args(["/sys/fs/cgroup", "-name", &format!("pagelab-trial-{}-*", child.id())])
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&groups.stdout), "");
+}
+
+/// A workload that computes something else under the same options is a bug of it, or of the machine.
+#[test]
+fn another_checksum_is_no_result() {
+    let lab = Lab::new();
+    lab.write("slow.toml", slow("sums", "0.01"));
+    let path = lab.path().join("sums-1.pagelab");
+    let child = start(&lab, &["run", "slow.toml"]);
+    wait_for_trials(&path, 1);
+    signal(&child, "-TERM");
+    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(143));
+    let (mut writer, run) = Writer::resume(&path).unwrap();
+    let at_ns = run.events.iter().map(|event| event.at_ns).max().unwrap() + 1;
+    let text = "chase --size 16M --steps 1000: dead".to_owned();
+    writer.event(&Event { at_ns, kind: "checksum".to_owned(), text }).unwrap();
+    writer.close(Ending::Stopped { after_ns: at_ns, why: "a test".to_owned() }).unwrap();
+    let (code, _, err) = ran(&lab, &["run", "--resume", "sums-1.pagelab"]);
+    assert_eq!(code, Some(5), "{err}");
+    assert!(err.contains("and other trials of the same options have dead"), "{err}");
+}
+
+#[test]
+fn a_memory_limit_kills_and_is_a_result() {
+    let lab = Lab::new();
+    let text =
+        TINY.replace("thp = \"never-prctl\"", "memory_limit = \"8M\"").replace("repeats = 2", "repeats = 1");
+    lab.write("limit.toml", text);
+    let (code, _, err) = ran(&lab, &["run", "limit.toml", "-o", "limit.pagelab"]);
+    let run = read(&lab.path().join("limit.pagelab")).unwrap();
+    let ends = ends(&run);
+    if let TrialEnd::NotBegun(why) = &experiment(&run).trials[0].end {
+        assert!(why.contains("memory_limit"), "{why}");
+        eprintln!("skipped: no-memory-cgroup: {why}");
+        return;
+    }
+    assert_eq!(code, Some(5), "{err}");
+    let of = experiment(&run);
+    for trial in &of.trials {
+        let slot = of.plan.schedule[trial.slot];
+        let expected =
+            if (slot.workload, slot.variant) == (0, 0) { TrialEnd::OutOfMemory } else { TrialEnd::Done };
+        assert_eq!(trial.end, expected, "{slot:?} {ends:?}");
+    }
+    assert!(err.contains("killed by the kernel for want of memory"), "{err}");
+}
+
+#[test]
+fn settings_hold_and_what_cannot_be_is_said() {
+    let lab = Lab::new();
+    lab.write(
+        "sets.toml",
+        "name = \"sets\"\nquestion = \"q\"\nrepeats = 1\nwarm_up = 0\ntwins = false\n\
+         [[workload]]\nbuilt_in = \"chase\"\noptions = { size = \"16M\", steps = 1000000 }\n\
+         [[variant]]\nname = \"alone\"\n\
+         [[variant]]\nname = \"process\"\nhog = { size = \"32M\" }\n\
+         [[variant]]\nname = \"thread\"\nhog = { size = \"32M\", how = \"thread\" }\n\
+         [[variant]]\nname = \"evicted\"\nevict = true\n\
+         [[variant]]\nname = \"advised\"\nthp = \"advised-only\"\n\
+         [[variant]]\nname = \"too much\"\nhog = { size = \"9000G\" }\n",
+    );
+    let (code, _, err) = ran(&lab, &["run", "sets.toml", "-o", "sets.pagelab"]);
+    assert_eq!(code, Some(5), "{err}");
+    let run = read(&lab.path().join("sets.pagelab")).unwrap();
+    let of = experiment(&run);
+    let trial = |name: &str| {
+        let variant = of.plan.variants.iter().position(|variant| variant.name == name).unwrap();
+        of.trials.iter().find(|trial| of.plan.schedule[trial.slot].variant == variant).unwrap()
+    };
+    let value = |name: &str, measure: &str| {
+        let found = trial(name).measures.iter().find(|found| found.name == measure);
+        found.and_then(|found| found.value.as_ref().ok()).copied().unwrap_or_default()
+    };
+    for name in ["alone", "process", "thread", "evicted"] {
+        assert_eq!(trial(name).end, TrialEnd::Done, "{name}: {:?}", trial(name));
+    }
+    // As a thread its time is the workload's, as a process it is not: cpu is that of the trial alone.
+    let walls = ["alone", "process", "thread"].map(|name| value(name, "wall"));
+    assert!(value("thread", "cpu") > 1.2 * value("alone", "cpu"), "{walls:?}");
+    assert!(value("process", "cpu") < 1.1 * walls[1], "one thread has one CPU at the most");
+    let TrialEnd::NotBegun(why) = &trial("too much").end else { panic!("{:?}", trial("too much")) };
+    assert!(why.contains("without going below the reserve"), "{why}");
+    assert!(run.events.iter().any(|event| event.text.contains("evicted by reading")), "{:?}", run.events);
+    // Linux 6.18 has it; before that the trial says that it has not.
+    let is_flagged = trial("advised").flags.iter().any(|flag| flag.kind == Flag::NOT_APPLIED);
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(['.', '-']).map_while(|word| word.parse::<u32>().ok());
+    let version = (numbers.next().unwrap(), numbers.next().unwrap());
+    assert_eq!(is_flagged, version < (6, 18), "{version:?}: {:?}", trial("advised").flags);
+}
+
+/// Who was moved off a CPU comes back to it, also when the engine is killed.
+#[test]
+fn a_cpu_of_its_own_is_given_back_after_a_kill() {
+    let lab = Lab::new();
+    let text = slow("pin", "1.77").replace("environment = { B = 1 }", "pin = true");
+    lab.write("pin.toml", text.replace("thp = \"never-prctl\"", "pin = true\nevict = true"));
+    let mut bystander = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+    let mask = |pid: u32| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim().to_owned()
+    };
+    let before = mask(bystander.id());
+    if !rustix_is_root() || before.parse::<u32>().is_ok() {
+        eprintln!("skipped: no-cpu-to-spare: not root, or one CPU alone ({before})");
+        bystander.kill().unwrap();
+        bystander.wait().unwrap();
+        return;
+    }
+    let mut child = start(&lab, &["run", "pin.toml", "-o", "pin.pagelab"]);
+    let wait_for = |what: &str, is_so: &dyn Fn() -> bool| {
+        let until = Instant::now() + Duration::from_secs(30);
+        while !is_so() {
+            assert!(Instant::now() < until, "{what}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    wait_for("nobody was moved", &|| mask(bystander.id()) != before && !processes("1.77").is_empty());
+    let pinned = processes("1.77").iter().filter_map(|pid| pid.parse().ok()).map(mask).next_back();
+    assert!(pinned.is_some_and(|mask| mask.parse::<u32>().is_ok()), "the trial has one CPU");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    wait_for("nobody was put back", &|| mask(bystander.id()) == before);
+    bystander.kill().unwrap();
+    bystander.wait().unwrap();
+}
+
+#[test]
+fn what_cannot_be_run_is_refused_before_anything_runs() {
+    let lab = Lab::new();
+    lab.write("bad.toml", "name = \"x\"\nquestion = \"y\"\nplaice = \"host\"\n");
+    lab.write("none.toml", TINY.replace("\"sh\"", "\"/none/such\""));
+    lab.write("text.pagelab", "no run file");
+    let cases: &[(&[&str], i32, &str)] = &[
+        (&["run", "bad.toml"], 3, "bad.toml:3: plaice is no key that there is"),
+        (&["run", "bad.toml", "--dry-run"], 3, "nothing was run"),
+        (
+            &["run", "thb"],
+            2,
+            "no recipe of this name comes with pagelab, and there is no such file; there are thp",
+        ),
+        (&["run", "none/thp.toml"], 2, "cannot read the recipe none/thp.toml"),
+        (&["run", "."], 3, "a recipe is a text file"),
+        (&["run", "none.toml"], 4, "/none/such: there is no such program, so nothing was run"),
+        (&["run", "thp", "--repeats", "0"], 2, "0 is not in 1..=10000"),
+        (&["run"], 2, "required arguments were not provided"),
+        (&["run", "--resume", "a.pagelab", "--quick"], 2, "cannot be used with"),
+        (&["run", "--resume", "a.pagelab"], 3, "there is no such file"),
+        (&["run", "--resume", "text.pagelab"], 3, "it is a text, not a run file"),
+        (&["recipes", "show", "thb"], 2, "there is no recipe \"thb\"; there are thp"),
+    ];
+    for (args, code, said) in cases {
+        let (ended, out, err) = ran(&lab, args);
+        assert_eq!(ended, Some(*code), "{args:?}: {out}{err}");
+        assert!(err.contains(said), "{args:?}: {err}");
+    }
+    let left = std::fs::read_dir(lab.path()).unwrap().count();
+    assert_eq!(left, 3, "no run file was begun");
+}
+
+#[test]
+fn plans_and_recipes_are_shown_and_every_field_of_their_json_is_documented() {
+    let lab = Lab::new();
+    let docs = include_str!("../../../docs/json.md");
+    for args in [
+        &["run", "thp", "--dry-run", "--json"][..],
+        &["run", "fragmentation-cost", "--quick", "--dry-run", "--json", "--", "true"],
+        &["recipes", "--json"],
+    ] {
+        let (code, out, err) = ran(&lab, args);
+        assert_eq!((code, err.as_str()), (Some(0), ""), "{args:?}");
+        let document: serde_json::Value = serde_json::from_str(&out).unwrap();
+        let mut names = Vec::new();
+        fields(&document, &mut names);
+        let undocumented: Vec<&String> = names
+            .iter()
+            .filter(|name| !name.ends_with("_absent_reason") && !docs.contains(&format!("`{name}`")))
+            .collect();
+        assert!(undocumented.is_empty(), "not in docs/json.md: {undocumented:?}");
+    }
+    let (_, list, _) = ran(&lab, &["recipes"]);
+    for name in ["thp", "mmap-lab", "memory-size", "fragmentation-cost", "fragment-compact"] {
+        assert!(list.contains(name));
+        let (code, shown, _) = ran(&lab, &["recipes", "show", name]);
+        assert_eq!(code, Some(0));
+        lab.write("own.toml", &shown);
+        let (code, plan, err) = ran(&lab, &["run", "own.toml", "--dry-run"]);
+        assert_eq!(code, Some(0), "{name}: {err}");
+        assert!(plan.contains("would change") || plan.contains("variant"), "{plan}");
+        let (code, told, _) = ran(&lab, &["recipes", "explain", name]);
+        assert!(code == Some(0) && told.lines().count() > 10, "{told}");
+        assert!(told.lines().all(|line| line.chars().count() <= 80), "{told}");
+    }
+    let (_, plan, _) = ran(&lab, &["run", "thp", "--dry-run", "--", "true", "it", "is"]);
+    assert!(plan.contains("workload true  true it is"), "{plan}");
+}
+
+/// Names of all fields but those that a recipe chose.
+fn fields(value: &serde_json::Value, names: &mut Vec<String>) {
+    match value {
+        serde_json::Value::Object(object) => {
+            for (name, inner) in object {
+                names.push(name.clone());
+                if name != "settings" {
+                    fields(inner, names);
+                }
+            }
+        }
+        serde_json::Value::Array(items) => items.iter().for_each(|item| fields(item, names)),
+        _ => {}
+    }
+}
