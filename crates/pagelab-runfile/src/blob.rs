@@ -2,35 +2,36 @@
 
 use std::io::{self, Read, Write};
 
-use pagelab_model::experiment::{Plan, Trial};
-use pagelab_model::{Snapshot, Stacks};
+/// A kind of blob that holds one record as JSON, by serde.
+pub(crate) struct Kind {
+    /// As it stands in the file.
+    pub name: &'static str,
+    /// The version that is written, and the newest that is read.
+    pub version: u32,
+    /// Bytes of its JSON; a file that says more is refused.
+    pub bytes_max: u64,
+    /// What it holds, for messages.
+    pub what: &'static str,
+}
 
-/// The kind of the blob that holds a look at the machine.
-pub(crate) const SNAPSHOT: &str = "snapshot";
+/// A look at the machine. A census of the 2 million pageblocks that are counted at most takes half of it.
+pub(crate) const SNAPSHOT: Kind =
+    Kind { name: "snapshot", version: 1, bytes_max: 256 << 20, what: "the look at the machine" };
 
-/// The version of that kind that is written, and the newest that is read: JSON of the serde records.
-pub(crate) const SNAPSHOT_VERSION: u32 = 1;
+/// Call stacks of fallbacks, of which a later blob has all of an earlier one. As many as a collector keeps
+/// take half of it.
+pub(crate) const STACKS: Kind =
+    Kind { name: "stacks", version: 1, bytes_max: 128 << 20, what: "the call stacks" };
 
-/// The kind of the blob that holds the call stacks of fallbacks. A later one has all of an earlier one.
-pub(crate) const STACKS: &str = "stacks";
+/// What an experiment is to do.
+pub(crate) const EXPERIMENT: Kind =
+    Kind { name: "experiment", version: 1, bytes_max: 64 << 20, what: "the plan of the experiment" };
 
-/// The version of that kind that is written, and the newest that is read: JSON of the serde records.
-pub(crate) const STACKS_VERSION: u32 = 1;
+/// One trial of an experiment. Of two with the same slot, the later one counts.
+pub(crate) const TRIAL: Kind = Kind { name: "trial", version: 1, bytes_max: 64 << 20, what: "a trial" };
 
-/// Bytes of the JSON of call stacks: as many as a collector keeps take half of it.
-pub(crate) const STACKS_BYTES_MAX: u64 = 128 << 20;
-
-/// The kind of the blob that holds what an experiment is to do, and its version.
-pub(crate) const EXPERIMENT: &str = "experiment";
-pub(crate) const EXPERIMENT_VERSION: u32 = 1;
-
-/// The kind of a blob that holds one trial of an experiment, and its version. Of two with the same slot, the
-/// later one counts.
-pub(crate) const TRIAL: &str = "trial";
-pub(crate) const TRIAL_VERSION: u32 = 1;
-
-/// Bytes of the JSON of a plan, and of a trial.
-pub(crate) const EXPERIMENT_BYTES_MAX: u64 = 64 << 20;
+/// The kinds that a reader knows; maps stand apart.
+pub(crate) const KINDS: [&Kind; 4] = [&SNAPSHOT, &STACKS, &EXPERIMENT, &TRIAL];
 
 /// The name of a look that the next one has all of: kept in case no next one comes.
 pub(crate) const SO_FAR: &str = "so far";
@@ -41,10 +42,6 @@ pub(crate) const ZSTD: &str = "zstd";
 /// Bytes of a blob before compression; a file that says more is refused, and one that holds more than it
 /// says is cut off there.
 pub const BLOB_BYTES_MAX: u64 = 512 << 20;
-
-/// Bytes of a snapshot's JSON: a census of the 2 million pageblocks that are counted at most
-/// takes half of it.
-pub(crate) const SNAPSHOT_BYTES_MAX: u64 = 256 << 20;
 
 /// The binary logarithm of the largest window that a decoder keeps: 8 MiB, what zstd writes up to level 19.
 const WINDOW_LOG_MAX: u32 = 23;
@@ -60,27 +57,8 @@ pub(crate) fn pack(fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::R
     Ok((counting.inner.finish()?, counting.bytes))
 }
 
-/// The packed JSON of a snapshot.
-pub(crate) fn pack_snapshot(snapshot: &Snapshot) -> io::Result<(Vec<u8>, u64)> {
-    pack_json(snapshot)
-}
-
-/// The packed JSON of call stacks.
-pub(crate) fn pack_stacks(stacks: &Stacks) -> io::Result<(Vec<u8>, u64)> {
-    pack_json(stacks)
-}
-
-/// The packed JSON of a plan.
-pub(crate) fn pack_plan(plan: &Plan) -> io::Result<(Vec<u8>, u64)> {
-    pack_json(plan)
-}
-
-/// The packed JSON of a trial.
-pub(crate) fn pack_trial(trial: &Trial) -> io::Result<(Vec<u8>, u64)> {
-    pack_json(trial)
-}
-
-fn pack_json(value: &impl serde::Serialize) -> io::Result<(Vec<u8>, u64)> {
+/// The same of a record's JSON.
+pub(crate) fn pack_json(value: &impl serde::Serialize) -> io::Result<(Vec<u8>, u64)> {
     pack(|out| {
         let mut out = io::BufWriter::with_capacity(64 << 10, out);
         serde_json::to_writer(&mut out, value)?;

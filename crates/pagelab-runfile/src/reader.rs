@@ -10,8 +10,9 @@ use pagelab_model::run::{
 use pagelab_model::{PageMap, Snapshot, Stacks};
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Row};
+use serde::de::DeserializeOwned;
 
-use crate::blob;
+use crate::blob::{self, Kind};
 use crate::error::Error;
 use crate::manifest::Rows;
 use crate::maps::{self, MapReader};
@@ -85,8 +86,8 @@ impl Reader {
             events: self.events()?,
             snapshot,
             maps: blobs.iter().filter_map(map_head).collect(),
-            stacks: self.stacks()?,
-            experiment: self.experiment()?,
+            stacks: self.stacks(&blobs)?,
+            experiment: self.experiment(&blobs)?,
             log,
             not_shown,
         })
@@ -190,13 +191,14 @@ impl Reader {
     fn snapshot(&self, blobs: &[BlobHead]) -> Result<(Option<Box<Snapshot>>, Vec<String>), Error> {
         let (mut last, mut not_shown, mut earlier) = (None, Vec::new(), 0u64);
         for head in blobs.iter().filter(|head| map_head(head).is_none()).cloned() {
-            if is_known(&head) && head.kind != blob::SNAPSHOT {
-                continue;
-            }
-            if !is_known(&head) {
-                let BlobHead { kind, version, name, .. } = &head;
-                not_shown.push(format!("a blob of kind {kind}, version {version}: {name}"));
-                continue;
+            match kind_of(&head) {
+                Some(kind) if kind.name == blob::SNAPSHOT.name => {}
+                Some(_) => continue,
+                None => {
+                    let BlobHead { kind, version, name, .. } = &head;
+                    not_shown.push(format!("a blob of kind {kind}, version {version}: {name}"));
+                    continue;
+                }
             }
             let replaced: Option<BlobHead> = last.replace(head);
             earlier += u64::from(replaced.is_some_and(|head| head.name != blob::SO_FAR));
@@ -206,35 +208,27 @@ impl Reader {
             not_shown.push(format!("{earlier} earlier {looks} at the machine"));
         }
         let Some(head) = last else { return Ok((None, not_shown)) };
-        if head.raw_bytes > blob::SNAPSHOT_BYTES_MAX {
-            return Err(self.damaged(format!("its snapshot says that it has {} bytes", head.raw_bytes)));
-        }
-        let snapshot: Snapshot = self.with_blob(&head, |raw| {
-            let raw = std::io::BufReader::with_capacity(64 << 10, blob::Bounded::new(raw));
-            let snapshot = serde_json::from_reader(raw).map_err(|error| error.to_string())?;
-            plausible::check(&snapshot).map(|()| snapshot)
-        })?;
+        let snapshot: Snapshot = self.record(&head, &blob::SNAPSHOT)?;
+        let problem = plausible::check(&snapshot);
+        problem.map_err(|problem| self.damaged(format!("blob {} ({}): {problem}", head.id, head.kind)))?;
         Ok((Some(Box::new(snapshot)), not_shown))
     }
 
     /// The last call stacks that were stored.
-    fn stacks(&self) -> Result<Option<Box<Stacks>>, Error> {
-        let is_one = |head: &BlobHead| head.kind == blob::STACKS && head.version <= blob::STACKS_VERSION;
-        let Some(head) = self.blobs()?.into_iter().rfind(is_one) else { return Ok(None) };
-        self.json(&head, blob::STACKS_BYTES_MAX).map(|stacks| Some(Box::new(stacks)))
+    fn stacks(&self, blobs: &[BlobHead]) -> Result<Option<Box<Stacks>>, Error> {
+        let Some(head) = of_kind(blobs, &blob::STACKS).next_back() else { return Ok(None) };
+        self.record(head, &blob::STACKS).map(|stacks| Some(Box::new(stacks)))
     }
 
     /// The experiment: the first plan, and of each slot the last trial.
-    fn experiment(&self) -> Result<Option<Box<Experiment>>, Error> {
-        let blobs = self.blobs()?;
-        let of = |kind: &'static str| blobs.iter().filter(move |head| head.kind == kind && is_known(head));
-        let Some(head) = of(blob::EXPERIMENT).next() else { return Ok(None) };
-        let plan: Plan = self.json(head, blob::EXPERIMENT_BYTES_MAX)?;
+    fn experiment(&self, blobs: &[BlobHead]) -> Result<Option<Box<Experiment>>, Error> {
+        let Some(head) = of_kind(blobs, &blob::EXPERIMENT).next() else { return Ok(None) };
+        let plan: Plan = self.record(head, &blob::EXPERIMENT)?;
         let problem = plausible::check_plan(&plan);
         problem.map_err(|problem| self.damaged(format!("the plan of its experiment: {problem}")))?;
         let mut trials: BTreeMap<usize, (u64, Trial)> = BTreeMap::new();
-        for (at, head) in (0u64..).zip(of(blob::TRIAL)) {
-            let trial: Trial = self.json(head, blob::EXPERIMENT_BYTES_MAX)?;
+        for (at, head) in (0u64..).zip(of_kind(blobs, &blob::TRIAL)) {
+            let trial: Trial = self.record(head, &blob::TRIAL)?;
             if trial.slot >= plan.schedule.len() {
                 return Err(self.damaged(format!("a trial of slot {}, which the plan has not", trial.slot)));
             }
@@ -247,10 +241,10 @@ impl Reader {
     }
 
     /// The record that a blob holds as JSON.
-    fn json<T: serde::de::DeserializeOwned>(&self, head: &BlobHead, bytes_max: u64) -> Result<T, Error> {
-        if head.raw_bytes > bytes_max {
-            let (kind, bytes) = (&head.kind, head.raw_bytes);
-            return Err(self.damaged(format!("a blob of kind {kind} says that it has {bytes} bytes")));
+    fn record<T: DeserializeOwned>(&self, head: &BlobHead, kind: &Kind) -> Result<T, Error> {
+        if head.raw_bytes > kind.bytes_max {
+            let bytes = head.raw_bytes;
+            return Err(self.damaged(format!("{} says that it has {bytes} bytes", kind.what)));
         }
         self.with_blob(head, |raw| {
             let raw = std::io::BufReader::with_capacity(64 << 10, blob::Bounded::new(raw));
@@ -430,16 +424,14 @@ pub(crate) fn time(row: &Row<'_>, at: usize) -> Result<u64, String> {
     u64::try_from(integer(row, at)?).map_err(|_| "a time in it is negative".to_owned())
 }
 
-/// Whether a blob is of a kind and version that are read here; maps stand apart.
-fn is_known(head: &BlobHead) -> bool {
-    let newest = match head.kind.as_str() {
-        blob::SNAPSHOT => blob::SNAPSHOT_VERSION,
-        blob::STACKS => blob::STACKS_VERSION,
-        blob::EXPERIMENT => blob::EXPERIMENT_VERSION,
-        blob::TRIAL => blob::TRIAL_VERSION,
-        _ => return false,
-    };
-    head.version <= newest
+/// The kind of a blob, if it is one that is read here, in a version that is known; maps stand apart.
+fn kind_of(head: &BlobHead) -> Option<&'static Kind> {
+    blob::KINDS.into_iter().find(|kind| head.kind == kind.name && head.version <= kind.version)
+}
+
+/// The blobs of one kind.
+fn of_kind<'a>(blobs: &'a [BlobHead], kind: &'a Kind) -> impl DoubleEndedIterator<Item = &'a BlobHead> {
+    blobs.iter().filter(|head| kind_of(head).is_some_and(|known| known.name == kind.name))
 }
 
 /// The map that a blob holds, if it is one of a version that is known.

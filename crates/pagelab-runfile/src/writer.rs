@@ -11,8 +11,9 @@ use pagelab_model::experiment::{Plan, Trial};
 use pagelab_model::run::{ColumnHead, Ending, Event, Manifest, Run, StreamHead};
 use pagelab_model::{Snapshot, Stacks};
 use rusqlite::Connection;
+use serde::Serialize;
 
-use crate::blob;
+use crate::blob::{self, Kind};
 use crate::committer;
 use crate::error::{Error, ErrorKind, kind_of};
 use crate::header;
@@ -243,14 +244,9 @@ impl Writer {
     fn look(&mut self, name: &str, snapshot: &Snapshot) -> Result<(), Error> {
         let taken_ns = snapshot.taken.boottime_ns.unwrap_or(self.started_ns);
         let at_ns = taken_ns.saturating_sub(self.started_ns);
-        plausible::check(snapshot)
-            .map_err(|problem| self.refuse(format_args!("the look at the machine: {problem}")))?;
-        let (data, raw_bytes) = blob::pack_snapshot(snapshot)
-            .map_err(|error| self.refuse(format_args!("the look at the machine: {error}")))?;
-        if raw_bytes > blob::SNAPSHOT_BYTES_MAX {
-            return Err(self.refuse(format_args!("the look at the machine has {raw_bytes} bytes of JSON")));
-        }
-        self.packed(blob::SNAPSHOT, blob::SNAPSHOT_VERSION, name, at_ns, data, raw_bytes)
+        let what = blob::SNAPSHOT.what;
+        plausible::check(snapshot).map_err(|problem| self.refuse(format_args!("{what}: {problem}")))?;
+        self.record(&blob::SNAPSHOT, name, at_ns, snapshot)
     }
 
     /// Stores a map of physical memory. All maps of a file come from one [`MapEncoder`](crate::MapEncoder),
@@ -264,36 +260,30 @@ impl Writer {
     /// Stores the call stacks of fallbacks, all since the start; a reader takes the last ones that were
     /// stored.
     pub fn stacks(&mut self, at_ns: u64, stacks: &Stacks) -> Result<(), Error> {
-        let failed = |error| self.refuse(format_args!("the call stacks: {error}"));
-        let (data, raw_bytes) = blob::pack_stacks(stacks).map_err(failed)?;
-        if raw_bytes > blob::STACKS_BYTES_MAX {
-            return Err(self.refuse(format_args!("the call stacks have {raw_bytes} bytes of JSON")));
-        }
-        self.packed(blob::STACKS, blob::STACKS_VERSION, "", at_ns, data, raw_bytes)
+        self.record(&blob::STACKS, "", at_ns, stacks)
     }
 
     /// Stores what an experiment is to do: once, before its first trial.
     pub fn plan(&mut self, at_ns: u64, plan: &Plan) -> Result<(), Error> {
-        let failed = |error| self.refuse(format_args!("the plan of the experiment: {error}"));
-        let (data, raw_bytes) = blob::pack_plan(plan).map_err(failed)?;
-        if raw_bytes > blob::EXPERIMENT_BYTES_MAX {
-            return Err(self.refuse(format_args!("the plan of the experiment has {raw_bytes} bytes of JSON")));
-        }
-        self.packed(blob::EXPERIMENT, blob::EXPERIMENT_VERSION, &plan.name, at_ns, data, raw_bytes)
+        self.record(&blob::EXPERIMENT, &plan.name, at_ns, plan)
     }
 
     /// Stores one trial of the experiment, as soon as it has ended.
     pub fn trial(&mut self, trial: &Trial) -> Result<(), Error> {
-        let failed = |error| self.refuse(format_args!("a trial: {error}"));
         if trial.measures.iter().any(|m| m.value.as_ref().is_ok_and(|value| !value.is_finite())) {
             return Err(self.refuse("a measure of a trial is not a number that can be stored"));
         }
-        let (data, raw_bytes) = blob::pack_trial(trial).map_err(failed)?;
-        if raw_bytes > blob::EXPERIMENT_BYTES_MAX {
-            return Err(self.refuse(format_args!("a trial has {raw_bytes} bytes of JSON")));
+        self.record(&blob::TRIAL, &trial.slot.to_string(), trial.ended_ns, trial)
+    }
+
+    fn record(&mut self, kind: &Kind, name: &str, at_ns: u64, value: &impl Serialize) -> Result<(), Error> {
+        let what = kind.what;
+        let (data, raw_bytes) =
+            blob::pack_json(value).map_err(|error| self.refuse(format_args!("{what}: {error}")))?;
+        if raw_bytes > kind.bytes_max {
+            return Err(self.refuse(format_args!("{what}: {raw_bytes} bytes of JSON are too many")));
         }
-        let name = trial.slot.to_string();
-        self.packed(blob::TRIAL, blob::TRIAL_VERSION, &name, trial.ended_ns, data, raw_bytes)
+        self.packed(kind.name, kind.version, name, at_ns, data, raw_bytes)
     }
 
     /// Stores a blob of a kind and version: a map, a profile, a trace. It is compressed here.
