@@ -20,6 +20,11 @@ impl Meminfo {
         self.field(name).filter(|&(_, kib)| kib).map(|(value, _)| Bytes::from_kib(value))
     }
 
+    /// Memory that can be had without swapping: `MemAvailable`; before 3.14, which has none, free memory alone.
+    pub fn available(&self) -> Option<Bytes> {
+        self.bytes("MemAvailable").or_else(|| self.bytes("MemFree"))
+    }
+
     /// The plain count called `name`, if there is a field of that name without a unit.
     pub fn count(&self, name: &str) -> Option<u64> {
         self.field(name).filter(|&(_, kib)| !kib).map(|(value, _)| value)

@@ -143,7 +143,7 @@ fn run(options: &Options) -> Result<Done, Failed> {
         let storm = test(&setting)?;
         let value = storm.operations as f64 / (storm.took_ns.max(1) as f64 / 1e9);
         product *= value.powf(1.0 / tests.len() as f64);
-        figures.push(Figure { name, unit: "1/s", better: Better::Higher, value });
+        figures.push(Figure::new(name, "1/s", Better::Higher, value));
         // How many operations fit in a time is the machine's; that they were done right is not.
         let count = if options.text("until") == "count" { storm.operations } else { 0 };
         for word in [name.bytes().fold(0, |sum: u64, byte| sum * 31 + u64::from(byte)), count] {

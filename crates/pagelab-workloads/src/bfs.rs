@@ -84,7 +84,6 @@ fn run(options: &Options) -> Result<Done, Failed> {
         checksum = checksum.rotate_left(7) ^ search.checksum();
     }
     let deepest = search.check(&graph).map_err(Failed::Wrong)?;
-    let figure = |name, unit, better, value| Figure { name, unit, better, value };
     Ok(Done {
         merit: Merit {
             name: "edge rate",
@@ -97,11 +96,11 @@ fn run(options: &Options) -> Result<Done, Failed> {
         checksum,
         latencies: None,
         figures: vec![
-            figure("search", "ns", Better::Lower, searched_ns as f64),
-            figure("build", "ns", Better::Lower, built_ns as f64),
-            figure("search_cpu", "ns", Better::Lower, cpu_ns as f64),
-            figure("traversed_edges", "count", Better::Neither, traversed as f64),
-            figure("levels", "count", Better::Neither, f64::from(deepest) + 1.0),
+            Figure::new("search", "ns", Better::Lower, searched_ns as f64),
+            Figure::new("build", "ns", Better::Lower, built_ns as f64),
+            Figure::new("search_cpu", "ns", Better::Lower, cpu_ns as f64),
+            Figure::neutral("traversed_edges", "count", traversed as f64),
+            Figure::neutral("levels", "count", f64::from(deepest) + 1.0),
         ],
         hot_regions: Vec::new(),
         generated: format!(

@@ -57,7 +57,6 @@ fn run(options: &Options) -> Result<Done, Failed> {
     }
     check(&tree, keys)?;
     let rate = |count: u64, ns: u64| count as f64 / (ns.max(1) as f64 / 1e9);
-    let figure = |name, unit, better, value| Figure { name, unit, better, value };
     Ok(Done {
         merit: Merit {
             name: "lookup rate",
@@ -69,10 +68,10 @@ fn run(options: &Options) -> Result<Done, Failed> {
         checksum: sum,
         latencies: Some(latencies),
         figures: vec![
-            figure("insert_rate", "1/s", Better::Higher, rate(keys, filled.saturating_sub(before))),
-            figure("lookup_cpu", "ns", Better::Lower, cpu_ns as f64 / lookups as f64),
-            figure("keys", "count", Better::Neither, keys as f64),
-            figure("levels", "count", Better::Neither, f64::from(tree.levels())),
+            Figure::new("insert_rate", "1/s", Better::Higher, rate(keys, filled.saturating_sub(before))),
+            Figure::new("lookup_cpu", "ns", Better::Lower, cpu_ns as f64 / lookups as f64),
+            Figure::neutral("keys", "count", keys as f64),
+            Figure::neutral("levels", "count", f64::from(tree.levels())),
         ],
         hot_regions: Vec::new(),
         generated: format!(

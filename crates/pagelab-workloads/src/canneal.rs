@@ -99,7 +99,6 @@ fn run(options: &Options) -> Result<Done, Failed> {
     }
     netlist.is_permutation().map_err(Failed::Wrong)?;
     let moves = steps * swaps;
-    let figure = |name, unit, value: f64| Figure { name, unit, better: Better::Neither, value };
     Ok(Done {
         merit: Merit {
             name: "move time",
@@ -112,10 +111,10 @@ fn run(options: &Options) -> Result<Done, Failed> {
         latencies: None,
         hot_regions: Vec::new(),
         figures: vec![
-            Figure { better: Better::Lower, ..figure("lay_out_cpu", "ns", laid_out_ns as f64) },
-            figure("accepted", "moves", annealed.accepted as f64),
-            figure("cost_before", "lengths", cost_before as f64),
-            figure("cost_after", "lengths", cost as f64),
+            Figure::new("lay_out_cpu", "ns", Better::Lower, laid_out_ns as f64),
+            Figure::neutral("accepted", "moves", annealed.accepted as f64),
+            Figure::neutral("cost_before", "lengths", cost_before as f64),
+            Figure::neutral("cost_after", "lengths", cost as f64),
         ],
         generated: format!(
             "{count} elements of {FAN_INS} fan-ins, {steps} temperatures of {swaps} moves from {}, seed {}",

@@ -118,8 +118,7 @@ fn uniform(options: &Options) -> Result<Done, Failed> {
 /// What all patterns say.
 fn done(size: Bytes, steps: u64, spent_ns: u64, laid_out_ns: u64, checksum: u64, generated: String) -> Done {
     let value = spent_ns as f64 / steps as f64;
-    let lay_out =
-        Figure { name: "lay_out_cpu", unit: "ns", better: Better::Lower, value: laid_out_ns as f64 };
+    let lay_out = Figure::new("lay_out_cpu", "ns", Better::Lower, laid_out_ns as f64);
     Done {
         merit: Merit { name: "read time", unit: "ns", better: Better::Lower, value },
         working_set: size,

@@ -157,7 +157,7 @@ fn done(options: &Options, desktop: &Desktop, of_kind: &[Latencies], total_ns: u
     for ((kind, median), tail) in of_kind.iter().zip(MEDIANS).zip(TAILS) {
         for (name, of_100_000) in [(median, 50_000), (tail, 99_000)] {
             if let Some(ns) = kind.percentile_ns(of_100_000) {
-                figures.push(Figure { name, unit: "ns", better: Better::Lower, value: ns as f64 });
+                figures.push(Figure::new(name, "ns", Better::Lower, ns as f64));
             }
         }
     }

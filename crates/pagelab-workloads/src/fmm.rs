@@ -117,7 +117,6 @@ fn run(options: &Options) -> Result<Done, Failed> {
             "fields differ from those summed directly by {error:.2e} of their size, more than 2^-{terms}"
         )));
     }
-    let figure = |name, unit, value: f64| Figure { name, unit, better: Better::Neither, value };
     Ok(Done {
         merit: Merit {
             name: "particle time",
@@ -130,11 +129,11 @@ fn run(options: &Options) -> Result<Done, Failed> {
         latencies: None,
         hot_regions: Vec::new(),
         figures: vec![
-            Figure { better: Better::Lower, ..figure("lay_out_cpu", "ns", laid_out_ns as f64) },
-            figure("boxes", "boxes", tree.boxes() as f64),
-            figure("pairs_direct", "pairs", work.pairs as f64),
-            figure("pairs_of_boxes", "pairs", work.translations as f64),
-            Figure { better: Better::Lower, ..figure("error", "of the field", error) },
+            Figure::new("lay_out_cpu", "ns", Better::Lower, laid_out_ns as f64),
+            Figure::neutral("boxes", "boxes", tree.boxes() as f64),
+            Figure::neutral("pairs_direct", "pairs", work.pairs as f64),
+            Figure::neutral("pairs_of_boxes", "pairs", work.translations as f64),
+            Figure::new("error", "of the field", Better::Lower, error),
         ],
         generated: format!(
             "{count} particles, {}, {terms} terms, boxes of up to {leaf}, seed {}",

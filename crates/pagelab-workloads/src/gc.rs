@@ -113,13 +113,12 @@ fn run(options: &Options) -> Result<Done, Failed> {
         _ => native(&work, options)?,
     };
     let nodes = work.lists * work.length * work.rounds;
-    let figure = |name, unit, better, value: u64| Figure { name, unit, better, value: value as f64 };
     let mut figures = vec![
-        figure("collections", "collections", Better::Neither, ran.collections),
-        figure("collecting", "ns", Better::Lower, ran.collecting_ns),
+        Figure::neutral("collections", "collections", ran.collections as f64),
+        Figure::new("collecting", "ns", Better::Lower, ran.collecting_ns as f64),
     ];
     for (name, ns) in [("collecting_max", ran.collecting_max_ns), ("cpu", ran.cpu_ns)] {
-        figures.extend(ns.map(|ns| figure(name, "ns", Better::Lower, ns)));
+        figures.extend(ns.map(|ns| Figure::new(name, "ns", Better::Lower, ns as f64)));
     }
     Ok(Done {
         merit: Merit {

@@ -64,7 +64,6 @@ fn run(options: &Options) -> Result<Done, Failed> {
         return Err(Failed::Wrong(format!("{wrong} of {words} words were not restored")));
     }
     let spent_ns = updated.saturating_sub(filled);
-    let figure = |name, unit, better, value| Figure { name, unit, better, value };
     Ok(Done {
         merit: Merit {
             name: "update rate",
@@ -76,8 +75,8 @@ fn run(options: &Options) -> Result<Done, Failed> {
         checksum,
         latencies: None,
         figures: vec![
-            figure("update_cpu", "ns", Better::Lower, spent_ns as f64 / updates as f64),
-            figure("fill_cpu", "ns", Better::Lower, filled.saturating_sub(before) as f64),
+            Figure::new("update_cpu", "ns", Better::Lower, spent_ns as f64 / updates as f64),
+            Figure::new("fill_cpu", "ns", Better::Lower, filled.saturating_sub(before) as f64),
         ],
         hot_regions: Vec::new(),
         generated: format!("{words} words, {updates} updates, uniform, {STREAMS} independent, seed {seed}"),

@@ -92,7 +92,6 @@ fn run(options: &Options) -> Result<Done, Failed> {
     }
     check(&mapping.words()[..2 * slots as usize], keys)?;
     let rate = |count: u64, ns: u64| count as f64 / (ns.max(1) as f64 / 1e9);
-    let figure = |name, unit, better, value| Figure { name, unit, better, value };
     Ok(Done {
         merit: Merit {
             name: "lookup rate",
@@ -104,8 +103,8 @@ fn run(options: &Options) -> Result<Done, Failed> {
         checksum: sum,
         latencies: Some(latencies),
         figures: vec![
-            figure("put_rate", "1/s", Better::Higher, rate(keys, put_ns)),
-            figure("lookup_cpu", "ns", Better::Lower, cpu_ns as f64 / lookups as f64),
+            Figure::new("put_rate", "1/s", Better::Higher, rate(keys, put_ns)),
+            Figure::new("lookup_cpu", "ns", Better::Lower, cpu_ns as f64 / lookups as f64),
         ],
         hot_regions: Vec::new(),
         generated: format!(

@@ -122,7 +122,6 @@ fn run(options: &Options) -> Result<Done, Failed> {
         let text = format!("{first} rounds read {checkpoint} in sum, computed {}", again.sum);
         return Err(Failed::Wrong(text));
     }
-    let figure = |name, unit, better, value| Figure { name, unit, better, value };
     Ok(Done {
         merit: Merit {
             name: "read time",
@@ -134,9 +133,9 @@ fn run(options: &Options) -> Result<Done, Failed> {
         checksum: reads.sum ^ reads.random.state(),
         latencies: None,
         figures: vec![
-            figure("first_touch_cpu", "ns", Better::Lower, first_touch_ns as f64),
-            figure("reads_cpu", "ns", Better::Lower, spent_ns as f64),
-            figure("backed_regions", "count", Better::Neither, backed as f64),
+            Figure::new("first_touch_cpu", "ns", Better::Lower, first_touch_ns as f64),
+            Figure::new("reads_cpu", "ns", Better::Lower, spent_ns as f64),
+            Figure::neutral("backed_regions", "count", backed as f64),
         ],
         hot_regions: told(&hot, regions, region, start),
         generated: format!(

@@ -99,6 +99,18 @@ pub struct Figure {
     pub value: f64,
 }
 
+impl Figure {
+    /// A figure of which one direction is good.
+    pub const fn new(name: &'static str, unit: &'static str, better: Better, value: f64) -> Figure {
+        Figure { name, unit, better, value }
+    }
+
+    /// A figure that tells what was done, and is neither good nor bad.
+    pub const fn neutral(name: &'static str, unit: &'static str, value: f64) -> Figure {
+        Figure::new(name, unit, Better::Neither, value)
+    }
+}
+
 /// A region that is accessed more often than it would be by an even share.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HotRegion {

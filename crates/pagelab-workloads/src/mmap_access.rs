@@ -258,7 +258,7 @@ fn done(setting: &Setting, file: Option<&File>, cached: Option<Bytes>, measured:
     let Measured { map, prefill, sync_ns, access, accesses } = measured;
     let mut figures = Vec::new();
     let mut figure = |name, unit, better, value: u64| {
-        figures.push(Figure { name, unit, better, value: value as f64 });
+        figures.push(Figure::new(name, unit, better, value as f64));
     };
     for (name, count) in [("loads", accesses.loads), ("stores", accesses.stores)] {
         figure(name, "accesses", Better::Neither, count);

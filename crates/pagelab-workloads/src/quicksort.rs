@@ -64,13 +64,15 @@ fn run(options: &Options) -> Result<Done, Failed> {
         .iter()
         .step_by(1021)
         .fold(0u64, |sum, value| sum.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(u64::from(*value) + 1));
-    let figure = |name, value| Figure { name, unit: "ns", better: Better::Lower, value };
     Ok(Done {
         merit: Merit { name: "sort time", unit: "ns", better: Better::Lower, value: wall_ns as f64 },
         working_set: size,
         checksum: sparse ^ wanted.sum ^ wanted.squares,
         latencies: None,
-        figures: vec![figure("sort_cpu", cpu_ns as f64), figure("fill_cpu", filled_ns as f64)],
+        figures: vec![
+            Figure::new("sort_cpu", "ns", Better::Lower, cpu_ns as f64),
+            Figure::new("fill_cpu", "ns", Better::Lower, filled_ns as f64),
+        ],
         hot_regions: Vec::new(),
         generated: format!(
             "{} integers of 32 bits, order {}, seed {}",

@@ -79,10 +79,10 @@ fn run(options: &Options) -> Result<Done, Failed> {
         let bytes = KERNELS[kernel].1 * elements;
         bytes as f64 / (best_ns[kernel].max(1) as f64 / 1e9)
     };
-    let figure = |name, unit, better, value| Figure { name, unit, better, value };
-    let mut figures: Vec<Figure> =
-        (0..3).map(|kernel| figure(KERNELS[kernel].0, "bytes/s", Better::Higher, rate(kernel))).collect();
-    figures.push(figure("first_touch_cpu", "ns", Better::Lower, first_touch_ns as f64));
+    let mut figures: Vec<Figure> = (0..3)
+        .map(|kernel| Figure::new(KERNELS[kernel].0, "bytes/s", Better::Higher, rate(kernel)))
+        .collect();
+    figures.push(Figure::new("first_touch_cpu", "ns", Better::Lower, first_touch_ns as f64));
     Ok(Done {
         merit: Merit { name: "triad", unit: "bytes/s", better: Better::Higher, value: rate(3) },
         working_set,

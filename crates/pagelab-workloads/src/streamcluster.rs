@@ -131,7 +131,6 @@ fn run(options: &Options) -> Result<Done, Failed> {
 }
 
 fn done(options: &Options, totals: &Totals, parts_cost: f64, working_set: Bytes, count: u32) -> Done {
-    let figure = |name, unit, value: f64| Figure { name, unit, better: Better::Neither, value };
     Done {
         merit: Merit {
             name: "distance time",
@@ -144,11 +143,11 @@ fn done(options: &Options, totals: &Totals, parts_cost: f64, working_set: Bytes,
         latencies: None,
         hot_regions: Vec::new(),
         figures: vec![
-            Figure { better: Better::Lower, ..figure("lay_out_cpu", "ns", totals.lay_out_ns as f64) },
-            figure("candidates", "candidates", totals.candidates as f64),
-            figure("distances", "distances", totals.distances as f64),
-            figure("centres", "centres", totals.centres as f64),
-            Figure { better: Better::Lower, ..figure("cost", "squared distances", parts_cost) },
+            Figure::new("lay_out_cpu", "ns", Better::Lower, totals.lay_out_ns as f64),
+            Figure::neutral("candidates", "candidates", totals.candidates as f64),
+            Figure::neutral("distances", "distances", totals.distances as f64),
+            Figure::neutral("centres", "centres", totals.centres as f64),
+            Figure::new("cost", "squared distances", Better::Lower, parts_cost),
         ],
         generated: format!(
             "{} parts of {count} points of {} dimensions around {} places, {} to {} centres, seed {}",

@@ -81,7 +81,7 @@ impl Facts {
         let zone = largest_zone(snapshot, node)?;
         let areas = buddy.zone(&zone).cloned().unwrap_or_default();
         let amount = |name: &str| meminfo.bytes(name);
-        let mem_available = amount("MemAvailable").or_else(|| amount("MemFree")).unwrap_or_default();
+        let mem_available = meminfo.available().unwrap_or_default();
         let page_size = snapshot.machine.page_size;
         let pmd_size = snapshot.settings.thp.as_ref().ok().and_then(|thp| thp.pmd_size.clone().ok());
         let unit = pmd_size.and_then(|size| page_size.order_of(size)).unwrap_or(snapshot.pmd_order);

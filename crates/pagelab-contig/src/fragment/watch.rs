@@ -14,7 +14,7 @@ use pagelab_metrics::balance::FreeBalance;
 use pagelab_metrics::fragment_plan::Shape;
 use pagelab_model::free_areas::ZoneKey;
 use pagelab_model::zoneinfo::Pageset;
-use pagelab_model::{Bytes, FreeAreas, Order, PageSize, Pages, Reading};
+use pagelab_model::{Bytes, FreeAreas, Meminfo, Order, PageSize, Pages, Reading};
 use pagelab_sys::affinity::Pinned;
 
 use super::facts::Way;
@@ -126,11 +126,9 @@ impl Watch {
         self.fast.buddyinfo().ok().and_then(|buddy| buddy.zone(&self.zone)).cloned().unwrap_or_default()
     }
 
-    /// `MemAvailable` at the last look; before 3.14, which has none, free memory alone.
+    /// Memory that can be had without swapping, at the last look.
     pub fn available(&self) -> Bytes {
-        let info = self.fast.meminfo().ok();
-        let amount = |name: &str| info.and_then(|info| info.bytes(name));
-        amount("MemAvailable").or_else(|| amount("MemFree")).unwrap_or_default()
+        self.fast.meminfo().ok().and_then(Meminfo::available).unwrap_or_default()
     }
 
     /// Base pages that may be taken before the reserve is reached, by the last look.

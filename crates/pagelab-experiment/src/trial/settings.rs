@@ -212,5 +212,5 @@ fn text(error: GuardError) -> String {
 fn available() -> Option<Bytes> {
     let root = Root::live();
     let info: Meminfo = Reader::new(&root).parse(paths::MEMINFO, pagelab_formats::meminfo::parse).ok()?;
-    info.bytes("MemAvailable").or_else(|| info.bytes("MemFree"))
+    info.available()
 }
