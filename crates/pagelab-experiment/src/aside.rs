@@ -7,17 +7,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Stdio};
 
+use pagelab_formats::process_stat;
 use pagelab_host::capture::Stop;
 use pagelab_host::paths;
+use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
 use pagelab_sys::affinity::Pinned;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::gate::READY;
-use crate::resolve::PAGELAB;
+use crate::own;
 
 /// The engine's side: the keeper, and the CPU that is free.
 #[derive(Debug)]
@@ -37,10 +39,8 @@ impl Aside {
             _ => return Err("pin: this process has one CPU, and everybody else needs one too".to_owned()),
         };
         let failed = |error: io::Error| format!("pin: the keeper cannot be started: {error}");
-        let mut command = Command::new(paths::SELF_EXE);
-        std::os::unix::process::CommandExt::arg0(&mut command, PAGELAB);
-        std::os::unix::process::CommandExt::process_group(&mut command, 0);
-        command.args(["gate", "--keep-off", &cpu.to_string()]);
+        let mut command = own::gate();
+        command.args(["--keep-off", &cpu.to_string()]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut keeper = command.spawn().map_err(failed)?;
         let word = keeper.stdin.take();
@@ -129,16 +129,13 @@ fn tasks() -> Vec<(i32, u64)> {
     let numbers = |path: &str| -> Vec<i32> {
         root.list(path).unwrap_or_default().iter().filter_map(|name| name.parse().ok()).collect()
     };
-    let mut tasks = Vec::new();
+    let (reader, mut tasks) = (Reader::new(&root), Vec::new());
     for pid in numbers(paths::PROC) {
         let folder = paths::process(pid.unsigned_abs(), "task");
         for tid in numbers(&folder) {
-            // After the command's name, which is in brackets and may hold anything, it is the 20th field.
-            let stat = root.read(&format!("{folder}/{tid}/stat")).unwrap_or_default();
-            let behind = stat.rsplit(|&byte| byte == b')').next().unwrap_or_default();
-            let fields = String::from_utf8_lossy(behind);
-            let start = fields.split_ascii_whitespace().nth(19).and_then(|field| field.parse().ok());
-            tasks.extend(start.map(|start| (tid, start)));
+            // One that has ended meanwhile is no task any more.
+            let stat = reader.parse(&format!("{folder}/{tid}/stat"), process_stat::parse);
+            tasks.extend(stat.ok().map(|stat| (tid, stat.start_ticks)));
         }
     }
     tasks

@@ -11,6 +11,7 @@ use pagelab_sys::affinity::Pinned;
 use pagelab_sys::map::{Advice, Mapping};
 use pagelab_sys::thp_disable::{self, ThpDisable};
 
+use crate::own;
 use crate::recipe::Thp;
 use crate::resolve::PAGELAB;
 
@@ -131,12 +132,6 @@ fn become_program(command: &[OsString]) -> io::Error {
     let Some((program, words)) = command.split_first() else {
         return io::Error::other("there is no command");
     };
-    let mut next = if program == PAGELAB {
-        let mut own = Command::new(pagelab_host::paths::SELF_EXE);
-        own.arg0(PAGELAB);
-        own
-    } else {
-        Command::new(program)
-    };
+    let mut next = if program == PAGELAB { own::pagelab() } else { Command::new(program) };
     next.args(words).stdin(std::process::Stdio::null()).exec()
 }

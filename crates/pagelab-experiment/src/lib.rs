@@ -9,6 +9,7 @@ mod aside;
 pub mod changes;
 pub mod gate;
 pub mod group;
+mod own;
 pub mod probe;
 pub mod recipe;
 pub mod resolve;

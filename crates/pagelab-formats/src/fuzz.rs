@@ -49,6 +49,7 @@ pub const TARGETS: &[Target] = &[
     system::CGROUP,
     system::STATUS,
     system::STATM,
+    system::PROCESS_STAT,
     system::KERNEL_LOG,
     system::IOMEM,
     system::CPU_LIST,

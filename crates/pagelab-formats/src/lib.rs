@@ -32,6 +32,7 @@ pub mod pagetypeinfo;
 pub mod perf_record;
 pub mod perf_stat;
 pub mod pressure;
+pub mod process_stat;
 pub mod scalar;
 pub mod shell_time;
 pub mod show_mem;

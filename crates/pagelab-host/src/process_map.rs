@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::time::Instant;
 
 use pagelab_formats::pagemap::{self, PagemapEntry};
-use pagelab_formats::smaps;
+use pagelab_formats::{process_stat, smaps};
 use pagelab_model::process::Mapping;
 use pagelab_model::process_map::{Behind, MappingMap, ProcessMap, Tear};
 use pagelab_model::{Absence, AbsentWhy, Bytes, Order, PageFlags, PageSize, Reading};
@@ -113,10 +113,9 @@ fn refuse_hidden(map: ProcessMap, source: String) -> Reading<ProcessMap> {
     Ok(map)
 }
 
-/// When the process started, as its stat line says it (field 22), behind the name, which may hold blanks.
-fn start_time(reader: &Reader<'_>, pid: u32) -> Option<String> {
-    let line = reader.line(&paths::process_stat(pid)).ok()?;
-    line.rsplit_once(')')?.1.split_whitespace().nth(19).map(str::to_owned)
+/// When the process started, in ticks since boot.
+fn start_time(reader: &Reader<'_>, pid: u32) -> Option<u64> {
+    reader.parse(&paths::process_stat(pid), process_stat::parse).ok().map(|stat| stat.start_ticks)
 }
 
 fn resident<'m>(mappings: impl Iterator<Item = &'m Mapping>) -> Bytes {

@@ -63,6 +63,8 @@ fn in_the_guest() {
 
     let began = Instant::now();
     let timed = |what: &str| println!("seen: {what} after {} s", began.elapsed().as_secs());
+    // The harness has said something on this line already.
+    println!();
     // First, while free memory is whole: what came before them may leave it broken up above their targets.
     the_kernel_computes_the_same_index();
     kept_pages_that_compaction_moved_are_told();

@@ -1,16 +1,14 @@
 //! A competitor for memory beside the trial: this program once more, writing its memory again and again.
 
 use std::io::Read;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use pagelab_host::paths;
 use pagelab_model::Bytes;
 use pagelab_sys::{clock, spawn};
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use crate::gate::READY;
-use crate::resolve::PAGELAB;
+use crate::own;
 
 /// How long it may take to get its memory.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -22,17 +20,13 @@ impl HogProcess {
     /// Starts it and waits until it has all its memory.
     pub fn start(size: Bytes, stop: &dyn Fn() -> Option<i32>) -> Result<HogProcess, String> {
         let failed = |error: &dyn std::fmt::Display| format!("hog: it cannot be started: {error}");
-        let mut command = Command::new(paths::SELF_EXE);
-        std::os::unix::process::CommandExt::arg0(&mut command, PAGELAB);
-        std::os::unix::process::CommandExt::process_group(&mut command, 0);
-        command.args(["gate", "--hog", &size.0.to_string()]);
+        let mut command = own::gate();
+        command.args(["--hog", &size.0.to_string()]);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         spawn::die_with_parent(&mut command);
         let mut hog = HogProcess(command.spawn().map_err(|error| failed(&error))?);
         let mut out = hog.0.stdout.take().ok_or_else(|| failed(&"it has no output"))?;
-        fcntl_getfl(&out)
-            .and_then(|flags| fcntl_setfl(&out, flags | OFlags::NONBLOCK))
-            .map_err(|errno| failed(&errno))?;
+        own::do_not_block(&out).map_err(|errno| failed(&errno))?;
         let (until, mut said) = (Instant::now() + PATIENCE, Vec::new());
         while !said.ends_with(b"\n") {
             let mut piece = [0; 256];

@@ -2,16 +2,14 @@
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, ChildStderr, ChildStdout, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use pagelab_host::paths;
 use pagelab_sys::clock::monotonic_ns;
 use pagelab_sys::spawn;
 use pagelab_sys::wait::wait4;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, test_kill_process_group};
 
 use super::output::Output;
@@ -19,6 +17,7 @@ use super::settings::Settings;
 use super::{Bench, Cut, Over, result};
 use crate::gate::{NOTE, READY};
 use crate::group::Group;
+use crate::own;
 use crate::probe::{self, Found, Target, Watching};
 use crate::recipe::{HogKind, Thp};
 use crate::resolve::PAGELAB;
@@ -62,8 +61,7 @@ impl Launched {
     ) -> Result<Launched, String> {
         let recipe = &bench.resolved.recipe;
         let (of, under) = (&recipe.workloads[workload], &recipe.variants[variant]);
-        let mut command = Command::new(paths::SELF_EXE);
-        command.arg0(PAGELAB).arg("gate");
+        let mut command = own::gate();
         if let Some(thp @ (Thp::NeverPrctl | Thp::AdvisedOnly)) = under.thp {
             command.args(["--thp", thp.word()]);
         }
@@ -79,7 +77,6 @@ impl Launched {
         let environment = of.environment.iter().chain(&under.environment);
         command.envs(environment.map(|(name, value)| (name, value)));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.process_group(0);
         if let Some(group) = &settings.group {
             group
                 .join(&mut command)
@@ -98,8 +95,7 @@ impl Launched {
 
     fn wait_for_gate(&mut self, stop: &dyn Fn() -> Option<i32>) -> Result<(), String> {
         for stream in [self.out.as_fd(), self.err.as_fd()] {
-            let set = fcntl_getfl(stream).and_then(|flags| fcntl_setfl(stream, flags | OFlags::NONBLOCK));
-            set.map_err(|errno| format!("its output cannot be watched: {errno}"))?;
+            own::do_not_block(stream).map_err(|errno| format!("its output cannot be watched: {errno}"))?;
         }
         let (until, mut said) = (Instant::now() + GATE, Vec::new());
         let ready = format!("{READY}\n");

@@ -1,7 +1,7 @@
 //! Fuzz targets of the parsers that say what a machine and a process are.
 
 use super::{Target, checked, filled};
-use crate::{cgroup, cpu_list, cpuinfo, iomem, kernel_log, mountinfo, size, status, swaps};
+use crate::{cgroup, cpu_list, cpuinfo, iomem, kernel_log, mountinfo, process_stat, size, status, swaps};
 
 pub(super) const CPUINFO: Target =
     Target { name: "cpuinfo", run: run_cpuinfo, seeds: &[CPUINFO_X86, CPUINFO_ARM] };
@@ -13,6 +13,11 @@ pub(super) const CGROUP: Target =
 pub(super) const STATUS: Target = Target { name: "status", run: run_status, seeds: &[STATUS_TEXT] };
 pub(super) const STATM: Target =
     Target { name: "statm", run: run_statm, seeds: &[b"765 410 382 5 0 123 0\n"] };
+pub(super) const PROCESS_STAT: Target = Target {
+    name: "process_stat",
+    run: run_process_stat,
+    seeds: &[b"7 (a) b) S 1 1 1 0 -1 4194560 5 0 0 0 0 0 0 0 20 0 3 0 9731 1 1\n"],
+};
 pub(super) const KERNEL_LOG: Target =
     Target { name: "kernel_log", run: run_kernel_log, seeds: &[KMSG, DMESG] };
 pub(super) const IOMEM: Target = Target { name: "iomem", run: run_iomem, seeds: &[IOMEM_TEXT] };
@@ -77,6 +82,14 @@ fn run_status(input: &[u8]) {
 
 fn run_statm(input: &[u8]) {
     checked(input, status::parse_statm(input));
+}
+
+fn run_process_stat(data: &[u8]) {
+    let Ok(stat) = process_stat::parse(data) else { return };
+    // Whatever the command is called, the rest says the same.
+    let end = data.iter().rposition(|&byte| byte == b')').expect("one that was read has a command");
+    let renamed = [b"1 (x y", &data[end..]].concat();
+    assert_eq!(process_stat::parse(&renamed), Ok(stat));
 }
 
 fn run_kernel_log(input: &[u8]) {

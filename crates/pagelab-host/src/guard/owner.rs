@@ -7,6 +7,8 @@
 use std::fs;
 use std::path::Path;
 
+use pagelab_formats::process_stat;
+
 use super::error::{ErrorKind, GuardError};
 use crate::paths;
 
@@ -46,9 +48,8 @@ impl Owner {
         let boot_id = fs::read_to_string(paths::BOOT_ID).map_err(|e| unknown(paths::BOOT_ID, e))?;
         let stat_path = paths::process_stat(pid);
         let stat = fs::read(&stat_path).map_err(|e| unknown(&stat_path, e))?;
-        let stat = Stat::parse(&stat).ok_or_else(|| {
-            GuardError::new(ErrorKind::NotAvailable, format!("{stat_path} has no start time"))
-        })?;
+        let stat = process_stat::parse(&stat)
+            .map_err(|error| GuardError::new(ErrorKind::NotAvailable, error.in_file(&stat_path)))?;
         let namespace = fs::read_link(paths::SELF_PID_NAMESPACE).unwrap_or_default();
         let command = fs::read(paths::SELF_CMDLINE).unwrap_or_default();
         Ok(Owner {
@@ -75,7 +76,7 @@ impl Owner {
 
     fn runs(&self) -> bool {
         let Ok(text) = fs::read(paths::process_stat(self.pid)) else { return false };
-        let Some(stat) = Stat::parse(&text) else { return false };
+        let Ok(stat) = process_stat::parse(&text) else { return false };
         stat.start_ticks == self.start_ticks && !stat.has_ended()
     }
 
@@ -91,35 +92,6 @@ impl Owner {
 fn unknown(path: &str, error: std::io::Error) -> GuardError {
     let message = format!("cannot journal a change without {path}, which says who made it");
     GuardError::new(ErrorKind::NotAvailable, message).because(error)
-}
-
-/// What a stat line says about whether its process is the one that is meant, and whether it runs.
-struct Stat {
-    state: u8,
-    threads: u64,
-    start_ticks: u64,
-}
-
-impl Stat {
-    /// The command in field 2 may hold anything, blanks and parentheses too: fields count from its end.
-    fn parse(text: &[u8]) -> Option<Stat> {
-        let end = text.iter().rposition(|&byte| byte == b')')?;
-        let rest = std::str::from_utf8(text.get(end + 1..)?).ok()?;
-        let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
-        // Field 3 of the manual page is the first one here.
-        let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
-        Some(Stat {
-            state: *fields.first()?.as_bytes().first()?,
-            threads: number(20)?,
-            start_ticks: number(22)?,
-        })
-    }
-
-    /// A process that was killed and not yet waited for still has its stat line. A leader that ended
-    /// while a thread of it is still inside the kernel, perhaps in a write to a setting, has not.
-    fn has_ended(&self) -> bool {
-        matches!(self.state, b'Z' | b'X' | b'x') && self.threads <= 1
-    }
 }
 
 fn printable_command(raw: &[u8]) -> String {
@@ -151,23 +123,6 @@ pub(super) fn printable(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_stat_line_is_read_from_the_end_of_the_command() {
-        let tail = "1 1 1 0 -1 4194560 5 0 0 0 0 0 0 0 20 0 THREADS 0 9731 1 1";
-        let cases = [
-            ("7 (pagelab) S ", "1", Some((b'S', 1, 9731))),
-            ("7 (a) S 1 (b) ) Z ", "1", Some((b'Z', 1, 9731))),
-            ("7 (a\nb c) R ", "3", Some((b'R', 3, 9731))),
-            ("7 (cut", "1", None),
-        ];
-        for (head, threads, expected) in cases {
-            let text = format!("{head}{}", tail.replace("THREADS", threads));
-            let stat = Stat::parse(text.as_bytes()).map(|s| (s.state, s.threads, s.start_ticks));
-            assert_eq!(stat, expected, "{text}");
-        }
-        assert!(Stat::parse(b"7 (a) S 1 2 3").is_none());
-    }
 
     #[test]
     fn this_process_runs_and_another_start_time_is_another_process() {
