@@ -20,7 +20,8 @@ impl Meminfo {
         self.field(name).filter(|&(_, kib)| kib).map(|(value, _)| Bytes::from_kib(value))
     }
 
-    /// Memory that can be had without swapping: `MemAvailable`; before 3.14, which has none, free memory alone.
+    /// Memory that can be had without swapping: `MemAvailable`; before 3.14, which has none, free memory
+    /// alone.
     pub fn available(&self) -> Option<Bytes> {
         self.bytes("MemAvailable").or_else(|| self.bytes("MemFree"))
     }

@@ -19,6 +19,8 @@ pub struct Marks {
     pub waited_ns: Option<u64>,
     /// Wall time that the tick before took, from its sample to its last row.
     pub busy_ns: u64,
+    /// Whether this process was stopped and continued during that tick.
+    pub was_stopped: bool,
 }
 
 /// Takes marks at every tick.
@@ -41,10 +43,8 @@ impl Watch {
 
     /// Remembers this moment, after a tick that took `busy_ns`.
     pub fn mark(&mut self, busy_ns: u64) {
-        self.last = Marks { busy_ns, ..self.now() };
-        if let Some(continued) = &self.continued {
-            continued.store(false, Ordering::Relaxed);
-        }
+        let was_stopped = self.continued.as_ref().is_some_and(|flag| flag.swap(false, Ordering::Relaxed));
+        self.last = Marks { busy_ns, was_stopped, ..self.now() };
     }
 
     /// Why nothing was done for `gap_ns` since the last mark.
@@ -57,7 +57,7 @@ impl Watch {
         // Read in this order a preemption in between makes the time asleep too small, never too large.
         let boottime_ns = clock::boottime_ns();
         let asleep_ns = boottime_ns.saturating_sub(clock::monotonic_ns());
-        Marks { asleep_ns, waited_ns: self.waited_ns(), busy_ns: 0 }
+        Marks { asleep_ns, waited_ns: self.waited_ns(), busy_ns: 0, was_stopped: false }
     }
 
     /// The second number of schedstat is the time on run queues in nanoseconds (2.6.23 and later, with
@@ -76,7 +76,7 @@ fn why(gap_ns: u64, before: &Marks, after: &Marks, continued: bool) -> String {
     if asleep_ns >= half_ns {
         return format!("the machine slept for {}", duration(asleep_ns));
     }
-    if continued {
+    if continued || (before.was_stopped && before.busy_ns >= half_ns) {
         return "this process was stopped by a signal, and continued".to_owned();
     }
     if before.busy_ns >= half_ns {
@@ -102,11 +102,12 @@ mod tests {
     #[test]
     fn the_reason_accounts_for_half_of_the_gap() {
         const S: u64 = 1_000_000_000;
-        let before = Marks { asleep_ns: 100 * S, waited_ns: Some(5 * S), busy_ns: S / 1000 };
+        let before =
+            Marks { asleep_ns: 100 * S, waited_ns: Some(5 * S), busy_ns: S / 1000, was_stopped: false };
         let after = |asleep_s: u64, waited_s: u64| Marks {
             asleep_ns: (100 + asleep_s) * S,
             waited_ns: Some((5 + waited_s) * S),
-            busy_ns: 0,
+            ..Marks::default()
         };
         for (after, continued, said) in [
             (after(9, 0), false, "the machine slept for 9 s"),
@@ -120,6 +121,11 @@ mod tests {
         }
         let busy = Marks { busy_ns: 7 * S, ..before };
         assert!(why(10 * S, &busy, &after(0, 0), false).starts_with("the tick before took 7 s"));
+        // A stop in the middle of a tick makes the tick long.
+        let stopped = Marks { was_stopped: true, ..busy };
+        assert!(why(10 * S, &stopped, &after(0, 0), false).starts_with("this process was stopped"));
+        let earlier = Marks { was_stopped: true, ..before };
+        assert!(why(10 * S, &earlier, &after(0, 8), false).starts_with("no CPU was free"));
         let uncounted = Marks { waited_ns: None, ..before };
         assert!(why(10 * S, &uncounted, &after(0, 9), false).starts_with("why is not known"));
     }
