@@ -6,7 +6,8 @@
 mod support;
 
 use std::collections::BTreeMap;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::fs::chown;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -424,6 +425,60 @@ fn a_cpu_of_its_own_is_given_back_after_a_kill() {
     wait_for("nobody was put back", &|| mask(bystander.id()).as_ref() == Some(&before));
     bystander.kill().unwrap();
     bystander.wait().unwrap();
+}
+
+const MODEST: &str = r#"
+name = "modest"
+question = "What can be measured without root?"
+repeats = 1
+warm_up = 0
+twins = false
+[[workload]]
+name = "nap"
+command = ["sleep", "0.1"]
+[[variant]]
+name = "as it is"
+[[variant]]
+name = "without huge pages"
+thp = "never-prctl"
+[[variant]]
+name = "limited"
+memory_limit = "100M"
+[[variant]]
+name = "always"
+thp = "always"
+"#;
+
+/// What is the user's own to set is measured; what is root's is told, trial by trial.
+#[test]
+fn without_root_what_needs_it_is_told_and_the_rest_is_measured() {
+    if !rustix_is_root() {
+        eprintln!("skipped: not-root: this test becomes another user");
+        return;
+    }
+    let lab = Lab::new();
+    lab.write("modest.toml", MODEST);
+    let copy = lab.path().join("pagelab");
+    std::fs::copy(env!("CARGO_BIN_EXE_pagelab"), &copy).unwrap();
+    chown(lab.path(), Some(65534), Some(65534)).unwrap();
+    let mut command = std::process::Command::new(&copy);
+    command.args(["run", "modest.toml", "-o", "modest.pagelab"]).current_dir(lab.path()).env_clear();
+    let output = command.env("PATH", "/usr/bin:/bin").uid(65534).gid(65534).output().unwrap();
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(5), "{err}");
+    let run = read(&lab.path().join("modest.pagelab")).unwrap();
+    let of = experiment(&run);
+    let end = |name: &str| {
+        let variant = of.plan.variants.iter().position(|variant| variant.name == name).unwrap();
+        of.trials.iter().find(|trial| of.plan.schedule[trial.slot].variant == variant).unwrap().end.clone()
+    };
+    assert_eq!((end("as it is"), end("without huge pages")), (TrialEnd::Done, TrialEnd::Done), "{err}");
+    for (name, said) in [("limited", "memory_limit needs a control group"), ("always", "THP enabled")] {
+        let TrialEnd::NotBegun(why) = end(name) else { panic!("{name}: {:?}", end(name)) };
+        assert!(why.contains(said) && why.contains("run as root"), "{why}");
+    }
+    let has = |name: &str| of.trials[0].measures.iter().any(|of| of.name == name && of.value.is_ok());
+    assert!(has("wall") && has("rusage.minflt") && !has("memory.peak"), "{:?}", of.trials[0]);
 }
 
 #[test]

@@ -6,6 +6,13 @@ use pagelab_model::experiment::{Flag, Measure, measures};
 /// meanwhile.
 pub(super) const SMALLER: &str = "huge.smaller.allocated";
 
+/// Huge pages that the kernel gave to anybody on the machine meanwhile.
+const GIVEN: [&str; 3] = ["vmstat.thp_fault_alloc", "vmstat.thp_collapse_alloc", "vmstat.thp_file_alloc"];
+/// From the last look to the end of a trial, and the largest share of its time that is passed over in
+/// silence.
+const LAST_LOOK: &str = "probe.last_look";
+const UNSEEN_MAX: f64 = 0.1;
+
 /// What a variant that asks for huge pages may expect.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Asked {
@@ -27,8 +34,7 @@ pub fn huge_pages_missing(of: &[Measure], asked: Asked) -> Option<Flag> {
             _ => "they were not looked for".to_owned(),
         };
         // Without a look, no fault of the whole machine that got one is as good.
-        let given = ["vmstat.thp_fault_alloc", "vmstat.thp_collapse_alloc", "vmstat.thp_file_alloc"];
-        if smaller == 0.0 && given.iter().all(|name| known(name) == Some(0.0)) {
+        if smaller == 0.0 && GIVEN.iter().all(|name| known(name) == Some(0.0)) {
             let text = "asked for huge pages, and the kernel gave no transparent one to anybody";
             return flag(Flag::NO_HUGE_PAGES, text.to_owned());
         }
@@ -45,6 +51,16 @@ pub fn huge_pages_missing(of: &[Measure], asked: Asked) -> Option<Flag> {
         None => flag(Flag::NO_HUGE_PAGES, text),
     };
     if huge == 0.0 && smaller == 0.0 {
+        let unseen = known(LAST_LOOK).zip(known(measures::WALL)).map_or(0.0, |(unseen, wall)| unseen / wall);
+        if unseen > UNSEEN_MAX && GIVEN.iter().any(|name| known(name) > Some(0.0)) {
+            let text = format!(
+                "asked for huge pages and had none at its looks; whether those that the kernel gave \
+                 meanwhile were its own is not known: its last {:.0} % were not looked at, and a \
+                 longer trial tells",
+                100.0 * unseen
+            );
+            return flag(Flag::HUGE_PAGES_UNSEEN, text);
+        }
         return missing("asked for huge pages and had none at any look".to_owned());
     }
     let peak = known(measures::PEAK).filter(|&peak| peak > 0.0)?;
@@ -84,6 +100,25 @@ mod tests {
         type Values = Vec<(&'static str, Reading<f64>)>;
         let cases: Vec<(Values, Option<&str>)> = vec![
             (vec![("huge.all", Ok(0.0)), ("memory.peak", Ok(100.0))], none),
+            (
+                vec![
+                    ("huge.all", Ok(0.0)),
+                    ("wall", Ok(9.0)),
+                    ("probe.last_look", Ok(2.0)),
+                    ("vmstat.thp_fault_alloc", Ok(8.0)),
+                ],
+                unknown,
+            ),
+            (
+                vec![
+                    ("huge.all", Ok(0.0)),
+                    ("wall", Ok(90.0)),
+                    ("probe.last_look", Ok(2.0)),
+                    ("vmstat.thp_fault_alloc", Ok(8.0)),
+                ],
+                none,
+            ),
+            (vec![("huge.all", Ok(0.0)), ("wall", Ok(9.0)), ("probe.last_look", Ok(2.0))], none),
             (vec![("huge.all", Ok(60.0)), ("memory.peak", Ok(100.0))], None),
             (vec![("huge.all", Ok(4.0)), ("memory.peak", Ok(100.0))], none),
             (vec![("huge.all", Ok(4.0))], None),
