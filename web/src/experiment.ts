@@ -1,5 +1,6 @@
 // An experiment: the answer for each workload, bars with intervals, crossings, axes, and every measure.
 
+import { withReadout } from "./cells";
 import { type Axis, axes, crossing, type Variant } from "./crossing";
 import type { Json, Run } from "./data";
 import { type Child, details, el, figure, table } from "./dom";
@@ -37,21 +38,21 @@ const ADVICE: Record<string, string> = {
 };
 
 /** One workload with what its measures say. */
-interface Workload {
+export interface Workload {
   name: string;
   judgedBy: string | null;
   effects: Json;
   measures: Json[];
 }
 
-interface Read {
+export interface Read {
   plan: Json;
   variants: Variant[];
   baseline: string;
   workloads: Workload[];
 }
 
-function read(run: Run): Read | null {
+export function read(run: Run): Read | null {
   const experiment = object(run.experiment ?? null);
   const plan = object(experiment?.["plan"]);
   if (experiment === null || plan === null) return null;
@@ -71,11 +72,11 @@ function read(run: Run): Read | null {
   return { plan, variants, baseline: text(plan["baseline"]) ?? "", workloads };
 }
 
-function measureOf(workload: Workload, name: string | null): Json | null {
+export function measureOf(workload: Workload, name: string | null): Json | null {
   return workload.measures.find((measure) => text(measure["name"]) === name) ?? null;
 }
 
-function variantOf(measure: Json | null, name: string): Json | null {
+export function variantOf(measure: Json | null, name: string): Json | null {
   return objects(measure?.["variants"]).find((variant) => text(variant["variant"]) === name) ?? null;
 }
 
@@ -84,7 +85,7 @@ function trialsOf(workload: Workload, name: string): Json | null {
 }
 
 /** `wall` as `time`, `counter.cycles` as `cycles`. */
-function nameOf(measure: string): string {
+export function nameOf(measure: string): string {
   if (measure === "wall") return "time";
   if (measure === "memory.peak") return "peak memory";
   if (measure === "huge.all") return "in huge pages";
@@ -92,7 +93,7 @@ function nameOf(measure: string): string {
 }
 
 /** Whether the ratio of a variant is an effect of it. */
-function isVoid(effect: Json | null): boolean {
+export function isVoid(effect: Json | null): boolean {
   return ["not_huge", "not_applied"].includes(text(effect?.["verdict"]) ?? "");
 }
 
@@ -106,7 +107,7 @@ function digits(value: number, interval: Json | null): string {
   return value.toFixed(value < 0.0995 || isNarrow ? 3 : 2);
 }
 
-function times(value: number | null, interval: Json | null = null): string {
+export function times(value: number | null, interval: Json | null = null): string {
   return value === null ? "–" : `${digits(value, interval)}×`;
 }
 
@@ -396,7 +397,8 @@ export function crossed(run: Run, rank: number): Section {
       "Source: the trials of this run. In each cell the median and how many times as fast it is as the " +
       "baseline; blue is faster, orange slower, full colour is furthest from it.";
     const drawing = chart([workload.name, "crossing"], (width, palette) => heat(map, width, palette), rows);
-    return [figure(rank, [`${workload.name} under all crossings${range}`], [source], drawing)];
+    const says = `${workload.name} under all crossings${range}`;
+    return [figure(rank, [says], [source], withReadout(map, drawing))];
   });
   return content.length === 0 ? null : { title: "All crossings", content };
 }

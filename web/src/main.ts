@@ -15,6 +15,7 @@ import { probe } from "./probe";
 import { processes, failures } from "./processes";
 import { machine } from "./machine";
 import { maps } from "./maps";
+import { matrix } from "./matrix";
 import * as recorded from "./recorded";
 import { events, series, streams } from "./series";
 import { terminal } from "./terminal";
@@ -35,6 +36,7 @@ const SECTIONS: Builder[] = [
   experiment,
   crossed,
   overAxis,
+  matrix,
   measures,
   recorded.fragmentation,
   recorded.freeBlocks,

@@ -3,6 +3,7 @@
 //! Every reader takes a [`root::Root`]; a live host and a saved tree give the same records. The names
 //! of kernel files stand in [`paths`] and nowhere else.
 
+pub mod address_space;
 pub mod capture;
 pub mod census;
 pub mod cgroup;

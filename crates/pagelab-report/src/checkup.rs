@@ -74,6 +74,11 @@ pub(crate) fn machine_section(page: &mut Page, snapshot: &Snapshot) {
     machine::section(page, snapshot);
 }
 
+/// Caches and TLBs of a machine: a name and a text each.
+pub fn geometry(machine: &pagelab_model::Machine) -> [(&'static str, String); 2] {
+    machine::geometry(machine)
+}
+
 /// The findings alone: for `--brief` and cron. Empty if there is nothing to do.
 pub fn brief(snapshot: &Snapshot, checkup: &Checkup, style: Style) -> String {
     let mut page = Page::new(style);

@@ -137,7 +137,7 @@ fn file_name(run: &Run) -> &str {
 
 /// The report as a terminal would show it.
 fn text(run: &Run) -> String {
-    run::render(run, run::View { verbose: true }, Style::PLAIN)
+    run::render(run, run::View { verbose: true, all: true }, Style::PLAIN)
 }
 
 fn run_of(run: &Run, derived: &[Series], text: &str, cap: usize, blocks: &mut Blocks) -> Object {

@@ -2,6 +2,7 @@
 
 pub mod check;
 pub mod difference;
+pub mod explain;
 pub mod process;
 
 use pagelab_model::{Bytes, PageClass, PageMap, Pages, ZoneKey};

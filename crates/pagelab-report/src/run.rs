@@ -29,6 +29,8 @@ use crate::style::Style;
 pub struct View {
     /// Everything, not the summary alone.
     pub verbose: bool,
+    /// What is the same for all variants of an experiment too.
+    pub all: bool,
 }
 
 /// One section of the report.

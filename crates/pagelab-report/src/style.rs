@@ -45,7 +45,7 @@ impl Style {
     /// A text as the terminal can show it: without Unicode, its signs become ASCII ones, and what the
     /// machine's own names hold beyond ASCII becomes question marks.
     pub fn signs(&self, text: &str) -> String {
-        const SIGNS: [(char, &str); 16] = [
+        const SIGNS: [(char, &str); 19] = [
             ('µ', "u"),
             ('·', "|"),
             ('…', "..."),
@@ -61,6 +61,9 @@ impl Style {
             ('⌊', "["),
             ('⌋', "]"),
             ('₀', "0"),
+            ('░', ":"),
+            ('▒', "+"),
+            ('▓', "#"),
             ('\u{202f}', " "),
         ];
         let text = &self.harmless(text);

@@ -29,7 +29,8 @@ pub const WORKLOAD: Workload = Workload {
                 byte reads at random places of one random hot region and 7 at random places of the whole \
                 buffer; addresses from a 64-bit Galois LFSR, 32 shifts a draw, so that no read depends on \
                 another. Each page is written before the first read, or with first read is never written: \
-                then all base pages are the one zero page of the kernel",
+                then all base pages are the one zero page of the kernel; with first none the reads \
+                that are measured touch what they touch",
     options: &[
         size("1G", "Bytes of the buffer, a multiple of the region"),
         SEED,
@@ -60,9 +61,9 @@ const ROUNDS: OptionHead = OptionHead {
 };
 const FIRST: OptionHead = OptionHead {
     name: "first",
-    kind: Kind::Word(&["write", "read"]),
+    kind: Kind::Word(&["write", "read", "none"]),
     default: "write",
-    help: "What touches each page first: a write, or a read, after which it is never written",
+    help: "What touches each page first: a write, a read, or none: the reads that are measured",
 };
 const BASE: OptionHead = OptionHead {
     name: "base",
@@ -105,7 +106,10 @@ fn run(options: &Options) -> Result<Done, Failed> {
     mapping = backing.back(mapping)?;
     let is_written = options.text("first") == "write";
     let before = clock::thread_cpu_ns();
-    touch(&mut mapping, is_written)?;
+    match options.text("first") {
+        "none" => {}
+        _ => touch(&mut mapping, is_written)?,
+    }
     let first_touch_ns = clock::thread_cpu_ns().saturating_sub(before);
     let rounds = options.number("rounds");
     let first = rounds.div_ceil(CHECKED_PART);
@@ -145,7 +149,10 @@ fn run(options: &Options) -> Result<Done, Failed> {
             region.0,
             hot.len(),
             distinct(&hot).len(),
-            if is_written { "write" } else { "read" },
+            match options.text("first") {
+                "none" => "the reads themselves",
+                word => word,
+            },
             options.text("advise"),
         ),
     })

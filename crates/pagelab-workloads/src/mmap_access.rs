@@ -26,6 +26,7 @@ mod pattern;
 mod setting;
 
 use std::fs::File;
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
@@ -98,6 +99,12 @@ struct Measured {
 }
 
 fn run(options: &Options) -> Result<Done, Failed> {
+    run_and_look(options, &mut |_| {})
+}
+
+/// Runs it, and has somebody look at the addresses of the mapping after the accesses, before anything is
+/// unmapped.
+pub fn run_and_look(options: &Options, look: &mut dyn FnMut(Range<u64>)) -> Result<Done, Failed> {
     let setting = Setting::of(options).map_err(Failed::Options)?;
     let file = match setting.content {
         None => None,
@@ -134,6 +141,8 @@ fn run(options: &Options) -> Result<Done, Failed> {
         (Prefill::None, Some(_)) => PREWRITTEN,
         (Prefill::Memset | Prefill::MemsetAndSync, _) => FILLED,
     };
+    let start = bytes.as_ptr().addr() as u64;
+    look(start..start + setting.len.0);
     check(bytes, &pattern, setting.blocks, before)?;
     if let Some(file) = &file {
         check_file(file, bytes, &setting)?;

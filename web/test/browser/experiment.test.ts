@@ -132,6 +132,55 @@ test(
   },
 );
 
+test(
+  "a map of all variants has a cell for each median, which the keys and the pointer read",
+  { skip: WITHOUT },
+  async () => {
+    const { page, wrong } = await open(browser, "experiment-crossing");
+    const { variants } = judged("experiment-crossing");
+    const saved = await catching(page);
+    const handle = await page.evaluateHandle(
+      () =>
+        [...document.querySelectorAll("figure")].find((one) =>
+          /variants by \d+ measures/.test(one.textContent ?? ""),
+        )!,
+    );
+    const figure = handle.asElement()! as unknown as import("puppeteer-core").ElementHandle<HTMLElement>;
+    const cells = await figure.$$eval("rect title", (all) => all.map((one) => one.textContent ?? ""));
+    const columns = await figure.$$eval("thead th", (all) => all.length - 1);
+    assert.ok(columns >= 2);
+    assert.equal(cells.length, variants.length * columns);
+    // The first column judges: its ratios are those of the medians, which no effect is needed for.
+    const median = (of: Json) => number(of["median"])!;
+    variants.forEach((of, at) => {
+      const ratio = median(of) / median(variants[0]!);
+      const said = at === 0 ? "baseline" : `${ratio.toFixed(2)}×`;
+      assert.ok(cells[at * columns]!.endsWith(said), `${cells[at * columns]} ${said}`);
+      assert.ok(cells[at * columns]!.startsWith(`${text(of["variant"])}, `), cells[at * columns]);
+    });
+    // Keys: the first one enters at the first cell, and each arrow goes one on.
+    const readout = () => figure.$eval(".readout", (one) => one.textContent ?? "");
+    await (await figure.$(".drawing"))!.focus();
+    await page.keyboard.press("ArrowDown");
+    assert.equal(await readout(), cells[0]);
+    await page.keyboard.press("ArrowDown");
+    await page.keyboard.press("ArrowRight");
+    assert.equal(await readout(), cells[columns + 1]);
+    assert.equal(await figure.$$eval("rect.chosen", (all) => all.length), 1);
+    const third = (await figure.$$("rect:has(> title)"))[2 * columns]!;
+    await third.hover();
+    await frames(page);
+    assert.equal(await readout(), cells[2 * columns]);
+    for (const tool of await figure.$$(".plot-tools button"))
+      await tool.evaluate((one) => (one as HTMLElement).click());
+    const [drawing, rows] = await saved();
+    assert.equal(drawing!.content.match(/<title>/g)!.length, cells.length);
+    assert.equal(rows!.content.trimEnd().split("\n").length, 1 + cells.length);
+    assert.deepEqual(wrong, []);
+    await page.close();
+  },
+);
+
 test("an axis shows several measures, and where the program dies", { skip: WITHOUT }, async () => {
   const { page, wrong } = await open(browser, "experiment-axis");
   const words = await page.evaluate(() => {

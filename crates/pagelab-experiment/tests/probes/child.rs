@@ -1,10 +1,13 @@
 //! The trial's program: this test binary itself, told by its environment what to do.
 
 use std::io::Read;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
 
 use pagelab_host::machine::live_page_size;
 use pagelab_host::root::Root;
 use pagelab_model::{Bytes, PageSize};
+use pagelab_sys::bytes_map::{BytesMap, BytesPlan};
 use pagelab_sys::map::{Advice, Mapping};
 
 /// What the child is to do; without it the test `child` does nothing.
@@ -45,6 +48,28 @@ fn child() {
             }
             hold();
             eprintln!("child: anon {}", own("AnonHugePages"));
+        }
+        // A file of the page cache in huge pages: the file system is asked for large folios, and what came in
+        // small ones is collapsed.
+        "file" => {
+            let len = pmd() * number(1);
+            let file = tempfile::tempfile().unwrap();
+            file.write_all_at(&vec![1; len as usize], 0).unwrap();
+            file.sync_all().unwrap();
+            let plan = BytesPlan {
+                file: Some(file.as_fd()),
+                is_shared: true,
+                populate: false,
+                len: Bytes(len),
+                align: Bytes(pmd()),
+            };
+            let mut memory = BytesMap::new(&plan).unwrap();
+            // Without CONFIG_READ_ONLY_THP_FOR_FS, and on file systems of small folios, each may be refused.
+            let asked = [Advice::HugePage, Advice::PopulateRead, Advice::Collapse, Advice::PopulateRead]
+                .map(|advice| memory.advise(advice).err());
+            hold();
+            eprintln!("child: file {}", own("FilePmdMapped"));
+            eprintln!("advice: {asked:?}");
         }
         // CPU time of a process that nobody waits for.
         "orphan" => {

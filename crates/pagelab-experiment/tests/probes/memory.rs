@@ -75,6 +75,23 @@ fn huge_pages_are_those_that_the_child_has() {
 }
 
 #[test]
+fn a_file_in_huge_pages_is_told_as_the_child_sees_it() {
+    let own = group("file");
+    let outcome = run(&task("file 8"), &Wanted::default(), own.as_ref().map(|own| &own.group));
+    assert!(outcome.status.success(), "{}", outcome.said);
+    let told = outcome.told("file");
+    assert_eq!(outcome.value("huge.file"), told, "{}", outcome.said);
+    assert_eq!(outcome.value("huge.anon"), 0.0);
+    if told == 0.0 {
+        println!("skipped: no-file-thp: {}", outcome.said.lines().last().unwrap_or_default());
+        return;
+    }
+    assert_eq!((told as u64) % pmd(), 0, "{told}");
+    assert_eq!(outcome.value("huge.all"), told);
+    assert_eq!(huge_pages_missing(&outcome.found.measures, Asked { share_min: 0.0 }), None);
+}
+
+#[test]
 fn the_huge_page_of_zeros_is_told_and_is_no_huge_page_that_was_got() {
     let own = group("zero");
     let outcome = run(&task("zero 6"), &Wanted::default(), own.as_ref().map(|own| &own.group));

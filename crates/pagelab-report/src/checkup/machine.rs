@@ -56,6 +56,20 @@ fn short_cpu(name: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
+/// What the processor keeps close: its caches and TLBs, a line each.
+pub(super) fn geometry(machine: &Machine) -> [(&'static str, String); 2] {
+    let line = |caches: &Vec<pagelab_model::machine::Cache>| {
+        let of = caches.iter().filter(|cache| cache.kind != "Instruction");
+        let line = of.filter_map(|cache| cache.line).next();
+        line.map_or(String::new(), |line| format!(", lines of {}", bytes(line)))
+    };
+    let caches = said(&machine.caches, |caches| {
+        let told = caches.iter().map(cache).collect::<Vec<_>>().join(" · ");
+        format!("{told}{}", line(caches))
+    });
+    [("caches", caches), ("TLB", said(&machine.tlb, tlb))]
+}
+
 /// Everything about the machine and its settings.
 pub(super) fn section(page: &mut Page, snapshot: &Snapshot) {
     page.heading("machine");

@@ -8,6 +8,7 @@ use super::header;
 use super::object::{Object, array};
 use crate::map::check::{CheckReport, ZoneCheck};
 use crate::map::difference::DifferenceReport;
+use crate::map::explain::AddressSpace;
 use crate::map::process::ProcessReport;
 use crate::map::{MapReport, MapSource, ZoneClasses, by_class, by_zone};
 use crate::picture::difference::LEGEND;
@@ -217,6 +218,39 @@ pub fn process(report: &ProcessReport) -> Value {
             }),
         )
         .put("notes", report.notes())
+        .into()
+}
+
+/// The document of an address space.
+pub fn address_space(space: &AddressSpace) -> Value {
+    let unknown = "this kernel does not say it";
+    let settings = &space.settings;
+    header("address_space")
+        .put("pid", space.pid)
+        .option("process_name", space.name.clone(), "the kernel did not say it")
+        .put("headline", space.headline())
+        .option("huge_page_bytes", settings.size.map(|size| size.0), unknown)
+        .option("thp_enabled", settings.enabled.clone(), unknown)
+        .option("shmem_enabled", settings.shmem.clone(), unknown)
+        .option("thp_of_process", settings.process, unknown)
+        .put(
+            "mappings",
+            array(&space.explained(), |one| {
+                let mapping = one.mapping;
+                let resident = mapping.fields_kib.get("Rss").map(|kib| pagelab_model::Bytes::from_kib(kib).0);
+                Object::new()
+                    .put("start", mapping.start)
+                    .put("end", mapping.end)
+                    .put("permissions", mapping.permissions.as_str())
+                    .put("mapping_name", mapping.name.as_str())
+                    .option("resident_bytes", resident, unknown)
+                    .put("part", one.part.name())
+                    .put("what", one.what.as_str())
+                    .option("huge_eligible", mapping.thp_eligible, unknown)
+                    .put("huge_reason", one.eligible.name())
+                    .put("huge_why", one.why.as_str())
+            }),
+        )
         .into()
 }
 

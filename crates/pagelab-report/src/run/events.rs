@@ -9,6 +9,8 @@ use crate::text::Page;
 
 /// Events that the summary shows: the last ones, which tell most of how it ended.
 const LAST: usize = 3;
+/// Kinds that an experiment has for each trial: how it was prepared, and what it computed.
+const USUAL: [&str; 3] = ["preflight", "checksum", "trial"];
 /// Columns that a kind may take.
 const KIND_MAX: usize = 20;
 /// Kinds that are counted by name.
@@ -31,6 +33,12 @@ pub(super) fn show(run: &Run, view: View, style: Style) -> String {
     facts.extend(kinds.iter().map(|(kind, times)| format!("{} {}", count(*times), clipped(kind, KIND_MAX))));
     if others > 0 {
         facts.push(format!("{} of other kinds", count(others)));
+    }
+    let is_usual = run.experiment.is_some() && run.events.iter().all(|of| USUAL.contains(&of.kind.as_str()));
+    if is_usual && !view.verbose {
+        facts.push("not shown: -v".to_owned());
+        page.facts("", &facts, "   ");
+        return page.finish();
     }
     page.facts("", &facts, "   ");
     let skipped = if view.verbose { 0 } else { run.events.len().saturating_sub(LAST) };

@@ -1,6 +1,8 @@
 //! An experiment: what each workload gains under each variant, what that rests on, and what went wrong.
 
 mod detail;
+mod hardware;
+mod matrix;
 mod troubles;
 mod workload;
 
@@ -28,12 +30,16 @@ pub(super) fn show(run: &Run, view: View, style: Style) -> String {
     for (head, found) in plan.workloads.iter().zip(&effects.workloads) {
         page.gap();
         workload::show(&mut page, run, plan, head, found);
+        matrix::show(&mut page, run, plan, found);
     }
     page.gap();
     troubles::show(&mut page, experiment, view);
     page.facts("", &rests_on(experiment), "   ");
+    if plan.place != IMPORTED {
+        hardware::show(&mut page, run, &effects);
+    }
     if view.verbose {
-        detail::show(&mut page, run, experiment, &effects);
+        detail::show(&mut page, run, experiment, &effects, view.all);
     }
     page.finish()
 }

@@ -122,5 +122,16 @@ fn last_ns(run: &Run) -> Option<u64> {
 
 /// The machine and its settings, where no look says more about them.
 fn machine(page: &mut Page, manifest: &Manifest) {
+    let machine = &manifest.machine;
+    // Imported numbers come without a machine: that is one fact, not one for each line.
+    let Err(absence) = &machine.cpu else {
+        return checkup::machine_section(page, &json::run::known(manifest));
+    };
+    let others = [machine.caches.as_ref().err(), machine.nodes.as_ref().err()];
+    let is_bare = manifest.settings.vm.is_empty();
+    if is_bare && machine.kernel_version.as_ref().err() == Some(absence) && others == [Some(absence); 2] {
+        let text = format!("not available: {} ({})", absence.reason(), absence.source);
+        return page.hanging("machine   ", &page.style().one_line(&text));
+    }
     checkup::machine_section(page, &json::run::known(manifest));
 }

@@ -10,8 +10,8 @@ use super::*;
 use crate::grid::width;
 use example::{hostile, look, record};
 
-pub(super) const SUMMARY: View = View { verbose: false };
-pub(super) const VERBOSE: View = View { verbose: true };
+pub(super) const SUMMARY: View = View { verbose: false, all: false };
+pub(super) const VERBOSE: View = View { verbose: true, all: false };
 
 /// Renders, checks what holds for every report, and compares with the stored text.
 pub(super) fn check(run: &Run, view: View, expected: &ExpectFile) {

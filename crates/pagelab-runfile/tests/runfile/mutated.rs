@@ -279,7 +279,7 @@ fn judge(path: &Path) -> bool {
         let _ = reader.map(place);
     }
     for verbose in [false, true] {
-        pagelab_report::run::render(&run, pagelab_report::run::View { verbose }, Style::PLAIN);
+        pagelab_report::run::render(&run, pagelab_report::run::View { verbose, all: verbose }, Style::PLAIN);
     }
     csv::tables(&run).into_iter().for_each(|table| assert!(table.lines().count() > 0));
     html::page(std::slice::from_ref(&run)).unwrap();

@@ -2,6 +2,7 @@
 
 mod check;
 mod draw;
+pub mod explain;
 mod moment;
 mod plan;
 mod process;
@@ -32,6 +33,7 @@ Examples:
   pagelab map --diff before.tar.zst now -o changed.svg
   pagelab map day.pagelab@2h5min    a map of a recording (record --maps)
   pagelab map --pid 4121            runs and folios behind a process
+  pagelab map --pid 4121 --explain  what each of its mappings is
   pagelab map --check               free blocks against buddyinfo
 
 Reading kpageflags needs root. A saved tree (pagelab capture) or a recording (record --maps) needs nothing.
@@ -65,6 +67,10 @@ pub struct Args {
     /// With --pid: every mapping, not only the largest
     #[arg(long, requires = "pid")]
     all: bool,
+
+    /// With --pid: what each mapping is, in plain words, and whether huge pages may come into it
+    #[arg(long, requires = "pid", conflicts_with = "all")]
+    explain: bool,
 
     /// Write the picture to a file, whose name ends in .png, .svg or .html; may be given again
     #[arg(short, long, value_name = "FILE")]
@@ -147,6 +153,7 @@ pub fn run(args: &Args) -> Outcome {
     let plan = Plan::resolve(args)?;
     match &plan.wanted {
         Wanted::Check(moment) => check::run(&plan, moment),
+        Wanted::Process(pid) if args.explain => explain::run(*pid, plan.json),
         Wanted::Process(pid) => process::run(&plan, *pid),
         Wanted::Map(moment) => one(&plan, &moment.take(&plan)?),
         Wanted::Difference(before, after) => {

@@ -29,9 +29,9 @@ pub struct Args {
     /// Run files, as --run writes them
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Everything, not the summary alone
-    #[arg(short, long)]
-    verbose: bool,
+    /// Everything, not the summary alone; twice: also measures that no variant changes
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    verbose: u8,
     /// Everything as one JSON document (docs/json.md)
     #[arg(long, conflicts_with_all = ["html", "csv", "verbose"])]
     json: bool,
@@ -78,7 +78,9 @@ pub fn run(args: &Args) -> Outcome {
         }
         (None, Some(folder)) => Show::Tables(Folder::new(folder, &args.files)?),
         (None, None) if args.json => Show::Json { shown: 0 },
-        (None, None) => Show::Text { view: View { verbose: args.verbose }, shown: 0 },
+        (None, None) => {
+            Show::Text { view: View { verbose: args.verbose > 0, all: args.verbose > 1 }, shown: 0 }
+        }
     };
     every(&args.files, show)
 }

@@ -185,6 +185,7 @@ fn carry_out(
         stop: &asked,
         look: &look,
     };
+    head(&machine, snapshot);
     let mut progress = Progress::new(&resolved.plan);
     let mut news = |news: &News<'_>| progress.tell(news);
     let came = Session::new(bench, &mut writer, times, so_far, &mut news).run();
@@ -204,6 +205,23 @@ fn carry_out(
     closed.map_err(|error| super::run_file(&error))?;
     let shown = report::show(path, json)?;
     Ok(end(path, came, signal.filter(|_| is_stopped), shown))
+}
+
+/// What the processor has, and whether it can be counted on, before anything is measured.
+fn head(machine: &pagelab_model::Machine, snapshot: &Snapshot) {
+    for (name, text) in pagelab_report::checkup::geometry(machine) {
+        out::note(&format!("{name:<10}{text}"));
+    }
+    let counters = snapshot.instruments.iter().find(|instrument| instrument.name == "hardware_counters");
+    let Some(counters) = counters else { return };
+    let text = match &counters.state {
+        Ok(found) => found.clone(),
+        Err(absence) => {
+            let way_out = absence.way_out.as_ref().map_or(String::new(), |way_out| format!("; {way_out}"));
+            format!("none of the hardware: {}{way_out}", absence.reason())
+        }
+    };
+    out::note(&format!("counters  {text}"));
 }
 
 /// The last line, and the exit code.

@@ -18,8 +18,9 @@ use pagelab_report::style::bytes;
 use pagelab_report::text::{Column, Page};
 use pagelab_workloads::options::{self, Kind, OptionHead, Options};
 use pagelab_workloads::table::{self, WORKLOADS};
-use pagelab_workloads::{Failed, Workload};
+use pagelab_workloads::{Failed, Workload, mmap_access};
 
+use super::map::explain;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::out;
 
@@ -29,6 +30,8 @@ pub struct Args {
     /// Which workload, with its options; none: the list of all.
     chosen: Option<(&'static Workload, Options)>,
     json: bool,
+    /// The process map instead of the figures.
+    explain: bool,
 }
 
 const ABOUT_ALL: &str = "\
@@ -55,6 +58,8 @@ impl clap::Args for Args {
             )
             .args_conflicts_with_subcommands(true)
             .disable_help_subcommand(true)
+            // So that the error for a name that there is not can list those there are.
+            .allow_external_subcommands(true)
             .subcommand_value_name("NAME")
             .subcommand_help_heading("Workloads")
             .after_help(ABOUT_ALL)
@@ -69,16 +74,25 @@ impl clap::Args for Args {
 impl FromArgMatches for Args {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Args, clap::Error> {
         let json = matches.get_flag("json");
-        let Some((name, given)) = matches.subcommand() else { return Ok(Args { chosen: None, json }) };
-        let unknown = |text: String| clap::Error::raw(clap::error::ErrorKind::InvalidValue, text + "\n");
-        let workload = table::find(name).ok_or_else(|| unknown(format!("there is no workload {name}")))?;
+        let Some((name, given)) = matches.subcommand() else {
+            return Ok(Args { chosen: None, json, explain: false });
+        };
+        if json {
+            let text = format!(
+                "--json lists all workloads and cannot be used with {name}, which prints JSON anyway"
+            );
+            return Err(clap::Error::raw(clap::error::ErrorKind::ArgumentConflict, text));
+        }
+        let unknown = |text: String| clap::Error::raw(clap::error::ErrorKind::InvalidValue, text);
+        let workload = table::find(name).ok_or_else(|| unknown(not_one(name)))?;
         let mut options = Options::defaults(workload.options);
         for head in workload.options {
             if let Some(typed) = given.get_one::<String>(head.name) {
                 options.set(head.name, typed).map_err(unknown)?;
             }
         }
-        Ok(Args { chosen: Some((workload, options)), json })
+        let explain = explains(workload) && given.get_flag(EXPLAIN);
+        Ok(Args { chosen: Some((workload, options)), json, explain })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -87,9 +101,33 @@ impl FromArgMatches for Args {
     }
 }
 
+/// The flag that shows a workload's process map.
+const EXPLAIN: &str = "explain";
+
+/// Whether a workload can show its process map.
+fn explains(workload: &Workload) -> bool {
+    workload.name == mmap_access::WORKLOAD.name
+}
+
+/// What is said of a name that no workload has.
+fn not_one(name: &str) -> String {
+    let names: Vec<&str> = WORKLOADS.iter().map(|workload| workload.name).collect();
+    format!(
+        "there is no workload {name:?}; there are {}\n  `pagelab workload` says what each does",
+        names.join(", ")
+    )
+}
+
 /// The command line of one workload.
 fn command_of(workload: &'static Workload) -> clap::Command {
+    let explain = explains(workload).then(|| {
+        clap::Arg::new(EXPLAIN)
+            .long(EXPLAIN)
+            .action(clap::ArgAction::SetTrue)
+            .help("Print what every mapping of its process is, after the accesses, and no figures")
+    });
     clap::Command::new(workload.name)
+        .args(explain)
         .about(workload.about)
         .after_help(format!("Generator: {}", workload.generator))
         .args(workload.options.iter().map(argument_of))
@@ -121,6 +159,7 @@ pub fn run(args: &Args) -> Outcome {
     let text = match &args.chosen {
         None if args.json => pagelab_report::json::to_text(&json::list()),
         None => Ok(list()),
+        Some((_, options)) if args.explain => return explained(options),
         Some((workload, options)) => {
             within_reserve(workload, options)?;
             let done = (workload.run)(options).map_err(|failed| failure(workload, &failed))?;
@@ -131,6 +170,20 @@ pub fn run(args: &Args) -> Outcome {
     out.write_all(text.as_bytes())?;
     out.flush()?;
     Ok(Exit::Done)
+}
+
+/// Runs the accesses and prints the process map as it is after them.
+fn explained(options: &Options) -> Outcome {
+    let workload = &mmap_access::WORKLOAD;
+    within_reserve(workload, options)?;
+    let mut space = None;
+    let mut look = |range| space = Some(explain::look(std::process::id(), Some(range)));
+    let done = mmap_access::run_and_look(options, &mut look);
+    done.map_err(|failed| failure(workload, &failed))?;
+    match space {
+        Some(space) => explain::show(&space?, false),
+        None => Err(Failure::new(Exit::Bug, "the mapping was not looked at")),
+    }
 }
 
 /// The list for people.

@@ -1,4 +1,7 @@
-//! With `-v`: every measure of every variant, what is absent once each with its reason, and what ran.
+//! With `-v`: the measures of every variant by what gives them, what is absent once each with its reason, and
+//! what ran. Measures that no variant changes are counted, and shown with `-vv`.
+
+mod groups;
 
 use pagelab_metrics::effect::{Effects, MeasureEffects, WorkloadEffects};
 use pagelab_model::PageSize;
@@ -11,35 +14,84 @@ use crate::effects::{interval_or_none, measure_name, ratio, value, verdict_of};
 use crate::style::percent;
 use crate::text::{Column, Page};
 
-pub(super) fn show(page: &mut Page, run: &Run, experiment: &Experiment, effects: &Effects) {
+pub(super) fn show(page: &mut Page, run: &Run, experiment: &Experiment, effects: &Effects, all: bool) {
     let page_size = run.manifest.machine.page_size;
     let plan = &experiment.plan;
     for found in &effects.workloads {
         let Some(head) = plan.workloads.get(found.workload) else { continue };
         page.heading(&format!("{}: all measures", clipped(&head.name, NAME_MAX)));
-        baseline(page, plan, found, page_size);
+        let shown = Shown::of(plan, found, all);
+        baseline(page, plan, &shown, page_size);
         for variant in (0..plan.variants.len()).filter(|&variant| variant != plan.baseline) {
-            self::variant(page, plan, found, variant, page_size);
+            self::variant(page, plan, &shown, variant, page_size);
+        }
+        if shown.same > 0 {
+            let text = match shown.same {
+                1 => "1 measure that no variant changes is not shown: -vv".to_owned(),
+                same => format!("{same} measures that no variant changes are not shown: -vv"),
+            };
+            page.hanging_dim("  ", &text);
         }
         absent(page, found);
     }
     what_ran(page, plan);
 }
 
-/// A measure that some trial has.
-fn is_there(measure: &&MeasureEffects) -> bool {
-    measure.absent.is_none()
+/// So many measures need no names of groups between them.
+const UNGROUPED_MAX: usize = 12;
+
+/// The measures that are shown, those that belong together side by side.
+struct Shown<'a> {
+    groups: Vec<(&'static str, Vec<&'a MeasureEffects>)>,
+    /// Measures that are left out because no variant changes them.
+    same: usize,
+}
+
+impl<'a> Shown<'a> {
+    fn of(plan: &Plan, found: &'a WorkloadEffects, all: bool) -> Shown<'a> {
+        let mut shown = Shown { groups: Vec::new(), same: 0 };
+        let judged = found.judged().map(|judged| judged.name.as_str());
+        for measure in found.measures.iter().filter(|measure| measure.absent.is_none()) {
+            let is_judged = judged == Some(measure.name.as_str());
+            if !all && !is_judged && groups::is_same(measure, plan.baseline) {
+                shown.same += 1;
+                continue;
+            }
+            let group = groups::of(&measure.name);
+            match shown.groups.iter_mut().find(|(known, _)| *known == group) {
+                Some((_, members)) => members.push(measure),
+                None => shown.groups.push((group, vec![measure])),
+            }
+        }
+        shown
+    }
+
+    /// A row for each measure that has one, below the name of its group.
+    fn rows(&self, row: impl Fn(&MeasureEffects) -> Option<Vec<String>>) -> Vec<Vec<String>> {
+        let mut rows = Vec::new();
+        for (group, members) in &self.groups {
+            let told: Vec<Vec<String>> = members.iter().filter_map(|measure| row(measure)).collect();
+            let Some(cells) = told.first().map(Vec::len) else { continue };
+            let mut head = vec![String::new(); cells];
+            head[0] = format!("— {group}");
+            if self.groups.iter().map(|(_, members)| members.len()).sum::<usize>() > UNGROUPED_MAX {
+                rows.push(head);
+            }
+            rows.extend(told);
+        }
+        rows
+    }
 }
 
 fn name(measure: &MeasureEffects) -> String {
     clipped(&measure_name(&measure.name), NAME_MAX)
 }
 
-fn baseline(page: &mut Page, plan: &Plan, found: &WorkloadEffects, page_size: PageSize) {
+fn baseline(page: &mut Page, plan: &Plan, shown: &Shown<'_>, page_size: PageSize) {
     let of = plan.baseline;
     let head = &plan.variants[of].name;
     page.hanging("  ", &format!("{} (baseline)", page.style().one_line(&clipped(head, NAME_MAX))));
-    let rows = found.measures.iter().filter(is_there).filter_map(|measure| {
+    let rows = shown.rows(|measure| {
         let statistics = measure.variants.get(of)?.statistics?;
         let spread = statistics.relative_spread().map_or("–".to_owned(), percent);
         let number = |number: f64| value(number, &measure.unit, page_size);
@@ -54,14 +106,14 @@ fn baseline(page: &mut Page, plan: &Plan, found: &WorkloadEffects, page_size: Pa
         Column::right("max"),
         Column::right("spread"),
     ];
-    table(page, &columns, &rows.collect::<Vec<_>>(), &[3, 4]);
+    table(page, &columns, &rows, &[3, 4]);
 }
 
-fn variant(page: &mut Page, plan: &Plan, found: &WorkloadEffects, of: usize, page_size: PageSize) {
+fn variant(page: &mut Page, plan: &Plan, shown: &Shown<'_>, of: usize, page_size: PageSize) {
     let names =
         [of, plan.baseline].map(|at| page.style().one_line(&clipped(&plan.variants[at].name, NAME_MAX)));
     page.hanging("  ", &format!("{} against {}", names[0], names[1]));
-    let rows = found.measures.iter().filter(is_there).filter_map(|measure| {
+    let rows = shown.rows(|measure| {
         let variant = measure.variants.get(of)?;
         let median = variant.statistics.map(|found| value(found.median, &measure.unit, page_size));
         let [times, within, says] = match &variant.effect {
@@ -81,7 +133,7 @@ fn variant(page: &mut Page, plan: &Plan, found: &WorkloadEffects, of: usize, pag
         Column::right("95 % interval"),
         Column::left("verdict"),
     ];
-    table(page, &columns, &rows.collect::<Vec<_>>(), &[3]);
+    table(page, &columns, &rows, &[3]);
 }
 
 /// The table, with fewer columns where it is too wide, or facts in a row.

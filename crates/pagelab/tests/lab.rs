@@ -1,0 +1,205 @@
+//! The laboratory of mappings end to end: recipes at their quick size, the process map explained, the page
+//! cache dropped from outside.
+#![allow(clippy::unwrap_used, reason = "a test's helpers may fail where they stand")]
+#![allow(clippy::print_stderr, reason = "a skipped check says so")]
+
+mod support;
+
+use std::process::Stdio;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use pagelab_model::experiment::{Experiment, TrialEnd};
+use pagelab_runfile::read;
+use support::{Lab, Ran};
+
+/// What drops the page cache, and what must not have it dropped, take turns.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn is_root() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        eprintln!("skipped: not-root: caches are dropped and memory is fragmented by root");
+    }
+    is_root
+}
+
+/// With a PATH, as a user has it.
+fn ran(lab: &Lab, args: &[&str]) -> Ran {
+    let mut command = lab.command(args);
+    let output = command.env("PATH", "/usr/bin:/bin").stdin(Stdio::null()).output().unwrap();
+    let [out, err] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    Ran { code: output.status.code(), out, err }
+}
+
+fn experiment(lab: &Lab, name: &str) -> Experiment {
+    *read(&lab.path().join(name)).unwrap().experiment.unwrap()
+}
+
+#[test]
+fn two_recipes_come_to_their_end_at_their_quick_size() {
+    if !is_root() {
+        return;
+    }
+    let _turn = turn();
+    let lab = Lab::new();
+    for (recipe, variants) in [("mmap-lab", 14), ("fragment-compact", 2)] {
+        let file = format!("{recipe}.pagelab");
+        let ran = ran(&lab, &["run", recipe, "--quick", "-o", &file]);
+        assert_eq!(ran.code, Some(0), "{recipe}\n{}{}", ran.out, ran.err);
+        let of = experiment(&lab, &file);
+        assert_eq!((of.plan.variants.len(), of.trials.len()), (variants, variants + 1), "{recipe}");
+        assert!(of.trials.iter().all(|trial| trial.end == TrialEnd::Done), "{}", ran.out);
+        assert!(ran.out.contains("too few to decide"), "{}", ran.out);
+    }
+    let of = experiment(&lab, "mmap-lab.pagelab");
+    let value = |variant: &str, name: &str| {
+        let trial = of
+            .trials
+            .iter()
+            .find(|trial| of.plan.variants[of.plan.schedule[trial.slot].variant].name == variant);
+        let measure = trial.unwrap().measures.iter().find(|measure| measure.name == name);
+        *measure.unwrap_or_else(|| panic!("{variant} has no {name}")).value.as_ref().unwrap()
+    };
+    // MAP_POPULATE of a shared file maps for reading: stores fault once more, unless it was for writing.
+    assert_eq!(value("file-write", "figure.write_faults_after_populate"), 0.0);
+    assert_eq!(value("dropped-file", "figure.cached_before"), 0.0);
+    // The same accesses, whatever is mapped.
+    for variant in ["anon-shared", "file-shared", "private-file", "sparse-file", "anon-beside"] {
+        for name in ["figure.loads", "figure.stores"] {
+            assert_eq!(value(variant, name), value("anon-private", name), "{variant}");
+        }
+    }
+    let report = ran(&lab, &["report", "mmap-lab.pagelab"]).out;
+    for words in ["all variants", "multiples of anon-private", "caches  ", "TLB  ", "counters  "] {
+        assert!(report.contains(words), "{words}: {report}");
+    }
+    let shown = |flag: &str| ran(&lab, &["report", flag, "mmap-lab.pagelab"]).out.lines().count();
+    assert!(shown("-v") < shown("-vv"), "what no variant changes is left out");
+}
+
+/// The first workload drops the cache each time it runs, the second the first time only.
+const DROPS: &str = r#"
+name = "drops"
+question = "Is a trial kept during which the page cache was dropped?"
+repeats = 1
+warm_up = 0
+twins = false
+[[workload]]
+name = "always"
+command = ["sh", "-c", "echo x >> always; echo 1 > /proc/sys/vm/drop_caches"]
+[[workload]]
+name = "once"
+command = ["sh", "-c", "echo x >> once; if [ $(wc -l < once) = 1 ]; then echo 1 > /proc/sys/vm/drop_caches; fi"]
+[[variant]]
+name = "as it is"
+"#;
+
+/// How often anybody has dropped it.
+fn drops() -> u64 {
+    let vmstat = std::fs::read_to_string("/proc/vmstat").unwrap();
+    let line = vmstat.lines().find_map(|line| line.strip_prefix("drop_pagecache ")).unwrap();
+    line.trim().parse().unwrap()
+}
+
+#[test]
+fn a_trial_during_which_the_page_cache_was_dropped_is_made_once_more_and_then_rejected() {
+    if !is_root() {
+        return;
+    }
+    let _turn = turn();
+    let lab = Lab::new();
+    lab.write("drops.toml", DROPS);
+    let before = drops();
+    let ran = ran(&lab, &["run", "drops.toml", "-o", "drops.pagelab"]);
+    let dropped = drops() - before;
+    let runs = |name: &str| std::fs::read_to_string(lab.path().join(name)).unwrap().lines().count();
+    assert_eq!((runs("always"), runs("once")), (2, 2), "each is repeated once\n{}", ran.err);
+    assert_eq!(ran.code, Some(5), "{}{}", ran.out, ran.err);
+    let of = experiment(&lab, "drops.pagelab");
+    let end = |name: &str| {
+        let at = |slot: usize| of.plan.workloads[of.plan.schedule[slot].workload].name.as_str();
+        let of_it: Vec<_> = of.trials.iter().filter(|trial| at(trial.slot) == name).collect();
+        assert_eq!(of_it.len(), 1, "{of_it:?}");
+        of_it[0].end.clone()
+    };
+    let rejected = TrialEnd::Rejected("page cache was dropped from outside meanwhile".to_owned());
+    assert_eq!(end("always"), rejected);
+    // Three are ours; somebody else on the machine may have dropped it in the second attempt too.
+    if dropped == 3 {
+        assert_eq!(end("once"), TrialEnd::Done);
+    }
+    assert!(ran.out.contains("rejected: page cache was dropped"), "{}", ran.out);
+}
+
+#[test]
+fn the_process_map_is_explained_line_by_line() {
+    let lab = Lab::new();
+    let args = ["workload", "mmap-access", "--size", "8M", "--mapping", "file", "--sharing", "shared"];
+    let said = ran(&lab, &[&args[..], &["--explain"]].concat());
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    for words in [
+        "THE MAPPING UNDER TEST: shared, of ",
+        "8 MiB dirty",
+        "text: the instructions of ",
+        "bss: variables of ",
+        "heap: what brk(2) moves",
+        "stack of the first thread",
+        "vdso: code of the kernel",
+        "guard of the mapping under test",
+        "the file system's choice",
+    ] {
+        assert!(
+            said.out.contains(words) || said.out.replace("\n      ", " ").contains(words),
+            "{words}: {}",
+            said.out
+        );
+    }
+    assert!(said.out.lines().all(|line| line.chars().count() <= 80), "{}", said.out);
+    // Any process: the test's own. Its lines are those of maps, as far as it does not change.
+    let pid = std::process::id().to_string();
+    let said = ran(&lab, &["map", "--pid", &pid, "--explain"]);
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let stack = maps.lines().find(|line| line.ends_with("[stack]")).unwrap().split('-').next().unwrap();
+    assert!(maps.lines().any(|line| said.out.contains(line.split(' ').next().unwrap())), "{}", said.out);
+    assert!(!stack.is_empty() && said.out.contains("stack of the first thread"), "{}", said.out);
+    let refused = ran(&lab, &["map", "--explain"]);
+    assert_eq!(refused.code, Some(2), "{}", refused.err);
+    assert!(refused.err.contains("--pid"), "{}", refused.err);
+    let gone = ran(&lab, &["map", "--pid", "4194305", "--explain"]);
+    assert_eq!(gone.code, Some(4), "{}", gone.err);
+    assert!(gone.err.contains("there is no such process"), "{}", gone.err);
+}
+
+#[test]
+fn a_name_that_no_workload_has_is_answered_with_those_there_are() {
+    let lab = Lab::new();
+    let ran = ran(&lab, &["workload", "nope"]);
+    assert_eq!(ran.code, Some(2));
+    for words in ["there is no workload \"nope\"", "chase", "mmap-access", "pagelab workload"] {
+        assert!(ran.err.contains(words), "{words}: {}", ran.err);
+    }
+}
+
+#[test]
+fn a_hot_set_can_be_had_without_touching_its_memory() {
+    let lab = Lab::new();
+    let args = ["workload", "hot-regions", "--base", "0", "--size", "512M", "--rounds", "1"];
+    let hot = |first: &str| -> serde_json::Value {
+        let said = ran(&lab, &[&args[..], &["--first", first]].concat());
+        assert_eq!(said.code, Some(0), "{}", said.err);
+        serde_json::from_str(&said.out).unwrap()
+    };
+    let said = hot("none");
+    let generated = said["generated"].as_str().unwrap();
+    assert!(generated.contains("first touch by the reads themselves"), "{said}");
+    let offsets = |of: &serde_json::Value| {
+        let regions = of["hot_regions"].as_array().unwrap().iter();
+        regions.map(|region| region["offset_bytes"].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    let small = hot("read");
+    assert_eq!(offsets(&said), offsets(&small));
+}
