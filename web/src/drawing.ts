@@ -287,18 +287,34 @@ export interface Course {
   points: ({ value: number; low: number | null; high: number | null } | null)[];
 }
 
+/** A line across a chart, with the interval around it. */
+export interface Mark {
+  at: number;
+  low: number | null;
+  high: number | null;
+  words: string;
+}
+
 export interface LineChart {
   title: string;
   /** What the axis is, and its places in ascending order; null is without the setting. */
   axis: string;
   places: { label: string; value: number | null }[];
   courses: Course[];
+  /** Lines across, in the numbers of the places. */
+  marks?: Mark[];
   /** Places at which nothing came to an end, and why: `out of memory`. */
   dead: { place: number; note: string }[];
 }
 
 /** Where the places of an axis lie, from 0 to 1: by their logarithm if they reach far, else as they are. */
 export function spread(places: LineChart["places"]): number[] {
+  const share = along(places);
+  return places.map(({ value }) => (value === null ? 1 : share(value)));
+}
+
+/** The share of the axis at which a number stands: far apart by their logarithms, else straight. */
+export function along(places: LineChart["places"]): (value: number) => number {
   const known = places.flatMap(({ value }) => (value === null ? [] : [value]));
   const isFar = known.length > 1 && known[0]! > 0 && known[known.length - 1]! / known[0]! >= 3;
   const of = (value: number) => (isFar ? Math.log(value) : value);
@@ -306,10 +322,7 @@ export function spread(places: LineChart["places"]): number[] {
   // What is without the setting stands one step beyond.
   const hasFree = places.some(({ value }) => value === null);
   const end = hasFree ? 1 - 1 / Math.max(2, places.length) : 1;
-  return places.map(({ value }) => {
-    if (value === null) return 1;
-    return high > low ? ((of(value) - low) / (high - low)) * end : end / 2;
-  });
+  return (value) => (high > low ? ((of(value) - low) / (high - low)) * end : end / 2);
 }
 
 /** Several measures over one axis, each as a share of its own largest value. */
@@ -354,6 +367,24 @@ export function lines(chart: LineChart, width: number, palette: Palette): Shape 
       }),
     );
   }
+  const share = along(chart.places);
+  (chart.marks ?? []).forEach((mark, row) => {
+    const [x, low, high] = [mark.at, mark.low, mark.high].map((of) =>
+      of === null ? null : left + Math.min(1, Math.max(0, share(of))) * across,
+    ) as [number, number | null, number | null];
+    if (low !== null && high !== null && high > low)
+      drawn.push(
+        shape("rect", { x: low, y: top, width: high - low, height: deep, fill: palette.rule, opacity: "0.6" }),
+      );
+    const isNear = x > left + across / 2;
+    drawn.push(
+      line(x, top, x, foot, { stroke: palette.ink, "stroke-width": 1.5, "stroke-dasharray": "1 3" }),
+      text(x + (isNear ? -5 : 5), top + 13 + row * 15, mark.words, {
+        "text-anchor": isNear ? "end" : "start",
+        fill: palette.ink,
+      }),
+    );
+  });
   chart.courses.forEach((course, look) => drawn.push(...one(course, look, xs, y, palette)));
   chart.courses.forEach((course, look) => {
     const at = foot + 44 + look * key;

@@ -5,20 +5,24 @@ import { type Axis, axes, crossing, type Variant } from "./crossing";
 import type { Json, Run } from "./data";
 import { type Child, details, el, figure, table } from "./dom";
 import { chart } from "./download";
-import { type Bar, bars, type Cell, type Course, heat, lines, sayBar } from "./drawing";
+import { type Bar, bars, type Cell, type Course, heat, lines, type Mark, sayBar } from "./drawing";
 import * as format from "./format";
 import { number, object, objects, reason, text, texts } from "./json";
 import type { Section } from "./main";
 
-/** Measures on a chart over an axis besides the one that judges, in this order, as far as they are there. */
+/**
+ * What stands on a chart over an axis besides the measure that judges: of each row the first measure that was
+ * taken. The program's own control group knows best; rusage knows the processes that were waited for, and
+ * the machine's counters have everybody's in them, which their names say.
+ */
 const ON_AXIS = [
-  /majflt|major-faults|pgmajfault/,
-  /refault/,
-  /minflt|minor-faults/,
-  /memory\.peak/,
-  /psi\.memory|pressure/,
+  ["wall"],
+  ["group.pgmajfault", "rusage.majflt", "counter.major-faults", "vmstat.pgmajfault"],
+  ["rusage.minflt", "counter.minor-faults", "group.pgfault", "vmstat.pgfault"],
+  ["group.workingset_refault_anon", "vmstat.workingset_refault_anon"],
+  ["group.workingset_refault_file", "vmstat.workingset_refault_file"],
+  ["pressure.group.memory.some", "pressure.memory.some"],
 ];
-const COURSES_MAX = 6;
 /** Verdicts as a table has them. */
 const SHORT: Record<string, string> = {
   better: "faster",
@@ -50,6 +54,8 @@ export interface Read {
   variants: Variant[];
   baseline: string;
   workloads: Workload[];
+  /** `needs` of the experiment: how much memory each workload needs. */
+  needs: Json[];
 }
 
 export function read(run: Run): Read | null {
@@ -69,7 +75,8 @@ export function read(run: Run): Read | null {
     effects,
     measures: objects(effects["measures"]),
   }));
-  return { plan, variants, baseline: text(plan["baseline"]) ?? "", workloads };
+  const needs = objects(experiment["needs"]);
+  return { plan, variants, baseline: text(plan["baseline"]) ?? "", workloads, needs };
 }
 
 export function measureOf(workload: Workload, name: string | null): Json | null {
@@ -89,6 +96,18 @@ export function nameOf(measure: string): string {
   if (measure === "wall") return "time";
   if (measure === "memory.peak") return "peak memory";
   if (measure === "huge.all") return "in huge pages";
+  if (measure.startsWith("pressure.")) {
+    const [of, kind] = measure.split(".").slice(-2);
+    const whose = measure.startsWith("pressure.group.") ? "of its group" : "of the machine";
+    return `pressure on ${of}, ${kind}, ${whose}`;
+  }
+  const refaults = /^(group|vmstat)\.workingset_refault_(anon|file)$/.exec(measure);
+  if (refaults !== null) {
+    const whose = refaults[1] === "vmstat" ? ", of the machine" : "";
+    return `refaults, ${refaults[2] === "anon" ? "anonymous" : "file"}${whose}`;
+  }
+  if (/^(group\.pgmajfault|rusage\.majflt)$/.test(measure)) return "major faults";
+  if (measure === "rusage.minflt") return "minor faults";
   return measure.replace(/^counter\./, "").replace(/^latency\./, "latency ");
 }
 
@@ -416,15 +435,12 @@ export function overAxis(run: Run, rank: number): Section {
 }
 
 function coursesOf(found: Read, workload: Workload, axis: Axis): Course[] {
-  const wanted = [workload.judgedBy];
-  for (const pattern of ON_AXIS)
-    wanted.push(
-      ...workload.measures.map(({ name }) => text(name)).filter((name) => pattern.test(name ?? "")),
-    );
+  const isThere = (name: string) => objects(measureOf(workload, name)?.["variants"]).length > 0;
+  const wanted = [workload.judgedBy, ...ON_AXIS.map((names) => names.find(isThere) ?? null)];
   const courses: Course[] = [];
   for (const name of new Set(wanted)) {
     const measure = measureOf(workload, name);
-    if (name === null || measure === null || courses.length === COURSES_MAX) continue;
+    if (name === null || measure === null) continue;
     const points = axis.places.map(({ variant }) => {
       const of = variantOf(measure, found.variants[variant]?.name ?? "");
       const mean = object(of?.["mean"]);
@@ -437,6 +453,28 @@ function coursesOf(found: Read, workload: Workload, axis: Axis): Course[] {
   return courses;
 }
 
+/** What is said of how much memory is needed, along this axis. */
+function needOf(found: Read, workload: Workload, axis: Axis): Json | null {
+  if (axis.key !== "memory_limit") return null;
+  const names = new Set(axis.places.map(({ variant }) => found.variants[variant]?.name));
+  const isIt = (need: Json) =>
+    text(need["workload"]) === workload.name &&
+    objects(need["limits"]).length > 0 &&
+    objects(need["limits"]).every((limit) => names.has(text(limit["variant"]) ?? ""));
+  return found.needs.find(isIt) ?? null;
+}
+
+/** Lines across the chart, in the units of its axis. */
+function marksOf(need: Json): Mark[] {
+  const [at, low, high] = [number(need["need_bytes"]), need["too_little_bytes"], need["enough_bytes"]];
+  const marks: Mark[] = [];
+  if (at !== null)
+    marks.push({ at, low: number(low), high: number(high), words: `need ${format.bytes(at)}` });
+  const knee = number(need["knee_bytes"]);
+  if (knee !== null) marks.push({ at: knee, low: null, high: null, words: `knee ${format.bytes(knee)}` });
+  return marks;
+}
+
 function axisFigure(found: Read, workload: Workload, axis: Axis, rank: number): HTMLElement | null {
   const courses = coursesOf(found, workload, axis);
   if (courses.length === 0) return null;
@@ -447,8 +485,18 @@ function axisFigure(found: Read, workload: Workload, axis: Axis, rank: number): 
     return dies ? [{ place, note }] : [];
   });
   const common = axis.common === "" ? "" : `, ${axis.common}`;
-  const says = `${workload.name} over ${axis.key}${common}: ${courses.map(({ name }) => name).join(", ")}`;
-  const drawing = { title: says, axis: axis.key, places: axis.places, courses, dead };
+  const over = `${workload.name} over ${axis.key}${common}: ${courses.map(({ name }) => name).join(", ")}`;
+  const need = needOf(found, workload, axis);
+  const said = need === null ? [] : texts(need["says"]);
+  const says = said.length === 0 ? over : `${workload.name}${common}: ${said[0]}`;
+  const drawing = {
+    title: over,
+    axis: axis.key,
+    places: axis.places,
+    courses,
+    dead,
+    marks: need === null ? [] : marksOf(need),
+  };
   const rows = () => [
     [axis.key, ...courses.map(({ name, unit }) => `${name} [${unit}]`)],
     ...axis.places.map(({ label }, place) => [
@@ -471,9 +519,16 @@ function axisFigure(found: Read, workload: Workload, axis: Axis, rank: number): 
       }),
     ]),
   );
+  const more = said.slice(1).map((phrase) => `${phrase}. `).join("");
+  const marked =
+    drawing.marks.length === 0
+      ? ""
+      : " The need is marked where the monotone fit crosses the loss; the shaded part is its 95 % interval, " +
+        "from a limit that is too little to one that is enough.";
   const source =
-    "Source: the trials of this run. Each measure is drawn as a share of its own largest value; lines up " +
-    "and down are 95 % intervals.";
+    `${more === "" ? "" : more[0]!.toUpperCase() + more.slice(1)}Source: the trials of this run. Each ` +
+    "measure is drawn as a share of its own largest value; lines up and down are 95 % intervals." +
+    marked;
   return figure(
     rank,
     [says],

@@ -19,6 +19,14 @@ pub fn of(site: &Result<Site, String>, variant: &Variant) -> Vec<String> {
     if let Some(limit) = variant.memory_limit {
         changes.push(format!("the trial's control group is limited to {}", short(limit)));
     }
+    match variant.swap {
+        Some(size) if size.0 > 0 => changes.push(format!(
+            "the trial's control group may swap {} to a file that is made for the experiment",
+            short(size)
+        )),
+        Some(_) => changes.push("the trial's control group may not swap".to_owned()),
+        None => {}
+    }
     if let Some(fragmentation) = &variant.fragmentation {
         let order = fragmentation.order.map_or("of a huge page".to_owned(), |order| order.to_string());
         changes.push(format!(

@@ -158,6 +158,15 @@ impl Group {
         self.number(folder, if folder.is_v2 { "memory.current" } else { "memory.usage_in_bytes" }).map(Bytes)
     }
 
+    /// What they have in swap now: version 2, which has it in a file of its own.
+    pub fn swap_usage(&self) -> Reading<Bytes> {
+        let folder = self.with(MEMORY)?;
+        match folder.is_v2 {
+            true => self.number(folder, "memory.swap.current").map(Bytes),
+            false => Err(Absence::new(&folder.path, AbsentWhy::NotThere, "version 1 has it in memory.stat")),
+        }
+    }
+
     /// The most that they were charged for at one moment. Version 2 knows it since Linux 5.19.
     pub fn peak(&self) -> Reading<Bytes> {
         let folder = self.with(MEMORY)?;

@@ -15,6 +15,7 @@ pub mod recipe;
 pub mod resolve;
 pub mod schedule;
 pub mod session;
+pub mod swap;
 pub mod trial;
 
 pub use aside::keep_off;

@@ -10,7 +10,7 @@ mod workload;
 use std::fmt;
 use std::time::Duration;
 
-use pagelab_model::experiment::Sequence;
+use pagelab_model::experiment::{LOSS, Sequence};
 
 pub use built_in::{BUILT_IN, BuiltIn, find};
 pub use variant::{Fragmentation, Hog, HogKind, PageCache, Thp, Variant, short};
@@ -60,6 +60,8 @@ pub struct Recipe {
     pub variants: Vec<Variant>,
     /// Index of the variant that the others are compared with.
     pub baseline: usize,
+    /// The share of time that less memory may cost before it is too little.
+    pub loss: f64,
     /// What is watched.
     pub probes: Wanted,
     /// What a quick run changes.
@@ -206,6 +208,7 @@ fn read(table: &document::Table, origin: &str, text: &str, problems: &mut Proble
         workloads,
         variants,
         baseline,
+        loss: loss(problems, &mut fields),
         probes: probes(problems, &mut fields),
         quick: fields.table(problems, "quick").map(|quick| read_quick(quick, problems)).unwrap_or_default(),
     };
@@ -254,6 +257,15 @@ fn probes(problems: &mut Problems, fields: &mut Fields<'_>) -> Wanted {
         problems.say(line, format!("probes: {why}"));
         Wanted::default()
     })
+}
+
+fn loss(problems: &mut Problems, fields: &mut Fields<'_>) -> f64 {
+    let share = fields.share(problems, "loss");
+    if share == Some(0.0) {
+        let line = fields.item("loss").map_or(1, |item| item.line);
+        problems.say(line, "loss: 0 can be told from no loss by nobody; 0.05 is five per cent");
+    }
+    share.unwrap_or(LOSS)
 }
 
 fn baseline(problems: &mut Problems, fields: &mut Fields<'_>, variants: &[Variant]) -> usize {

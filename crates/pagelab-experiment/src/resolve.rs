@@ -120,6 +120,7 @@ fn plan(recipe: &Recipe) -> Plan {
         baseline: recipe.baseline,
         sequence: recipe.sequence,
         seed: recipe.seed,
+        loss: recipe.loss,
         schedule: schedule(recipe),
     }
 }

@@ -63,6 +63,8 @@ fn last_ns(run: &Run) -> u64 {
 pub enum News<'n> {
     /// What the machine did before the first trial, in words, and whether it was quiet.
     Preflight(&'n str, bool),
+    /// Something that must be known, in words.
+    Told(&'n str),
     /// A trial begins: its number from 1, of how many; time that is left, if anything is known of it.
     Begins {
         /// From 1 on.
@@ -136,6 +138,7 @@ impl<'s> Session<'s> {
         let schedule = &self.bench.resolved.plan.schedule;
         let mut due: VecDeque<usize> =
             (0..schedule.len()).filter(|slot| !self.trials.contains_key(slot)).collect();
+        self.begin_swap(&due)?;
         let mut again = Vec::new();
         while let Some(slot) = due.pop_front() {
             if (self.bench.stop)().is_some() {
@@ -152,9 +155,23 @@ impl<'s> Session<'s> {
                 _ => {}
             }
         }
+        for text in self.bench.swap.finish() {
+            (self.news)(&News::Told(&text));
+            self.event("swap", text)?;
+        }
         let is_good = |trial: &&Trial| trial.end == TrialEnd::Done;
         let left = self.bench.resolved.plan.schedule.len().saturating_sub(self.trials.len());
         Ok(Came { trials: self.trials.len(), good: self.trials.values().filter(is_good).count(), left })
+    }
+
+    /// Makes the swap file, where a trial that is due needs one: as large as the largest of them wants.
+    fn begin_swap(&mut self, due: &VecDeque<usize>) -> Result<(), Error> {
+        let resolved = self.bench.resolved;
+        let swap = |slot: &usize| resolved.recipe.variants[resolved.plan.schedule[*slot].variant].swap;
+        let Some(size) = due.iter().filter_map(swap).max().filter(|size| size.0 > 0) else { return Ok(()) };
+        let said = self.bench.swap.make(&self.bench.site, size);
+        (self.news)(&News::Told(&said));
+        self.event("swap", said)
     }
 
     /// Looks whether the machine is quiet.

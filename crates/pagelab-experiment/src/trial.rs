@@ -22,6 +22,7 @@ use pagelab_model::{Bytes, Snapshot};
 use crate::probe;
 use crate::recipe::Runs;
 use crate::resolve::Resolved;
+use crate::swap::Swap;
 use launch::{Launched, Watched};
 use settings::Settings;
 
@@ -38,6 +39,8 @@ pub struct Bench<'a> {
     pub machine: &'a Machine,
     /// All memory.
     pub total: Bytes,
+    /// Its swap file, where a variant wants one.
+    pub swap: Swap,
     /// What is carried out.
     pub resolved: &'a Resolved,
     /// The signal that asked to stop, if one has.

@@ -40,6 +40,7 @@ pub mod size;
 pub mod slabinfo;
 pub mod smaps;
 pub mod status;
+pub mod swap_header;
 pub mod swaps;
 pub mod text;
 pub mod trace_format;

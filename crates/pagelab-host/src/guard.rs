@@ -37,6 +37,7 @@ mod ledger;
 mod owner;
 mod restore;
 mod signals;
+mod swap;
 mod undo;
 
 use std::fmt;
@@ -49,12 +50,13 @@ use pagelab_model::NodeId;
 
 pub use dir::JournalDir;
 pub use error::{ErrorKind, GuardError};
-pub use kernel::{Kernel, Pretend, Tree};
+pub use kernel::{Kernel, Pretend, Room, Tree};
 pub use knob::Knob;
 pub use owner::{Liveness, Owner};
 pub use restore::{JournalReport, Refused, Report, restore};
 pub(crate) use signals::ignored_signals;
 pub use signals::{End, Watched, continued};
+pub use swap::SwapFile;
 pub use undo::{Fate, OWN_MEMORY, Outcome};
 
 use crate::paths;
@@ -434,7 +436,7 @@ impl Guard {
         if self.options.dry_run {
             let (from, to) = match &act {
                 Act::Change { old, ours, .. } => (Some(old.clone()), Some(ours.clone())),
-                Act::Cgroup { .. } | Act::Debugfs { .. } | Act::OneWay { .. } => (None, None),
+                _ => (None, None),
             };
             lock(&self.planned).push(Planned { what: act.label(), path: act.path().to_owned(), from, to });
             return Ok(None);

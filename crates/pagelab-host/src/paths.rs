@@ -34,6 +34,8 @@ pub const KPAGEFLAGS: &str = "/proc/kpageflags";
 pub const PROC: &str = "/proc";
 /// Control groups of the reader.
 pub const SELF_CGROUP: &str = "/proc/self/cgroup";
+/// Open files of this process, by number: another name for one that is open.
+pub const SELF_FD: &str = "/proc/self/fd";
 /// Mounts of the reader.
 pub const SELF_MOUNTINFO: &str = "/proc/self/mountinfo";
 /// Status of the reader.

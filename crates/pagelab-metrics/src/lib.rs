@@ -19,6 +19,7 @@ pub mod fragment_plan;
 mod healthy;
 pub mod history;
 pub mod known_scores;
+pub mod need;
 pub mod over_time;
 pub mod recorded;
 mod rules;

@@ -6,6 +6,7 @@
 
 mod averages;
 mod experiment;
+mod needs;
 mod look;
 mod measured;
 

@@ -11,6 +11,7 @@ pub mod experiment;
 pub mod frag;
 mod machine;
 pub mod map;
+mod needs;
 pub mod object;
 mod probe;
 pub mod run;

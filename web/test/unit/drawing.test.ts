@@ -179,6 +179,30 @@ test("lines are shares of their own largest value, with gaps where nothing was m
   assert.match(toText(drawn), /✕ out of memory/);
 });
 
+test("the need and the knee stand across the chart where their numbers are", () => {
+  const point = (value: number) => ({ value, low: null, high: null });
+  const chart = {
+    title: "t",
+    axis: "memory_limit",
+    places: [256, 512, 1024].map((value) => ({ label: `${value}M`, value })),
+    courses: [{ name: "time", unit: "ns", points: [point(4), point(2), point(1)] }],
+    dead: [],
+    marks: [
+      { at: 724.08, low: 512, high: 1024, words: "need 724 MiB" },
+      { at: 512, low: null, high: null, words: "knee 512 MiB" },
+    ],
+  };
+  const drawn = lines(chart, 700, PAPER);
+  const [shade] = all(drawn, "rect");
+  // Far apart, the axis is logarithmic: 724 lies in the middle of 512 and 1024.
+  const [left, wide] = [Number(shade!.attributes["x"]), Number(shade!.attributes["width"])];
+  const marks = all(drawn, "line").filter(({ attributes }) => attributes["stroke-dasharray"] === "1 3");
+  assert.equal(marks.length, 2);
+  assert.ok(Math.abs(Number(marks[0]!.attributes["x1"]) - (left + wide / 2)) < 0.1);
+  assert.ok(Math.abs(Number(marks[1]!.attributes["x1"]) - left) < 0.1);
+  assert.match(toText(drawn), /need 724 MiB[^]*knee 512 MiB/);
+});
+
 test("tables are quoted, and hold no formulas and no paths", () => {
   assert.equal(
     csv([["a,b", 'say "hi"', "=cmd()", "-5", -5, null, "", " x"]]),

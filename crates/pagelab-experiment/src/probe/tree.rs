@@ -3,7 +3,7 @@
 //! A look reads two files of the group and one of each process. None of them makes the kernel walk a page
 //! table.
 
-use pagelab_formats::status;
+use pagelab_formats::{status, swaps};
 use pagelab_host::paths;
 use pagelab_host::root::Root;
 use pagelab_model::experiment::Better;
@@ -55,6 +55,10 @@ pub(super) struct Tree {
     page_tables: Peak,
     page_tables_source: &'static str,
     usage: Peak,
+    /// What the group has in swap, what page cache it is charged for, and what is in all swap areas.
+    swap: Peak,
+    file: Peak,
+    swap_used: Peak,
     keeps_peak: Option<bool>,
     is_cut: bool,
 }
@@ -101,6 +105,9 @@ impl Tree {
             page_tables: Peak::default(),
             page_tables_source: "VmPTE of status, summed over its processes",
             usage: Peak::default(),
+            swap: Peak::default(),
+            file: Peak::default(),
+            swap_used: Peak::default(),
             keeps_peak: None,
             is_cut: false,
         }
@@ -123,6 +130,7 @@ impl Tree {
         }
         let has_any = !processes.is_empty();
         if has_any {
+            self.see_swap(target, stat.as_ref());
             self.looks += 1;
             // Version 2 knows it of the group (5.11), with the tables of those who just ended.
             let charged = stat.as_ref().and_then(|(stat, is_v2)| stat.get("pagetables").filter(|_| *is_v2));
@@ -140,6 +148,23 @@ impl Tree {
         self.due_ns = elapsed_ns
             .saturating_add(self.usual.0.saturating_mul(500_000) / self.allowance.share_ppm().max(1));
         has_any.then_some(&self.last)
+    }
+
+    /// What the group says, and beside it what the areas themselves say.
+    fn see_swap(&mut self, target: &Target<'_>, stat: Option<&(Counters, bool)>) {
+        let line = |v1: &str, v2: &str| stat.and_then(|(stat, is_v2)| stat.get(if *is_v2 { v2 } else { v1 }));
+        if let Some(file) = line("total_cache", "file") {
+            self.file.saw(file);
+        }
+        let in_stat = stat.filter(|(_, is_v2)| !is_v2).and_then(|(stat, _)| stat.get("total_swap"));
+        let in_file = || target.group.and_then(|group| group.swap_usage().ok()).map(|bytes| bytes.0);
+        if let Some(swap) = in_stat.or_else(in_file) {
+            self.swap.saw(swap);
+        }
+        let areas = self.root.read(paths::SWAPS).ok().and_then(|text| swaps::parse(&text).ok());
+        if let Some(areas) = areas {
+            self.swap_used.saw(areas.iter().map(|area| area.used.0).sum());
+        }
     }
 
     fn processes(&mut self, target: &Target<'_>) -> Vec<Process> {
@@ -171,6 +196,17 @@ impl Tree {
     }
 
     pub(super) fn measures(&self, found: &mut Found) {
+        let no_file = || match self.swap.seen.or(self.file.seen).is_some() || self.looks > 0 {
+            true => Absence::new("memory.stat", AbsentWhy::NotThere, "its cgroup does not tell, or it has none"),
+            false => too_short(),
+        };
+        let highest = |of: &str| format!("{of}, the highest of {} looks", self.looks);
+        let mut put = |name: &str, better, peak: Peak, of: &str| {
+            found.bytes(name, better, peak.highest().ok_or_else(no_file), &highest(of));
+        };
+        put("group.swap", Better::Lower, self.swap, "total_swap of memory.stat, or memory.swap.current, of its cgroup");
+        put("group.file", Better::Neither, self.file, "total_cache or file of memory.stat of its cgroup");
+        put("swap.used", Better::Lower, self.swap_used, &format!("{}, of the whole machine", paths::SWAPS));
         if !self.tells_page_tables {
             return;
         }

@@ -78,6 +78,14 @@ fn cancelling(variant: &Variant, problems: &mut Problems) {
         let text = format!("variant {:?}: advise stands twice, once in options", variant.name);
         problems.say(variant.line, text);
     }
+    if variant.swap.is_some() && variant.memory_limit.is_none() {
+        let text = format!(
+            "variant {:?}: swap without memory_limit: nothing would be swapped while the machine has memory; \
+             give the limit under which it is to swap",
+            variant.name
+        );
+        problems.say(variant.line, text);
+    }
     if let (Some(hog), Some(limit)) = (variant.hog, variant.memory_limit)
         && hog.how == HogKind::Thread
         && hog.size >= limit

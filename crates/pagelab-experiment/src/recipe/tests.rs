@@ -1,5 +1,7 @@
 //! Good recipes are what they say; bad ones are refused with file, line and key. Cases are data.
 
+use pagelab_model::Bytes;
+
 use super::*;
 
 const GOOD: &str = r#"
@@ -10,6 +12,7 @@ order = "blocks"
 repeats = 12
 time_limit = "1m30s"
 baseline = "b"
+loss = 0.1
 probes = ["huge", "kmem:mm_page_alloc"]
 
 [quick]
@@ -38,6 +41,7 @@ advise = "huge"
 name = "b"
 mthp = { 1M = "always", 64K = "madvise" }
 memory_limit = "512M"
+swap = "2G"
 fragmentation = { order = 9, target = 0.8 }
 hog = { size = "1G" }
 pin = true
@@ -51,6 +55,7 @@ fn a_good_recipe_is_what_it_says() {
     assert_eq!((recipe.name.as_str(), recipe.repeats, recipe.warm_up, recipe.seed), ("good", 12, 1, 1));
     assert_eq!((recipe.sequence, recipe.baseline, recipe.twins), (Sequence::Blocks, 1, true));
     assert_eq!(recipe.time_limit, Duration::from_secs(90));
+    assert_eq!((recipe.loss, recipe.variants[1].swap), (0.1, Some(Bytes(2 << 30))));
     let chase = &recipe.workloads[0];
     assert_eq!(chase.name, "chase");
     assert_eq!(chase.options(), [("size".into(), "64M".into()), ("steps".into(), "1000000".into())]);
@@ -61,8 +66,8 @@ fn a_good_recipe_is_what_it_says() {
         variant.settings.iter().map(|(key, value)| format!("{key}={value}")).collect();
     assert_eq!(
         settings.join(" "),
-        "mthp.64K=madvise mthp.1M=always memory_limit=512M fragmentation=0.8 fragmentation.order=9 hog=1G \
-         hog.how=process pin=yes page_cache=cold environment.LC_ALL=C"
+        "mthp.64K=madvise mthp.1M=always memory_limit=512M swap=2G fragmentation=0.8 fragmentation.order=9 \
+         hog=1G hog.how=process pin=yes page_cache=cold environment.LC_ALL=C"
     );
     let quick = recipe.clone().quick();
     assert_eq!((quick.repeats, quick.workloads.len()), (3, 1));
@@ -141,6 +146,11 @@ const BAD: &[(&str, &str, &str)] = &[
     ("64K = \"madvise\"", "64K = \"on\"", "mthp: \"on\" is none of always, madvise, inherit, never"),
     ("memory_limit = \"512M\"", "memory_limit = 512", "memory_limit is a number; a text in quotes"),
     ("memory_limit = \"512M\"", "memory_limit = \"512X\"", "memory_limit: \"512X\" is no size"),
+    ("swap = \"2G\"", "swap = \"much\"", "swap: \"much\" is no size; \"none\" and sizes such as 2G are"),
+    ("swap = \"2G\"", "swap = true", "variant \"b\": swap is true or false; a text in quotes was wanted"),
+    ("memory_limit = \"512M\"\n", "", "variant \"b\": swap without memory_limit: nothing would be swapped"),
+    ("loss = 0.1", "loss = 5", ":9: loss: a number from 0 to 1 was wanted"),
+    ("loss = 0.1", "loss = 0", ":9: loss: 0 can be told from no loss by nobody"),
     ("target = 0.8", "target = 8", "fragmentation: target: a number from 0 to 1 was wanted"),
     ("order = 9, ", "order = 0, ", "fragmentation: order: a whole number from 1 to 63"),
     ("hog = { size = \"1G\" }", "hog = {}", "variant \"b\": hog: size is missing"),
@@ -149,7 +159,7 @@ const BAD: &[(&str, &str, &str)] = &[
     ("page_cache = \"cold\"", "workloads = [\"sort\"]", "it is the baseline, which every workload is"),
     ("LC_ALL = \"C\"", "LC_ALL = [1]", "environment: LC_ALL is a list; a text or a number was wanted"),
     ("[[workload]]\nbuilt_in", "[[work]]\nbuilt_in", "work is no key that there is"),
-    ("\"kmem:mm_page_alloc\"", "\"kmem\"", ":9: probes: `kmem` is no probe; there are all, hardware"),
+    ("\"kmem:mm_page_alloc\"", "\"kmem\"", ":10: probes: `kmem` is no probe; there are all, hardware"),
     ("[quick]", "[quick", "docs/recipes.md"),
 ];
 

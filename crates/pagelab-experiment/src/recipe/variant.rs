@@ -22,6 +22,9 @@ pub struct Variant {
     pub advise: Option<String>,
     /// Limit of the trial's control group.
     pub memory_limit: Option<Bytes>,
+    /// What its group may swap: of a swap file that is made for the experiment; nothing where it is 0, and
+    /// whatever the machine lets it where it is absent.
+    pub swap: Option<Bytes>,
     /// Options of the workloads.
     pub options: Vec<(String, String)>,
     /// Words behind the command of a program that is not ours.
@@ -157,6 +160,7 @@ pub(super) fn read(table: &Table, line: usize, problems: &mut Problems) -> Varia
         mthp: mthp(&mut fields, problems),
         advise: fields.word(problems, "advise", &["none", "huge", "nohuge"]).map(str::to_owned),
         memory_limit: fields.size(problems, "memory_limit"),
+        swap: swap(&mut fields, problems),
         options: pairs(fields.pairs(problems, "options")),
         arguments: fields.texts(problems, "arguments").unwrap_or_default(),
         fragmentation: fields.table(problems, "fragmentation").and_then(|of| fragmentation(of, problems)),
@@ -171,6 +175,17 @@ pub(super) fn read(table: &Table, line: usize, problems: &mut Problems) -> Varia
     variant.settings = settings(&variant, &mut fields);
     fields.finish(problems);
     variant
+}
+
+/// `"2G"`, or `"none"`.
+fn swap(fields: &mut Fields<'_>, problems: &mut Problems) -> Option<Bytes> {
+    let (text, line) = fields.text(problems, "swap")?;
+    let size = if text == "none" { Some(Bytes(0)) } else { bytes(text) };
+    if size.is_none() {
+        let named = fields.named("swap");
+        problems.say(line, format!("{named}: {text:?} is no size; \"none\" and sizes such as 2G are"));
+    }
+    size
 }
 
 fn mthp(fields: &mut Fields<'_>, problems: &mut Problems) -> Vec<(Bytes, String)> {
@@ -233,6 +248,9 @@ fn settings(variant: &Variant, fields: &mut Fields<'_>) -> Vec<(String, String)>
     }
     if let Some(limit) = variant.memory_limit {
         put("memory_limit".to_owned(), short(limit));
+    }
+    if let Some(swap) = variant.swap {
+        put("swap".to_owned(), if swap.0 == 0 { "none".to_owned() } else { short(swap) });
     }
     for (name, value) in &variant.options {
         put(format!("options.{name}"), value.clone());

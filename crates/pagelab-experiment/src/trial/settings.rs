@@ -14,6 +14,7 @@ use super::{Bench, cache};
 use crate::aside::Aside;
 use crate::group::Group;
 use crate::recipe::{HogKind, Variant, Workload};
+use crate::swap::Swap;
 
 /// What holds while a trial runs.
 pub(super) struct Settings {
@@ -73,6 +74,7 @@ impl Settings {
         }
         made.modes(variant, &no_guard)?;
         made.own_group(variant, &no_guard)?;
+        made.swap(variant, &bench.swap)?;
         made.competitor(variant, bench)?;
         if variant.pin {
             let aside = Aside::begin()?;
@@ -148,6 +150,35 @@ impl Settings {
         Ok(())
     }
 
+    /// What the group may swap. A swap file that is on for other variants is not for those that want none.
+    fn swap(&mut self, variant: &Variant, swap: &Swap) -> Result<(), String> {
+        let is_wanted = variant.swap.is_some_and(|size| size.0 > 0);
+        if let Some(why) = swap.missing().filter(|_| is_wanted) {
+            return Err(format!("swap: {why}"));
+        }
+        let limit = match variant.swap {
+            Some(limit) => limit,
+            None if swap.is_on() => Bytes(0),
+            None => return Ok(()),
+        };
+        let Some(group) = &self.group else { return Ok(()) };
+        match group.limit_swap(limit) {
+            Ok(got) if got > limit || limit.0 - got.0 > limit.0 / 100 => {
+                self.flag(format!("swap was to be {} bytes and is {}", limit.0, got.0));
+            }
+            Ok(_) => {}
+            // Where nobody swaps there is nothing to forbid.
+            Err(_) if limit.0 == 0 && !swaps() => {}
+            Err(absence) => self.flag(format!(
+                "swap was to be {} bytes at the most, and the group swaps as it likes: {}: {}",
+                limit.0,
+                absence.source,
+                absence.reason()
+            )),
+        }
+        Ok(())
+    }
+
     /// A process beside the trial. A thread is started by the workload's own process.
     fn competitor(&mut self, variant: &Variant, bench: &Bench<'_>) -> Result<(), String> {
         let Some(hog) = variant.hog else { return Ok(()) };
@@ -198,6 +229,12 @@ impl Settings {
         }));
         undone
     }
+}
+
+/// Whether this machine swaps to anything. What cannot be read may be.
+fn swaps() -> bool {
+    let root = Root::live();
+    settings::read(&Reader::new(&root)).swap.is_ok_and(|areas| !areas.is_empty())
 }
 
 fn is_left(outcome: &Outcome) -> bool {

@@ -7,6 +7,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use pagelab_formats::swap_header;
+use pagelab_model::{Bytes, PageSize};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount};
 
@@ -142,28 +144,12 @@ fn swap() -> Result<(), String> {
     let failed = |error: std::io::Error| format!("cannot swap to {}: {error}", device.display());
     let file = File::options().read(true).write(true).open(&device).map_err(failed)?;
     let bytes = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0)).map_err(|e| failed(e.into()))?;
-    let header = swap_header(bytes, rustix::param::page_size()).ok_or("the swap disk is too small")?;
+    let page_size = PageSize::new(rustix::param::page_size() as u64).ok_or("the page size is none")?;
+    let header = swap_header::page(Bytes(bytes), page_size, "").ok_or("the swap disk is too small")?;
     file.write_all_at(&header, 0).map_err(failed)?;
     file.sync_all().map_err(failed)?;
     let path = CString::new(device.to_string_lossy().as_bytes()).map_err(|e| e.to_string())?;
-    pagelab_sys::swap::on(&path).map_err(failed)
-}
-
-/// The first page of a swap area of version 1 (include/linux/swap.h, `union swap_header`): version and last
-/// page behind 1024 bytes for a boot sector, the mark at the end.
-fn swap_header(bytes: u64, page_size: usize) -> Option<Vec<u8>> {
-    const BOOT_SECTOR: usize = 1024;
-    const MARK: &[u8; 10] = b"SWAPSPACE2";
-    let pages = bytes.checked_div(page_size as u64)?;
-    let last = u32::try_from(pages.min(u64::from(u32::MAX)).checked_sub(1)?).ok()?;
-    if last < 9 || page_size < BOOT_SECTOR + 8 + MARK.len() {
-        return None;
-    }
-    let mut page = vec![0; page_size];
-    page[BOOT_SECTOR..BOOT_SECTOR + 4].copy_from_slice(&1u32.to_le_bytes());
-    page[BOOT_SECTOR + 4..BOOT_SECTOR + 8].copy_from_slice(&last.to_le_bytes());
-    page[page_size - MARK.len()..].copy_from_slice(MARK);
-    Some(page)
+    pagelab_sys::swap::on(&path, None).map_err(failed)
 }
 
 /// Mounts the hierarchy that has the memory controller where every distribution has it, and makes the group
@@ -197,21 +183,4 @@ fn cgroup(wanted: Cgroup) -> Result<Option<PathBuf>, String> {
     let file = group.join(limit_file);
     fs::write(&file, limit.to_string()).map_err(failed(&file))?;
     Ok(Some(group))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_swap_header_has_the_page_size_of_the_machine() {
-        for page_size in [4096, 16384, 65536] {
-            let header = swap_header(1 << 20, page_size).unwrap();
-            assert_eq!(header.len(), page_size);
-            assert_eq!(&header[page_size - 10..], b"SWAPSPACE2");
-            assert_eq!(header[1024..1032], [1, 0, 0, 0, (((1 << 20) / page_size) - 1) as u8, 0, 0, 0]);
-        }
-        assert_eq!(swap_header(4096, 4096), None);
-        assert_eq!(swap_header(0, 4096), None);
-    }
 }

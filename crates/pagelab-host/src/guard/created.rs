@@ -39,7 +39,7 @@ pub(super) fn is_our_cgroup(kernel: &dyn Kernel, path: &str) -> bool {
 }
 
 /// Absolute, and no component is empty, `.` or `..`.
-fn is_plain(path: &str) -> bool {
+pub(super) fn is_plain(path: &str) -> bool {
     let Some(relative) = path.strip_prefix('/') else { return false };
     relative.split('/').all(|part| !matches!(part, "" | "." | "..")) && !path.contains('\0')
 }

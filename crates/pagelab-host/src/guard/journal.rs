@@ -11,6 +11,7 @@ use super::created;
 use super::kernel::Kernel;
 use super::knob::Knob;
 use super::owner::{self, Owner};
+use super::swap;
 use crate::paths;
 
 /// A journal that says more than this is of a newer pagelab.
@@ -49,9 +50,12 @@ pub(super) enum Record {
     Cgroup { seq: u64, unix_ns: u64, path: String, home: Option<String> },
     /// debugfs is about to be mounted.
     Debugfs { seq: u64, unix_ns: u64, path: String },
+    /// A swap file is about to be made and swapped to.
+    SwapFile { seq: u64, unix_ns: u64, path: String },
     /// Something is about to be done that cannot be undone.
     OneWay { seq: u64, unix_ns: u64, act: String },
-    /// What was read back: the value of a setting, the inode number of a cgroup, the number of a mount.
+    /// What was read back: the value of a setting, the inode number of a cgroup or of a
+    /// swap file, the number of a mount.
     Seen { seq: u64, value: String, min_free_kbytes: Option<String> },
     /// The act is done.
     Done { seq: u64 },
@@ -70,6 +74,7 @@ pub(super) enum Act {
     Change { knob: Knob, old: String, ours: String, min_free_kbytes: Option<String> },
     Cgroup { path: String, home: Option<String> },
     Debugfs { path: String },
+    SwapFile { path: String },
     OneWay { act: String },
 }
 
@@ -78,7 +83,7 @@ impl Act {
     pub(super) fn claim(&self) -> Option<String> {
         match self {
             Act::Change { knob, .. } => Some(knob.claim()),
-            Act::Cgroup { path, .. } | Act::Debugfs { path } => Some(path.clone()),
+            Act::Cgroup { path, .. } | Act::Debugfs { path } | Act::SwapFile { path } => Some(path.clone()),
             Act::OneWay { .. } => None,
         }
     }
@@ -89,6 +94,7 @@ impl Act {
             Act::Change { knob, .. } => knob.label(),
             Act::Cgroup { .. } => "cgroup".to_owned(),
             Act::Debugfs { .. } => "debugfs".to_owned(),
+            Act::SwapFile { .. } => "swap file".to_owned(),
             Act::OneWay { act } => owner::printable(act),
         }
     }
@@ -97,7 +103,7 @@ impl Act {
     pub(super) fn path(&self) -> &str {
         match self {
             Act::Change { knob, .. } => knob.path(),
-            Act::Cgroup { path, .. } | Act::Debugfs { path } => path,
+            Act::Cgroup { path, .. } | Act::Debugfs { path } | Act::SwapFile { path } => path,
             Act::OneWay { act } => act,
         }
     }
@@ -146,6 +152,7 @@ impl Entry {
                 Record::Cgroup { seq, unix_ns, path: path.clone(), home: home.clone() }
             }
             Act::Debugfs { path } => Record::Debugfs { seq, unix_ns, path: path.clone() },
+            Act::SwapFile { path } => Record::SwapFile { seq, unix_ns, path: path.clone() },
             Act::OneWay { act } => Record::OneWay { seq, unix_ns, act: act.clone() },
         }
     }
@@ -243,6 +250,12 @@ impl Journal {
                     return Err(format!("debugfs is not mounted at {}", owner::printable(&path)));
                 }
                 (seq, unix_ns, Act::Debugfs { path })
+            }
+            Record::SwapFile { seq, unix_ns, path } => {
+                if !swap::is_ours(&path) {
+                    return Err(format!("{} is no swap file of pagelab", owner::printable(&path)));
+                }
+                (seq, unix_ns, Act::SwapFile { path })
             }
             Record::OneWay { seq, unix_ns, act } => (seq, unix_ns, Act::OneWay { act }),
             later => return self.amend(later),

@@ -5,15 +5,20 @@
 //! two steps.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use pagelab_model::Bytes;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
+
+use super::swap;
+use crate::paths;
 
 /// A file that is larger than this is no setting; mountinfo of a machine with 10⁵ mounts still fits.
 const TEXT_MAX_BYTES: u64 = 64 << 20;
@@ -34,6 +39,30 @@ pub trait Kernel: Send + Sync {
     fn mount_debugfs(&self, at: &str) -> io::Result<()>;
     /// Unmounts what is mounted at a directory; never by force, never lazily.
     fn unmount(&self, at: &str) -> io::Result<()>;
+    /// What the file system of a directory has left.
+    fn room(&self, dir: &str) -> io::Result<Room>;
+    /// Makes a file that root alone may read and write, `size` long without a hole, which begins with
+    /// `header`. It must not be there.
+    fn make_swap_file(&self, path: &str, size: Bytes, header: &[u8]) -> io::Result<()>;
+    /// Swaps to it, before all areas that have a lower priority.
+    fn swap_on(&self, path: &str, priority: u16) -> io::Result<()>;
+    /// Brings back what is in it, and swaps to it no more.
+    fn swap_off(&self, path: &str) -> io::Result<()>;
+    /// The inode number of a regular file.
+    fn file_inode(&self, path: &str) -> io::Result<u64>;
+    /// Removes a file.
+    fn remove_file(&self, path: &str) -> io::Result<()>;
+}
+
+/// A file system, as far as a swap file asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// What it can hold.
+    pub total: Bytes,
+    /// What is free for everybody.
+    pub free: Bytes,
+    /// Its magic number (include/uapi/linux/magic.h).
+    pub magic: u64,
 }
 
 /// The files under a base directory: `/` for this machine, another folder for tests and rescue.
@@ -74,6 +103,18 @@ impl Tree {
                 Ok(rustix::fs::openat(&self.base, relative, flags | no_follow, Mode::empty())?)
             }
             opened => Ok(opened?),
+        }
+    }
+
+    /// A swap file of ours: a regular file, and no link to one.
+    fn open_swap_file(&self, path: &str) -> io::Result<OwnedFd> {
+        if !self.is_live {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "only a live machine can swap"));
+        }
+        let fd = self.open(path, OFlags::WRONLY | OFlags::NOFOLLOW)?;
+        match FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode) {
+            FileType::RegularFile => Ok(fd),
+            _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "is not a regular file")),
         }
     }
 
@@ -146,6 +187,48 @@ impl Kernel for Tree {
         }
         Ok(rustix::mount::unmount(at, UnmountFlags::NOFOLLOW)?)
     }
+
+    fn room(&self, dir: &str) -> io::Result<Room> {
+        let fd = self.open(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let (told, magic) = (rustix::fs::fstatvfs(&fd)?, rustix::fs::fstatfs(&fd)?.f_type);
+        let bytes = |blocks: u64| Bytes(blocks.saturating_mul(told.f_frsize));
+        Ok(Room { total: bytes(told.f_blocks), free: bytes(told.f_bavail), magic: magic as u64 })
+    }
+
+    fn make_swap_file(&self, path: &str, size: Bytes, header: &[u8]) -> io::Result<()> {
+        let (parent, name) = self.parent(path)?;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = File::from(rustix::fs::openat(parent, name, flags, Mode::RUSR | Mode::WUSR)?);
+        swap::fill(&file, size, header)
+    }
+
+    fn swap_on(&self, path: &str, priority: u16) -> io::Result<()> {
+        // The file that is open is the one that is used, whatever has its name by now.
+        let file = self.open_swap_file(path)?;
+        let open = CString::new(format!("{}/{}", paths::SELF_FD, file.as_raw_fd()))?;
+        pagelab_sys::swap::on(&open, Some(priority))
+    }
+
+    fn swap_off(&self, path: &str) -> io::Result<()> {
+        if !self.is_live {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "only a live machine can swap"));
+        }
+        pagelab_sys::swap::off(&CString::new(path)?)
+    }
+
+    fn file_inode(&self, path: &str) -> io::Result<u64> {
+        let (parent, name) = self.parent(path)?;
+        let stat = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => Ok(stat.st_ino),
+            _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "is not a regular file")),
+        }
+    }
+
+    fn remove_file(&self, path: &str) -> io::Result<()> {
+        let (parent, name) = self.parent(path)?;
+        Ok(rustix::fs::unlinkat(parent, name, AtFlags::empty())?)
+    }
 }
 
 /// A kernel that reads from another one and keeps all changes in memory: what a dry run talks to.
@@ -161,6 +244,8 @@ struct Changed {
     dirs_removed: BTreeSet<String>,
     unmounted: BTreeSet<String>,
     mounted: BTreeSet<String>,
+    swap_off: BTreeSet<String>,
+    files_removed: BTreeSet<String>,
 }
 
 impl Pretend {
@@ -181,7 +266,10 @@ impl Kernel for Pretend {
             return Ok(text.clone());
         }
         let text = self.below.read(path)?;
-        if path != crate::paths::SELF_MOUNTINFO {
+        if path == paths::SWAPS {
+            return Ok(swap::without(&text, &changed.swap_off));
+        }
+        if path != paths::SELF_MOUNTINFO {
             return Ok(text);
         }
         let is_there = |line: &&str| {
@@ -234,6 +322,35 @@ impl Kernel for Pretend {
         if !changed.mounted.remove(at) {
             changed.unmounted.insert(at.to_owned());
         }
+        Ok(())
+    }
+
+    fn room(&self, dir: &str) -> io::Result<Room> {
+        self.below.room(dir)
+    }
+
+    fn make_swap_file(&self, _: &str, _: Bytes, _: &[u8]) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn swap_on(&self, _: &str, _: u16) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn swap_off(&self, path: &str) -> io::Result<()> {
+        self.changed().swap_off.insert(path.to_owned());
+        Ok(())
+    }
+
+    fn file_inode(&self, path: &str) -> io::Result<u64> {
+        match self.changed().files_removed.contains(path) {
+            true => Err(Errno::NOENT.into()),
+            false => self.below.file_inode(path),
+        }
+    }
+
+    fn remove_file(&self, path: &str) -> io::Result<()> {
+        self.changed().files_removed.insert(path.to_owned());
         Ok(())
     }
 }

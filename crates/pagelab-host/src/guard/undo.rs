@@ -7,6 +7,7 @@ use super::created;
 use super::journal::{Act, Entry, Record, Seen};
 use super::kernel::Kernel;
 use super::knob::Knob;
+use super::swap;
 
 /// What became of one change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,7 +72,7 @@ impl Outcome {
     pub(super) fn of(entry: &Entry, fate: Fate) -> Outcome {
         let (ours, original) = match &entry.act {
             Act::Change { ours, old, .. } => (Some(ours.clone()), Some(old.clone())),
-            Act::Cgroup { .. } | Act::Debugfs { .. } | Act::OneWay { .. } => (None, None),
+            Act::Cgroup { .. } | Act::Debugfs { .. } | Act::SwapFile { .. } | Act::OneWay { .. } => (None, None),
         };
         let (what, path) = (entry.act.label(), entry.act.path().to_owned());
         Outcome { what, path, fate, found: None, ours, original, detail: String::new() }
@@ -133,6 +134,7 @@ fn undo(kernel: &dyn Kernel, entry: &Entry, note: &mut dyn FnMut(&Record)) -> Ou
         }
         Act::Cgroup { path, home } => undo_cgroup(kernel, entry, path, home.as_deref()),
         Act::Debugfs { path } => undo_debugfs(kernel, entry, path),
+        Act::SwapFile { path } => swap::undo(kernel, entry, path),
         Act::OneWay { act } if act.ends_with(OWN_MEMORY) => Ok((Fate::OneWay, GONE_WITH_ITS_PROCESS)),
         Act::OneWay { .. } => Ok((Fate::OneWay, "")),
     };

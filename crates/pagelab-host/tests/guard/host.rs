@@ -5,9 +5,10 @@ use std::process::{Child, Command};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pagelab_host::guard::{self, Fate, Guard, JournalDir, Knob, Options, Site, Tree, Watched};
+use pagelab_model::Bytes;
 use std::sync::Arc;
 
-use crate::machine::{ENABLED, MIN_FREE, POOL, Stop};
+use crate::machine::{ENABLED, MIN_FREE, POOL, SWAP_DIR, Stop};
 use crate::victim::{DEBUGFS, Plan, Task, outcomes, thp_target};
 
 /// One machine, one test at a time.
@@ -220,5 +221,47 @@ fn debugfs_after_kills() {
         let report = guard::restore(&host.site(), false).unwrap();
         assert_eq!(outcomes(&report)[0].fate, fate, "{stop:?}: {report:?}");
         assert!(!is_mounted() && !host.journals().exists());
+    }
+}
+
+/// A small swap file, with whatever else is swapped to on this machine left alone.
+#[test]
+fn a_swap_file_after_kills() {
+    let Some(host) = Host::new() else { return };
+    let site = host.site();
+    let probe = Guard::begin(&site, Watched::left_to_restore(), Options::default()).unwrap();
+    let before = fs::read_to_string("/proc/swaps").unwrap();
+    match probe.swap_file(SWAP_DIR, Bytes(1 << 20)) {
+        Err(error) => return eprintln!("skipped: no-swap-file: {error}"),
+        Ok(made) => assert!(fs::read_to_string("/proc/swaps").unwrap().contains(&made.path)),
+    }
+    assert_eq!(probe.finish()[0].fate, Fate::Restored);
+    assert_eq!(fs::read_to_string("/proc/swaps").unwrap(), before);
+    let ours = || {
+        let names = fs::read_dir(SWAP_DIR).unwrap().map(|entry| entry.unwrap().file_name());
+        names.filter(|name| name.to_string_lossy().starts_with("pagelab-swap-")).count()
+    };
+    let there_already = ours();
+    for (stop, fate, is_on) in [
+        (Stop::Before(SWAP_DIR, 1), Fate::AlreadyBack, false),
+        (Stop::After(SWAP_DIR, 1), Fate::Restored, false),
+        (Stop::After(SWAP_DIR, 2), Fate::Restored, true),
+        (Stop::After(SWAP_DIR, 3), Fate::Restored, false),
+        (Stop::After(SWAP_DIR, 4), Fate::AlreadyBack, false),
+    ] {
+        host.kill(Task::Swap, stop);
+        let swaps = fs::read_to_string("/proc/swaps").unwrap();
+        assert_eq!(swaps != before, is_on, "{stop:?}: {swaps}");
+        assert_eq!(ours() - there_already, usize::from(fate == Fate::Restored), "{stop:?}");
+        let report = guard::restore(&host.site(), false).unwrap();
+        assert_eq!(outcomes(&report)[0].fate, fate, "{stop:?}: {report:?}");
+        assert_eq!(fs::read_to_string("/proc/swaps").unwrap(), before, "{stop:?}");
+        assert_eq!(ours(), there_already, "{stop:?}");
+        assert!(!host.journals().exists());
+    }
+    let memory = Guard::begin(&site, Watched::left_to_restore(), Options::default()).unwrap();
+    if fs::exists("/dev/shm").unwrap() {
+        let error = memory.swap_file("/dev/shm", Bytes(1 << 20)).unwrap_err();
+        assert!(error.to_string().contains("tmpfs"), "{error}");
     }
 }

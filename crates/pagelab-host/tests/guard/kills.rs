@@ -8,7 +8,7 @@ use std::time::Duration;
 use pagelab_host::guard::{self, Fate, Liveness};
 use rustix::process::Signal;
 
-use crate::machine::{CGROUPS, ENABLED, Ground, MIN_FREE, POOL, Stop};
+use crate::machine::{CGROUPS, ENABLED, Ground, MIN_FREE, POOL, SWAP_DIR, Stop};
 use crate::victim::{Plan, Task, outcomes, until};
 
 fn plan<'a>(task: Task, ground: &'a Ground, journals: &'a Path, stop: Stop) -> Plan<'a> {
@@ -32,6 +32,15 @@ fn killed_between_any_two_steps() {
         (Task::Cgroup, Stop::After(CGROUPS, 1), Restored),
         (Task::Cgroup, Stop::Before(CGROUPS, 2), Restored),
         (Task::Cgroup, Stop::After(CGROUPS, 2), AlreadyBack),
+        // The file, swapon, swapoff, and the file away.
+        (Task::Swap, Stop::Before(SWAP_DIR, 1), AlreadyBack),
+        (Task::Swap, Stop::After(SWAP_DIR, 1), Restored),
+        (Task::Swap, Stop::Before(SWAP_DIR, 2), Restored),
+        (Task::Swap, Stop::After(SWAP_DIR, 2), Restored),
+        (Task::Swap, Stop::Before(SWAP_DIR, 3), Restored),
+        (Task::Swap, Stop::After(SWAP_DIR, 3), Restored),
+        (Task::Swap, Stop::Before(SWAP_DIR, 4), Restored),
+        (Task::Swap, Stop::After(SWAP_DIR, 4), AlreadyBack),
     ];
     for (task, stop, fate) in cases {
         let ground = Ground::new();

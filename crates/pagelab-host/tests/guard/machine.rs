@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pagelab_host::guard::{Guard, JournalDir, Kernel, Options, Site, Tree, Watched};
+use pagelab_host::guard::{Guard, JournalDir, Kernel, Options, Room, Site, Tree, Watched};
+use pagelab_model::Bytes;
 use rustix::io::Errno;
 use rustix::process::Signal;
 
@@ -17,13 +18,18 @@ pub const SURPLUS: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/surplus_hug
 pub const SWAPPINESS: &str = "/proc/sys/vm/swappiness";
 pub const MIN_FREE: &str = "/proc/sys/vm/min_free_kbytes";
 pub const COMPACT: &str = "/proc/sys/vm/compact_memory";
+pub const SWAPS: &str = "/proc/swaps";
+/// Where swap files of a fake machine are.
+pub const SWAP_DIR: &str = "/var/tmp";
 pub const CGROUPS: &str = "/sys/fs/cgroup/memory";
 
 /// What khugepaged recommends, and what the kernel computes without it: the values of a machine of 24 GiB.
 const MIN_FREE_WITH_THP: u64 = 67_584;
 const MIN_FREE_WITHOUT_THP: u64 = 19_832;
 
-const FILES: [(&str, &str); 10] = [
+const NO_SWAPS: &str = "Filename Type Size Used Priority\n";
+
+const FILES: [(&str, &str); 11] = [
     (ENABLED, "always [madvise] never\n"),
     (DEFRAG, "always defer defer+madvise [madvise] never\n"),
     (POOL, "0\n"),
@@ -31,6 +37,7 @@ const FILES: [(&str, &str); 10] = [
     (SWAPPINESS, "60\n"),
     (MIN_FREE, "67584\n"),
     (COMPACT, ""),
+    (SWAPS, NO_SWAPS),
     ("/proc/meminfo", "MemTotal: 24684092 kB\nHugePages_Total:       0\nHugepagesize:       2048 kB\n"),
     ("/proc/self/mountinfo", "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"),
     ("/proc/self/cgroup", "4:memory:/\n"),
@@ -80,6 +87,17 @@ impl Machine {
     pub fn live() -> Machine {
         let tree = Tree::live().unwrap();
         Machine { tree, is_fake: false, fault: Fault::None, stop: Stop::Never, calls: AtomicU64::new(0) }
+    }
+
+    /// The kernel's list of swap areas, which a fake machine keeps itself.
+    fn list_swap(&self, path: &str, is_on: bool) -> io::Result<()> {
+        let text = self.tree.read(SWAPS)?;
+        let others = text.lines().filter(|line| line.split(' ').next() != Some(path));
+        let mut text: String = others.map(|line| format!("{line}\n")).collect();
+        if is_on {
+            text += &format!("{path} file 1020 0 32767\n");
+        }
+        self.tree.write(SWAPS, &text)
     }
 
     fn stop_around<T>(&self, path: &str, call: impl FnOnce() -> T) -> T {
@@ -176,6 +194,33 @@ impl Kernel for Machine {
     fn unmount(&self, at: &str) -> io::Result<()> {
         self.stop_around(at, || self.tree.unmount(at))
     }
+    fn room(&self, dir: &str) -> io::Result<Room> {
+        let (real, ext4) = (self.tree.room(dir)?, 0xef53);
+        if self.is_fake { Ok(Room { magic: ext4, free: Bytes(8 << 30), total: Bytes(9 << 30) }) } else { Ok(real) }
+    }
+    fn make_swap_file(&self, path: &str, size: Bytes, header: &[u8]) -> io::Result<()> {
+        self.stop_around(path, || self.tree.make_swap_file(path, size, header))
+    }
+    fn swap_on(&self, path: &str, priority: u16) -> io::Result<()> {
+        self.stop_around(path, || match (self.fault, self.is_fake) {
+            (Fault::Refuses(SWAPS, errno), _) => Err(errno.into()),
+            (Fault::Lies(SWAPS), _) => Ok(()),
+            (_, true) => self.list_swap(path, true),
+            (_, false) => self.tree.swap_on(path, priority),
+        })
+    }
+    fn swap_off(&self, path: &str) -> io::Result<()> {
+        self.stop_around(path, || match self.is_fake {
+            true => self.list_swap(path, false),
+            false => self.tree.swap_off(path),
+        })
+    }
+    fn file_inode(&self, path: &str) -> io::Result<u64> {
+        self.tree.file_inode(path)
+    }
+    fn remove_file(&self, path: &str) -> io::Result<()> {
+        self.stop_around(path, || self.tree.remove_file(path))
+    }
 }
 
 /// The files of a fake machine, and its journals beside them.
@@ -192,7 +237,9 @@ impl Ground {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
-        fs::create_dir_all(base.path().join(&CGROUPS[1..])).unwrap();
+        for folder in [CGROUPS, SWAP_DIR] {
+            fs::create_dir_all(base.path().join(&folder[1..])).unwrap();
+        }
         Ground { base }
     }
 
@@ -241,8 +288,9 @@ impl Ground {
             .filter(|(path, _)| *path != COMPACT && *path != "/proc/meminfo")
             .map(|(path, _)| ((*path).to_owned(), self.value(path)))
             .collect();
-        for entry in fs::read_dir(self.base().join(&CGROUPS[1..])).unwrap() {
-            all.push((entry.unwrap().path().display().to_string(), String::new()));
+        for folder in [CGROUPS, SWAP_DIR] {
+            let entries = fs::read_dir(self.base().join(&folder[1..])).unwrap();
+            all.extend(entries.map(|entry| (entry.unwrap().path().display().to_string(), String::new())));
         }
         all
     }

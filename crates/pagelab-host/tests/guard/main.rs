@@ -8,4 +8,5 @@ mod kills;
 mod machine;
 mod others;
 mod settings;
+mod swap;
 mod victim;

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use pagelab_host::guard::{self, Guard, JournalReport, Knob, Options, Report, Watched};
 use rustix::process::{Pid, Signal, WaitOptions};
 
-use crate::machine::{CGROUPS, ENABLED, Machine, POOL, Stop, site_at};
+use crate::machine::{CGROUPS, ENABLED, Machine, POOL, SWAP_DIR, Stop, site_at};
+use pagelab_model::Bytes;
 
 /// What a victim does. Each is a name on its command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +23,8 @@ pub enum Task {
     Cgroup,
     /// Mounts debugfs and unmounts it.
     Debugfs,
+    /// Makes a swap file of a mebibyte, and takes it away.
+    Swap,
     /// Restores what another one left.
     Restore,
     /// Changes a setting, says that it is ready, and waits for a signal.
@@ -40,10 +43,18 @@ pub struct Plan<'a> {
     pub stop: Stop,
 }
 
-const TASKS: [Task; 7] =
-    [Task::Thp, Task::Pool, Task::Cgroup, Task::Debugfs, Task::Restore, Task::Wait, Task::Contend];
+const TASKS: [Task; 8] = [
+    Task::Thp,
+    Task::Pool,
+    Task::Cgroup,
+    Task::Debugfs,
+    Task::Swap,
+    Task::Restore,
+    Task::Wait,
+    Task::Contend,
+];
 pub const DEBUGFS: &str = "/sys/kernel/debug";
-const PATHS: [&str; 5] = [ENABLED, POOL, "/sys/fs/cgroup/memory", "/sys/fs/cgroup", DEBUGFS];
+const PATHS: [&str; 6] = [ENABLED, POOL, "/sys/fs/cgroup/memory", "/sys/fs/cgroup", DEBUGFS, SWAP_DIR];
 
 impl Plan<'_> {
     /// A process that carries the plan out. It ends with its parent's pipe at the latest.
@@ -169,6 +180,10 @@ fn victim() {
             if base.as_os_str().is_empty() {
                 fs::write(procs, std::process::id().to_string()).unwrap();
             }
+        }
+        Task::Swap => {
+            let made = guard.swap_file(SWAP_DIR, Bytes(1 << 20)).unwrap();
+            assert_eq!(made.size, Bytes((1 << 20) - (4 << 10)), "all but the header's page: {made:?}");
         }
         Task::Debugfs => assert!(guard.mount_debugfs().unwrap()),
         Task::Wait => {

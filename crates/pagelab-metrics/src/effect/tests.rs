@@ -29,6 +29,7 @@ fn experiment(variants: &[(&str, &str)], trials: &[(usize, u32, Role, f64)]) -> 
         baseline: 0,
         sequence: Sequence::Abba,
         seed: 1,
+        loss: pagelab_model::experiment::LOSS,
         schedule: trials.iter().map(slot).collect(),
     };
     let trial = |(slot, &(variant, _, _, wall)): (usize, &(usize, u32, Role, f64))| Trial {

@@ -3,7 +3,7 @@
 use pagelab_metrics::effect::{Effects, MeasureEffects, VariantEffect};
 use pagelab_model::experiment::{Experiment, Role, Trial};
 
-use super::{Cell, Table, number, option, real, text};
+use super::{Cell, Table, needs, number, option, real, text};
 use crate::json::experiment::{better, end, verdict};
 
 pub(super) fn tables(experiment: &Experiment) -> Vec<Table<'_>> {
@@ -17,6 +17,7 @@ pub(super) fn tables(experiment: &Experiment) -> Vec<Table<'_>> {
         tables.push(Table::new("flags", &["slot", "kind", "text"], rows));
     }
     tables.push(effects(experiment));
+    tables.extend(needs::tables(experiment));
     tables
 }
 

@@ -6,28 +6,31 @@ use pagelab_metrics::effect::{
 use pagelab_model::experiment::{
     Better, Experiment, Flag, Measure, Plan, Role, Sequence, Slot, Trial, TrialEnd, VariantHead, WorkloadHead,
 };
+use pagelab_model::run::Manifest;
 use serde_json::Value;
 
+use super::needs;
 use super::object::{Object, array, reason};
 
 /// What was planned, what was done, and what it comes to.
-pub fn document(experiment: &Experiment) -> Value {
-    document_with(experiment, true)
+pub fn document(experiment: &Experiment, manifest: &Manifest) -> Value {
+    document_with(experiment, manifest, true)
 }
 
 /// The same for a page: without what each trial measured, since its values stand in the effects too, and
 /// without what is drawn by chance. It would be many times as large and slow to make.
-pub fn document_for_page(experiment: &Experiment) -> Value {
-    document_with(experiment, false)
+pub fn document_for_page(experiment: &Experiment, manifest: &Manifest) -> Value {
+    document_with(experiment, manifest, false)
 }
 
-fn document_with(experiment: &Experiment, whole: bool) -> Value {
+fn document_with(experiment: &Experiment, manifest: &Manifest, whole: bool) -> Value {
     let Experiment { plan, trials } = experiment;
     let effects = Effects::of(experiment);
     Object::new()
         .put("plan", self::plan(plan))
         .put("trials", array(trials, |of| trial(plan, of, whole)))
         .put("effects", array(&effects.workloads, |of| workload_effects(plan, of, whole)))
+        .put("needs", needs::needs(experiment, &effects, manifest))
         .into()
 }
 
@@ -65,6 +68,7 @@ fn plan(plan: &Plan) -> Object {
             },
         )
         .put("seed", plan.seed)
+        .put("loss", plan.loss)
         .put("schedule", array(&plan.schedule, |of| slot(plan, of)))
 }
 
@@ -227,7 +231,7 @@ fn mean(variant: &VariantEffect) -> Option<Value> {
     )
 }
 
-fn interval(found: Option<Interval>, level: f64) -> Option<Value> {
+pub(super) fn interval(found: Option<Interval>, level: f64) -> Option<Value> {
     let found = found?;
     Some(Object::new().put("low", found.low).put("high", found.high).put("level", level).into())
 }

@@ -120,7 +120,7 @@ fn run_file<'a>(run: &'a Run, derived: &'a [Series]) -> RunFile<'a> {
         maps: array(&run.maps, |map| Object::new().put("at_ns", map.at_ns).put("is_key", map.is_key)),
         stacks: run.stacks.as_deref().map(super::stacks::document),
         stacks_absent_reason: run.stacks.is_none().then_some("no call stacks were recorded"),
-        experiment: run.experiment.as_deref().map(super::experiment::document),
+        experiment: run.experiment.as_deref().map(|of| super::experiment::document(of, &run.manifest)),
         experiment_absent_reason: run.experiment.is_none().then_some("the run is no experiment"),
         not_shown: &run.not_shown,
     }

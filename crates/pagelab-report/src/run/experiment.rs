@@ -6,12 +6,14 @@ mod matrix;
 mod troubles;
 mod workload;
 
-use pagelab_metrics::effect::Effects;
+use pagelab_metrics::effect::{Effects, WorkloadEffects};
+use pagelab_metrics::need::{self, Curve};
 use pagelab_model::experiment::{Experiment, Plan, Role, TrialEnd};
 use pagelab_model::run::Run;
 
 use super::{View, clipped, plural};
 use crate::effects::{IMPORTED, sequence};
+use crate::needs::{self, Ground};
 use crate::style::{Style, count};
 use crate::text::Page;
 
@@ -27,9 +29,12 @@ pub(super) fn show(run: &Run, view: View, style: Style) -> String {
     let plan = &experiment.plan;
     let title = style.bold(&style.one_line(&clipped(&plan.name, NAME_MAX)));
     page.hanging(&format!("{title}   "), &style.one_line(&clipped(&plan.question, TEXT_MAX)));
-    for (head, found) in plan.workloads.iter().zip(&effects.workloads) {
+    let curves = need::curves(experiment, &effects);
+    for (at, (head, found)) in plan.workloads.iter().zip(&effects.workloads).enumerate() {
         page.gap();
         workload::show(&mut page, run, plan, head, found);
+        let curves: Vec<&Curve> = curves.iter().filter(|curve| curve.workload == at).collect();
+        needed(&mut page, run, plan, found, &curves);
         matrix::show(&mut page, run, plan, found);
     }
     page.gap();
@@ -42,6 +47,20 @@ pub(super) fn show(run: &Run, view: View, style: Style) -> String {
         detail::show(&mut page, run, experiment, &effects, view.all);
     }
     page.finish()
+}
+
+/// How much memory the workload needs, where its limit was varied.
+fn needed(page: &mut Page, run: &Run, plan: &Plan, effects: &WorkloadEffects, curves: &[&Curve]) {
+    let (settings, page_bytes) = (&run.manifest.settings, run.manifest.machine.page_size.bytes());
+    let ground = Ground { plan, settings, effects, page_bytes };
+    for curve in curves {
+        let label = match curves.len() {
+            1 => String::new(),
+            _ => format!("{}   ", page.style().one_line(&clipped(&needs::label(curve), NAME_MAX))),
+        };
+        let said = needs::sentences(curve, ground).join("; ");
+        page.hanging(&format!("  {label}"), &page.style().one_line(&said));
+    }
 }
 
 /// The shape of the experiment and how much of it was done.

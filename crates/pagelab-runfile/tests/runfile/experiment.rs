@@ -32,6 +32,7 @@ fn plan(slots: usize) -> Plan {
         baseline: 0,
         sequence: Sequence::Abba,
         seed: u64::MAX,
+        loss: 0.1,
         schedule: (0..slots).map(slot).collect(),
     }
 }

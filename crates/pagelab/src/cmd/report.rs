@@ -41,9 +41,13 @@ pub struct Args {
     /// Everything as tables, one .csv file each, in a folder; no file is overwritten
     #[arg(long, value_name = "DIR", conflicts_with = "verbose")]
     csv: Option<PathBuf>,
+    /// The loss that memory may cost, per cent, for "needs … for at most 5 %
+    /// loss" [default: the recipe's, else 5]
+    #[arg(long, value_name = "PERCENT", value_parser = loss)]
+    loss: Option<f64>,
     /// An experiment as files of other tools: perf-csv, times and `perf stat -x,` lines by workload
     #[arg(long, num_args = 2, value_names = ["FORMAT", "DIR"],
-          conflicts_with_all = ["json", "html", "csv", "verbose"])]
+          conflicts_with_all = ["json", "html", "csv", "verbose", "loss"])]
     export: Option<Vec<OsString>>,
 }
 
@@ -82,7 +86,14 @@ pub fn run(args: &Args) -> Outcome {
             Show::Text { view: View { verbose: args.verbose > 0, all: args.verbose > 1 }, shown: 0 }
         }
     };
-    every(&args.files, show)
+    every(&args.files, show, args.loss)
+}
+
+/// A share from per cent.
+fn loss(text: &str) -> Result<f64, String> {
+    let percent = text.trim_end_matches('%').trim_end().parse::<f64>().ok();
+    let percent = percent.filter(|percent| *percent > 0.0 && *percent <= 100.0);
+    percent.map(|percent| percent / 100.0).ok_or_else(|| "per cent are wanted, above 0 and up to 100".to_owned())
 }
 
 /// Shows one file, which was just written, as `report FILE` would.
@@ -91,7 +102,7 @@ pub fn show(file: &Path, json: bool) -> Outcome {
         true => Show::Json { shown: 0 },
         false => Show::Text { view: View::default(), shown: 0 },
     };
-    every(&[file.to_owned()], show)
+    every(&[file.to_owned()], show, None)
 }
 
 fn export(export: &Export, files: &[PathBuf]) -> Outcome {
@@ -112,7 +123,7 @@ enum Show {
     Tables(Folder),
 }
 
-fn every(files: &[PathBuf], mut show: Show) -> Outcome {
+fn every(files: &[PathBuf], mut show: Show, loss: Option<f64>) -> Outcome {
     let mut refused: Option<Exit> = None;
     let mut refuse = |failure: Failure| {
         out::complain(&format!("pagelab: {failure}"));
@@ -123,7 +134,10 @@ fn every(files: &[PathBuf], mut show: Show) -> Outcome {
     for file in files {
         let read = Reader::open(file).and_then(|reader| Ok((reader.run()?, reader)));
         match read {
-            Ok((run, reader)) => {
+            Ok((mut run, reader)) => {
+                if let (Some(experiment), Some(loss)) = (&mut run.experiment, loss) {
+                    experiment.plan.loss = loss;
+                }
                 if let Show::Page { maps, .. } = &mut show {
                     let (of_run, error) = maps::read(&reader, &run);
                     maps.push(of_run);

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use clap::Parser;
 use pagelab_experiment::resolve::{Overrides, Resolved};
 use pagelab_experiment::session::{Came, News, Session, Times};
+use pagelab_experiment::swap::Swap;
 use pagelab_experiment::trial::Bench;
 use pagelab_host::capture::Stop;
 use pagelab_host::guard::Site;
@@ -64,12 +65,18 @@ pub struct Args {
 
     /// Go on with a run that was stopped or killed
     #[arg(long, value_name = "FILE",
-        conflicts_with_all = ["recipe", "quick", "repeats", "dry_run", "output", "command"])]
+        conflicts_with_all = ["recipe", "quick", "repeats", "dry_run", "output", "command",
+            "swap_dir"])]
     resume: Option<PathBuf>,
 
     /// Write this run file [default: RECIPE-1.pagelab, the first free number]
     #[arg(short = 'o', long = "run", value_name = "FILE", conflicts_with = "dry_run")]
     output: Option<PathBuf>,
+
+    /// Where a swap file is made, if a variant wants one [default: $TMPDIR,
+    /// else /var/tmp]
+    #[arg(long, value_name = "DIR")]
+    swap_dir: Option<PathBuf>,
 
     /// The plan, or the report, as one JSON document (docs/json.md)
     #[arg(long)]
@@ -104,7 +111,8 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
     writer.plan(0, &resolved.plan).map_err(|error| super::run_file(&error))?;
     writer.flush().map_err(|error| super::run_file(&error))?;
     let times = Times::since(started);
-    carry_out(&path, writer, times, None, &resolved, &snapshot, args.json)
+    let swap = Swap::in_dir(args.swap_dir.clone());
+    carry_out(&path, writer, (times, None), swap, &resolved, &snapshot, args.json)
 }
 
 /// What a recipe and a command line come to.
@@ -155,15 +163,16 @@ fn resume(path: &Path, json: bool) -> Result<u8, Failure> {
     let event = pagelab_model::run::Event { at_ns: times.now_ns(), kind: "resumed".to_owned(), text };
     writer.event(&event).map_err(|error| super::run_file(&error))?;
     out::complain(&format!("{}: {}", plan.name, event.text));
-    carry_out(path, writer, times, Some(&run), &resolved, &snapshot, json)
+    let swap = Swap::in_dir(args.swap_dir.clone());
+    carry_out(path, writer, (times, Some(&run)), swap, &resolved, &snapshot, json)
 }
 
 /// Runs what is due, closes the file and prints the report.
 fn carry_out(
     path: &Path,
     mut writer: Writer,
-    times: Times,
-    so_far: Option<&Run>,
+    (times, so_far): (Times, Option<&Run>),
+    swap: Swap,
     resolved: &Resolved,
     snapshot: &Snapshot,
     json: bool,
@@ -181,6 +190,7 @@ fn carry_out(
         site: Site::live().map_err(|error| error.to_string()),
         machine: &machine,
         total: total.unwrap_or(Bytes(0)),
+        swap,
         resolved,
         stop: &asked,
         look: &look,

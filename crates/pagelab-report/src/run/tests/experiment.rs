@@ -48,6 +48,7 @@ fn plan(name: &str, question: &str, workloads: Vec<WorkloadHead>, variants: Vec<
         baseline: 0,
         sequence: Sequence::Abba,
         seed: 7,
+        loss: pagelab_model::experiment::LOSS,
         schedule: Vec::new(),
     }
 }

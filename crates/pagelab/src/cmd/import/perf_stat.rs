@@ -227,6 +227,7 @@ impl All {
             baseline,
             sequence: Sequence::Blocks,
             seed: 0,
+            loss: pagelab_model::experiment::LOSS,
             schedule: keys.iter().map(slot).collect(),
         };
         (Experiment { plan, trials: keys.iter().enumerate().map(trial).collect() }, first_ns)

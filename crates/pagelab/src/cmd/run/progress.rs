@@ -29,6 +29,7 @@ impl<'p> Progress<'p> {
                     self.line(&format!("note: {text}"));
                 }
             }
+            News::Told(text) => self.line(&format!("note: {text}")),
             News::Begins { number, of, workload, variant, left } => {
                 let left = left.map_or(String::new(), |left| {
                     let ns = u64::try_from(left.as_nanos()).unwrap_or(u64::MAX);
