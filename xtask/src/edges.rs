@@ -24,7 +24,7 @@ pub struct Crate {
 }
 
 /// The house, from the ground up. A crate need not exist yet.
-pub const CRATES: [Crate; 16] = [
+pub const CRATES: [Crate; 17] = [
     pure("pagelab-model", &[], &["serde"]),
     pure("pagelab-formats", &["model"], &[]),
     pure("pagelab-metrics", &["model"], &[]),
@@ -36,13 +36,14 @@ pub const CRATES: [Crate; 16] = [
     host("pagelab-sys", &["model"]),
     host("pagelab-host", &["model", "formats", "sys"]),
     host("pagelab-target", &["model", "formats", "tlb", "host", "sys"]),
-    host("pagelab-guest", &["model", "formats", "sys"]),
+    host("pagelab-packages", &["sys"]),
+    host("pagelab-guest", &["model", "formats", "sys", "packages"]),
     host("pagelab-workloads", &["model", "sys"]),
     host("pagelab-runfile", &["model"]),
     host("pagelab-contig", &["model", "formats", "metrics", "sys", "host"]),
     host(
         "pagelab-experiment",
-        &["model", "formats", "metrics", "sys", "host", "workloads", "runfile", "contig"],
+        &["model", "formats", "metrics", "sys", "host", "workloads", "runfile", "contig", "packages"],
     ),
     top("pagelab"),
 ];

@@ -7,6 +7,7 @@
 
 mod aside;
 pub mod changes;
+pub mod external;
 pub mod gate;
 pub mod group;
 mod own;

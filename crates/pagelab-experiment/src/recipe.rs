@@ -2,10 +2,10 @@
 
 mod built_in;
 mod crossing;
-mod document;
-mod fields;
+pub(crate) mod document;
+pub(crate) mod fields;
 mod variant;
-mod workload;
+pub(crate) mod workload;
 
 use std::fmt;
 use std::time::Duration;
@@ -120,7 +120,8 @@ impl Recipe {
             problems.sort_by_key(|problem| problem.line);
             Bad { origin: origin.to_owned(), problems }
         };
-        let document = document::parse(text).map_err(|problem| bad(vec![problem]))?;
+        let document = document::parse(text, "a recipe is TOML, see docs/recipes.md")
+            .map_err(|problem| bad(vec![problem]))?;
         let mut problems = Problems::default();
         let recipe = read(&document, origin, text, &mut problems);
         // Crossings are judged where every part is good, so that one mistake is not told twice.

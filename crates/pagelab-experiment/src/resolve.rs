@@ -5,6 +5,7 @@ use std::time::Duration;
 use pagelab_model::experiment::{Plan, VariantHead, WorkloadHead, measures};
 use pagelab_workloads::table;
 
+use crate::external;
 use crate::recipe::{Bad, Problem, Recipe, Runs, Workload};
 use crate::schedule::schedule;
 
@@ -128,6 +129,10 @@ fn plan(recipe: &Recipe) -> Plan {
 fn head(recipe: &Recipe, workload: &Workload) -> WorkloadHead {
     let (generator, has_merit) = match &workload.runs {
         Runs::BuiltIn { name, .. } => (table::find(name).map_or("", |of| of.generator).to_owned(), true),
+        Runs::External { manifest, options } => {
+            let options = manifest.options(false, options);
+            (options.map_or_else(|why| why, |options| external::run::input(manifest, &options)), true)
+        }
         Runs::Command { input, metric, .. } => (input.clone(), metric.is_some()),
     };
     WorkloadHead {
@@ -142,10 +147,11 @@ fn words(recipe: &Recipe, workload: &Workload, options: &[(String, String)]) -> 
     let name = match &workload.runs {
         Runs::Command { command, .. } => return command.clone(),
         Runs::BuiltIn { name, .. } => name.clone(),
+        Runs::External { manifest, .. } => manifest.asked.clone(),
     };
     let mut words = vec![PAGELAB.to_owned(), "workload".to_owned(), name];
     // The seed of the experiment is the seed of its workloads, unless one of them has its own.
-    if !options.iter().any(|(name, _)| name == "seed") {
+    if workload.takes_option("seed") && !options.iter().any(|(name, _)| name == "seed") {
         words.extend(["--seed".to_owned(), recipe.seed.to_string()]);
     }
     words.extend(options.iter().flat_map(|(name, value)| [format!("--{name}"), value.clone()]));

@@ -133,7 +133,10 @@ mod tests {
         let mut swap = Swap::in_dir(Some(PathBuf::from("/none/there")));
         assert!(swap.missing().is_some());
         let said = swap.make(&Err("no root".to_owned()), Bytes(1 << 20));
-        assert_eq!((said.as_str(), swap.missing(), swap.is_on()), ("no swap file: no root", Some("no root"), false));
+        assert_eq!(
+            (said.as_str(), swap.missing(), swap.is_on()),
+            ("no swap file: no root", Some("no root"), false)
+        );
         let folder = tempfile::tempdir().unwrap();
         let site = Site::under(folder.path());
         let said = swap.make(&site.map_err(|error| error.to_string()), Bytes(1 << 20));

@@ -6,7 +6,7 @@ mod fragmentation;
 mod hog;
 mod launch;
 mod others;
-mod output;
+pub(crate) mod output;
 mod result;
 mod settings;
 
@@ -47,6 +47,8 @@ pub struct Bench<'a> {
     pub stop: &'a dyn Fn() -> Option<i32>,
     /// A look at the machine.
     pub look: &'a dyn Fn() -> Snapshot,
+    /// For each workload why it cannot run, where that is known before: its trials are not begun.
+    pub missing: &'a [Option<String>],
 }
 
 /// What a trial came to.
@@ -89,6 +91,9 @@ struct Over {
 pub fn run(bench: &Bench<'_>, workload: usize, variant: usize) -> Ran {
     let recipe = &bench.resolved.recipe;
     let (of, under) = (&recipe.workloads[workload], &recipe.variants[variant]);
+    if let Some(Some(why)) = bench.missing.get(workload) {
+        return Ran::without(TrialEnd::NotBegun(why.clone()), String::new());
+    }
     let mut settings = match Settings::make(bench, of, under, recipe.seed) {
         Ok(settings) => settings,
         Err(why) if (bench.stop)().is_some() => return Ran::without(TrialEnd::Stopped, why),
@@ -172,7 +177,7 @@ fn judge(
     nonsense: Option<&String>,
 ) -> TrialEnd {
     let is_good = |code: i32| match runs {
-        Runs::BuiltIn { .. } => code == 0,
+        Runs::BuiltIn { .. } | Runs::External { .. } => code == 0,
         Runs::Command { good_codes, .. } => good_codes.contains(&code),
     };
     match over.cut {

@@ -20,10 +20,10 @@ use crate::initramfs::{self, Contents};
 use crate::job::{Job, MAGIC, Step};
 use crate::kernel::Kernel;
 use crate::outcome::Outcome;
-use crate::program;
 use crate::qemu::{self, Wiring};
 use crate::shape::{Shape, show};
 use crate::taken::{Taker, name_of};
+use pagelab_packages::program;
 
 pub use listen::Watcher;
 

@@ -1,5 +1,7 @@
 //! What the guest's kernel says: the end of it is kept, and the line of a panic is found in it.
 
+pub use pagelab_packages::program::printable;
+
 /// Bytes of the console that are kept.
 pub const KEPT: usize = 256 << 10;
 
@@ -59,19 +61,6 @@ pub fn is_out_of_memory(panic: &str) -> bool {
     panic.contains("deadlocked on memory")
         || panic.contains("Out of memory")
         || panic.contains("out of memory")
-}
-
-/// What a guest said, for a message: without control characters, and not too long.
-pub fn printable(text: &str) -> String {
-    const LONGEST: usize = 200;
-    let text = text.trim();
-    let shown: String = text.chars().take(LONGEST).map(|c| if is_odd(c) { '?' } else { c }).collect();
-    if text.chars().count() > LONGEST { shown + "…" } else { shown }
-}
-
-/// Control characters, and marks that turn the direction of text.
-fn is_odd(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::console::printable;
 use crate::error::{Error, Kind};
-use crate::program::{self, NoAnswer};
+use pagelab_packages::program::{self, NoAnswer};
 
 /// Making a file system on a file with holes takes well below a second.
 const FORMAT: Duration = Duration::from_secs(120);

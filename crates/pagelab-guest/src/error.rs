@@ -61,6 +61,17 @@ impl Error {
     }
 }
 
+impl From<pagelab_packages::error::Error> for Error {
+    fn from(error: pagelab_packages::error::Error) -> Error {
+        let kind = match error.kind() {
+            pagelab_packages::error::Kind::NotAvailable => Kind::NotAvailable,
+            pagelab_packages::error::Kind::Refused => Kind::Refused,
+            pagelab_packages::error::Kind::Stopped(signal) => Kind::Stopped(signal),
+        };
+        Error { kind, message: error.to_string(), cause: error.into_cause() }
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)

@@ -21,7 +21,6 @@ pub mod message;
 pub mod modules;
 pub mod outcome;
 mod places;
-pub mod program;
 pub mod qemu;
 pub mod setup;
 pub mod shape;

@@ -126,6 +126,8 @@ pub fn process(pid: u32, file: &str) -> String {
     format!("{PROC}/{pid}/{file}")
 }
 
+/// Children of the thread that looks, with those orphans that came to it (3.5, if the kernel was built so).
+pub const OWN_CHILDREN: &str = "/proc/thread-self/children";
 /// How long this process waited for a CPU.
 pub const SELF_SCHEDSTAT: &str = "/proc/self/schedstat";
 /// Memory of this process in pages.

@@ -146,13 +146,16 @@ pub fn curves(experiment: &Experiment, effects: &Effects) -> Vec<Curve> {
         let has_slot = |variant: usize| {
             plan.schedule.iter().any(|slot| slot.workload == workload && slot.variant == variant)
         };
-        axes.iter().filter_map(move |axis| {
-            let all = axis.places.iter().filter(|(variant, _)| has_slot(*variant));
-            let trials: Vec<Trials> =
-                all.map(|&(variant, limit)| trials(experiment, workload, variant, limit, measure, better)).collect();
-            let is_any = trials.iter().any(|of| of.limit.is_some());
-            is_any.then(|| Curve::of(workload, measure.to_owned(), axis.common.clone(), loss, trials))
-        }).collect::<Vec<Curve>>()
+        axes.iter()
+            .filter_map(move |axis| {
+                let all = axis.places.iter().filter(|(variant, _)| has_slot(*variant));
+                let trials: Vec<Trials> = all
+                    .map(|&(variant, limit)| trials(experiment, workload, variant, limit, measure, better))
+                    .collect();
+                let is_any = trials.iter().any(|of| of.limit.is_some());
+                is_any.then(|| Curve::of(workload, measure.to_owned(), axis.common.clone(), loss, trials))
+            })
+            .collect::<Vec<Curve>>()
     };
     (0..plan.workloads.len()).flat_map(of_workload).collect()
 }
@@ -268,10 +271,8 @@ fn fit(places: &mut [Place], rounds: usize) {
     let Some((largest, others)) = places.split_last_mut() else { return };
     let mut known: Vec<&mut Place> =
         others.iter_mut().filter(|place| place.dead == 0 && place.pairs.count() > 0).collect();
-    let means: Vec<(f64, f64)> = known
-        .iter()
-        .map(|place| (place.ratio().map_or(0.0, f64::ln), place.pairs.count() as f64))
-        .collect();
+    let means: Vec<(f64, f64)> =
+        known.iter().map(|place| (place.ratio().map_or(0.0, f64::ln), place.pairs.count() as f64)).collect();
     for (place, fitted) in known.iter_mut().zip(isotonic::falling(&means)) {
         place.fitted = Some(fitted.max(0.0).exp());
     }
@@ -293,7 +294,8 @@ fn not_known(places: &[Place], rounds: usize) -> Option<NotKnown> {
     let dies = |place: &Place| place.dead > 0;
     let tried = |place: &Place| place.done + place.dead > 0;
     if dies(largest) {
-        let is_everywhere = others.iter().filter(|place| tried(place)).all(|place| dies(place) && place.done == 0);
+        let is_everywhere =
+            others.iter().filter(|place| tried(place)).all(|place| dies(place) && place.done == 0);
         return Some(match is_everywhere && largest.done == 0 {
             true => NotKnown::DiesEverywhere,
             false => NotKnown::DiesAtTheLargest,
@@ -346,9 +348,8 @@ fn bump(places: &[Place]) -> Option<(usize, usize)> {
     let last = places.len().checked_sub(1)?;
     let tested = |at: usize| if at == last { Some(no_loss) } else { places[at].tested() };
     let larger = |less: usize| {
-        let is_faster = |&more: &usize| {
-            tested(less).zip(tested(more)).is_some_and(|(less, more)| less.high < more.low)
-        };
+        let is_faster =
+            |&more: &usize| tested(less).zip(tested(more)).is_some_and(|(less, more)| less.high < more.low);
         Some((less, (less + 1..=last).find(is_faster)?))
     };
     (0..last).find_map(larger)

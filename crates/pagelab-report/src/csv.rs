@@ -6,9 +6,9 @@
 
 mod averages;
 mod experiment;
-mod needs;
 mod look;
 mod measured;
+mod needs;
 
 use std::collections::BTreeSet;
 

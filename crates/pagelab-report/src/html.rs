@@ -158,7 +158,10 @@ fn run_of(run: &Run, derived: &[Series], text: &str, cap: usize, blocks: &mut Bl
         .put("derived", array(derived, |series| series::series(series, cap, blocks)))
         .put("streams", array(&run.streams, |stream| series::stream(stream, cap, blocks)))
         .put("events", array(&run.events, event))
-        .put("experiment", run.experiment.as_deref().map(|of| json::experiment::document_for_page(of, &run.manifest)))
+        .put(
+            "experiment",
+            run.experiment.as_deref().map(|of| json::experiment::document_for_page(of, &run.manifest)),
+        )
         .put("not_shown", run.not_shown.clone())
         .put("log", run.log.as_ref().map(log).map(Value::from))
         .put("text", text)

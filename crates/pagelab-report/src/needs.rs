@@ -103,7 +103,9 @@ fn not_known(curve: &Curve, why: NotKnown) -> String {
         NotKnown::OneLimit => {
             "one limit alone says nothing of how much it needs: a curve takes two at least".to_owned()
         }
-        NotKnown::DiesEverywhere => format!("dies under every limit that was tried: it needs more than {last}"),
+        NotKnown::DiesEverywhere => {
+            format!("dies under every limit that was tried: it needs more than {last}")
+        }
         NotKnown::DiesAtTheLargest => format!(
             "dies under {last}, the largest limit that was tried: there is nothing to compare with; try larger \
              ones"
@@ -139,14 +141,17 @@ fn dies(curve: &Curve, ground: Ground<'_>) -> Option<String> {
         said = format!("{said}; under {} in {} of {of} trials", limit(curve, found.at), at.dead);
     }
     if let Some(below) = found.lives_below {
-        said = format!("{said}; yet it lived under {}: that is no matter of memory alone", limit(curve, below));
+        said =
+            format!("{said}; yet it lived under {}: that is no matter of memory alone", limit(curve, below));
     }
     Some(said)
 }
 
 /// What there was to swap to.
 fn swap(curve: &Curve, ground: Ground<'_>) -> Option<String> {
-    let of = |settings: &[(String, String)]| settings.iter().find(|(key, _)| key == SWAP).map(|(_, of)| of.clone());
+    let of = |settings: &[(String, String)]| {
+        settings.iter().find(|(key, _)| key == SWAP).map(|(_, of)| of.clone())
+    };
     let is_file = |value: String| value != "none";
     match of(&curve.common) {
         Some(value) if !is_file(value.clone()) => Some("no swap".to_owned()),

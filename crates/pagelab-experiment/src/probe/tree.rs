@@ -197,14 +197,21 @@ impl Tree {
 
     pub(super) fn measures(&self, found: &mut Found) {
         let no_file = || match self.swap.seen.or(self.file.seen).is_some() || self.looks > 0 {
-            true => Absence::new("memory.stat", AbsentWhy::NotThere, "its cgroup does not tell, or it has none"),
+            true => {
+                Absence::new("memory.stat", AbsentWhy::NotThere, "its cgroup does not tell, or it has none")
+            }
             false => too_short(),
         };
         let highest = |of: &str| format!("{of}, the highest of {} looks", self.looks);
         let mut put = |name: &str, better, peak: Peak, of: &str| {
             found.bytes(name, better, peak.highest().ok_or_else(no_file), &highest(of));
         };
-        put("group.swap", Better::Lower, self.swap, "total_swap of memory.stat, or memory.swap.current, of its cgroup");
+        put(
+            "group.swap",
+            Better::Lower,
+            self.swap,
+            "total_swap of memory.stat, or memory.swap.current, of its cgroup",
+        );
         put("group.file", Better::Neither, self.file, "total_cache or file of memory.stat of its cgroup");
         put("swap.used", Better::Lower, self.swap_used, &format!("{}, of the whole machine", paths::SWAPS));
         if !self.tells_page_tables {

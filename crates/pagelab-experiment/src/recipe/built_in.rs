@@ -18,7 +18,7 @@ macro_rules! recipes {
     };
 }
 
-recipes!["thp", "mmap-lab", "memory-size", "fragmentation-cost", "fragment-compact"];
+recipes!["thp", "mmap-lab", "memory-size", "fragmentation-cost", "fragment-compact", "external"];
 
 /// The recipe of this name.
 pub fn find(name: &str) -> Option<&'static BuiltIn> {

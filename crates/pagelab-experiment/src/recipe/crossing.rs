@@ -2,7 +2,6 @@
 //! settings that cancel each other.
 
 use pagelab_workloads::options::Options;
-use pagelab_workloads::table;
 
 use super::variant::{HogKind, Thp, Variant};
 use super::workload::{Runs, Workload};
@@ -111,10 +110,13 @@ fn over(variant: &Variant, workloads: &[&Workload], problems: &mut Problems) {
         problems.say(variant.line, text);
     }
     for workload in workloads {
-        let Runs::BuiltIn { name, options } = &workload.runs else {
+        let Some(heads) = workload.option_heads() else {
             foreign(variant, workload, problems);
             continue;
         };
+        if let Runs::External { .. } = workload.runs {
+            no_thread(variant, workload, problems);
+        }
         if let Some(first) = variant.arguments.first() {
             let text = format!(
                 "variant {:?} over workload {:?}: arguments ({first:?} …) are for commands; a built-in \
@@ -123,9 +125,8 @@ fn over(variant: &Variant, workloads: &[&Workload], problems: &mut Problems) {
             );
             problems.say(variant.line, text);
         }
-        let Some(of) = table::find(name) else { continue };
-        let mut all = Options::defaults(of.options);
-        for (name, value) in options.iter().chain(&variant.options) {
+        let mut all = Options::defaults(heads);
+        for (name, value) in workload.options().iter().chain(&variant.options) {
             if let Err(why) = all.set(name, value) {
                 let text = format!("variant {:?} over workload {:?}: {why}", variant.name, workload.name);
                 problems.say(variant.line, text);
@@ -144,6 +145,12 @@ fn foreign(variant: &Variant, workload: &Workload, problems: &mut Problems) {
         );
         problems.say(variant.line, text);
     }
+    no_thread(variant, workload, problems);
+}
+
+/// A thread can be beside our own code alone.
+fn no_thread(variant: &Variant, workload: &Workload, problems: &mut Problems) {
+    let (variant_name, name) = (&variant.name, &workload.name);
     if variant.hog.is_some_and(|hog| hog.how == HogKind::Thread) {
         let text = format!(
             "variant {variant_name:?} over workload {name:?}: a hog can be a thread of a built-in workload \

@@ -6,14 +6,14 @@ use super::Problem;
 
 /// A value and the line on which it stands, from 1.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Item {
+pub(crate) struct Item {
     pub node: Node,
     pub line: usize,
 }
 
 /// What a value is.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Node {
+pub(crate) enum Node {
     Text(String),
     /// As it is written, without underscores.
     Number(String),
@@ -26,7 +26,7 @@ pub(super) enum Node {
 
 /// Keys and values.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Table {
+pub(crate) struct Table {
     /// In the order of the keys' names; each with the line of its key.
     pub entries: Vec<(String, usize, Item)>,
 }
@@ -45,15 +45,15 @@ impl Node {
     }
 }
 
-/// Reads a text. The error is that of the parser, with its line.
-pub(super) fn parse(text: &str) -> Result<Table, Problem> {
+/// Reads a text. The error is that of the parser, with its line and `what` it should be.
+pub(crate) fn parse(text: &str, what: &str) -> Result<Table, Problem> {
     let lines = Lines::of(text);
     match DeTable::parse(text) {
         Ok(table) => Ok(lines.table(table.get_ref())),
         Err(error) => {
             let line = error.span().map_or(1, |span| lines.line(span.start));
             let message = error.message().trim().replace('\n', "; ");
-            Err(Problem { line, text: format!("{message}; a recipe is TOML, see docs/recipes.md") })
+            Err(Problem { line, text: format!("{message}; {what}") })
         }
     }
 }
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn keys_and_values_know_their_lines() {
-        let table = parse("a = 1_000\n\n[[b]]\nc = \"x\"\nd = [\n  true,\n  0.5,\n]\n").unwrap();
+        let table = parse("a = 1_000\n\n[[b]]\nc = \"x\"\nd = [\n  true,\n  0.5,\n]\n", "").unwrap();
         let (name, line, item) = &table.entries[0];
         assert_eq!((name.as_str(), *line), ("a", 1));
         assert_eq!(item.node, Node::Number("1000".to_owned()));
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn what_is_no_toml_has_a_line() {
         for (text, line) in [("a = 1\nb = \n", 2), ("a = 1\n\na = 2\n", 3), ("[x\n", 1), ("a = \"x\n", 1)] {
-            let problem = parse(text).expect_err(text);
+            let problem = parse(text, "").expect_err(text);
             assert_eq!(problem.line, line, "{text:?}: {}", problem.text);
         }
     }

@@ -11,7 +11,7 @@ use super::document::{Item, Node, Table};
 
 /// What was found to be wrong so far.
 #[derive(Debug, Default)]
-pub(super) struct Problems(pub Vec<Problem>);
+pub(crate) struct Problems(pub Vec<Problem>);
 
 impl Problems {
     /// Notes one more.
@@ -21,7 +21,7 @@ impl Problems {
 }
 
 /// The keys of one table.
-pub(super) struct Fields<'d> {
+pub(crate) struct Fields<'d> {
     table: &'d Table,
     /// What the table is: empty for the recipe itself, else `workload "chase"`.
     pub what: String,
@@ -232,6 +232,6 @@ impl<'d> Fields<'d> {
 }
 
 /// Bytes with one of the suffixes K, M, G; more than none.
-pub(super) fn bytes(text: &str) -> Option<Bytes> {
+pub(crate) fn bytes(text: &str) -> Option<Bytes> {
     size::parse_suffixed(text.as_bytes()).ok().filter(|size| size.0 > 0)
 }

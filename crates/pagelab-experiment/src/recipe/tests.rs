@@ -1,8 +1,7 @@
 //! Good recipes are what they say; bad ones are refused with file, line and key. Cases are data.
 
-use pagelab_model::Bytes;
-
 use super::*;
+use pagelab_model::Bytes;
 
 const GOOD: &str = r#"
 name = "good"

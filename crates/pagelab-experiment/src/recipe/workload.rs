@@ -1,13 +1,14 @@
-//! `[[workload]]`: a built-in with options, or any command.
+//! `[[workload]]`: a built-in with options, an external one by its manifest, or any command.
 
 use std::time::Duration;
 
 use pagelab_model::experiment::Better;
-use pagelab_workloads::options::Options;
+use pagelab_workloads::options::{OptionHead, Options};
 use pagelab_workloads::table;
 
 use super::document::{Item, Node, Table};
 use super::fields::{Fields, Problems};
+use crate::external::{self, Manifest};
 
 /// What runs.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,6 +39,13 @@ pub enum Runs {
     BuiltIn {
         /// Its name in the table of workloads.
         name: String,
+        /// Options that are not at their default, as they would be typed.
+        options: Vec<(String, String)>,
+    },
+    /// A workload that is not ours, by its manifest.
+    External {
+        /// What it is.
+        manifest: &'static Manifest,
         /// Options that are not at their default, as they would be typed.
         options: Vec<(String, String)>,
     },
@@ -101,16 +109,24 @@ impl Workload {
         }
     }
 
-    /// Whether it is one of ours that takes this option.
+    /// Whether it has this option. A program that is only a command has none.
     pub fn takes_option(&self, option: &str) -> bool {
-        let Runs::BuiltIn { name, .. } = &self.runs else { return false };
-        table::find(name).is_some_and(|of| of.options.iter().any(|head| head.name == option))
+        self.option_heads().is_some_and(|heads| heads.iter().any(|head| head.name == option))
     }
 
-    /// Options of a built-in as they are given.
+    /// The options that it has; `None` for a program that is only a command.
+    pub fn option_heads(&self) -> Option<&'static [OptionHead]> {
+        match &self.runs {
+            Runs::BuiltIn { name, .. } => table::find(name).map(|of| of.options),
+            Runs::External { manifest, .. } => Some(manifest.options),
+            Runs::Command { .. } => None,
+        }
+    }
+
+    /// Its options as they are given.
     pub fn options(&self) -> &[(String, String)] {
         match &self.runs {
-            Runs::BuiltIn { options, .. } => options,
+            Runs::BuiltIn { options, .. } | Runs::External { options, .. } => options,
             Runs::Command { .. } => &[],
         }
     }
@@ -118,7 +134,7 @@ impl Workload {
     /// Takes what a quick run has instead.
     pub(super) fn make_quick(&mut self) {
         match &mut self.runs {
-            Runs::BuiltIn { options, .. } => merge(options, &self.quick),
+            Runs::BuiltIn { options, .. } | Runs::External { options, .. } => merge(options, &self.quick),
             Runs::Command { command, .. } => {
                 if let Some(quick) = self.quick_command.take() {
                     *command = quick;
@@ -139,64 +155,114 @@ pub(crate) fn merge(options: &mut Vec<(String, String)>, later: &[(String, Strin
     }
 }
 
+/// What of a workload depends on what it starts.
+struct Started {
+    runs: Runs,
+    quick: Vec<(String, String)>,
+    quick_command: Option<Vec<String>>,
+    takes: Option<Duration>,
+    quick_takes: Option<Duration>,
+}
+
 pub(super) fn read(table: &Table, line: usize, problems: &mut Problems) -> Workload {
     let mut fields = Fields::new(table, "workload", line);
     let built_in = fields.text(problems, "built_in").map(|(text, _)| text.to_owned());
-    let name = match (fields.item("name"), &built_in) {
-        (None, Some(built_in)) => built_in.clone(),
+    let external = fields.text(problems, "external").map(|(text, _)| text.to_owned());
+    // A name that is not given is that of what runs; a path gives the name in its manifest.
+    let manifest = external.as_ref().map(|asked| external::named(asked));
+    let usual = match &manifest {
+        Some(manifest) => manifest.as_ref().ok().map(|of| of.name.clone()).or(external.clone()),
+        None => built_in.clone(),
+    };
+    let name = match (fields.item("name"), usual) {
+        (None, Some(usual)) => usual,
         _ => fields.name(problems, "name"),
     };
     fields.what = format!("workload {name:?}");
-    let command = fields.texts(problems, "command");
-    let mut quick_command = None;
-    let mut quick = Vec::new();
-    let runs = match (built_in, command) {
-        (Some(_), Some(_)) => {
-            problems.say(line, format!("{} has both built_in and command: one of them does", fields.what));
-            Runs::of(Vec::new())
-        }
-        (Some(of), None) => {
-            let options = options(&of, &mut fields, problems, "options");
-            quick = self::options(&of, &mut fields, problems, "quick");
-            known_workload(&of, &mut fields, problems);
-            Runs::BuiltIn { name: of, options }
-        }
-        (None, command) => {
-            if command.as_ref().is_none_or(|words| words.first().is_none_or(String::is_empty)) {
-                let what = &fields.what;
-                problems.say(
-                    line,
-                    format!("{what}: built_in = \"NAME\" or command = [\"PROGRAM\", …] is wanted"),
-                );
-            }
-            quick_command = fields.texts(problems, "quick_command");
-            Runs::Command {
-                command: command.unwrap_or_default(),
-                metric: fields.table(problems, "metric").and_then(|metric| read_metric(metric, problems)),
-                figures: figures(&mut fields, problems),
-                good_codes: good_codes(&mut fields, problems),
-                input: fields.text(problems, "input").map_or("", |(text, _)| text).to_owned(),
-            }
+    let has_command = fields.item("command").is_some();
+    let started = match (built_in, manifest, has_command) {
+        (Some(of), None, false) => started_built_in(of, &mut fields, problems),
+        (None, Some(manifest), false) => started_external(manifest, &mut fields, problems),
+        (None, None, _) => started_command(&mut fields, problems),
+        _ => {
+            let what = &fields.what;
+            let text = format!("{what} has more than one of built_in, external, command: one of them does");
+            problems.say(line, text);
+            fields.item("external");
+            started_command(&mut fields, &mut Problems::default())
         }
     };
+    let Started { runs, quick, quick_command, takes, quick_takes } = started;
     let workload = Workload {
         name,
         line,
         runs,
         time_limit: fields.duration(problems, "time_limit"),
-        takes: fields.duration(problems, "takes"),
+        takes: fields.duration(problems, "takes").or(takes),
         files: fields.texts(problems, "files").unwrap_or_default(),
         environment: environment(&mut fields, problems),
         quick,
         quick_command,
-        quick_takes: fields.duration(problems, "quick_takes"),
+        quick_takes: fields.duration(problems, "quick_takes").or(quick_takes),
     };
     fields.finish(problems);
     workload
 }
 
+fn started_built_in(of: String, fields: &mut Fields<'_>, problems: &mut Problems) -> Started {
+    let heads = table::find(&of).map(|of| of.options);
+    let chosen = options(heads, fields, problems, "options");
+    let quick = options(heads, fields, problems, "quick");
+    known_workload(&of, fields, problems);
+    let runs = Runs::BuiltIn { name: of, options: chosen };
+    Started { runs, quick, quick_command: None, takes: None, quick_takes: None }
+}
+
+fn started_external(
+    manifest: Result<&'static Manifest, external::Unread>,
+    fields: &mut Fields<'_>,
+    problems: &mut Problems,
+) -> Started {
+    let manifest = manifest.map_err(|why| {
+        let line = fields.item("external").map_or(fields.line, |item| item.line);
+        problems.say(line, format!("{}: {why}", fields.named("external")));
+    });
+    let heads = manifest.ok().map(|of| of.options);
+    let chosen = options(heads, fields, problems, "options");
+    let quick = options(heads, fields, problems, "quick");
+    let Ok(manifest) = manifest else {
+        let runs = Runs::of(Vec::new());
+        return Started { runs, quick, quick_command: None, takes: None, quick_takes: None };
+    };
+    // What the recipe says of a quick run stands over what the manifest says.
+    let mut all_quick = manifest.quick.clone();
+    merge(&mut all_quick, &chosen);
+    merge(&mut all_quick, &quick);
+    let (takes, quick_takes) = (manifest.takes, manifest.quick_takes);
+    let runs = Runs::External { manifest, options: chosen };
+    Started { runs, quick: all_quick, quick_command: None, takes, quick_takes }
+}
+
+fn started_command(fields: &mut Fields<'_>, problems: &mut Problems) -> Started {
+    let command = fields.texts(problems, "command");
+    if command.as_ref().is_none_or(|words| words.first().is_none_or(String::is_empty)) {
+        let what = &fields.what;
+        let wanted = "built_in = \"NAME\" or command = [\"PROGRAM\", …] or external = \"NAME\" is wanted";
+        problems.say(fields.line, format!("{what}: {wanted}"));
+    }
+    let quick_command = fields.texts(problems, "quick_command");
+    let runs = Runs::Command {
+        command: command.unwrap_or_default(),
+        metric: fields.table(problems, "metric").and_then(|metric| read_metric(metric, problems)),
+        figures: figures(fields, problems),
+        good_codes: good_codes(fields, problems),
+        input: fields.text(problems, "input").map_or("", |(text, _)| text).to_owned(),
+    };
+    Started { runs, quick: Vec::new(), quick_command, takes: None, quick_takes: None }
+}
+
 /// Pairs of `environment`, whose names must be names.
-pub(super) fn environment(fields: &mut Fields<'_>, problems: &mut Problems) -> Vec<(String, String)> {
+pub(crate) fn environment(fields: &mut Fields<'_>, problems: &mut Problems) -> Vec<(String, String)> {
     let pairs = fields.pairs(problems, "environment");
     for (name, value, line) in &pairs {
         if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
@@ -216,16 +282,16 @@ fn known_workload(name: &str, fields: &mut Fields<'_>, problems: &mut Problems) 
     }
 }
 
-/// Options of a built-in, checked against its table.
+/// Options of a workload, checked against its table.
 fn options(
-    of: &str,
+    heads: Option<&'static [OptionHead]>,
     fields: &mut Fields<'_>,
     problems: &mut Problems,
     key: &'static str,
 ) -> Vec<(String, String)> {
     let pairs = fields.pairs(problems, key);
-    let Some(of) = table::find(of) else { return Vec::new() };
-    let mut options = Options::defaults(of.options);
+    let Some(heads) = heads else { return Vec::new() };
+    let mut options = Options::defaults(heads);
     let mut good = Vec::new();
     for (name, value, line) in pairs {
         match options.set(&name, &value) {
@@ -237,7 +303,7 @@ fn options(
 }
 
 /// Exit codes that are no failure: 0 where none are given.
-fn good_codes(fields: &mut Fields<'_>, problems: &mut Problems) -> Vec<i32> {
+pub(crate) fn good_codes(fields: &mut Fields<'_>, problems: &mut Problems) -> Vec<i32> {
     let Some(item) = fields.item("exit_codes") else { return vec![0] };
     let code = |item: &Item| match &item.node {
         Node::Number(text) => text.parse().ok().filter(|code| (0..=255).contains(code)),
@@ -256,7 +322,7 @@ fn good_codes(fields: &mut Fields<'_>, problems: &mut Problems) -> Vec<i32> {
 }
 
 /// Figures by name: `figures = [{ name = "…", pattern = "…", unit = "…" }, …]`.
-fn figures(fields: &mut Fields<'_>, problems: &mut Problems) -> Vec<(String, Metric)> {
+pub(crate) fn figures(fields: &mut Fields<'_>, problems: &mut Problems) -> Vec<(String, Metric)> {
     let mut figures: Vec<(String, Metric)> = Vec::new();
     for (table, line) in fields.tables(problems, "figures") {
         let mut of = Fields::new(table, fields.named("figures"), line);
@@ -269,7 +335,7 @@ fn figures(fields: &mut Fields<'_>, problems: &mut Problems) -> Vec<(String, Met
     figures
 }
 
-fn read_metric(mut fields: Fields<'_>, problems: &mut Problems) -> Option<Metric> {
+pub(crate) fn read_metric(mut fields: Fields<'_>, problems: &mut Problems) -> Option<Metric> {
     let pattern = fields.text(problems, "pattern");
     let unit = fields.name(problems, "unit");
     let better = fields.word(problems, "better", &["lower", "higher", "neither"]);

@@ -18,7 +18,7 @@ const SHOWN_MOST: usize = 2 << 10;
 const SHOWN_LINES: usize = 12;
 
 /// A number, or what stands in its place; none where no line is like it.
-pub(super) type Found = Option<Result<f64, String>>;
+pub(crate) type Found = Option<Result<f64, String>>;
 
 /// Who looks at each line, if anybody does.
 type Each<'e> = Option<&'e mut dyn FnMut(&[u8])>;
@@ -154,7 +154,7 @@ impl Output {
 }
 
 /// The number in a line between the two texts of a metric; an error where something else stands there.
-pub(super) fn find(metric: &Metric, line: &str) -> Found {
+pub(crate) fn find(metric: &Metric, line: &str) -> Found {
     let mut rest = line;
     let mut wrong = None;
     loop {

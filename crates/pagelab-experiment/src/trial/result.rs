@@ -18,7 +18,7 @@ pub(super) struct Said {
 /// The numbers that are looked for while a workload runs: its metric, then its figures.
 pub(super) fn metrics(runs: &Runs) -> Vec<Metric> {
     match runs {
-        Runs::BuiltIn { .. } => Vec::new(),
+        Runs::BuiltIn { .. } | Runs::External { .. } => Vec::new(),
         Runs::Command { metric, figures, .. } => {
             metric.iter().chain(figures.iter().map(|(_, metric)| metric)).cloned().collect()
         }
@@ -31,6 +31,10 @@ pub(super) fn of(runs: &Runs, output: &Output) -> Result<Said, String> {
         Runs::BuiltIn { name, .. } => {
             let line = output.last_line().ok_or("it ended well and said nothing")?;
             built_in(name, &line)
+        }
+        Runs::External { manifest, .. } => {
+            let line = output.last_line().ok_or("it ended well and said nothing")?;
+            result_line(&manifest.name, &line)
         }
         Runs::Command { metric, figures, .. } => {
             let mut said = Said::default();
@@ -59,16 +63,24 @@ fn found_measure(name: String, metric: &Metric, found: Found) -> Result<Measure,
     Ok(Measure { name, unit, better, value: Ok(value), source: "its output".to_owned() })
 }
 
-/// The JSON line of a built-in workload; docs/json.md has its fields.
+/// The JSON line of a built-in workload, all of which have a checksum.
 fn built_in(name: &str, line: &str) -> Result<Said, String> {
+    let said = result_line(name, line)?;
+    match said.checksum {
+        Some(_) => Ok(said),
+        None => Err(format!("the result of {name} has no checksum")),
+    }
+}
+
+/// The JSON line of a workload; docs/json.md has its fields.
+fn result_line(name: &str, line: &str) -> Result<Said, String> {
     let nonsense = |what: &str| format!("the result of {name} {what}");
     let json: Value =
         serde_json::from_str(line).map_err(|error| nonsense(&format!("is no JSON: {error}")))?;
     let mut said = Said::default();
     let merit = json.get("merit").ok_or_else(|| nonsense("has no merit"))?;
     said.measures.push(number(merit, measures::MERIT.to_owned()).ok_or_else(|| nonsense("has no merit"))?);
-    let checksum = json.get("checksum").and_then(Value::as_str);
-    said.checksum = Some(checksum.ok_or_else(|| nonsense("has no checksum"))?.to_owned());
+    said.checksum = json.get("checksum").and_then(Value::as_str).map(str::to_owned);
     if let Some(bytes) = json.get("working_set_bytes").and_then(Value::as_f64) {
         said.measures.push(measure("working_set".to_owned(), Unit::BYTES, Better::Neither, bytes));
     }

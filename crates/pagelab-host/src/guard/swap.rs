@@ -66,7 +66,10 @@ impl Guard {
         let Owner { pid, start_ticks, .. } = self.site.owner;
         let path = format!("{}/{PREFIX}{pid}-{start_ticks}-{}", dir.trim_end_matches('/'), self.number);
         if !is_ours(&path) {
-            return Err(GuardError::new(ErrorKind::Usage, format!("{dir} is no absolute path of a directory")));
+            return Err(GuardError::new(
+                ErrorKind::Usage,
+                format!("{dir} is no absolute path of a directory"),
+            ));
         }
         let room = kernel.room(dir).map_err(|e| GuardError::io(format!("a swap file in {dir}"), e))?;
         check_room(dir, room, size)?;
@@ -91,7 +94,8 @@ impl Guard {
             Ok(Some(area)) => Ok(SwapFile { path, size: area.size }),
             Ok(None) => {
                 let undone = ledger.take_back(at);
-                let message = format!("{path} was switched on without an error, and is not in {}", paths::SWAPS);
+                let message =
+                    format!("{path} was switched on without an error, and is not in {}", paths::SWAPS);
                 Err(failed(ErrorKind::Refused, message, &undone))
             }
             Err(error) => {
@@ -228,7 +232,9 @@ fn bring_back(kernel: &dyn Kernel, path: &str, area: &SwapArea) -> io::Result<()
     loop {
         match kernel.swap_off(path) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted && tries < TRIES => tries += 1,
-            Err(error) => return Err(io::Error::new(error.kind(), format!("cannot be switched off: {error}"))),
+            Err(error) => {
+                return Err(io::Error::new(error.kind(), format!("cannot be switched off: {error}")));
+            }
             Ok(()) => break,
         }
     }
@@ -274,7 +280,9 @@ mod tests {
 
     #[test]
     fn only_our_names_are_ours() {
-        for path in ["/var/tmp/swapfile", "/var/tmp/pagelab-swap-1/x", "var/pagelab-swap-1", "/a/../pagelab-swap-1"] {
+        for path in
+            ["/var/tmp/swapfile", "/var/tmp/pagelab-swap-1/x", "var/pagelab-swap-1", "/a/../pagelab-swap-1"]
+        {
             assert!(!is_ours(path), "{path}");
         }
         assert!(is_ours("/var/tmp/pagelab-swap-1-2-3"));

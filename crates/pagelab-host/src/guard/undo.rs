@@ -72,7 +72,9 @@ impl Outcome {
     pub(super) fn of(entry: &Entry, fate: Fate) -> Outcome {
         let (ours, original) = match &entry.act {
             Act::Change { ours, old, .. } => (Some(ours.clone()), Some(old.clone())),
-            Act::Cgroup { .. } | Act::Debugfs { .. } | Act::SwapFile { .. } | Act::OneWay { .. } => (None, None),
+            Act::Cgroup { .. } | Act::Debugfs { .. } | Act::SwapFile { .. } | Act::OneWay { .. } => {
+                (None, None)
+            }
         };
         let (what, path) = (entry.act.label(), entry.act.path().to_owned());
         Outcome { what, path, fate, found: None, ours, original, detail: String::new() }

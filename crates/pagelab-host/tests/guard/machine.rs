@@ -196,7 +196,11 @@ impl Kernel for Machine {
     }
     fn room(&self, dir: &str) -> io::Result<Room> {
         let (real, ext4) = (self.tree.room(dir)?, 0xef53);
-        if self.is_fake { Ok(Room { magic: ext4, free: Bytes(8 << 30), total: Bytes(9 << 30) }) } else { Ok(real) }
+        if self.is_fake {
+            Ok(Room { magic: ext4, free: Bytes(8 << 30), total: Bytes(9 << 30) })
+        } else {
+            Ok(real)
+        }
     }
     fn make_swap_file(&self, path: &str, size: Bytes, header: &[u8]) -> io::Result<()> {
         self.stop_around(path, || self.tree.make_swap_file(path, size, header))

@@ -100,7 +100,10 @@ mod tests {
             &[(LIMIT, "1G"), ("thp", "always")],
         ]);
         let (half, quarter) = (512 << 20, 256 << 20);
-        assert_eq!(found, [vec![(2, Some(half)), (1, Some(1 << 30)), (0, None)], vec![(4, Some(quarter)), (3, Some(half))]]);
+        assert_eq!(
+            found,
+            [vec![(2, Some(half)), (1, Some(1 << 30)), (0, None)], vec![(4, Some(quarter)), (3, Some(half))]]
+        );
     }
 
     #[test]

@@ -47,7 +47,8 @@ const SHAPES: [(&str, Shape); 5] = [
 /// The least memory under which the loss is at most the one that is asked for.
 fn truth(shape: Shape) -> f64 {
     let tenths = LIMITS[0] * 10..=LIMITS[7] * 10;
-    let enough = tenths.map(|tenth| tenth as f64 / 10.0).find(|&limit| shape(limit) / shape(500.0) <= 1.0 + LOSS);
+    let enough =
+        tenths.map(|tenth| tenth as f64 / 10.0).find(|&limit| shape(limit) / shape(500.0) <= 1.0 + LOSS);
     enough.unwrap()
 }
 
@@ -59,7 +60,17 @@ fn simulated(random: &mut SplitMix64, shape: Shape, noise: Noise, rounds: usize)
         let pairs = logs.iter().map(|round| round[at] - round[LIMITS.len() - 1]);
         let pairs = if at + 1 < LIMITS.len() { Paired::of_logs(pairs) } else { Paired::default() };
         let (limit, interval) = (Some(Bytes(limit)), pairs.by_t());
-        Place { variant: at, limit, done: rounds, dead: 0, timed_out: 0, failed: 0, pairs, interval, fitted: None }
+        Place {
+            variant: at,
+            limit,
+            done: rounds,
+            dead: 0,
+            timed_out: 0,
+            failed: 0,
+            pairs,
+            interval,
+            fitted: None,
+        }
     };
     let places = LIMITS.iter().enumerate().map(place).collect();
     Curve::judged(0, String::new(), Vec::new(), LOSS, rounds, places)

@@ -28,9 +28,7 @@ pub(super) fn of(places: &[Place], loss: f64, rounds: usize) -> Result<usize, No
     if rounds < PAIRS_MIN {
         return Err(NoKnee::TooFewRounds);
     }
-    let point = |(at, place): (usize, &Place)| {
-        Some((at, (place.limit?.0 as f64).ln(), place.fitted?.ln()))
-    };
+    let point = |(at, place): (usize, &Place)| Some((at, (place.limit?.0 as f64).ln(), place.fitted?.ln()));
     // Below a limit under which it died a time says nothing of the curve.
     let from = places.iter().rposition(|place| place.dead > 0).map_or(0, |at| at + 1);
     let points: Vec<(usize, f64, f64)> = places.iter().enumerate().skip(from).filter_map(point).collect();

@@ -42,7 +42,8 @@ pub(super) fn tables(experiment: &Experiment) -> Vec<Table<'static>> {
     if curves.is_empty() {
         return Vec::new();
     }
-    let workload = |curve: &Curve| text(experiment.plan.workloads.get(curve.workload).map_or("", |of| &of.name));
+    let workload =
+        |curve: &Curve| text(experiment.plan.workloads.get(curve.workload).map_or("", |of| &of.name));
     let needs: Vec<Vec<Cell>> = curves.iter().map(|curve| need(workload(curve), curve)).collect();
     let limits: Vec<Vec<Cell>> = curves
         .iter()

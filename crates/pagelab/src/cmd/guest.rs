@@ -4,12 +4,13 @@ mod answer;
 mod command;
 mod memory;
 mod run;
-mod setup;
+pub mod setup;
 
 use std::path::PathBuf;
 
 use pagelab_guest::cache::Cache;
 use pagelab_guest::error::{Error, Kind};
+use pagelab_packages::store;
 
 use crate::exit::{Exit, Failure};
 use crate::out;
@@ -55,7 +56,7 @@ fn cache(folder: Option<&PathBuf>) -> Result<Cache, Failure> {
             "no place to keep kernels: neither XDG_CACHE_HOME nor HOME is set; --cache DIR names one";
         Failure::new(Exit::NotAvailable, message)
     };
-    let folder = folder.cloned().or_else(Cache::usual_folder).ok_or_else(none)?;
+    let folder = folder.cloned().or_else(store::usual_folder).ok_or_else(none)?;
     Ok(Cache::below(&folder))
 }
 

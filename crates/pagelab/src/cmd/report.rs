@@ -93,7 +93,9 @@ pub fn run(args: &Args) -> Outcome {
 fn loss(text: &str) -> Result<f64, String> {
     let percent = text.trim_end_matches('%').trim_end().parse::<f64>().ok();
     let percent = percent.filter(|percent| *percent > 0.0 && *percent <= 100.0);
-    percent.map(|percent| percent / 100.0).ok_or_else(|| "per cent are wanted, above 0 and up to 100".to_owned())
+    percent
+        .map(|percent| percent / 100.0)
+        .ok_or_else(|| "per cent are wanted, above 0 and up to 100".to_owned())
 }
 
 /// Shows one file, which was just written, as `report FILE` would.

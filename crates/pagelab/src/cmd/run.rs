@@ -4,6 +4,7 @@ pub mod gate;
 mod load;
 mod plan;
 mod progress;
+mod ready;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -186,6 +187,7 @@ fn carry_out(
     machine.tlb = tlb(snapshot);
     let total = snapshot.meminfo.as_ref().ok().and_then(|info| info.bytes("MemTotal"));
     let asked = || stop.signal();
+    let missing = ready::make(resolved, so_far, &stop);
     let bench = Bench {
         site: Site::live().map_err(|error| error.to_string()),
         machine: &machine,
@@ -194,6 +196,7 @@ fn carry_out(
         resolved,
         stop: &asked,
         look: &look,
+        missing: &missing,
     };
     head(&machine, snapshot);
     let mut progress = Progress::new(&resolved.plan);

@@ -1,12 +1,15 @@
-//! `pagelab workload`: one built-in workload alone, or what there is.
+//! `pagelab workload`: one workload alone, or what there is: those that are built in, and external ones.
 //!
 //! The options of a workload are a table of its own, from which its command line and its help are built.
 
+mod external;
 mod json;
+mod setup;
 
 use std::io::Write;
 
 use clap::builder::PossibleValuesParser;
+use clap::parser::ValueSource;
 use clap::{ArgMatches, FromArgMatches};
 use pagelab_contig::reserve::Reserve;
 use pagelab_formats::meminfo;
@@ -27,23 +30,38 @@ use crate::out;
 /// What `workload` was asked for.
 #[derive(Debug)]
 pub struct Args {
-    /// Which workload, with its options; none: the list of all.
-    chosen: Option<(&'static Workload, Options)>,
+    chosen: Chosen,
     json: bool,
     /// The process map instead of the figures.
     explain: bool,
 }
 
+#[derive(Debug)]
+enum Chosen {
+    /// The list of all.
+    List,
+    /// One that is built in, with its options.
+    BuiltIn(&'static Workload, Options),
+    /// One that is not ours.
+    External(external::Asked),
+    /// External ones are set up.
+    Setup(setup::Args),
+}
+
 const ABOUT_ALL: &str = "\
 Without a name, all workloads are listed. Each takes its memory when it starts, checks what it computed, and \
 prints one line of JSON: its figure of merit, working set, checksum, latencies, and what generated its \
-accesses (docs/json.md; docs/workloads.md tells them in full).
+accesses (docs/json.md; docs/workloads.md tells them in full). External ones are programs that are not ours: \
+databases, compilers, benchmarks (docs/external.md).
 
 Examples:
   pagelab workload                                    what there is
   pagelab workload chase --help                       its options and generator
   pagelab workload chase --size 1G --advise nohuge    on base pages
   pagelab workload hot-regions --largepages list.txt  with huge pages for a list
+  pagelab workload setup redis                        fetch what redis wants, without installing it
+  pagelab workload redis --keys 5000000               one run of it
+  pagelab workload ./own.toml                         one of a manifest of yours
 
 It needs no root, and changes no setting of the machine.";
 
@@ -58,12 +76,14 @@ impl clap::Args for Args {
             )
             .args_conflicts_with_subcommands(true)
             .disable_help_subcommand(true)
-            // So that the error for a name that there is not can list those there are.
-            .allow_external_subcommands(true)
             .subcommand_value_name("NAME")
             .subcommand_help_heading("Workloads")
             .after_help(ABOUT_ALL)
+            .subcommand(setup::command())
             .subcommands(WORKLOADS.iter().map(|workload| command_of(workload)))
+            .subcommands(pagelab_experiment::external::all().iter().map(external::command_of))
+            // A path: a manifest of the user's own. Of anything else the error lists what there is.
+            .allow_external_subcommands(true)
     }
 
     fn augment_args_for_update(command: clap::Command) -> clap::Command {
@@ -75,7 +95,7 @@ impl FromArgMatches for Args {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Args, clap::Error> {
         let json = matches.get_flag("json");
         let Some((name, given)) = matches.subcommand() else {
-            return Ok(Args { chosen: None, json, explain: false });
+            return Ok(Args { chosen: Chosen::List, json, explain: false });
         };
         if json {
             let text = format!(
@@ -83,16 +103,17 @@ impl FromArgMatches for Args {
             );
             return Err(clap::Error::raw(clap::error::ErrorKind::ArgumentConflict, text));
         }
-        let unknown = |text: String| clap::Error::raw(clap::error::ErrorKind::InvalidValue, text);
-        let workload = table::find(name).ok_or_else(|| unknown(not_one(name)))?;
-        let mut options = Options::defaults(workload.options);
-        for head in workload.options {
-            if let Some(typed) = given.get_one::<String>(head.name) {
-                options.set(head.name, typed).map_err(unknown)?;
+        let mut explain = false;
+        let chosen = match table::find(name) {
+            Some(workload) => {
+                let options = given_options(workload.options, Options::defaults(workload.options), given)?;
+                explain = explains(workload) && given.get_flag(EXPLAIN);
+                Chosen::BuiltIn(workload, options)
             }
-        }
-        let explain = explains(workload) && given.get_flag(EXPLAIN);
-        Ok(Args { chosen: Some((workload, options)), json, explain })
+            None if name == setup::NAME => Chosen::Setup(setup::Args::of(given)?),
+            None => Chosen::External(external::Asked::of(name, given)?),
+        };
+        Ok(Args { chosen, json, explain })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -111,11 +132,35 @@ fn explains(workload: &Workload) -> bool {
 
 /// What is said of a name that no workload has.
 fn not_one(name: &str) -> String {
-    let names: Vec<&str> = WORKLOADS.iter().map(|workload| workload.name).collect();
+    let built_in = WORKLOADS.iter().map(|workload| workload.name);
+    let external = pagelab_experiment::external::all().iter().map(|manifest| manifest.name.as_str());
+    let names: Vec<&str> = built_in.chain(external).collect();
     format!(
-        "there is no workload {name:?}; there are {}\n  `pagelab workload` says what each does",
+        "there is no workload {name:?}; there are {}\n  `pagelab workload` says what each does, and a path \
+         with a slash or .toml names a manifest of yours",
         names.join(", ")
     )
+}
+
+/// The options with what was typed of them.
+fn given_options(
+    heads: &'static [OptionHead],
+    mut options: Options,
+    given: &ArgMatches,
+) -> Result<Options, clap::Error> {
+    for head in heads {
+        if given.value_source(head.name) == Some(ValueSource::CommandLine)
+            && let Some(typed) = given.get_one::<String>(head.name)
+        {
+            options.set(head.name, typed).map_err(wrong)?;
+        }
+    }
+    Ok(options)
+}
+
+/// A value that is none.
+fn wrong(text: impl Into<String>) -> clap::Error {
+    clap::Error::raw(clap::error::ErrorKind::InvalidValue, text.into())
 }
 
 /// The command line of one workload.
@@ -157,10 +202,15 @@ fn argument_of(head: &'static OptionHead) -> clap::Arg {
 pub fn run(args: &Args) -> Outcome {
     let mut out = out::stdout();
     let text = match &args.chosen {
-        None if args.json => pagelab_report::json::to_text(&json::list()),
-        None => Ok(list()),
-        Some((_, options)) if args.explain => return explained(options),
-        Some((workload, options)) => {
+        Chosen::List if args.json => pagelab_report::json::to_text(&json::list()),
+        Chosen::List => Ok(list()),
+        Chosen::Setup(args) => return setup::run(args),
+        Chosen::External(asked) => {
+            let (manifest, done, options) = external::run(asked)?;
+            pagelab_report::json::to_line(&external::done(manifest, &options, &done))
+        }
+        Chosen::BuiltIn(_, options) if args.explain => return explained(options),
+        Chosen::BuiltIn(workload, options) => {
             within_reserve(workload, options)?;
             let done = (workload.run)(options).map_err(|failed| failure(workload, &failed))?;
             pagelab_report::json::to_line(&json::done(workload, options, &done))
@@ -199,6 +249,8 @@ fn list() -> String {
         let size = size_of(workload);
         page.hanging(&format!("{:widest$}  {size:>5}  ", workload.name), workload.about);
     }
+    page.gap();
+    external::list(&mut page);
     page.gap();
     page.table(
         0,

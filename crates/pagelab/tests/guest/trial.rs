@@ -10,9 +10,9 @@ use pagelab_guest::cache::Cache;
 use pagelab_guest::error::Kind;
 use pagelab_guest::job::{Cgroup, CgroupVersion, Step};
 use pagelab_guest::outcome::{Finished, FirstLine, Lost, Outcome};
-use pagelab_guest::program;
-use pagelab_guest::setup::{self, setup};
+use pagelab_guest::setup::setup;
 use pagelab_guest::shape::{Shape, parse_size};
+use pagelab_packages::program;
 use pagelab_sys::spawn::die_with_parent;
 
 /// The binary under test: the one that cargo built, or the release binary that xtask names.
@@ -28,7 +28,7 @@ pub fn turn() -> MutexGuard<'static, ()> {
 
 struct Quiet;
 
-impl setup::Watcher for Quiet {
+impl pagelab_packages::apt::Watcher for Quiet {
     fn progress(&mut self, _line: &str) {}
 
     fn stop(&mut self) -> Option<i32> {
@@ -43,7 +43,7 @@ pub fn plan(series: &str, steps: Vec<Step>) -> Option<Plan> {
         eprintln!("skipped: qemu-absent: there is no {QEMU}");
         return None;
     }
-    let cache = Cache::below(&Cache::usual_folder().expect("HOME is set"));
+    let cache = Cache::below(&pagelab_packages::store::usual_folder().expect("HOME is set"));
     let kernel = match cache.find(series).map_or_else(|| setup(&cache, series, &mut Quiet), Ok) {
         Ok(kernel) => kernel,
         Err(error) if error.kind() == Kind::NotAvailable => {

@@ -4,8 +4,9 @@ use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 
 use pagelab_guest::kernel::Kernel;
-use pagelab_guest::setup::{Watcher, setup};
+use pagelab_guest::setup::setup;
 use pagelab_host::capture::Stop;
+use pagelab_packages::apt::Watcher;
 use pagelab_report::json::VERSION;
 use serde_json::json;
 

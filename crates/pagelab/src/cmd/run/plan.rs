@@ -12,6 +12,7 @@ use pagelab_report::quantity::duration;
 use pagelab_report::text::Page;
 use serde_json::Value;
 
+use super::ready;
 use crate::exit::{Exit, Failure};
 use crate::out;
 
@@ -48,10 +49,13 @@ fn text(resolved: &Resolved, changes: &[Vec<String>]) -> String {
     page.hanging("", &format!("{}: {}", plan.name, plan.question));
     page.hanging("", &outline(resolved));
     page.gap();
-    for workload in &plan.workloads {
+    for (workload, of) in plan.workloads.iter().zip(&resolved.recipe.workloads) {
         page.hanging(&format!("workload {}  ", workload.name), &workload.command.join(" "));
         if !workload.generator.is_empty() {
             page.hanging("  ", &workload.generator);
+        }
+        if let Some(why) = ready::missing(of) {
+            page.hanging("  its trials would not be begun  ", &why);
         }
     }
     page.gap();
@@ -120,6 +124,7 @@ fn document(resolved: &Resolved, changes: &[Vec<String>]) -> Object {
             .put("changes", changes.to_vec())
     };
     let variants: Vec<(&VariantHead, &Vec<String>)> = plan.variants.iter().zip(changes).collect();
+    let workloads: Vec<_> = plan.workloads.iter().zip(&resolved.recipe.workloads).collect();
     let sequence = match plan.sequence {
         Sequence::Abba => "abba",
         Sequence::Blocks => "blocks",
@@ -138,12 +143,13 @@ fn document(resolved: &Resolved, changes: &[Vec<String>]) -> Object {
         .put("at_most_ns", ns(most))
         .put(
             "workloads",
-            array(&plan.workloads, |workload| {
+            array(&workloads, |(workload, of)| {
                 Object::new()
                     .put("name", workload.name.as_str())
                     .put("command", workload.command.clone())
                     .put("generator", workload.generator.as_str())
                     .option("merit", workload.merit.clone(), "its time is judged")
+                    .option("missing", ready::missing(of), "nothing: it can run")
             }),
         )
         .put("variants", array(&variants, variant))

@@ -37,7 +37,7 @@ pub fn done(workload: &Workload, options: &Options, done: &Done) -> Value {
 }
 
 /// A value as it could be typed.
-fn typed(value: &Chosen) -> Value {
+pub(super) fn typed(value: &Chosen) -> Value {
     match value {
         Chosen::Size(bytes) => bytes.0.into(),
         Chosen::Number(number) => (*number).into(),
@@ -55,7 +55,7 @@ fn figure(figure: &Figure) -> Object {
         .put("value", figure.value)
 }
 
-fn better(better: Better) -> &'static str {
+pub(super) fn better(better: Better) -> &'static str {
     match better {
         Better::Lower => "lower",
         Better::Higher => "higher",
@@ -92,10 +92,11 @@ pub fn list() -> Value {
     header("workloads")
         .put("version", env!("CARGO_PKG_VERSION"))
         .put("workloads", array(WORKLOADS, workload))
+        .put("external", array(pagelab_experiment::external::all(), super::external::listed))
         .into()
 }
 
-fn option(head: &OptionHead) -> Object {
+pub(super) fn option(head: &OptionHead) -> Object {
     let (kind, words): (&str, &[&str]) = match head.kind {
         Kind::Size => ("size", &[]),
         Kind::Number(..) => ("number", &[]),

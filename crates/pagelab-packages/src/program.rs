@@ -1,4 +1,4 @@
-//! Programs of the host that do something and end: apt-get, dpkg-deb, mkfs.ext4.
+//! Programs of the host that do something and end: apt-get, dpkg-deb, mkfs.ext4, a script of a set-up.
 
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
@@ -90,6 +90,19 @@ pub fn run(
     let _ = child.wait();
     let (stdout, stderr) = (stdout.join().unwrap_or_default(), stderr.join().unwrap_or_default());
     ended.map(|status| Ran { status, stdout, stderr })
+}
+
+/// What a guest said, for a message: without control characters, and not too long.
+pub fn printable(text: &str) -> String {
+    const LONGEST: usize = 200;
+    let text = text.trim();
+    let shown: String = text.chars().take(LONGEST).map(|c| if is_odd(c) { '?' } else { c }).collect();
+    if text.chars().count() > LONGEST { shown + "…" } else { shown }
+}
+
+/// Control characters, and marks that turn the direction of text.
+fn is_odd(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]

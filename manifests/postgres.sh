@@ -1,0 +1,77 @@
+# A PostgreSQL server of our own: no network port, a socket in its folder, nothing left of it.
+
+bin=$(dirname "$(command -v postgres)")
+# Debian's wrappers in /usr/bin look for clusters; these are the programs themselves.
+PATH=$bin:$PATH
+server=
+# The socket lies in the server's folder, which is also that of the clients; a path through it is never too
+# long for a socket.
+PGHOST=/proc/self/cwd PGUSER=bench PGDATABASE=bench PGCLIENTENCODING=UTF8
+export PGHOST PGUSER PGDATABASE PGCLIENTENCODING
+
+# PostgreSQL refuses root. Another user may not enter root's folders, hence the one capability to read on.
+as=$tied
+if [ "$(id -u)" = 0 ]; then
+    user=nobody
+    if id postgres >/dev/null 2>&1; then user=postgres; fi
+    group=$(id -gn "$user")
+    ids="--reuid=$user --regid=$group --clear-groups"
+    caps="--inh-caps=+dac_read_search --ambient-caps=+dac_read_search"
+    setpriv $ids $caps true || fail "PostgreSQL refuses root, and setpriv cannot become $user here"
+    as="setpriv $ids $caps --pdeathsig KILL"
+fi
+# In a namespace of its own the server's System V segment goes with it, however it ends.
+alone=
+if unshare --ipc true 2>/dev/null; then alone="unshare --ipc"; fi
+
+# A folder for the server: FOLDER
+pg_own() {
+    mkdir -p "$1"
+    chmod 700 "$1"
+    if [ "$(id -u)" = 0 ]; then chown "$user:$group" "$1"; fi
+}
+
+# A new cluster in this folder, with an empty database: what is lost by a crash is made again.
+pg_create() {
+    $as initdb -D . -A peer -U bench --no-sync -E UTF8 --locale=C >../initdb.log 2>&1 || {
+        cat ../initdb.log >&2
+        fail "initdb failed"
+    }
+    rm ../initdb.log
+    # The user of the system need not have the name of the role.
+    echo "local all all peer map=all" >pg_hba.conf
+    echo "all /^.*\$ bench" >pg_ident.conf
+}
+
+# Starts the server on the cluster in this folder: SHARED_BUFFERS_BYTES HUGE_PAGES
+pg_start() {
+    $alone $as postgres -D . -k . -c listen_addresses= -c shared_buffers="$(($1 / 8192))" \
+        -c huge_pages="$2" -c dynamic_shared_memory_type=mmap -c fsync=off -c synchronous_commit=off \
+        -c full_page_writes=off -c max_wal_size=4GB -c checkpoint_timeout=1h -c autovacuum=off -c jit=off \
+        -c max_connections=200 -c logging_collector=off -c log_min_messages=warning >../server.log 2>&1 &
+    server=$!
+    trap pg_end EXIT
+    await "$server" $as pg_isready -d postgres || {
+        cat ../server.log >&2
+        exit 1
+    }
+}
+
+# Ends it so that the cluster is whole on the disk.
+pg_stop() {
+    kill -INT "$server"
+    wait "$server" || fail "the server did not end well: $(tail -3 ../server.log)"
+    server=
+    rm -f ../server.log
+}
+
+# Ends it at once: its data are not wanted any more.
+pg_end() {
+    if [ -n "$server" ]; then
+        kill -QUIT "$server" 2>/dev/null || true
+        wait "$server" 2>/dev/null || true
+    fi
+}
+
+# What a query says, one value a line.
+pg_ask() { $as psql -X -q -A -t -v ON_ERROR_STOP=1 "$@"; }
