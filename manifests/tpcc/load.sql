@@ -10,6 +10,8 @@ CREATE FUNCTION within(lowest int, highest int) RETURNS int LANGUAGE sql VOLATIL
 CREATE FUNCTION letters(lowest int, highest int) RETURNS text LANGUAGE sql VOLATILE
     AS $$SELECT left(string_agg(md5(random()::text), ''), within(lowest, highest))
          FROM generate_series(1, (highest + 31) / 32)$$;
+-- 24 letters, for which there are many.
+CREATE FUNCTION dist() RETURNS text LANGUAGE sql VOLATILE AS 'SELECT left(md5(random()::text), 24)';
 -- One in ten has ORIGINAL in it (4.3.3.1).
 CREATE FUNCTION item_data() RETURNS text LANGUAGE sql VOLATILE
     AS $$SELECT CASE WHEN within(1, 10) = 1 THEN overlay(t PLACING 'ORIGINAL' FROM within(1, length(t) - 8))
@@ -29,9 +31,8 @@ FROM generate_series(1, 100000) AS i;
 INSERT INTO warehouse SELECT w, letters(6, 10), letters(10, 20), letters(10, 20), letters(10, 20),
     letters(2, 2), zip(), within(0, 2000) / 10000.0, 300000
 FROM generate_series(1, :warehouses) AS w;
-INSERT INTO stock SELECT i, w, within(10, 100), left(md5(random()::text), 24), left(md5(random()::text), 24), left(md5(random()::text), 24),
-    left(md5(random()::text), 24), left(md5(random()::text), 24), left(md5(random()::text), 24), left(md5(random()::text), 24), left(md5(random()::text), 24), left(md5(random()::text), 24),
-    left(md5(random()::text), 24), 0, 0, 0, item_data()
+INSERT INTO stock SELECT i, w, within(10, 100), dist(), dist(), dist(), dist(), dist(), dist(), dist(),
+    dist(), dist(), dist(), 0, 0, 0, item_data()
 FROM generate_series(1, :warehouses) AS w, generate_series(1, 100000) AS i;
 INSERT INTO district SELECT d, w, letters(6, 10), letters(10, 20), letters(10, 20), letters(10, 20),
     letters(2, 2), zip(), within(0, 2000) / 10000.0, 30000, 3001
@@ -52,7 +53,7 @@ FROM (SELECT w, d, c, random() AS chance FROM generate_series(1, :warehouses) AS
 UPDATE orders SET o_carrier_id = within(1, 10) WHERE o_id < 2101;
 INSERT INTO order_line SELECT o_id, o_d_id, o_w_id, n, within(1, 100000), o_w_id,
     CASE WHEN o_id < 2101 THEN o_entry_d END, 5,
-    CASE WHEN o_id < 2101 THEN 0 ELSE within(1, 999999) / 100.0 END, left(md5(random()::text), 24)
+    CASE WHEN o_id < 2101 THEN 0 ELSE within(1, 999999) / 100.0 END, dist()
 FROM orders, LATERAL generate_series(1, o_ol_cnt) AS n ORDER BY o_w_id, o_d_id, o_id, n;
 INSERT INTO new_order SELECT o_id, o_d_id, o_w_id FROM orders WHERE o_id > 2100;
 

@@ -5,13 +5,15 @@
 -- A customer by clause 2.5.1.2: three in five by last name, the middle one of its name, else by number.
 CREATE FUNCTION some_customer(w int, d int) RETURNS int LANGUAGE plpgsql AS $$
 DECLARE
-    found int[];
+    found int[]; name text;
 BEGIN
     IF within(1, 100) > 60 THEN
         RETURN nurand(1023, 1, 3000, 259);
     END IF;
+    -- Drawn before the query, which would draw it anew for each row.
+    name := last_name(nurand(255, 0, 999, 208));
     SELECT array_agg(c_id ORDER BY c_first) INTO found FROM customer
-    WHERE c_w_id = w AND c_d_id = d AND c_last = last_name(nurand(255, 0, 999, 208));
+    WHERE c_w_id = w AND c_d_id = d AND c_last = name;
     IF found IS NULL THEN
         -- Names beyond 1000 are drawn: in a small load not each has a bearer.
         RETURN nurand(1023, 1, 3000, 259);

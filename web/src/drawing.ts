@@ -374,7 +374,14 @@ export function lines(chart: LineChart, width: number, palette: Palette): Shape 
     ) as [number, number | null, number | null];
     if (low !== null && high !== null && high > low)
       drawn.push(
-        shape("rect", { x: low, y: top, width: high - low, height: deep, fill: palette.rule, opacity: "0.6" }),
+        shape("rect", {
+          x: low,
+          y: top,
+          width: high - low,
+          height: deep,
+          fill: palette.rule,
+          opacity: "0.6",
+        }),
       );
     const isNear = x > left + across / 2;
     drawn.push(

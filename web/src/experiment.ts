@@ -519,16 +519,17 @@ function axisFigure(found: Read, workload: Workload, axis: Axis, rank: number): 
       }),
     ]),
   );
-  const more = said.slice(1).map((phrase) => `${phrase}. `).join("");
+  const more = said.slice(1).map((phrase) => ` ${phrase[0]!.toUpperCase()}${phrase.slice(1)}.`);
   const marked =
     drawing.marks.length === 0
       ? ""
-      : " The need is marked where the monotone fit crosses the loss; the shaded part is its 95 % interval, " +
-        "from a limit that is too little to one that is enough.";
+      : " The need is marked where the monotone fit crosses the loss; the shaded part is its 95 % " +
+        "interval, from a limit that is too little to one that is enough.";
   const source =
-    `${more === "" ? "" : more[0]!.toUpperCase() + more.slice(1)}Source: the trials of this run. Each ` +
-    "measure is drawn as a share of its own largest value; lines up and down are 95 % intervals." +
-    marked;
+    "Source: the trials of this run. Each measure is drawn as a share of its own largest value; lines up " +
+    "and down are 95 % intervals." +
+    marked +
+    more.join("");
   return figure(
     rank,
     [says],

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use pagelab_model::experiment::{Flag, Role, Trial, TrialEnd, measures};
+use pagelab_model::experiment::{Role, Trial, TrialEnd, measures};
 use pagelab_model::run::{Event, Moment, Run, StreamHead};
 use pagelab_runfile::{Error, StreamId, Writer};
 use pagelab_sys::clock;
@@ -117,18 +117,17 @@ impl<'s> Session<'s> {
         so_far: Option<&Run>,
         news: &'s mut dyn FnMut(&News<'_>),
     ) -> Session<'s> {
-        let trials = so_far.and_then(|run| run.experiment.as_ref()).map_or(&[][..], |of| &of.trials);
+        let earlier = so_far.and_then(|run| run.experiment.as_ref()).map_or(&[][..], |of| &of.trials);
         let is_kept = |trial: &&Trial| !matches!(trial.end, TrialEnd::Stopped);
-        let trials: BTreeMap<usize, Trial> =
-            trials.iter().filter(is_kept).map(|trial| (trial.slot, trial.clone())).collect();
+        let kept = || earlier.iter().filter(is_kept);
+        let trials = kept().map(|trial| (trial.slot, trial.clone())).collect();
         let events = so_far.map_or(&[][..], |run| &run.events);
         let checksums = events.iter().filter(|event| event.kind == CHECKSUM);
         let checksums = checksums.filter_map(|event| event.text.rsplit_once(": "));
         let checksums = checksums.map(|(of, sum)| (of.to_owned(), sum.to_owned())).collect();
         let (streams, spent) = (BTreeMap::new(), BTreeMap::new());
         let mut session = Session { bench, writer, times, news, trials, checksums, streams, spent };
-        let known: Vec<Trial> = session.trials.values().cloned().collect();
-        known.iter().for_each(|trial| session.note_time(trial));
+        kept().for_each(|trial| session.note_time(trial));
         session
     }
 
@@ -144,7 +143,7 @@ impl<'s> Session<'s> {
             if (self.bench.stop)().is_some() {
                 break;
             }
-            let trial = self.trial(slot, due.len(), &due)?;
+            let trial = self.trial(slot, &due)?;
             match &trial.end {
                 TrialEnd::Stopped => break,
                 // Once more, after all others.
@@ -193,14 +192,14 @@ impl<'s> Session<'s> {
         self.event("preflight", text)
     }
 
-    fn trial(&mut self, slot: usize, behind: usize, due: &VecDeque<usize>) -> Result<Trial, Error> {
+    fn trial(&mut self, slot: usize, due: &VecDeque<usize>) -> Result<Trial, Error> {
         let resolved = self.bench.resolved;
         let plan = &resolved.plan;
         let at = plan.schedule[slot];
         let left = self.left(slot, due);
         let of = plan.schedule.len();
         (self.news)(&News::Begins {
-            number: of.saturating_sub(behind).min(of),
+            number: of.saturating_sub(due.len()),
             of,
             workload: &plan.workloads[at.workload].name,
             variant: &plan.variants[at.variant].name,
@@ -315,11 +314,6 @@ impl<'s> Session<'s> {
         };
         std::iter::once(&slot).chain(due).map(time).sum()
     }
-}
-
-/// Whether a trial's numbers were taken beside other work.
-pub fn is_not_quiet(trial: &Trial) -> bool {
-    trial.flags.iter().any(|flag| flag.kind == Flag::NOT_QUIET)
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! The swap file of an experiment: made once, before the first trial that needs it, and taken away at the end.
+//! The swap file of an experiment: made once, before the first trial that needs it, and taken away at its
+//! end.
 
 use std::env;
 use std::fs;

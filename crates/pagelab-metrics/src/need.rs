@@ -1,15 +1,15 @@
-//! How much memory a program needs: from its times under a falling limit to "you need X for at most 5 % loss",
-//! the knee, and the limit below which it dies.
+//! How much memory a program needs: from its times under a falling limit to "it needs X for at most 5 %
+//! loss", the knee, and the limit below which it dies.
 //!
 //! Trials of one round are compared with the one under the largest limit, on logarithms, as effects are
 //! ([`crate::effect`]). The interval of the need holds whatever the curve does between the limits that were
 //! tried, as long as less memory is never faster: its ends are limits of the experiment. They are found by
-//! tests in a fixed order (Hsu and Berger 1999, "Stepwise confidence intervals without multiplicity adjustment
-//! for dose-response and toxicity studies"): from the smallest limit up as long as the interval of the loss
-//! lies above the one asked for, and from the largest limit down as long as it lies below. Each of the two
-//! sequences errs in 2.5 % of experiments at most, however many limits there are, for it stops at the first
-//! test that does not refuse; `need/coverage.rs` checks that by simulation. The number between the ends is
-//! where the monotone fit crosses the loss, straight between two limits in logarithms.
+//! tests in a fixed order (Hsu and Berger 1999, "Stepwise confidence intervals without multiplicity
+//! adjustment for dose-response and toxicity studies"): from the smallest limit up as long as the interval
+//! of the loss lies above the one asked for, and from the largest limit down as long as it lies below. Each
+//! of the two sequences errs in 2.5 % of experiments at most, however many limits there are, for it stops
+//! at the first test that does not refuse; `need/coverage.rs` checks that by simulation. The number between
+//! the ends is where the monotone fit crosses the loss, straight between two limits in logarithms.
 
 mod axis;
 #[cfg(test)]
@@ -53,7 +53,7 @@ pub struct Curve {
     pub knee: Result<usize, NoKnee>,
     /// Where it dies.
     pub dies: Option<Dies>,
-    /// Places of two limits of which the larger one is slower, beyond both intervals: the fit levels that out.
+    /// Places of two limits of which the larger one is slower, beyond both intervals: the fit levels it out.
     pub bump: Option<(usize, usize)>,
 }
 
@@ -265,8 +265,8 @@ impl Curve {
     }
 }
 
-/// The monotone fit: the non-increasing curve that is nearest to the mean logarithms, and at the largest limit
-/// and above it no loss.
+/// The monotone fit: the non-increasing curve that is nearest to the mean logarithms, and no loss at the
+/// largest limit.
 fn fit(places: &mut [Place], rounds: usize) {
     let Some((largest, others)) = places.split_last_mut() else { return };
     let mut known: Vec<&mut Place> =

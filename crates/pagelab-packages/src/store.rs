@@ -23,8 +23,8 @@ pub struct Locked {
     _file: File,
 }
 
-/// `pagelab` in XDG_CACHE_HOME, else `.cache/pagelab` in HOME: the folder of this user for what can be fetched
-/// or made again; `None` without either.
+/// `pagelab` in XDG_CACHE_HOME, else `.cache/pagelab` in HOME: the folder of this user for what can be
+/// fetched or made again; `None` without either.
 pub fn usual_folder() -> Option<PathBuf> {
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let xdg = absolute("XDG_CACHE_HOME");
@@ -122,7 +122,7 @@ mod tests {
         let partial = store.begin(&locked).unwrap();
         assert_eq!(fs::read_dir(&partial).unwrap().count(), 0, "the one that was left is gone");
         let place = store.finish(&locked, &partial, "a_1:2/3").unwrap();
-        assert_eq!(store.entries().collect::<Vec<_>>(), [place.clone()]);
+        assert_eq!(store.entries().collect::<Vec<_>>(), std::slice::from_ref(&place));
         assert_eq!(place.file_name().unwrap(), "a_1_2_3");
     }
 }

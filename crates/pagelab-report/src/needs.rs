@@ -45,8 +45,8 @@ pub fn sentences(curve: &Curve, ground: Ground<'_>) -> Vec<String> {
     said.extend(dies(curve, ground));
     if let Some((less, more)) = curve.bump {
         said.push(format!(
-            "it was faster with {} than with {}, beyond both intervals: the fit levels that out, and something \
-             besides memory made the difference",
+            "it was faster with {} than with {}, beyond both intervals: the fit levels that out, and \
+             something besides memory made the difference",
             limit(curve, less),
             limit(curve, more)
         ));
@@ -77,8 +77,8 @@ fn needed(curve: &Curve, need: &Need) -> String {
              loss, or lies on the wrong side of one that does; more rounds tell"
         ),
         (Some(less), _) if need.enough == last && curve.places[last].limit.is_some() => format!(
-            "needs more than {} {most}; no limit below {largest}, the largest that was tried, was shown to be \
-             enough",
+            "needs more than {} {most}; no limit below {largest}, the largest that was tried, was shown to \
+             be enough",
             limit(curve, less)
         ),
         (Some(less), None) => {
@@ -107,8 +107,8 @@ fn not_known(curve: &Curve, why: NotKnown) -> String {
             format!("dies under every limit that was tried: it needs more than {last}")
         }
         NotKnown::DiesAtTheLargest => format!(
-            "dies under {last}, the largest limit that was tried: there is nothing to compare with; try larger \
-             ones"
+            "dies under {last}, the largest limit that was tried: there is nothing to compare with; try \
+             larger ones"
         ),
         NotKnown::NothingAtTheLargest => {
             format!("nothing was measured under {last}, the largest limit: there is nothing to compare with")
@@ -179,9 +179,13 @@ fn wanted_back(curve: &Curve, ground: Ground<'_>) -> Option<String> {
     let is_much = wanted.0 as f64 > largest.limit?.0 as f64 * REFAULTED_MAX;
     is_much.then(|| {
         format!(
-            "under {}, the largest limit, {} of what was reclaimed were wanted back already: it may need more",
+            "under {}, the largest limit, {} of what was reclaimed were wanted back already: it may need \
+             more",
             limit(curve, curve.places.len() - 1),
             bytes(wanted)
         )
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -52,7 +52,7 @@ pub enum Command {
     /// What an experiment starts its trials with
     #[command(hide = true)]
     Gate(cmd::run::gate::Args),
-    /// Run one built-in workload, which checks its own result, and print its figures as JSON
+    /// Run one workload, which checks its own result, and print its figures as JSON
     Workload(cmd::workload::Args),
     /// Undo what a killed pagelab left changed
     Restore(cmd::restore::Args),

@@ -535,7 +535,16 @@ fn plans_and_recipes_are_shown_and_every_field_of_their_json_is_documented() {
         assert!(undocumented.is_empty(), "not in docs/json.md: {undocumented:?}");
     }
     let (_, list, _) = ran(&lab, &["recipes"]);
-    for name in ["thp", "mmap-lab", "memory-size", "fragmentation-cost", "fragment-compact"] {
+    let recipes = [
+        "thp",
+        "mmap-lab",
+        "memory-size",
+        "memory-size-programs",
+        "fragmentation-cost",
+        "fragment-compact",
+        "external",
+    ];
+    for name in recipes {
         assert!(list.contains(name));
         let (code, shown, _) = ran(&lab, &["recipes", "show", name]);
         assert_eq!(code, Some(0));

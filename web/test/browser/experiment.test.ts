@@ -185,7 +185,7 @@ test("an axis shows several measures, and where the program dies", { skip: WITHO
   const { page, wrong } = await open(browser, "experiment-axis");
   const words = await page.evaluate(() => {
     const figure = [...document.querySelectorAll("figure")].find((one) =>
-      one.textContent?.includes("over memory_limit"),
+      one.textContent?.includes("for at most 5 % loss"),
     )!;
     return [...figure.querySelectorAll("svg text")].map((one) => one.textContent ?? "");
   });
@@ -194,7 +194,11 @@ test("an axis shows several measures, and where the program dies", { skip: WITHO
     words.join(),
   );
   assert.ok(
-    words.some((word) => word.startsWith("rusage.majflt: 100 % is ")),
+    words.some((word) => word.startsWith("major faults: 100 % is ")),
+    words.join(),
+  );
+  assert.ok(
+    words.some((word) => word.startsWith("need ")) && words.some((word) => word.startsWith("knee ")),
     words.join(),
   );
   assert.ok(words.includes("✕ out of memory") && words.includes("256M"), words.join());

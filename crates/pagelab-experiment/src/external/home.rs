@@ -1,7 +1,7 @@
 //! Where the set-up of a manifest lies, and whether it is whole.
 //!
 //! ```text
-//! pagelab/external/NAME/programs/VERSION-FINGERPRINT/   root/ of packages, files/ of the manifest, setup.json
+//! pagelab/external/NAME/programs/VERSION-FINGERPRINT/   packages in root/, the manifest's files/, setup.json
 //! pagelab/external/NAME/data/KEY/                       what prepare made, one folder for each choice
 //! pagelab/external/NAME/trials/N/                       the folder of a run, gone at its end
 //! ```

@@ -109,6 +109,8 @@ pub fn parse(origin: &str, asked: &str, text: &str, files: Vec<ManifestFile>) ->
     let mut problems = Problems::default();
     let mut manifest = read(&document, asked, &mut problems);
     manifest.files = files;
+    // The same manifest has the same fingerprint, wherever its files came from.
+    manifest.files.sort();
     if problems.0.is_empty() {
         check(&manifest, &mut problems);
     }

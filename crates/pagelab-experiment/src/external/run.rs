@@ -13,12 +13,12 @@ use pagelab_packages::error;
 use pagelab_sys::spawn;
 use pagelab_workloads::options::Options;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use super::home::{self, Home, NO_PLACE};
 use super::manifest::Manifest;
 use super::trials::Trial;
 use super::{data, descendants, setup, words};
+use crate::own;
 use crate::recipe::Metric;
 use crate::trial::output::{Found, find};
 
@@ -171,8 +171,7 @@ fn listen(
     child: &mut std::process::Child,
 ) -> Result<ExitStatus, Failed> {
     let cannot = |error: std::io::Error| Failed::System(format!("cannot watch the run: {error}"));
-    let set = fcntl_getfl(&reader).and_then(|flags| fcntl_setfl(&reader, flags | OFlags::NONBLOCK));
-    set.map_err(|errno| cannot(errno.into()))?;
+    own::do_not_block(&reader).map_err(|errno| cannot(errno.into()))?;
     let (mut line, mut piece) = (Vec::new(), [0; 16 << 10]);
     let mut is_over = false;
     let mut ended: Option<(ExitStatus, Instant)> = None;

@@ -18,7 +18,15 @@ macro_rules! recipes {
     };
 }
 
-recipes!["thp", "mmap-lab", "memory-size", "fragmentation-cost", "fragment-compact", "external"];
+recipes![
+    "thp",
+    "mmap-lab",
+    "memory-size",
+    "memory-size-programs",
+    "fragmentation-cost",
+    "fragment-compact",
+    "external"
+];
 
 /// The recipe of this name.
 pub fn find(name: &str) -> Option<&'static BuiltIn> {

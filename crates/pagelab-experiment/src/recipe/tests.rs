@@ -1,7 +1,8 @@
 //! Good recipes are what they say; bad ones are refused with file, line and key. Cases are data.
 
-use super::*;
 use pagelab_model::Bytes;
+
+use super::*;
 
 const GOOD: &str = r#"
 name = "good"

@@ -115,8 +115,8 @@ pub(super) fn is_ours(path: &str) -> bool {
 fn check_room(dir: &str, room: Room, size: Bytes) -> Result<(), GuardError> {
     if let Some((_, what)) = UNFIT.iter().find(|(magic, _)| *magic == room.magic) {
         let message = format!(
-            "a swap file cannot be in {dir}: its file system is {what}; a way out: --swap-dir, or TMPDIR, with \
-             a directory on ext4 or XFS"
+            "a swap file cannot be in {dir}: its file system is {what}; a way out: --swap-dir, or TMPDIR, \
+             with a directory on ext4 or XFS"
         );
         return Err(GuardError::new(ErrorKind::NotAvailable, message));
     }
@@ -124,8 +124,9 @@ fn check_room(dir: &str, room: Room, size: Bytes) -> Result<(), GuardError> {
     let most = room.free.0.saturating_sub(reserve);
     if size.0 > most {
         let message = format!(
-            "a swap file of {} MiB does not fit into {dir}: {} MiB are free, and {} MiB of them are the reserve \
-             of its file system; a way out: --swap-dir, or TMPDIR, with another disk, or a smaller swap",
+            "a swap file of {} MiB does not fit into {dir}: {} MiB are free, and {} MiB of them are the \
+             reserve of its file system; a way out: --swap-dir, or TMPDIR, with another disk, or a smaller \
+             swap",
             size.0 >> 20,
             room.free.0 >> 20,
             reserve >> 20

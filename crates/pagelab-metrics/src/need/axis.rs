@@ -16,12 +16,15 @@ pub(super) struct Axis {
     /// The other settings, by key.
     pub common: Vec<(String, String)>,
     /// Variant and limit, ascending; without a limit is the most.
-    pub places: Vec<(usize, Option<Bytes>)>,
+    pub places: Places,
 }
+
+/// Variants and their limits.
+type Places = Vec<(usize, Option<Bytes>)>;
 
 /// The axes of an experiment: sets of two limits or more, and a single one where there is nothing else.
 pub(super) fn axes(variants: &[VariantHead]) -> Vec<Axis> {
-    let mut found: BTreeMap<Vec<(String, String)>, Vec<(usize, Option<Bytes>)>> = BTreeMap::new();
+    let mut found: BTreeMap<Vec<(String, String)>, Places> = BTreeMap::new();
     for (variant, head) in variants.iter().enumerate() {
         let text = head.settings.iter().find(|(key, _)| key == LIMIT).map(|(_, value)| value);
         let limit = match text.map(|text| size(text)) {
@@ -39,7 +42,7 @@ pub(super) fn axes(variants: &[VariantHead]) -> Vec<Axis> {
             places.push((variant, limit));
         }
     }
-    let is_limited = |places: &[(usize, Option<Bytes>)]| places.iter().any(|(_, limit)| limit.is_some());
+    let is_limited = |places: &Places| places.iter().any(|(_, limit)| limit.is_some());
     let mut all: Vec<Axis> = found
         .into_iter()
         .filter(|(_, places)| is_limited(places))

@@ -59,9 +59,9 @@ Examples:
   pagelab workload chase --help                       its options and generator
   pagelab workload chase --size 1G --advise nohuge    on base pages
   pagelab workload hot-regions --largepages list.txt  with huge pages for a list
-  pagelab workload setup redis                        fetch what redis wants, without installing it
+  pagelab workload setup redis                        make redis ready
   pagelab workload redis --keys 5000000               one run of it
-  pagelab workload ./own.toml                         one of a manifest of yours
+  pagelab workload ./own.toml                         one of your own
 
 It needs no root, and changes no setting of the machine.";
 
@@ -98,9 +98,7 @@ impl FromArgMatches for Args {
             return Ok(Args { chosen: Chosen::List, json, explain: false });
         };
         if json {
-            let text = format!(
-                "--json lists all workloads and cannot be used with {name}, which prints JSON anyway"
-            );
+            let text = format!("--json is for the list; {name} prints JSON without it");
             return Err(clap::Error::raw(clap::error::ErrorKind::ArgumentConflict, text));
         }
         let mut explain = false;

@@ -1,5 +1,5 @@
-//! External workloads before an experiment: those that are not set up are told, and their trials are not begun;
-//! of the others, the data that their trials work on are made, so that no trial has to.
+//! External workloads before an experiment: those that are not set up are told, and their trials are not
+//! begun; of the others, the data that their trials work on are made, so that no trial has to.
 
 use pagelab_experiment::external::home::{State, state};
 use pagelab_experiment::external::{data, setup};

@@ -63,7 +63,7 @@ pub fn command_of(manifest: &'static Manifest) -> clap::Command {
         .action(clap::ArgAction::SetTrue)
         .help(format!("Smaller, to see whether it works: {}", quick.join(", ")));
     let more = format!(
-        "{}\n\nInput: {}\nWorking set: {}\n\ndocs/external.md",
+        "{}\n\nInput: {}\n\nWorking set: {}\n\ndocs/external.md",
         manifest.explanation, manifest.input, manifest.working_set
     );
     clap::Command::new(manifest.name.as_str())

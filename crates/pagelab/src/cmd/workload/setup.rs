@@ -22,12 +22,12 @@ const ALL: &str = "all";
 
 const AFTER_HELP: &str = "\
 Programs are taken from PATH where they do, else fetched with apt-get and unpacked below \
-$XDG_CACHE_HOME/pagelab or ~/.cache/pagelab; nothing is installed, and no root is needed. Data are made there \
-too. What is half made is never used, and made anew by the next set-up.
+$XDG_CACHE_HOME/pagelab or ~/.cache/pagelab; nothing is installed, and no root is needed. Data are made \
+there too. What is half made is never used, and made anew by the next set-up.
 
 Examples:
-  pagelab workload setup redis sqlite
-  pagelab workload setup all            one that cannot be is told, the others go on
+  pagelab workload setup redis
+  pagelab workload setup all     those that cannot be are told, the others go on
 
 docs/external.md tells what each takes.";
 
