@@ -288,8 +288,7 @@ pub const BARS: [Bar; 27] = [
         limit: 0.005,
         unit: "ratio",
         what: "CPU of watching a trial of 10 s over 1 GiB, and the time of walks over its page tables, to \
-               its \
-               time: the larger of base and huge pages",
+               its time: the larger of base and huge pages",
         source: "experiments, so that probes do not disturb what they watch",
         absent_where: "",
         changes: &[],

@@ -31,6 +31,7 @@ impl Floor {
             let pairs = pooled.map_or(own.count(), Paired::count);
             let detail = match pairs {
                 0 => "the baseline was not run twice in any round".to_owned(),
+                1 => format!("1 pair of equals, and {PAIRS_MIN} are needed"),
                 _ => format!("{pairs} pairs of equals, and {PAIRS_MIN} are needed"),
             };
             Absence::new("the noise floor", AbsentWhy::Undefined, detail).or("more rounds with a twin")
