@@ -16,6 +16,8 @@ const CGROUP_MARGIN_MIN: u64 = 64 << 20;
 const ADDRESS_MARGIN: u64 = 256 << 20;
 /// Memory that is taken at a time, so that it is held whole at one moment.
 const BATCH: u64 = 128 << 20;
+/// Units of address space beyond a plan with its margin, for what moves meanwhile.
+const SLACK_UNITS: u64 = 64;
 
 /// How memory is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,6 +170,17 @@ impl Facts {
             Way::BasePages => Bytes(units.saturating_mul(unit + self.page_size.bytes())),
             Way::HugePages => Bytes(units.saturating_mul(each) + self.batch().min(units) * unit),
         }
+    }
+
+    /// Units to take where so many are planned: a twentieth more, for what moves meanwhile.
+    pub fn with_margin(planned: u64) -> u64 {
+        planned + planned / 20
+    }
+
+    /// An error if the address space for so many planned units, and what is taken beyond them, is not to be
+    /// had.
+    pub fn check_plan(&self, planned: u64) -> Result<(), Error> {
+        self.check_address_space(Facts::with_margin(planned) + SLACK_UNITS)
     }
 
     /// An error if the address space for so many units is not to be had.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use pagelab_contig::fragment::facts::{Facts, Way};
+use pagelab_contig::fragment::facts::Facts;
 use pagelab_contig::fragment::reach::{Bounds, Ending, Flow, reach};
 use pagelab_contig::fragment::spoiler::Spoiler;
 use pagelab_contig::fragment::watch::Watch;
@@ -15,8 +15,6 @@ use pagelab_model::{Order, Snapshot};
 
 use crate::recipe::Fragmentation;
 
-/// Taken beyond what is planned, for what moves meanwhile: a twentieth, and this many units.
-const SLACK_UNITS: u64 = 64;
 /// Between two looks at everybody else's memory.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
@@ -107,12 +105,12 @@ impl Held {
                 ));
             }
         };
-        facts.check_address_space(planned + planned / 20 + SLACK_UNITS).map_err(|error| said(&error))?;
+        facts.check_plan(planned).map_err(|error| said(&error))?;
         let bounds = Bounds {
             planned,
             units_max: room,
             batch: facts.batch(),
-            fill: if way == Way::BasePages { (planned + planned / 20).min(room) } else { 0 },
+            fill: Facts::with_margin(planned).min(room),
         };
         let mut seen = |_, _: &Watch| if stop().is_some() { Flow::Stop } else { Flow::On };
         let reached = reach(&mut self.spoiler, &mut self.watch, &self.goal, bounds, &mut seen);

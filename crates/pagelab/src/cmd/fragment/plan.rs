@@ -11,9 +11,6 @@ use super::{Args, failure};
 use crate::cmd::usage;
 use crate::exit::{Exit, Failure};
 
-/// Taken beyond what is planned, for what moves meanwhile: a twentieth, and this many units.
-const SLACK_UNITS: u64 = 64;
-
 /// What will be done.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -79,8 +76,7 @@ impl Plan {
         let planned = fragment_plan::plan(&areas, &goal, shape, units_max).map_err(|unreachable| {
             Refusal { facts: &facts, goal: &goal, way, shape, reserve, asked, room }.of(unreachable, &areas)
         })?;
-        let slack = planned.units / 20 + SLACK_UNITS;
-        facts.check_address_space(planned.units + slack).map_err(|error| failure(&error))?;
+        facts.check_plan(planned.units).map_err(|error| failure(&error))?;
         let bind = (facts.nodes.len() > 1).then_some(facts.zone.node);
         let notes = notes(args, &facts, &goal, snapshot);
         let (seed, pauses_compaction) = (args.seed, args.pause_compaction);
@@ -123,7 +119,7 @@ impl Plan {
 
     /// Units to fill first, where memory is taken by base pages: what moves meanwhile needs some more.
     pub fn fill(&self) -> u64 {
-        (self.planned.units + self.planned.units / 20).min(self.units_max)
+        Facts::with_margin(self.planned.units).min(self.units_max)
     }
 
     /// `node 0, zone Normal`
