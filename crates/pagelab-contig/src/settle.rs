@@ -14,7 +14,7 @@ const REFRESHES: u32 = 16;
 /// Pages that leave the lists in a round below which no more is to leave.
 const SETTLED: u64 = 64;
 /// The longest that lists are waited for.
-const LONGEST: Duration = Duration::from_millis(1500);
+pub(crate) const LONGEST: Duration = Duration::from_millis(1500);
 
 /// Reads `stat_refresh` until the lists do not shrink any more. Since 6.7 a list grows to an eighth of its
 /// zone shared by the processors and shrinks within minutes by itself; each read is one step of it
@@ -34,8 +34,8 @@ pub fn settle(root: &Root) -> Option<u64> {
     }
 }
 
-/// One round.
-fn refreshed(refresh: &File) -> Option<()> {
+/// One round. `None` where it cannot be read.
+pub(crate) fn refreshed(refresh: &File) -> Option<()> {
     (0..REFRESHES).try_for_each(|_| refresh.read_at(&mut [0], 0).map(drop)).ok()
 }
 

@@ -3,7 +3,6 @@
 
 use std::fmt;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use pagelab_host::fast::{FastSnapshot, Wanted};
@@ -20,6 +19,7 @@ use pagelab_sys::affinity::Pinned;
 use super::facts::Way;
 use super::spoiler::Spoiler;
 use crate::reserve::Reserve;
+use crate::settle::{LONGEST, refreshed};
 
 /// Pressure is judged over at least this time.
 const WINDOW: Duration = Duration::from_millis(500);
@@ -27,16 +27,12 @@ const WINDOW: Duration = Duration::from_millis(500);
 const STALLED_MAX: f64 = 0.4;
 /// Windows in a row with too much of it that mean danger. A single one may be our own compaction.
 const WINDOWS_MAX: u32 = 3;
-/// Reads of `stat_refresh` in one round; each takes at most a few thousand pages from each processor's list.
-const REFRESHES: u32 = 16;
 /// Pages that come in a round below which nothing more is to come.
 const SETTLED: u64 = 1024;
 /// Pages sent through a list beyond those that wait.
 const RINSE_MARGIN: u64 = 5000;
 /// The most of them: more than any kernel keeps on a list for ever.
 const RINSE_MAX: u64 = 1 << 16;
-/// How long lists of processors are waited for.
-const SETTLE_MAX: Duration = Duration::from_millis(1500);
 
 /// The files that are looked at again and again.
 #[derive(Debug)]
@@ -178,15 +174,13 @@ impl Watch {
     /// counts them. Since 6.7 such a list grows to an eighth of its zone shared by the processors, and
     /// shrinks by itself within minutes (mm/page_alloc.c, `nr_pcp_high`, `decay_pcp_high`).
     pub fn settle(&mut self) -> Reading<()> {
-        let until = Instant::now() + SETTLE_MAX;
+        let until = Instant::now() + LONGEST;
         self.look()?;
         while let Some(refresh) = &self.refresh {
             let before = self.areas().free_pages();
-            for _ in 0..REFRESHES {
-                if refresh.read_at(&mut [0], 0).is_err() {
-                    self.refresh = None;
-                    return Ok(());
-                }
+            if refreshed(refresh).is_none() {
+                self.refresh = None;
+                return Ok(());
             }
             self.look()?;
             let came = self.areas().free_pages().saturating_sub(before);
