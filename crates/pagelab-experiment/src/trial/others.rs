@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use pagelab_formats::pressure;
+use pagelab_formats::{pressure, vmstat};
 use pagelab_host::paths;
 use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
@@ -34,7 +34,7 @@ impl Others {
             monotonic_ns: clock::monotonic_ns(),
             busy_ns: stat.as_deref().and_then(busy_ns),
             own_ns: clock::process_cpu_ns(std::process::id()).unwrap_or(0),
-            drops: fs::read_to_string(paths::VMSTAT).ok().as_deref().and_then(drops),
+            drops: fs::read(paths::VMSTAT).ok().as_deref().and_then(drops),
         }
     }
 
@@ -90,8 +90,8 @@ fn busy_ns(stat: &str) -> Option<u64> {
     (fields.len() >= 4).then(|| ticks.saturating_mul(tick_ns()))
 }
 
-fn drops(vmstat: &str) -> Option<u64> {
-    vmstat.lines().find_map(|line| line.strip_prefix("drop_pagecache "))?.trim().parse().ok()
+fn drops(text: &[u8]) -> Option<u64> {
+    vmstat::parse(text).ok()?.get("drop_pagecache")
 }
 
 #[cfg(test)]
@@ -104,8 +104,8 @@ mod tests {
         let stat = "cpu  10 1 5 1000 77 2 3 4 9 9\ncpu0 1 1 1 1\n";
         assert_eq!(busy_ns(stat), Some((10 + 1 + 5 + 2 + 3 + 4) * ms * 1_000_000));
         assert_eq!((busy_ns("cpu  1 x\n"), busy_ns("")), (None, None));
-        assert_eq!(drops("nr_free_pages 7\ndrop_pagecache 3\ndrop_slab 9\n"), Some(3));
-        assert_eq!(drops("nr_free_pages 7\n"), None, "before 3.15 it was not counted");
+        assert_eq!(drops(b"nr_free_pages 7\ndrop_pagecache 3\ndrop_slab 9\n"), Some(3));
+        assert_eq!(drops(b"nr_free_pages 7\n"), None, "before 3.15 it was not counted");
     }
 
     #[test]
