@@ -5,7 +5,7 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use pagelab_host::guard::{Fate, Guard, Options, Site, Watched};
+use pagelab_host::guard::{Fate, Guard, Options, Site, Watched, swap_file_maker};
 use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
 use pagelab_host::{paths, settings};
@@ -14,8 +14,6 @@ use pagelab_model::Bytes;
 /// Where it is made if nobody says otherwise: on a disk, and there after a reboot, by the standard of file
 /// systems (FHS 3.0, 5.15).
 const DEFAULT_DIR: &str = "/var/tmp";
-/// How files of pagelab are called.
-const PREFIX: &str = "pagelab-swap-";
 
 /// The swap of an experiment.
 #[derive(Debug, Default)]
@@ -117,10 +115,9 @@ fn left_in(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let is_left = |path: &PathBuf| {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let pid = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
         let is_used = areas.iter().any(|area| Path::new(&area.name) == path);
         let is_alive = |pid: u32| root.read(&paths::process(pid, "stat")).is_ok();
-        !is_used && pid.is_some_and(|pid| !is_alive(pid))
+        !is_used && swap_file_maker(&name).is_some_and(|pid| !is_alive(pid))
     };
     entries.map(|entry| entry.path()).filter(is_left).map(|path| path.display().to_string()).collect()
 }

@@ -56,7 +56,7 @@ pub use owner::{Liveness, Owner};
 pub use restore::{JournalReport, Refused, Report, restore};
 pub(crate) use signals::ignored_signals;
 pub use signals::{End, Watched, continued};
-pub use swap::SwapFile;
+pub use swap::{SwapFile, swap_file_maker};
 pub use undo::{Fate, OWN_MEMORY, Outcome};
 
 use crate::paths;

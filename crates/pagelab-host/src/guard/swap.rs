@@ -111,6 +111,11 @@ pub(super) fn is_ours(path: &str) -> bool {
     created::is_plain(path) && path.rsplit('/').next().is_some_and(|name| name.starts_with(PREFIX))
 }
 
+/// The process that made the swap file of this name (without its directory), if it is named as ours are.
+pub fn swap_file_maker(name: &str) -> Option<u32> {
+    name.strip_prefix(PREFIX)?.split('-').next()?.parse().ok()
+}
+
 /// Whether the file system can hold it, and keeps its reserve.
 fn check_room(dir: &str, room: Room, size: Bytes) -> Result<(), GuardError> {
     if let Some((_, what)) = UNFIT.iter().find(|(magic, _)| *magic == room.magic) {
@@ -287,6 +292,10 @@ mod tests {
             assert!(!is_ours(path), "{path}");
         }
         assert!(is_ours("/var/tmp/pagelab-swap-1-2-3"));
+        for (name, maker) in [("pagelab-swap-17-2-3", Some(17)), ("pagelab-swap-x", None), ("swapfile", None)]
+        {
+            assert_eq!(swap_file_maker(name), maker, "{name}");
+        }
     }
 
     #[test]
