@@ -6,6 +6,9 @@ use pagelab_model::experiment::{Experiment, Role, Trial};
 use super::{Cell, Table, needs, number, option, real, text};
 use crate::json::experiment::{better, end, verdict};
 
+/// The first columns of the tables of trials and of measures.
+const PLACE: [&str; 5] = ["slot", "workload", "variant", "round", "role"];
+
 pub(super) fn tables(experiment: &Experiment) -> Vec<Table<'_>> {
     let mut tables = vec![variants(experiment), trials(experiment), measures(experiment)];
     if experiment.trials.iter().any(|trial| !trial.flags.is_empty()) {
@@ -28,7 +31,7 @@ fn variants(experiment: &Experiment) -> Table<'_> {
     Table::new("variants", &["variant", "key", "value"], rows)
 }
 
-/// What stands in every table in front: slot, workload, variant, round, role.
+/// The cells of `PLACE`.
 fn place(experiment: &Experiment, trial: &Trial) -> Vec<Cell> {
     let plan = &experiment.plan;
     let slot = plan.schedule.get(trial.slot);
@@ -49,19 +52,7 @@ fn place(experiment: &Experiment, trial: &Trial) -> Vec<Cell> {
 }
 
 fn trials(experiment: &Experiment) -> Table<'_> {
-    const HEAD: [&str; 11] = [
-        "slot",
-        "workload",
-        "variant",
-        "round",
-        "role",
-        "began_ns",
-        "ended_ns",
-        "end",
-        "end_number",
-        "end_detail",
-        "last_output",
-    ];
+    const HEAD: [&str; 6] = ["began_ns", "ended_ns", "end", "end_number", "end_detail", "last_output"];
     let row = |trial: &Trial| {
         let (word, code, detail) = end(&trial.end);
         let mut cells = place(experiment, trial);
@@ -75,23 +66,11 @@ fn trials(experiment: &Experiment) -> Table<'_> {
         ]);
         cells
     };
-    Table::new("trials", &HEAD, experiment.trials.iter().map(row))
+    Table::new("trials", &[&PLACE[..], &HEAD].concat(), experiment.trials.iter().map(row))
 }
 
 fn measures(experiment: &Experiment) -> Table<'_> {
-    const HEAD: [&str; 11] = [
-        "slot",
-        "workload",
-        "variant",
-        "round",
-        "role",
-        "measure",
-        "unit",
-        "better",
-        "value",
-        "absent_reason",
-        "source",
-    ];
+    const HEAD: [&str; 6] = ["measure", "unit", "better", "value", "absent_reason", "source"];
     let rows = experiment.trials.iter().flat_map(|trial| {
         trial.measures.iter().map(|of| {
             let mut cells = place(experiment, trial);
@@ -106,7 +85,7 @@ fn measures(experiment: &Experiment) -> Table<'_> {
             cells
         })
     });
-    Table::new("measures", &HEAD, rows)
+    Table::new("measures", &[&PLACE[..], &HEAD].concat(), rows)
 }
 
 fn effects(experiment: &Experiment) -> Table<'_> {
