@@ -133,15 +133,12 @@ fn check(tree: &Tree<'_>, keys: u64) -> Result<(), Failed> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::typed;
 
     #[test]
     fn a_run_fills_the_arena_and_repeats() {
-        let done = |set: &[(&str, &str)]| {
-            let mut options = Options::defaults(WORKLOAD.options);
-            let small = [("size", "256K"), ("lookups", "5000")];
-            small.iter().chain(set).for_each(|(name, typed)| options.set(name, typed).unwrap());
-            run(&options)
-        };
+        let small = [("size", "256K"), ("lookups", "5000")];
+        let done = |set: &[(&str, &str)]| run(&typed(WORKLOAD.options, &small, set));
         let one = done(&[]).unwrap();
         assert_eq!(one.checksum, done(&[("advise", "nohuge")]).unwrap().checksum);
         assert!((Bytes(250 << 10)..=Bytes(256 << 10)).contains(&one.working_set), "{:?}", one.working_set);

@@ -220,6 +220,7 @@ mod tests {
     use std::collections::HashMap;
 
     use super::*;
+    use crate::options::typed;
 
     #[test]
     fn the_table_is_that_of_the_standard_library() {
@@ -266,12 +267,8 @@ mod tests {
 
     #[test]
     fn runs_repeat() {
-        let done = |set: &[(&str, &str)]| {
-            let mut options = Options::defaults(WORKLOAD.options);
-            let small = [("size", "64K"), ("lookups", "5000")];
-            small.iter().chain(set).for_each(|(name, typed)| options.set(name, typed).unwrap());
-            run(&options)
-        };
+        let small = [("size", "64K"), ("lookups", "5000")];
+        let done = |set: &[(&str, &str)]| run(&typed(WORKLOAD.options, &small, set));
         let one = done(&[]).unwrap();
         assert_eq!(one.checksum, done(&[("timed", "1")]).unwrap().checksum, "clocks change nothing");
         assert_eq!(one.latencies.as_ref().unwrap().count(), 313);

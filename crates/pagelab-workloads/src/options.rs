@@ -138,6 +138,14 @@ impl Options {
     }
 }
 
+/// For tests: what is typed first, then what is typed over it; all else are defaults.
+#[cfg(test)]
+pub(crate) fn typed(heads: &'static [OptionHead], small: &[(&str, &str)], set: &[(&str, &str)]) -> Options {
+    let mut options = Options::defaults(heads);
+    small.iter().chain(set).for_each(|(name, typed)| options.set(name, typed).unwrap());
+    options
+}
+
 /// The value that was typed for an option.
 pub fn parse(head: &OptionHead, typed: &str) -> Result<Value, String> {
     let name = head.name;

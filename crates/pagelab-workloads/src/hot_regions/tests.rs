@@ -1,13 +1,12 @@
 //! The reads against a count by brute force, and the options end to end.
 
 use super::*;
+use crate::options::typed;
 
 /// A buffer small enough for a test, at an address that no other test uses.
 fn options(set: &[(&str, &str)]) -> Options {
-    let mut options = Options::defaults(WORKLOAD.options);
     let small = [("size", "6M"), ("region", "64K"), ("rounds", "2000"), ("base", "0")];
-    small.iter().chain(set).for_each(|(name, typed)| options.set(name, typed).unwrap());
-    options
+    typed(WORKLOAD.options, &small, set)
 }
 
 #[test]
