@@ -59,7 +59,7 @@ pub fn run(words: &[&str]) -> Result<(), Failed> {
     measured.extend(guests()?);
     measured.push(cold_build()?);
     println!();
-    for bar in &BARS {
+    for bar in BARS {
         let (line, fault) = judge(bar, &measured, &facts::here);
         println!("{line}");
         for Change { old, new, why } in bar.changes {

@@ -26,19 +26,20 @@ pub struct Crate {
 /// The house, from the ground up. A crate need not exist yet.
 pub const CRATES: [Crate; 17] = [
     pure("pagelab-model", &[], &["serde"]),
-    pure("pagelab-formats", &["model"], &[]),
+    // toml keeps the place of every key of a plan: pure computation.
+    pure("pagelab-formats", &["model"], &["toml"]),
     pure("pagelab-metrics", &["model"], &[]),
     pure("pagelab-tlb", &["model"], &[]),
     pure("pagelab-sim", &["model"], &[]),
     pure("pagelab-bank", &["model", "metrics"], &[]),
     // flate2 compresses the data in a page: pure computation.
-    pure("pagelab-report", &["model", "metrics"], &["flate2", "serde", "serde_json"]),
+    pure("pagelab-report", &["model", "metrics", "tlb"], &["flate2", "serde", "serde_json"]),
     host("pagelab-sys", &["model"]),
     host("pagelab-host", &["model", "formats", "sys"]),
-    host("pagelab-target", &["model", "formats", "tlb", "host", "sys"]),
     host("pagelab-packages", &["sys"]),
+    host("pagelab-target", &["model", "formats", "tlb", "host", "sys", "packages"]),
     host("pagelab-guest", &["model", "formats", "sys", "packages"]),
-    host("pagelab-workloads", &["model", "sys"]),
+    host("pagelab-workloads", &["model", "formats", "sys"]),
     host("pagelab-runfile", &["model"]),
     host("pagelab-contig", &["model", "formats", "metrics", "sys", "host"]),
     host(
@@ -49,7 +50,7 @@ pub const CRATES: [Crate; 17] = [
 ];
 
 /// The crates that may hold `unsafe`, whole or one file of them.
-pub const UNSAFE: [&str; 1] = ["crates/pagelab-sys/"];
+pub const UNSAFE: [&str; 2] = ["crates/pagelab-sys/", "plugins/"];
 
 /// The crate that may know the number of bytes of a page.
 pub const PAGE_SIZE_CRATE: &str = "crates/pagelab-model/";

@@ -5,6 +5,8 @@
 
 mod mutate;
 mod pages;
+mod perf_data;
+mod plans;
 mod scrapes;
 mod stats;
 mod system;
@@ -60,9 +62,15 @@ pub const TARGETS: &[Target] = &[
     pages::KPAGECOUNT,
     pages::PAGEMAP,
     pages::FREE_TEXT,
+    plans::PLAN,
+    plans::LARGEPAGES,
+    plans::REGION_COUNTS,
     scrapes::EXPOSITION,
     scrapes::NODE_EXPORTER,
     stats::PERF_STAT,
+    perf_data::PERF_DATA,
+    perf_data::PERF_SCRIPT,
+    perf_data::PERF_REPORT,
     stats::SHELL_TIME,
     tracing::TRACE_FORMAT,
     tracing::PERF_RECORD,

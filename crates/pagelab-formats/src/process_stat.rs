@@ -11,10 +11,15 @@ const FORMAT: &str = "process stat";
 pub struct ProcessStat {
     /// Field 3: the letter of its state.
     pub state: u8,
+    /// Field 4: its parent.
+    pub parent: u64,
     /// Field 20: its threads.
     pub threads: u64,
     /// Field 22: when it started, in ticks of the clock since boot.
     pub start_ticks: u64,
+    /// Field 47: where its heap begins (Linux 3.3); `None` where it is not told: another's process, a kernel
+    /// thread, an older kernel.
+    pub heap_start: Option<u64>,
 }
 
 impl ProcessStat {
@@ -40,8 +45,10 @@ pub fn parse(text: &[u8]) -> Result<ProcessStat, ParseError> {
     let state = fields().next().and_then(|word| word.first().copied());
     Ok(ProcessStat {
         state: state.ok_or_else(|| fail("there is no state".to_owned()))?,
+        parent: field(4)?,
         threads: field(20)?,
         start_ticks: field(22)?,
+        heap_start: field(47).ok().filter(|&start| start > 0),
     })
 }
 
@@ -61,8 +68,19 @@ mod tests {
         for (head, threads, (state, number, start_ticks), has_ended) in cases {
             let text = format!("{head}{}", tail.replace("THREADS", threads));
             let stat = parse(text.as_bytes()).unwrap();
-            assert_eq!(stat, ProcessStat { state, threads: number, start_ticks }, "{text}");
+            // The tail ends before field 47.
+            let wanted = ProcessStat { state, parent: 1, threads: number, start_ticks, heap_start: None };
+            assert_eq!(stat, wanted, "{text}");
             assert_eq!(stat.has_ended(), has_ended, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_heap_begins_where_field_47_says() {
+        let (head, middle) = ("7 (a) S 1 1 1 0 -1 4194560 5 0 0 0 0 0 0 0 20 0 1 0 9731", " 1".repeat(24));
+        for (field, wanted) in [("94016", Some(94016)), ("0", None)] {
+            let stat = parse(format!("{head}{middle} {field} 1 1\n").as_bytes()).unwrap();
+            assert_eq!(stat.heap_start, wanted);
         }
     }
 

@@ -20,6 +20,8 @@ pub struct Status {
     pub thp_enabled: Option<bool>,
     /// Effective capabilities as a bit set.
     pub effective_capabilities: Option<u64>,
+    /// `Seccomp` (3.8 and later): 0 none, 1 strict, 2 a filter.
+    pub seccomp: Option<u64>,
     /// `Kthread: 1` (6.9 and later).
     pub kernel_thread: Option<bool>,
 }
@@ -52,6 +54,7 @@ pub fn parse(text: &[u8]) -> Result<Status, ParseError> {
             b"Name" => (status.name, named) = (String::from_utf8_lossy(value).into_owned(), true),
             b"THP_enabled" => status.thp_enabled = Some(number(value).ok_or_else(fail)? != 0),
             b"Kthread" => status.kernel_thread = Some(number(value).ok_or_else(fail)? != 0),
+            b"Seccomp" => status.seccomp = Some(number(value).ok_or_else(fail)?),
             b"CapEff" => {
                 let digits = std::str::from_utf8(value).ok();
                 let bits = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok());

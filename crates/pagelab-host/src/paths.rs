@@ -62,6 +62,10 @@ pub const STAT_REFRESH: &str = "/proc/sys/vm/stat_refresh";
 pub const MEM_PROFILING: &str = "/proc/sys/vm/mem_profiling";
 /// Who may use perf events.
 pub const PERF_EVENT_PARANOID: &str = "/proc/sys/kernel/perf_event_paranoid";
+/// Samples a second that a frequency may ask for at most.
+pub const PERF_EVENT_SAMPLE_RATE: &str = "/proc/sys/kernel/perf_event_max_sample_rate";
+/// PMUs, a folder each.
+pub const PMUS: &str = "/sys/bus/event_source/devices";
 /// Whether the kernel's log is for the privileged alone.
 pub const DMESG_RESTRICT: &str = "/proc/sys/kernel/dmesg_restrict";
 /// There if the kernel has optimised kprobes.
@@ -345,3 +349,5 @@ pub mod captured {
         format!("{PROC}/{pid}/{file}")
     }
 }
+/// Takes everything and gives nothing.
+pub const DEV_NULL: &str = "/dev/null";

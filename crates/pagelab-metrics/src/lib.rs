@@ -25,4 +25,5 @@ pub mod recorded;
 mod rules;
 pub mod statistics;
 pub mod supply;
+pub mod tune;
 pub mod usage;

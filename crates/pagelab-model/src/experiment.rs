@@ -202,6 +202,8 @@ impl Flag {
     pub const MULTIPLEXED: &'static str = "multiplexed";
     /// A setting that was asked for was not what the kernel said afterwards.
     pub const NOT_APPLIED: &'static str = "not applied";
+    /// Less than all of a plan's regions were on huge pages.
+    pub const PLAN_PARTLY: &'static str = "plan partly";
 }
 
 /// Names of measures that more than one crate must know.
@@ -222,6 +224,14 @@ pub mod measures {
     pub const HUGE: &str = "huge.all";
     /// The prefix of the workload's own latencies: `latency.p50`, `latency.p99.9`.
     pub const LATENCY: &str = "latency.";
+    /// Regions that a plan names, where a trial ran under one.
+    pub const PLAN_WANTED: &str = "plan.wanted";
+    /// Those of them that were on huge pages when they were looked at.
+    pub const PLAN_GOT: &str = "plan.got";
+    /// CPU time of the supervisor that a trial ran under, ns; it is in that of the tree too.
+    pub const PLAN_CPU: &str = "plan.supervisor_cpu";
+    /// For how long the program stood still for its supervisor, ns.
+    pub const PLAN_STOPPED: &str = "plan.stopped";
     /// The prefix of hardware and software counters, named as `perf` names them.
     pub const COUNTER: &str = "counter.";
 }

@@ -4,8 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::experiment::Experiment;
 use crate::extfrag::Stacks;
+use crate::profile::Profile;
 use crate::settings::Settings;
-use crate::{Machine, Snapshot};
+use crate::{Machine, Snapshot, Tune};
 
 /// Everything that was read from one run file.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,6 +31,10 @@ pub struct Run {
     pub stacks: Option<Box<Stacks>>,
     /// The experiment, in a run of `run`.
     pub experiment: Option<Box<Experiment>>,
+    /// Where TLB misses cost time, in a run of `profile`.
+    pub profile: Option<Box<Profile>>,
+    /// How the arms of that experiment were chosen, in a run of `tune`.
+    pub tune: Option<Box<Tune>>,
     /// The log that belongs to the file, if the last records are or may be there.
     pub log: Option<Log>,
     /// What this reader does not know and therefore does not show, in words.
@@ -50,6 +55,8 @@ impl Run {
             maps: Vec::new(),
             stacks: None,
             experiment: None,
+            profile: None,
+            tune: None,
             log: None,
             not_shown: Vec::new(),
         }

@@ -30,8 +30,16 @@ pub(crate) const EXPERIMENT: Kind =
 /// One trial of an experiment. Of two with the same slot, the later one counts.
 pub(crate) const TRIAL: Kind = Kind { name: "trial", version: 1, bytes_max: 64 << 20, what: "a trial" };
 
+/// Where TLB misses cost time. Of several, the last one counts.
+pub(crate) const PROFILE: Kind =
+    Kind { name: "profile", version: 1, bytes_max: 512 << 20, what: "the profile" };
+
+/// What `pagelab tune` chose its arms by. Of several, the last one counts.
+pub(crate) const TUNE: Kind =
+    Kind { name: "tune", version: 1, bytes_max: 512 << 20, what: "the arms of tune" };
+
 /// The kinds that a reader knows; maps stand apart.
-pub(crate) const KINDS: [&Kind; 4] = [&SNAPSHOT, &STACKS, &EXPERIMENT, &TRIAL];
+pub(crate) const KINDS: [&Kind; 6] = [&SNAPSHOT, &STACKS, &EXPERIMENT, &TRIAL, &PROFILE, &TUNE];
 
 /// The name of a look that the next one has all of: kept in case no next one comes.
 pub(crate) const SO_FAR: &str = "so far";

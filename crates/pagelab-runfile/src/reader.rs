@@ -7,7 +7,7 @@ use pagelab_model::experiment::{Experiment, Plan, Trial};
 use pagelab_model::run::{
     Column, ColumnHead, Ending, Event, MapHead, Run, Series, Stream, StreamHead, Unit, Values,
 };
-use pagelab_model::{PageMap, Snapshot, Stacks};
+use pagelab_model::{PageMap, Profile, Snapshot, Stacks, Tune};
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Row};
 use serde::de::DeserializeOwned;
@@ -87,6 +87,8 @@ impl Reader {
             snapshot,
             maps: blobs.iter().filter_map(map_head).collect(),
             stacks: self.stacks(&blobs)?,
+            profile: self.profile(&blobs)?,
+            tune: self.tune(&blobs)?,
             experiment: self.experiment(&blobs)?,
             log,
             not_shown,
@@ -212,6 +214,18 @@ impl Reader {
         let problem = plausible::check(&snapshot);
         problem.map_err(|problem| self.damaged(format!("blob {} ({}): {problem}", head.id, head.kind)))?;
         Ok((Some(Box::new(snapshot)), not_shown))
+    }
+
+    /// The last profile that was stored.
+    fn profile(&self, blobs: &[BlobHead]) -> Result<Option<Box<Profile>>, Error> {
+        let Some(head) = of_kind(blobs, &blob::PROFILE).next_back() else { return Ok(None) };
+        self.record(head, &blob::PROFILE).map(|profile| Some(Box::new(profile)))
+    }
+
+    /// The last arms that were stored.
+    fn tune(&self, blobs: &[BlobHead]) -> Result<Option<Box<Tune>>, Error> {
+        let Some(head) = of_kind(blobs, &blob::TUNE).next_back() else { return Ok(None) };
+        self.record(head, &blob::TUNE).map(|tune| Some(Box::new(tune)))
     }
 
     /// The last call stacks that were stored.

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 
 use pagelab_model::experiment::{Plan, Trial};
 use pagelab_model::run::{ColumnHead, Ending, Event, Manifest, Run, StreamHead};
-use pagelab_model::{Snapshot, Stacks};
+use pagelab_model::{Profile, Snapshot, Stacks, Tune};
 use rusqlite::Connection;
 use serde::Serialize;
 
@@ -255,6 +255,16 @@ impl Writer {
         let EncodedMap { started_ns, is_key, packed, raw_bytes } = map;
         let name = if is_key { maps::KEY } else { maps::DELTA };
         self.packed(maps::PAGE_MAP, maps::PAGE_MAP_VERSION, name, started_ns, packed, raw_bytes)
+    }
+
+    /// Stores a profile; a reader takes the last one that was stored.
+    pub fn profile(&mut self, at_ns: u64, profile: &Profile) -> Result<(), Error> {
+        self.record(&blob::PROFILE, "", at_ns, profile)
+    }
+
+    /// Stores how the arms of an experiment of `tune` were chosen; a reader takes the last that was stored.
+    pub fn tune(&mut self, at_ns: u64, tune: &Tune) -> Result<(), Error> {
+        self.record(&blob::TUNE, "", at_ns, tune)
     }
 
     /// Stores the call stacks of fallbacks, all since the start; a reader takes the last ones that were

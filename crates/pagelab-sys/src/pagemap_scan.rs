@@ -114,6 +114,11 @@ pub fn populated(pagemap: &File, addresses: Range<u64>, mut take: impl FnMut(Ran
     each(pagemap, addresses, Question::any(categories), |region| take(region.start..region.end))
 }
 
+/// Tells the ranges in which base pages were read and never written: the kernel's page of zeros is mapped.
+pub fn zero_parts(pagemap: &File, addresses: Range<u64>, mut take: impl FnMut(Range<u64>)) -> io::Result<()> {
+    each(pagemap, addresses, Question::any(PAGE_IS_PFNZERO), |region| take(region.start..region.end))
+}
+
 /// A range of addresses that huge pages map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HugePart {

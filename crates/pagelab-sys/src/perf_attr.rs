@@ -60,6 +60,8 @@ pub(crate) enum Of {
     Task(libc::pid_t),
     /// Those of all processes on this CPU.
     Cpu(u32),
+    /// Those of the task with this number while it is on this CPU.
+    TaskOnCpu(libc::pid_t, u32),
 }
 
 /// Opens an event, in the group of a leader where there is one. The error is the kernel's own.
@@ -68,6 +70,7 @@ pub(crate) fn open(mut attr: Attr, of: Of, leader: Option<BorrowedFd<'_>>) -> io
         Of::ThisThread => (0, -1),
         Of::Task(pid) => (pid, -1),
         Of::Cpu(cpu) => (-1, cpu as libc::c_int),
+        Of::TaskOnCpu(pid, cpu) => (pid, cpu as libc::c_int),
     };
     let group = leader.map_or(-1 as libc::c_int, |leader| leader.as_raw_fd());
     // SAFETY: `attr` is a live, initialised perf_event_attr that names its own size; the kernel reads it, and

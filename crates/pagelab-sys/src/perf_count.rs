@@ -15,7 +15,7 @@ use crate::perf_attr::{Attr, DISABLED, Of, USER_ONLY, open};
 /// Bits of `flags`.
 const INHERIT: u64 = 1 << 1;
 const ENABLE_ON_EXEC_BIT: u32 = 12;
-const ENABLE_ON_EXEC: u64 = 1 << ENABLE_ON_EXEC_BIT;
+pub(crate) const ENABLE_ON_EXEC: u64 = 1 << ENABLE_ON_EXEC_BIT;
 /// PERF_FORMAT_TOTAL_TIME_ENABLED and PERF_FORMAT_TOTAL_TIME_RUNNING.
 const FORMAT_TIMES: u64 = 1 << 0 | 1 << 1;
 

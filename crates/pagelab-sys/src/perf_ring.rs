@@ -18,7 +18,8 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::perf_attr::{Attr, DISABLED, Of, open};
+use crate::perf_attr::{Attr, DISABLED, Of, USER_ONLY, open};
+use crate::perf_count::ENABLE_ON_EXEC;
 
 /// PERF_TYPE_TRACEPOINT.
 const TYPE_TRACEPOINT: u32 = 2;
@@ -56,6 +57,79 @@ pub struct Sampling {
     pub kernel_frames: bool,
     /// Whether call chains go on in user space. A call chain without either is there and empty.
     pub user_frames: bool,
+}
+
+/// How accesses are sampled: an event of any kind, with the records that say where mappings and programs are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AccessSampling {
+    /// Number of the PMU.
+    pub kind: u32,
+    /// Which of its events.
+    pub config: u64,
+    /// Further words of the event.
+    pub config1: u64,
+    /// Likewise.
+    pub config2: u64,
+    /// Bits of `perf_event_attr.sample_type`; 0 for an event that only leads a group.
+    pub sample_type: u64,
+    /// A sample every so many events, or so many samples a second.
+    pub period_or_frequency: u64,
+    /// Whether that is a frequency, which the kernel steers to.
+    pub by_frequency: bool,
+    /// How exactly the sampled instruction must be the one of the event: 0 to 3.
+    pub precise: u8,
+    /// No samples of the kernel.
+    pub user_only: bool,
+    /// Its ring tells mappings, names, forks and ends too.
+    pub tells_mappings: bool,
+    /// Begins at the task's next exec; otherwise it is enabled by hand.
+    pub from_exec: bool,
+    /// Bytes in the ring after which a waiting reader is woken.
+    pub wakeup_bytes: u32,
+}
+
+impl AccessSampling {
+    /// What the kernel is given. Only the first of a group waits for the exec: the others run when it does.
+    fn attr(&self, first: bool) -> Attr {
+        const INHERIT: u64 = 1 << 1;
+        const MMAP_COMM: u64 = 1 << 8 | 1 << 9;
+        const FREQ: u64 = 1 << 10;
+        const TASK: u64 = 1 << 13;
+        const PRECISE_SHIFT: u32 = 15;
+        const MMAP_DATA: u64 = 1 << 17;
+        const MMAP2: u64 = 1 << 23;
+        const COMM_EXEC: u64 = 1 << 24;
+        let given = |set: bool, flags: u64| if set { flags } else { 0 };
+        let sampled = self.sample_type != 0;
+        let told = MMAP_COMM | TASK | MMAP_DATA | MMAP2 | COMM_EXEC;
+        let records = SAMPLE_ID_ALL | WATERMARK | USE_CLOCKID | given(self.tells_mappings, told);
+        let waits = match (first, self.from_exec) {
+            (true, true) => DISABLED | ENABLE_ON_EXEC,
+            (true, false) => DISABLED,
+            (false, _) => 0,
+        };
+        let flags = INHERIT
+            | given(sampled, records)
+            | waits
+            | given(self.user_only, USER_ONLY)
+            | given(sampled && self.by_frequency, FREQ)
+            | u64::from(self.precise & 3) << PRECISE_SHIFT;
+        Attr {
+            config1: self.config1,
+            config2: self.config2,
+            sample_period: if sampled { self.period_or_frequency } else { 0 },
+            sample_type: self.sample_type,
+            flags,
+            wakeup_watermark: if sampled { self.wakeup_bytes } else { 0 },
+            clockid: if sampled { libc::CLOCK_MONOTONIC } else { 0 },
+            ..Attr::event(self.kind, self.config)
+        }
+    }
+
+    /// The bit field of `perf_event_attr`, for whoever reads the records.
+    pub fn flags(&self) -> u64 {
+        self.attr(true).flags
+    }
 }
 
 /// One tracepoint on one CPU, for all processes. It counts and writes records while it is enabled.
@@ -98,6 +172,22 @@ impl PerfEvent {
             }
             file => Ok(PerfEvent { file: file?, tells_lost: true }),
         }
+    }
+
+    /// Opens an event that samples the accesses of a task, its threads and all that it starts later, while
+    /// they are on this CPU; with a `leader`, in its group. The error is the kernel's own: ENOENT,
+    /// EOPNOTSUPP, EINVAL or ENODATA where it has no such event, EACCES or EPERM where it is forbidden,
+    /// ESRCH where the task is gone.
+    pub fn accesses(
+        task: u32,
+        cpu: u32,
+        sampling: &AccessSampling,
+        leader: Option<&PerfEvent>,
+    ) -> io::Result<PerfEvent> {
+        let attr = sampling.attr(leader.is_none());
+        let pid = libc::pid_t::try_from(task).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let leader = leader.map(|leader| leader.file.as_fd());
+        Ok(PerfEvent { file: open(attr, Of::TaskOnCpu(pid, cpu), leader)?, tells_lost: false })
     }
 
     /// Lets only those events pass that the expression holds for: `common_pid != 17 && order > 3`.

@@ -2,7 +2,7 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -27,6 +27,43 @@ pub fn die_with_parent(command: &mut Command) {
     // SAFETY: the closure allocates nothing, takes no lock and makes calls that are allowed after a fork.
     // JUSTIFICATION: std has no safe way to act between fork and exec.
     unsafe { command.pre_exec(tie) };
+}
+
+/// The child writes its number (4 bytes, native order) to `say` and waits for a byte from `wait` before it
+/// runs its program; where `wait` ends instead, it does not run. `Command::spawn` returns only after that,
+/// so it must be called from another thread than the one that gives the word. `word` is the other end of
+/// `wait`; the child closes its copy, so that it sees the end when the giver is gone.
+pub fn hold(command: &mut Command, say: OwnedFd, wait: OwnedFd, word: BorrowedFd<'_>) {
+    let word_fd = word.as_raw_fd();
+    let hold = move || {
+        // SAFETY: close touches no memory, and the number is that of the parent's end, which the child never
+        // uses. JUSTIFICATION: as above: only such calls are allowed here.
+        unsafe { libc::close(word_fd) };
+        // SAFETY: getpid touches no memory; write reads 4 bytes of a local, read fills one byte of a local;
+        // all may be called after a fork.
+        // JUSTIFICATION: as above: only such calls are allowed here.
+        let told = unsafe {
+            let pid = libc::getpid();
+            libc::write(say.as_raw_fd(), (&raw const pid).cast(), size_of_val(&pid))
+        };
+        if told != size_of::<libc::pid_t>() as isize {
+            return Err(io::Error::last_os_error());
+        }
+        let mut word = 0u8;
+        loop {
+            // SAFETY: one byte of a local is filled; read may be called after a fork.
+            // JUSTIFICATION: as above.
+            match unsafe { libc::read(wait.as_raw_fd(), (&raw mut word).cast(), 1) } {
+                1 => return Ok(()),
+                0 => return Err(io::Error::from_raw_os_error(libc::ECANCELED)),
+                _ if io::Error::last_os_error().raw_os_error() == Some(libc::EINTR) => {}
+                _ => return Err(io::Error::last_os_error()),
+            }
+        }
+    };
+    // SAFETY: the closure allocates nothing, takes no lock and makes calls that are allowed after a fork.
+    // JUSTIFICATION: std has no safe way to act between fork and exec.
+    unsafe { command.pre_exec(hold) };
 }
 
 /// The child has these descriptors under the same numbers. They must stay open until it is started.
@@ -79,6 +116,60 @@ pub fn write_own_file(command: &mut Command, path: CString, bytes: Vec<u8>) {
     // SAFETY: the closure reads what was made before the fork, and makes calls that are allowed there.
     // JUSTIFICATION: std has no safe way to act between fork and exec.
     unsafe { command.pre_exec(write) };
+}
+
+/// The child has huge pages switched off but where advised, before it runs its program; a kernel before 6.18
+/// leaves it as it is.
+pub fn only_advised_huge_pages(command: &mut Command) {
+    let switch = || {
+        let _ = crate::thp_disable::set_except_advised();
+        Ok(())
+    };
+    // SAFETY: the closure makes one call with numbers, which is allowed after a fork.
+    // JUSTIFICATION: std has no safe way to act between fork and exec.
+    unsafe { command.pre_exec(switch) };
+}
+
+/// Takes over a descriptor that the program was started with ([`keep_open`]): from now on it is closed with
+/// its owner and on exec. To be called once for a number, before anything else is opened.
+pub fn take_over(fd: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: a number that is not open, or is one of the first three, which std uses, is refused; the caller
+    // was told the number by who started it, so that nothing else in this process owns it.
+    // JUSTIFICATION: a number from the command line becomes a descriptor nowhere else.
+    unsafe {
+        if fd <= 2 || libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) != 0 {
+            return Err(io::Error::from_raw_os_error(libc::EBADF));
+        }
+        Ok(OwnedFd::from_raw_fd(fd))
+    }
+}
+
+/// The child has transparent huge pages switched off (PR_SET_THP_DISABLE, Linux 3.15), also where its program
+/// asks for them, and so have its children. A kernel without them leaves it as it is.
+pub fn without_huge_pages(command: &mut Command) {
+    let off = move || {
+        // SAFETY: prctl with one flag and zeros touches no memory and may be called after a fork.
+        // JUSTIFICATION: as above: only such calls are allowed here.
+        unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1 as libc::c_ulong, 0, 0, 0) };
+        Ok(())
+    };
+    // SAFETY: the closure makes one call that is allowed after a fork.
+    // JUSTIFICATION: std has no safe way to act between fork and exec.
+    unsafe { command.pre_exec(off) };
+}
+
+/// The child may be traced by this process of the same user also where Yama lets none but ancestors
+/// (PR_SET_PTRACER, Linux 3.4). Without Yama it means nothing.
+pub fn may_be_traced_by(command: &mut Command, pid: u32) {
+    let allow = move || {
+        // SAFETY: prctl with a number touches no memory and may be called after a fork.
+        // JUSTIFICATION: as above: only such calls are allowed here.
+        unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(pid), 0, 0, 0) };
+        Ok(())
+    };
+    // SAFETY: the closure makes one call that is allowed after a fork.
+    // JUSTIFICATION: std has no safe way to act between fork and exec.
+    unsafe { command.pre_exec(allow) };
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+use pagelab_formats::largepages;
 use pagelab_model::Bytes;
 use pagelab_sys::map::{Advice, Mapping};
 
@@ -94,23 +95,12 @@ fn text(path: &str) -> Result<String, Failed> {
     }
 }
 
-/// The offsets of the regions that a list names: an address a line, decimal, or hexadecimal after `0x`. Empty
-/// lines and what follows a `#` are no part of it; a region may be named twice.
+/// The offsets of the regions that a list names; a region may be named twice.
 fn offsets(path: &str, text: &str, buffer: Range<u64>, region: u64) -> Result<BTreeSet<u64>, Failed> {
+    let lines = largepages::parse_lines(text.as_bytes());
     let mut offsets = BTreeSet::new();
-    for (number, line) in (1..).zip(text.lines()) {
-        let word = line.split('#').next().unwrap_or("").trim();
-        if word.is_empty() {
-            continue;
-        }
+    for (number, address) in lines.map_err(|error| Failed::Input(error.in_file(path)))? {
         let wrong = |what: String| Failed::Input(format!("{path}:{number}: {what}"));
-        let address = match word.strip_prefix("0x") {
-            Some(digits) => u64::from_str_radix(digits, 16).ok(),
-            None => word.parse().ok(),
-        };
-        let address = address.ok_or_else(|| {
-            wrong(format!("{:?} is no address; one a line was wanted, in decimal", shortened(word)))
-        })?;
         if !buffer.contains(&address) {
             let (start, end) = (buffer.start, buffer.end);
             return Err(wrong(format!(
@@ -123,15 +113,7 @@ fn offsets(path: &str, text: &str, buffer: Range<u64>, region: u64) -> Result<BT
         }
         offsets.insert(offset);
     }
-    if offsets.is_empty() {
-        return Err(Failed::Input(format!("{path}: no address in it; one a line was wanted, in decimal")));
-    }
     Ok(offsets)
-}
-
-/// The beginning of what may be very long.
-fn shortened(word: &str) -> String {
-    word.chars().take(40).collect()
 }
 
 #[cfg(test)]

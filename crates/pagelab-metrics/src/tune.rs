@@ -1,0 +1,222 @@
+//! Whether huge pages help a program, from the trials without, with a plan's, and with all of them.
+//!
+//! Nothing here makes an interval: the ratios, floors and verdicts are those of [`crate::effect`]. What it
+//! adds is the order in which they are to be believed, and the plan beside all: a plan is never called faster
+//! than all unless their own pairs say so.
+
+pub mod regions;
+
+use pagelab_model::experiment::{Better, Experiment, measures};
+use pagelab_model::tune::{On, Tune};
+
+use crate::effect::{Effect, Effects, Interval, PAIRS_MIN, Verdict, WorkloadEffects};
+
+/// Huge pages that bring less than this to a program are said not to help it, where the whole interval lies
+/// below: three per cent, about the noise floor of a quiet machine.
+pub const HELP_MIN: f64 = 1.03;
+
+/// What the trials of a tuning say.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tuned {
+    /// The verdict.
+    pub says: Says,
+    /// The measure that the verdict is by: the program's own figure, `wall`, or else `cpu`.
+    pub by: String,
+    /// The arms, in the order of the experiment's variants.
+    pub arms: Vec<ArmFound>,
+    /// The plan's value by that of all, from their own pairs: below 1 the plan takes less time.
+    pub plan_to_all: Option<(f64, Interval)>,
+    /// The share of the gain of all that the plan has; only where all gain.
+    pub share: Option<f64>,
+    /// Huge pages of the plan by those of all, as they were seen.
+    pub pages_share: Option<f64>,
+}
+
+/// What one arm came to; numbers are medians.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct ArmFound {
+    /// Of the measure that the verdict is by.
+    pub value: Option<f64>,
+    /// Speed-up and its interval, against nothing on huge pages.
+    pub speed_up: Option<(f64, Option<Interval>)>,
+    /// The verdict behind it.
+    pub verdict: Option<Verdict>,
+    /// The same of CPU time.
+    pub cpu: Option<(f64, Option<Interval>)>,
+    /// CPU time, ns.
+    pub cpu_ns: Option<f64>,
+    /// Time, ns.
+    pub wall_ns: Option<f64>,
+    /// CPU time in user mode, where page walks are, ns.
+    pub user_ns: Option<f64>,
+    /// CPU time in the kernel, where page faults are, ns.
+    pub system_ns: Option<f64>,
+    /// Minor page faults.
+    pub faults: Option<f64>,
+    /// Huge pages at the most.
+    pub huge_pages: Option<f64>,
+    /// Peak memory, bytes.
+    pub memory: Option<f64>,
+    /// Planned regions, and those that came.
+    pub regions: Option<(f64, f64)>,
+    /// The speed-up that the profile predicts: what it says that walks cost, off the time without huge pages.
+    pub predicted: Option<f64>,
+    /// The same laid between the measured times of nothing and of all on huge pages.
+    pub scaled: Option<f64>,
+}
+
+/// The verdict in one word; `report::tune` has the sentence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Says {
+    /// With the plan it is faster.
+    Yes,
+    /// With all it is faster; with the plan no difference was measured, or it is slower.
+    AllOnly,
+    /// With huge pages it is slower.
+    Slower,
+    /// They do not help: even all bring less than [`HELP_MIN`], and that is known.
+    NoHelp,
+    /// No difference was measured, and the interval is too wide to say that there is none.
+    NoDifference,
+    /// The plan's huge pages did not come.
+    NotObtained,
+    /// The profile found no cost, so nothing is planned.
+    NothingPlanned,
+    /// Too few rounds.
+    TooFew,
+    /// Something that is not known well enough.
+    Undecided,
+    /// No trial of some arm ended well.
+    NothingMeasured,
+}
+
+impl Tuned {
+    /// Judges a tuning, whole or not.
+    pub fn of(experiment: &Experiment, tune: &Tune) -> Option<Tuned> {
+        let effects = Effects::of(experiment);
+        let found = effects.workloads.first()?;
+        let own = found.judged().map(|judged| judged.name.clone());
+        let own = own.unwrap_or_else(|| measures::WALL.to_owned());
+        let mut says = says(found, tune, &own);
+        let mut by = own;
+        // Another program beside it moves the clock, and CPU time much less.
+        let is_open = matches!(says, Says::NoDifference | Says::Undecided);
+        if is_open && by == measures::WALL {
+            let by_cpu = self::says(found, tune, measures::CPU);
+            if matches!(by_cpu, Says::Yes | Says::AllOnly | Says::Slower | Says::NoHelp) {
+                (says, by) = (by_cpu, measures::CPU.to_owned());
+            }
+        }
+        let mut arms: Vec<ArmFound> = (0..tune.arms.len()).map(|at| arm(found, tune, at, &by)).collect();
+        predict(tune, &by, &mut arms);
+        let pair = |on: On| effect(found, &by, tune.arm(on)?);
+        let plan_to_all = pair(On::Plan).zip(pair(On::All)).and_then(|(plan, all)| {
+            let between = plan.pairs.to(&all.pairs);
+            (between.count() >= PAIRS_MIN).then_some(())?;
+            let (ratio, interval) = (between.ratio()?, between.by_t()?);
+            // Of a figure where more is better, the other way around: time it is that is compared.
+            match plan.better {
+                Better::Higher => Some((1.0 / ratio, interval.inverse())),
+                _ => Some((ratio, interval)),
+            }
+        });
+        let gained = |effect: &Effect| 1.0 - 1.0 / effect.speed_up().0;
+        let share = pair(On::Plan)
+            .zip(pair(On::All))
+            .and_then(|(plan, all)| (all.verdict == Verdict::Better).then(|| gained(plan) / gained(all)));
+        let pages = |on: On| arms.get(tune.arm(on)?)?.huge_pages;
+        let pages_share = pages(On::Plan).zip(pages(On::All)).filter(|(_, all)| *all > 0.0);
+        let pages_share = pages_share.map(|(plan, all)| plan / all);
+        Some(Tuned { says, by, arms, plan_to_all, share, pages_share })
+    }
+
+    /// Whether plan and all are known to differ: which of them is faster.
+    pub fn faster_of_both(&self) -> Option<On> {
+        let (_, interval) = self.plan_to_all?;
+        match () {
+            () if interval.high < 1.0 => Some(On::Plan),
+            () if interval.low > 1.0 => Some(On::All),
+            () => None,
+        }
+    }
+}
+
+fn effect<'f>(found: &'f WorkloadEffects, measure: &str, arm: usize) -> Option<&'f Effect> {
+    found.measure(measure)?.variants.get(arm)?.effect.as_ref().ok()
+}
+
+fn says(found: &WorkloadEffects, tune: &Tune, measure: &str) -> Says {
+    let verdict = |on: On| effect(found, measure, tune.arm(on)?).map(|effect| effect.verdict);
+    let (plan, all) = (verdict(On::Plan), verdict(On::All));
+    let is_unplanned = tune.arm(On::Plan).is_none();
+    match (plan, all) {
+        (Some(Verdict::Better), _) => Says::Yes,
+        (Some(Verdict::NotHuge { .. } | Verdict::NotApplied { .. }), _) => Says::NotObtained,
+        (_, Some(Verdict::Better)) => Says::AllOnly,
+        (None, None) => {
+            if is_unplanned {
+                Says::NothingPlanned
+            } else {
+                Says::NothingMeasured
+            }
+        }
+        (None, Some(_)) if !is_unplanned => Says::NothingMeasured,
+        (Some(Verdict::TooFew { .. }), _) | (_, Some(Verdict::TooFew { .. })) => Says::TooFew,
+        (Some(Verdict::Worse), _) | (None, Some(Verdict::Worse)) => Says::Slower,
+        (Some(Verdict::Undecided(_)), _) | (None, Some(Verdict::Undecided(_))) => Says::Undecided,
+        _ => no_gain(found, tune, measure),
+    }
+}
+
+/// Nothing gains: whether that is known.
+fn no_gain(found: &WorkloadEffects, tune: &Tune, measure: &str) -> Says {
+    let most = |on: On| {
+        let effect = effect(found, measure, tune.arm(on)?)?;
+        Some(effect.speed_up().1.map_or(f64::INFINITY, |interval| interval.high))
+    };
+    let ends: Vec<f64> = [On::Plan, On::All].into_iter().filter_map(most).collect();
+    // Without the arm of all on huge pages, more of them may help more.
+    let is_known = most(On::All).is_some() && ends.iter().all(|high| *high < HELP_MIN);
+    if is_known { Says::NoHelp } else { Says::NoDifference }
+}
+
+fn arm(found: &WorkloadEffects, tune: &Tune, at: usize, by: &str) -> ArmFound {
+    let median = |name: &str| Some(found.measure(name)?.variants.get(at)?.statistics?.median);
+    let judged = effect(found, by, at);
+    let huge = tune.huge.max(1) as f64;
+    ArmFound {
+        value: median(by),
+        speed_up: judged.map(Effect::speed_up),
+        verdict: judged.map(|effect| effect.verdict),
+        cpu: effect(found, measures::CPU, at).map(Effect::speed_up),
+        cpu_ns: median(measures::CPU),
+        wall_ns: median(measures::WALL),
+        user_ns: median(measures::CPU_USER),
+        system_ns: median(measures::CPU_SYSTEM),
+        // A supervisor waits for the program, so rusage has nothing of it.
+        faults: median(&format!("{}minor-faults", measures::COUNTER)),
+        huge_pages: median(measures::HUGE).map(|bytes| bytes / huge),
+        memory: median(measures::PEAK),
+        regions: median(measures::PLAN_WANTED).zip(median(measures::PLAN_GOT)),
+        predicted: None,
+        scaled: None,
+    }
+}
+
+/// More of the time than this is not page walks: then the price or the profile is of something else.
+const WALKS_MAX: f64 = 0.95;
+
+fn predict(tune: &Tune, by: &str, arms: &mut [ArmFound]) {
+    let time = |arm: &ArmFound| if by == measures::CPU { arm.cpu_ns } else { arm.wall_ns };
+    let of = |on: On| tune.arm(on).and_then(|at| time(arms.get(at)?));
+    let (Some(base), all) = (of(On::Nothing).filter(|base| *base > 0.0), of(On::All)) else { return };
+    for (arm, found) in tune.arms.iter().zip(arms).filter(|(arm, _)| arm.on != On::Nothing) {
+        let saved = arm.saved_ns.map(|saved| saved as f64).filter(|saved| *saved <= WALKS_MAX * base);
+        found.predicted = saved.map(|saved| base / (base - saved));
+        let share = arm.share_permille.filter(|_| arm.on != On::All).map(|share| f64::from(share) / 1000.0);
+        found.scaled = share.zip(all).map(|(share, all)| base / (base - share * (base - all)));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,249 @@
+//! A seccomp filter that hands the few calls a supervisor must see to its tracer (`SECCOMP_RET_TRACE`, Linux
+//! 3.5), and lets every other call pass without a stop.
+//!
+//! Without a tracer such a call fails with ENOSYS: whoever installs it is traced with PTRACE_O_EXITKILL.
+
+use std::io;
+
+/// Calls of `arch/x86/entry/syscalls/syscall_64.tbl` that a filter may hand to the tracer.
+#[cfg(target_arch = "x86_64")]
+const ARCH: u32 = 0xc000_003e;
+#[cfg(not(target_arch = "x86_64"))]
+const ARCH: u32 = 0;
+
+/// x32 calls have this bit in their number (arch/x86/include/uapi/asm/unistd.h).
+const X32: u32 = 0x4000_0000;
+
+/// Offsets in `struct seccomp_data` of include/uapi/linux/seccomp.h.
+const NUMBER: u32 = 0;
+const ARCH_AT: u32 = 4;
+
+const fn low(argument: u32) -> u32 {
+    16 + 8 * argument
+}
+
+const fn high(argument: u32) -> u32 {
+    low(argument) + 4
+}
+
+/// Codes of classic BPF: load a word of the data, jump, return.
+const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+const AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
+const ANY_BIT: u16 = (libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16;
+const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+
+/// `CLONE_UNTRACED` of include/uapi/linux/sched.h: a child that would have the filter and no tracer.
+pub const CLONE_UNTRACED: u64 = 0x0080_0000;
+/// `PR_SET_THP_DISABLE` of include/uapi/linux/prctl.h.
+pub const PR_SET_THP_DISABLE: u64 = 41;
+/// `PR_SET_SECCOMP`.
+pub const PR_SET_SECCOMP: u64 = 22;
+/// `MADV_HUGEPAGE` of include/uapi/asm-generic/mman-common.h.
+pub const MADV_HUGEPAGE: u64 = 14;
+/// `MADV_NOHUGEPAGE`.
+pub const MADV_NOHUGEPAGE: u64 = 15;
+
+/// A question about a call's arguments; the call is handed over if any of its questions is answered by yes.
+#[derive(Clone, Copy, Debug)]
+enum Question {
+    /// The argument, as 64 bits, is at least so large (below 4 GiB).
+    AtLeast(u32, u32),
+    /// Its low half is this.
+    Is(u32, u32),
+    /// Its low half has any of these bits.
+    HasAny(u32, u32),
+    /// Whatever the arguments are.
+    Always,
+}
+
+/// A filter, ready to be installed.
+#[derive(Clone, Debug)]
+pub struct Filter {
+    program: Vec<libc::sock_filter>,
+}
+
+/// What the tracer is shown, and its mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wish {
+    /// Maps, unmaps and moves of fewer bytes pass, unless a map names its place; 0 shows all.
+    pub at_least: u32,
+    /// Calls with this sixth argument are the tracer's own and pass. No call that is shown has a meaning for
+    /// it but `mmap`, whose sixth is an offset: whole pages, so the mark is odd.
+    pub mark: u64,
+}
+
+impl Filter {
+    /// The filter for this wish.
+    pub fn new(wish: Wish) -> Filter {
+        use Question::{Always, AtLeast, HasAny, Is};
+        let fixed = (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) as u32;
+        let rules: [(libc::c_long, &[Question]); 10] = [
+            (libc::SYS_mmap, &[AtLeast(1, wish.at_least), HasAny(3, fixed)]),
+            (libc::SYS_munmap, &[AtLeast(1, wish.at_least)]),
+            (libc::SYS_mremap, &[AtLeast(1, wish.at_least), AtLeast(2, wish.at_least)]),
+            (libc::SYS_madvise, &[Is(2, MADV_HUGEPAGE as u32), Is(2, MADV_NOHUGEPAGE as u32)]),
+            (libc::SYS_prctl, &[Is(0, PR_SET_THP_DISABLE as u32), Is(0, PR_SET_SECCOMP as u32)]),
+            (libc::SYS_seccomp, &[Always]),
+            (libc::SYS_clone, &[HasAny(0, CLONE_UNTRACED as u32)]),
+            // Its flags lie in memory, where a filter cannot look.
+            (libc::SYS_clone3, &[Always]),
+            (libc::SYS_shmat, &[Always]),
+            (
+                libc::SYS_ptrace,
+                &[Is(0, libc::PTRACE_ATTACH), Is(0, libc::PTRACE_SEIZE), Is(0, libc::PTRACE_TRACEME)],
+            ),
+        ];
+        let mut program = vec![
+            step(LOAD, ARCH_AT),
+            jump(EQUAL, ARCH, 1, 0),
+            step(RETURN, libc::SECCOMP_RET_ALLOW),
+            step(LOAD, NUMBER),
+            jump(AT_LEAST, X32, 0, 1),
+            step(RETURN, libc::SECCOMP_RET_ALLOW),
+        ];
+        for (call, questions) in rules {
+            let body = body(questions, wish.mark);
+            program.push(jump(EQUAL, call as u32, 0, body.len() as u8));
+            program.extend(body);
+        }
+        program.push(step(RETURN, libc::SECCOMP_RET_ALLOW));
+        Filter { program }
+    }
+
+    /// Installs it for this thread; what it starts has it too. Without CAP_SYS_ADMIN that needs
+    /// no_new_privs, which is set then: `Ok(true)`. Called between fork and exec: allocates nothing.
+    ///
+    /// SPEC_ALLOW (4.17): a filter else switches speculative store bypass off for the program.
+    pub(crate) fn install(&self) -> io::Result<bool> {
+        let program =
+            libc::sock_fprog { len: self.program.len() as u16, filter: self.program.as_ptr().cast_mut() };
+        let install = || {
+            // SAFETY: the kernel reads `len` steps at `filter`, which outlives the call.
+            // JUSTIFICATION: no crate of ours installs filters.
+            let done = unsafe {
+                libc::syscall(
+                    libc::SYS_seccomp,
+                    libc::SECCOMP_SET_MODE_FILTER,
+                    libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW,
+                    &raw const program,
+                )
+            };
+            if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        };
+        match install() {
+            Err(error) if error.raw_os_error() == Some(libc::EACCES) => {
+                // SAFETY: PR_SET_NO_NEW_PRIVS takes plain numbers. JUSTIFICATION: as above.
+                if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } != 0 {
+                    return Err(io::Error::last_os_error());
+                }
+                install().map(|()| true)
+            }
+            done => done.map(|()| false),
+        }
+    }
+}
+
+/// The steps behind a call's number: pass if it has the mark; hand over at the first yes; else pass.
+fn body(questions: &[Question], mark: u64) -> Vec<libc::sock_filter> {
+    let mut steps = vec![
+        step(LOAD, low(5)),
+        jump(EQUAL, mark as u32, 0, 3),
+        step(LOAD, high(5)),
+        jump(EQUAL, (mark >> 32) as u32, 0, 1),
+        step(RETURN, libc::SECCOMP_RET_ALLOW),
+    ];
+    let trace = step(RETURN, libc::SECCOMP_RET_TRACE);
+    for question in questions {
+        match *question {
+            Question::Always | Question::AtLeast(_, 0) => steps.push(trace),
+            Question::AtLeast(argument, bytes) => steps.extend([
+                step(LOAD, high(argument)),
+                jump(EQUAL, 0, 0, 2),
+                step(LOAD, low(argument)),
+                jump(AT_LEAST, bytes, 0, 1),
+                trace,
+            ]),
+            Question::Is(argument, value) => {
+                steps.extend([step(LOAD, low(argument)), jump(EQUAL, value, 0, 1), trace]);
+            }
+            Question::HasAny(argument, bits) => {
+                steps.extend([step(LOAD, low(argument)), jump(ANY_BIT, bits, 0, 1), trace]);
+            }
+        }
+    }
+    steps.push(step(RETURN, libc::SECCOMP_RET_ALLOW));
+    steps
+}
+
+fn step(code: u16, k: u32) -> libc::sock_filter {
+    jump(code, k, 0, 0)
+}
+
+fn jump(code: u16, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
+    libc::sock_filter { code, jt, jf, k }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the filter answers, by a reading of its steps that knows only these five codes.
+    fn answer(filter: &Filter, arch: u32, number: u32, arguments: [u64; 6]) -> u32 {
+        let mut data = vec![number, arch, 0, 0];
+        data.extend(arguments.iter().flat_map(|a| [*a as u32, (*a >> 32) as u32]));
+        let (mut at, mut a) = (0usize, 0u32);
+        loop {
+            let s = filter.program[at];
+            let yes = match s.code {
+                LOAD => {
+                    a = data[s.k as usize / 4];
+                    at += 1;
+                    continue;
+                }
+                RETURN => return s.k,
+                EQUAL => a == s.k,
+                AT_LEAST => a >= s.k,
+                ANY_BIT => a & s.k != 0,
+                other => panic!("{other}"),
+            };
+            at += 1 + usize::from(if yes { s.jt } else { s.jf });
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn only_what_is_asked_for_is_handed_over() {
+        let filter = Filter::new(Wish { at_least: 2 << 20, mark: 0x1234_5678_9abc_def1 });
+        let (mmap, madvise) = (libc::SYS_mmap as u32, libc::SYS_madvise as u32);
+        let fixed = (libc::MAP_FIXED | libc::MAP_PRIVATE) as u64;
+        for (number, arguments, traced) in [
+            (mmap, [0, 4 << 20, 3, 0x22, u64::MAX, 0], true),
+            (mmap, [0, 8 << 30, 3, 0x22, u64::MAX, 0], true),
+            (mmap, [0, 1 << 20, 3, 0x22, u64::MAX, 0], false),
+            (mmap, [0x10000, 1 << 20, 3, fixed, u64::MAX, 0], true),
+            (mmap, [0, 4 << 20, 3, 0x22, u64::MAX, 0x1234_5678_9abc_def1], false),
+            (libc::SYS_munmap as u32, [0, 2 << 20, 0, 0, 0, 0], true),
+            (libc::SYS_munmap as u32, [0, 1 << 20, 0, 0, 0, 0], false),
+            (libc::SYS_mremap as u32, [0, 1 << 20, 4 << 20, 1, 0, 0], true),
+            (madvise, [0, 1, 14, 0, 0, 0], true),
+            (madvise, [0, 1, 15, 0, 0, 0], true),
+            (madvise, [0, 1, 14, 0, 0, 0x1234_5678_9abc_def1], false),
+            (madvise, [0, 1, 4, 0, 0, 0], false),
+            (libc::SYS_prctl as u32, [41, 1, 0, 0, 0, 0], true),
+            (libc::SYS_prctl as u32, [15, 1, 0, 0, 0, 0], false),
+            (libc::SYS_clone as u32, [0x11, 0, 0, 0, 0, 0], false),
+            (libc::SYS_clone as u32, [0x0080_0011, 0, 0, 0, 0, 0], true),
+            (libc::SYS_clone3 as u32, [0; 6], true),
+            (libc::SYS_read as u32, [0; 6], false),
+            (mmap | X32, [0, 4 << 20, 3, 0x22, u64::MAX, 0], false),
+        ] {
+            let wanted = if traced { libc::SECCOMP_RET_TRACE } else { libc::SECCOMP_RET_ALLOW };
+            assert_eq!(answer(&filter, ARCH, number, arguments), wanted, "{number} {arguments:x?}");
+            // The numbers mean other calls to a 32-bit program.
+            assert_eq!(answer(&filter, 0x4000_0003, number, arguments), libc::SECCOMP_RET_ALLOW);
+        }
+        let all = Filter::new(Wish { at_least: 0, mark: 1 });
+        assert_eq!(answer(&all, ARCH, mmap, [0, 1, 3, 0x22, u64::MAX, 0]), libc::SECCOMP_RET_TRACE);
+    }
+}

@@ -1,0 +1,186 @@
+//! What TLB misses cost, by cell of a mapping.
+//!
+//! A page walk costs what it takes to fetch its page-table entries, and that depends on how long ago their
+//! cache line was used: the entries of hot memory stay in the caches, so that a miss there is cheap. The
+//! measure is the reuse distance, the number of walks of other lines since the last walk of this one, and
+//! the price is a [`WalkCost`], measured on the machine.
+//!
+//! A source without distances has counts only. If a line takes part in m of M walks, and walks come in no
+//! order, then M / m walks lie between two of it: that is the distance it is given here.
+
+use pagelab_model::PageSize;
+use pagelab_model::profile::{MappingProfile, Reuse, WalkCost, WhatIf, WhatIfSize};
+
+/// Entries of a page table in one cache line: 64 bytes of 8 each (x86-64, arm64, riscv64).
+pub const ENTRIES_OF_LINE: u64 = 8;
+
+/// One cell of a mapping, with what its misses cost.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CellCost {
+    /// Its first offset in the mapping.
+    pub offset: u64,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// Misses, or an estimate of walks.
+    pub misses: u64,
+    /// Accesses, where the source counts them.
+    pub accesses: Option<u64>,
+    /// Whether it was written, where the source knows.
+    pub written: Option<bool>,
+    /// Picoseconds of all its misses; without a price, the misses themselves.
+    pub cost: f64,
+}
+
+/// Picoseconds of a walk at a distance, given by its log2: linear between the points, and level outside.
+pub fn walk_ps(price: &WalkCost, log2: f64) -> f64 {
+    let above = price.points.partition_point(|&(at, _)| f64::from(at) <= log2);
+    let point = |index: usize| price.points.get(index).map(|&(at, ps)| (f64::from(at), ps as f64));
+    match (above.checked_sub(1).and_then(point), point(above)) {
+        (None, None) => 0.0,
+        (Some((_, ps)), None) | (None, Some((_, ps))) => ps,
+        (Some((left, low)), Some((right, high))) => low + (high - low) * (log2 - left) / (right - left),
+    }
+}
+
+/// Mean picoseconds of a walk of a line with this histogram; `None` if it is empty. A bucket is as dear as
+/// its middle; first walks cost as much as the farthest.
+fn mean_ps(price: &WalkCost, histogram: &[(u32, u64)]) -> Option<f64> {
+    let walks: f64 = histogram.iter().map(|&(_, count)| count as f64).sum();
+    let ps = |bucket: u32| match bucket {
+        Reuse::FIRST => walk_ps(price, f64::INFINITY),
+        bucket => walk_ps(price, f64::from(bucket) + 0.5),
+    };
+    let sum: f64 = histogram.iter().map(|&(bucket, count)| ps(bucket) * count as f64).sum();
+    (walks > 0.0).then_some(sum / walks)
+}
+
+/// Picoseconds of all misses of a what-if set; `None` without a price.
+pub fn of_what_if(what_if: &WhatIf, price: Option<&WalkCost>) -> Option<f64> {
+    let price = price.filter(|price| !price.points.is_empty())?;
+    let of_size = |size: &WhatIfSize| {
+        let walks: f64 = size.reuse.iter().map(|&(_, count)| count as f64).sum();
+        mean_ps(price, &size.reuse).unwrap_or(0.0) * walks
+    };
+    Some(what_if.sizes.iter().map(of_size).sum())
+}
+
+/// The cells of a mapping. `walks` are all those of its process, `price` is what a walk costs: without it, a
+/// cell's cost is the number of its misses.
+pub fn of_mapping(
+    mapping: &MappingProfile,
+    walks: u64,
+    price: Option<&WalkCost>,
+    page_size: PageSize,
+) -> Vec<CellCost> {
+    let price = price.filter(|price| !price.points.is_empty());
+    let mut cells = bare_cells(mapping);
+    let Some(price) = price else { return cells };
+    let line = match mapping.reuse.line.0 {
+        0 => page_size.bytes() * ENTRIES_OF_LINE,
+        line => line,
+    };
+    let mut from = 0;
+    while from < cells.len() {
+        let number = cells[from].offset / line;
+        let to = from + cells[from..].iter().take_while(|cell| cell.offset / line == number).count();
+        let measured = mapping.reuse.at.binary_search(&number).ok();
+        let histogram = measured.and_then(|at| mapping.reuse.counts.get(at));
+        let measured = histogram.and_then(|counts| mean_ps(price, counts));
+        let misses: u64 = cells[from..to].iter().map(|cell| cell.misses).sum();
+        // A cell that is larger than a line has the misses of several.
+        let lines = cells[from].bytes.div_ceil(line).max(1);
+        let ps = measured.unwrap_or_else(|| walk_ps(price, estimated_log2(walks, misses, lines)));
+        cells[from..to].iter_mut().for_each(|cell| cell.cost = cell.misses as f64 * ps);
+        from = to;
+    }
+    cells
+}
+
+/// log2 of the distance of lines that take part in `misses` of `walks` together.
+fn estimated_log2(walks: u64, misses: u64, lines: u64) -> f64 {
+    let share = misses as f64 / lines as f64;
+    (walks as f64 / share.max(f64::MIN_POSITIVE)).max(1.0).log2()
+}
+
+fn bare_cells(mapping: &MappingProfile) -> Vec<CellCost> {
+    let (counts, grain) = (&mapping.cells, mapping.grain.0.max(1));
+    let mut cells = Vec::with_capacity(counts.at.len());
+    for (place, &at) in counts.at.iter().enumerate() {
+        let Some(offset) = at.checked_mul(grain).filter(|offset| offset.checked_add(grain).is_some()) else {
+            continue;
+        };
+        let misses = counts.misses.get(place).copied().unwrap_or(0);
+        let accesses = counts.accesses.get(place).copied();
+        let written = counts.written.get(place).map(|&written| written != 0);
+        cells.push(CellCost { offset, bytes: grain, misses, accesses, written, cost: misses as f64 });
+    }
+    cells
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pagelab_model::Bytes;
+    use pagelab_model::profile::{Cells, MappingKey, MappingKind};
+
+    fn price() -> WalkCost {
+        WalkCost { points: vec![(4, 10_000), (8, 20_000), (12, 100_000)], origin: "made".to_owned() }
+    }
+
+    #[test]
+    fn a_walk_costs_what_lies_between_the_points() {
+        let price = price();
+        for (log2, ps) in
+            [(0.0, 10_000.0), (4.0, 10_000.0), (6.0, 15_000.0), (10.0, 60_000.0), (40.0, 100_000.0)]
+        {
+            assert_eq!(walk_ps(&price, log2), ps);
+        }
+        assert_eq!(walk_ps(&WalkCost { points: vec![], origin: String::new() }, 3.0), 0.0);
+    }
+
+    fn mapping(reuse: Reuse) -> MappingProfile {
+        let key = MappingKey { kind: MappingKind::Anonymous, bytes: Bytes(1 << 20), nth: 0 };
+        let cells = Cells { at: vec![0, 1, 8, 100], misses: vec![3, 1, 4, 0], ..Cells::default() };
+        let (bytes, grain) = (Bytes(1 << 20), Bytes(PageSize::USUAL.bytes()));
+        MappingProfile { key, start: 0, bytes, grain, cells, reuse, unseen: Vec::new() }
+    }
+
+    #[test]
+    fn a_hot_line_is_cheaper_than_its_share_of_misses() {
+        let line = Bytes(PageSize::USUAL.bytes() * ENTRIES_OF_LINE);
+        let counts = vec![vec![(3, 4)], vec![(Reuse::FIRST, 1), (12, 3)]];
+        let reuse = Reuse { line, at: vec![0, 1], counts };
+        let cells = of_mapping(&mapping(reuse), 8, Some(&price()), PageSize::USUAL);
+        let costs: Vec<f64> = cells.iter().map(|cell| cell.cost).collect();
+        assert_eq!(costs, [30_000.0, 10_000.0, 400_000.0, 0.0]);
+    }
+
+    #[test]
+    fn without_histograms_the_distance_is_that_of_the_rates() {
+        // 4 misses of each line in 1024 walks: 256 walks lie between.
+        let cells = of_mapping(&mapping(Reuse::default()), 1024, Some(&price()), PageSize::USUAL);
+        let costs: Vec<f64> = cells.iter().map(|cell| cell.cost).collect();
+        assert_eq!(costs, [60_000.0, 20_000.0, 80_000.0, 0.0]);
+        let cells = of_mapping(&mapping(Reuse::default()), 1024, None, PageSize::USUAL);
+        assert_eq!(cells.iter().map(|cell| cell.cost).collect::<Vec<_>>(), [3.0, 1.0, 4.0, 0.0]);
+    }
+
+    #[test]
+    fn a_what_if_costs_what_its_histograms_say() {
+        let size = |reuse| WhatIfSize { page: Bytes(1 << 21), misses: 4, reuse };
+        let sizes = vec![size(vec![(12, 3), (Reuse::FIRST, 1)]), size(vec![(3, 2)]), size(vec![])];
+        let what_if =
+            WhatIf { name: "all".to_owned(), misses: 6, sizes, upper_reads: [0; 3], regions: Vec::new() };
+        assert_eq!(of_what_if(&what_if, Some(&price())), Some(420_000.0));
+        assert_eq!(of_what_if(&what_if, None), None);
+    }
+
+    #[test]
+    fn a_cell_of_many_lines_shares_its_misses_among_them() {
+        let mut coarse = mapping(Reuse::default());
+        coarse.grain = Bytes(PageSize::USUAL.bytes() * ENTRIES_OF_LINE * 64);
+        coarse.cells = Cells { at: vec![0], misses: vec![256], ..Cells::default() };
+        let cells = of_mapping(&coarse, 1024, Some(&price()), PageSize::USUAL);
+        assert_eq!(cells[0].cost, 256.0 * 20_000.0);
+    }
+}

@@ -1,0 +1,207 @@
+//! What lies where in the account: one piece of shared memory of 64-bit words that the plugin writes, in
+//! every process of the profiled program, and the profiler reads when all have ended, however they ended.
+//!
+//! Places are numbers of words from the begin; 0 is none. All lists begin with the newest.
+
+/// The first word.
+pub const MAGIC: u64 = 0x7067_6c62_746c_6201;
+
+/// The head of the account.
+pub mod head {
+    /// [`super::MAGIC`].
+    pub const MAGIC: u64 = 0;
+    /// Words of the account.
+    pub const WORDS: u64 = 1;
+    /// The first free word.
+    pub const FREE: u64 = 2;
+    /// Passes, the one of base pages among them.
+    pub const PASSES: u64 = 3;
+    /// Words of the geometry, at [`LENGTH`].
+    pub const GEOMETRY: u64 = 4;
+    /// Words of the sets of huge pages, behind the geometry.
+    pub const SETS: u64 = 5;
+    /// The newest image.
+    pub const IMAGES: u64 = 6;
+    /// Accesses that are watched of each period; 0: all are.
+    pub const WATCHED: u64 = 7;
+    /// Accesses of a period.
+    pub const PERIOD: u64 = 8;
+    /// Words that did not fit any more were asked for so many times.
+    pub const FULL: u64 = 9;
+    /// Images that could not be accounted for.
+    pub const LOST: u64 = 10;
+    /// log2 of a huge page.
+    pub const HUGE_SHIFT: u64 = 11;
+    /// Words of the head.
+    pub const LENGTH: u64 = 16;
+}
+
+/// A process image.
+pub mod image {
+    /// The next image.
+    pub const NEXT: u64 = 0;
+    /// Its process id.
+    pub const PID: u64 = 1;
+    /// The image that it was forked from; 0 for one that was launched or executed.
+    pub const PARENT: u64 = 2;
+    /// Events of the parent before the fork.
+    pub const PARENT_EVENTS: u64 = 3;
+    /// 0 launched or executed, 1 forked.
+    pub const BEGUN: u64 = 4;
+    /// How it ended: see [`super::ended`].
+    pub const ENDED: u64 = 5;
+    /// The newest block of events.
+    pub const EVENTS: u64 = 6;
+    /// How many events there are.
+    pub const EVENT_COUNT: u64 = 7;
+    /// The newest block of a thread.
+    pub const THREADS: u64 = 8;
+    /// The newest chunk.
+    pub const CHUNKS: u64 = 9;
+    /// The program and its arguments, each ended by a zero byte.
+    pub const TEXT: u64 = 10;
+    /// Bytes of that text.
+    pub const TEXT_BYTES: u64 = 11;
+    /// Floating-point operations that were executed.
+    pub const FLOATS: u64 = 12;
+    /// Accesses that found no place in the account.
+    pub const UNPLACED: u64 = 13;
+    /// Misses of them, in the first pass.
+    pub const UNPLACED_MISSES: u64 = 14;
+    /// What was executed outside of QEMU: a path.
+    pub const NATIVE: u64 = 15;
+    /// Bytes of that path.
+    pub const NATIVE_BYTES: u64 = 16;
+    /// Threads that were not watched, since there were too many.
+    pub const UNWATCHED_THREADS: u64 = 17;
+    /// Words of an image.
+    pub const LENGTH: u64 = 24;
+}
+
+/// How an image ended.
+pub mod ended {
+    /// It was killed, or is still there.
+    pub const UNKNOWN: u64 = 0;
+    /// It called exit.
+    pub const EXIT: u64 = 1;
+    /// It executed another program, which is watched too.
+    pub const EXECUTED: u64 = 2;
+    /// It executed another program, which is not.
+    pub const NATIVE: u64 = 3;
+}
+
+/// A block of events.
+pub mod events {
+    /// The block before.
+    pub const NEXT: u64 = 0;
+    /// Words in front of the events.
+    pub const HEAD: u64 = 2;
+    /// Events of a block.
+    pub const COUNT: u64 = 64;
+    /// Words of an event: what, four numbers, the place and the bytes of a text.
+    pub const EACH: u64 = 8;
+    /// Memory was mapped: from, to, kind, offset in the file; text: the file.
+    pub const MAPPED: u64 = 1;
+    /// Memory was unmapped: from, to.
+    pub const UNMAPPED: u64 = 2;
+    /// Memory was moved: old from, old to, new from, new to.
+    pub const MOVED: u64 = 3;
+    /// The break is at: end.
+    pub const BREAK: u64 = 4;
+    /// The first thread's stack: from, to.
+    pub const STACK: u64 = 5;
+    /// Kinds of mapped memory.
+    pub const ANONYMOUS: u64 = 0;
+    /// Shared and anonymous.
+    pub const SHARED: u64 = 1;
+    /// Of a file.
+    pub const FILE: u64 = 2;
+}
+
+/// What one thread did in one image.
+pub mod thread {
+    use super::super::geometry::{SIZES, UPPER};
+
+    /// The next thread.
+    pub const NEXT: u64 = 0;
+    /// Accesses that were looked at.
+    pub const ACCESSES: u64 = 1;
+    /// Accesses that were not looked at.
+    pub const SKIPPED: u64 = 2;
+    /// Where the counts of passes begin.
+    pub const PASSES: u64 = 4;
+    /// Within a pass: walks by size of page.
+    pub const WALKS: u64 = 0;
+    /// Within a pass: reads of PDEs, PDPTEs and PML4Es besides the last entry of a walk.
+    pub const UPPER_READS: u64 = SIZES as u64;
+    /// Within a pass: reuse distances by size of page, [`super::BUCKETS`] each.
+    pub const REUSE: u64 = UPPER_READS + UPPER as u64;
+    /// Words of a pass.
+    pub const PASS: u64 = REUSE + SIZES as u64 * super::BUCKETS;
+}
+
+/// Buckets of reuse distances: log2 from 0 on; the last one is of first walks.
+pub const BUCKETS: u64 = 32;
+
+/// The account of some base pages that lie side by side.
+pub mod chunk {
+    use super::BUCKETS;
+
+    /// Base pages of a chunk, as log2.
+    pub const PAGES_BITS: u32 = 6;
+    /// Base pages of a chunk.
+    pub const PAGES: u64 = 1 << PAGES_BITS;
+    /// Base pages of a line of page-table entries: 64 bytes with 8 each.
+    pub const LINE_PAGES: u64 = 8;
+    /// The next chunk.
+    pub const NEXT: u64 = 0;
+    /// The number of its first page, divided by [`PAGES`].
+    pub const NUMBER: u64 = 1;
+    /// 0 while it is in use; else 1 more than the number of events before it was closed.
+    pub const CLOSED: u64 = 2;
+    /// Where the lines begin: [`LINE`] words each, so that what a miss touches lies side by side in memory.
+    pub const LINES: u64 = 8;
+    /// Words of a line: accesses and misses of the first pass for each page, then reuse distances.
+    pub const LINE: u64 = LINE_PAGES * 2 + BUCKETS / 2;
+    /// The bit of a page's accesses that says that it was written.
+    pub const WRITTEN: u64 = 1 << 63;
+    /// Misses of the second pass, 32 bits a page; further passes behind.
+    pub const OTHERS: u64 = LINES + PAGES / LINE_PAGES * LINE;
+
+    /// Where the accesses of a page stand, by its place in the chunk; its misses stand behind them.
+    pub const fn cell(page: u64) -> u64 {
+        LINES + page / LINE_PAGES * LINE + page % LINE_PAGES * 2
+    }
+
+    /// Where the reuse distances of a page's line stand: [`BUCKETS`] numbers of 32 bits.
+    pub const fn reuse(page: u64) -> u64 {
+        LINES + page / LINE_PAGES * LINE + LINE_PAGES * 2
+    }
+
+    /// Words of a chunk.
+    pub const fn words(passes: u64) -> u64 {
+        OTHERS + passes.saturating_sub(1) * (PAGES / 2)
+    }
+}
+
+/// Sets of huge pages of the further passes, as words: for each the kind, then what belongs to it.
+pub mod sets {
+    /// All private anonymous memory and the heap.
+    pub const ALL: u64 = 1;
+    /// Regions of mappings: their number, then [`super::sets::REGION`] words each.
+    pub const REGIONS: u64 = 2;
+    /// Huge pages at addresses: their number, then the addresses.
+    pub const ADDRESSES: u64 = 3;
+    /// Words of a region: kind of mapping, hash of its path, bytes, nth, offset.
+    pub const REGION: u64 = 5;
+    /// Kinds of mappings besides those of events: the heap.
+    pub const HEAP: u64 = 3;
+    /// The first thread's stack.
+    pub const STACK: u64 = 4;
+}
+
+/// FNV-1a: the hash of a path in [`sets`].
+pub fn hash(bytes: &[u8]) -> u64 {
+    let fold = |sum: u64, &byte: &u8| (sum ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, fold)
+}

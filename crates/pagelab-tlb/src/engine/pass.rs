@@ -1,0 +1,310 @@
+//! One pass: the TLBs of a core, with the memory on pages of the sizes that the pass says.
+
+use super::front::{Front, Slots};
+use super::geometry::{Geometry, SIZES, UPPER, index_bits};
+use super::lines::Lines;
+use super::walk::WalkCaches;
+
+const EMPTY: u64 = u64::MAX;
+/// Bits of a key below the page number.
+const CODE_BITS: u32 = 3;
+/// Base pages whose entries of 8 bytes stand in one line of 64 bytes, as log2.
+const LINE_BITS: u32 = 3;
+const CODE_MASK: u64 = (1 << CODE_BITS) - 1;
+/// TLBs of one level that one access can look into, at most; further ones are left out.
+const GROUP: usize = 4;
+
+/// Walks of lines that were never walked before.
+pub const FIRST: u32 = 63;
+
+/// One TLB in the flat columns of a pass.
+#[derive(Clone, Copy, Debug, Default)]
+struct Array {
+    at: usize,
+    sets: u64,
+    /// `sets - 1` where that is a mask.
+    mask: Option<u64>,
+    ways: usize,
+}
+
+impl Array {
+    fn set(&self, number: u64) -> usize {
+        let set = self.mask.map_or_else(|| number % self.sets, |mask| number & mask);
+        self.at + set as usize * self.ways
+    }
+}
+
+/// The TLBs that one kind of access with one size of page looks into, in place: a pointer less to follow.
+#[derive(Clone, Copy, Debug, Default)]
+struct Group {
+    arrays: [Array; GROUP],
+    count: usize,
+}
+
+impl Group {
+    fn arrays(&self) -> &[Array] {
+        &self.arrays[..self.count.min(GROUP)]
+    }
+}
+
+/// What one access came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// The translation was in a TLB of this level; 0 is the first.
+    Level(usize),
+    /// A page walk.
+    Walk(Walk),
+}
+
+/// A page walk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Walk {
+    /// The size of the page, by its place in the geometry's sizes.
+    pub code: u8,
+    /// log2 of the reuse distance of the line that its last entry stands in, or [`FIRST`].
+    pub bucket: u32,
+    /// Which of the upper levels were read.
+    pub upper: [bool; UPPER],
+}
+
+/// What an access did to the first level.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Access {
+    pub found: Found,
+    /// Where the page stands in the first level now; `None` without a first level.
+    pub position: u32,
+    /// What gave way there: its place, and its base page if it was one.
+    pub evicted: Option<Option<u64>>,
+}
+
+/// The state of one pass.
+#[derive(Debug)]
+pub struct Pass {
+    /// Translations: (page number of its size) << 3 | code.
+    keys: Vec<u64>,
+    /// Last use of each, in accesses.
+    stamps: Vec<u64>,
+    /// By place in the first level: slots of the front whose pages lie in the larger page there.
+    holders: Vec<Slots>,
+    /// By level, kind of access (0 load, 1 store) and code.
+    groups: Vec<[[Group; SIZES]; 2]>,
+    /// Page sizes over the base page, as log2.
+    deltas: [u32; SIZES],
+    /// Levels of page tables between an entry of each size and those of base pages.
+    depths: [u32; SIZES],
+    index_bits: u32,
+    walks: u64,
+    lines: [Lines; UPPER],
+    caches: WalkCaches,
+}
+
+impl Pass {
+    /// Empty TLBs.
+    pub fn new(geometry: &Geometry) -> Pass {
+        let base = geometry.base_shift();
+        let index_bits = index_bits(base);
+        let (mut deltas, mut depths) = ([0; SIZES], [0; SIZES]);
+        for (code, &shift) in geometry.shifts.iter().take(SIZES).enumerate() {
+            deltas[code] = shift - base;
+            depths[code] = (deltas[code] / index_bits).min(UPPER as u32 - 1);
+        }
+        let (mut at, mut groups, mut first) = (0, Vec::new(), None);
+        for level in &geometry.levels {
+            let mut of_level: [[Group; SIZES]; 2] = Default::default();
+            for shape in level {
+                let sets = u64::from(shape.sets);
+                let mask = sets.is_power_of_two().then(|| sets - 1);
+                let array = Array { at, sets, mask, ways: shape.ways as usize };
+                at += shape.sets as usize * shape.ways as usize;
+                for (side, takes) in [shape.loads, shape.stores].into_iter().enumerate() {
+                    for (code, group) in of_level[side].iter_mut().enumerate() {
+                        if takes && shape.holds & (1 << code) != 0 && group.count < GROUP {
+                            group.arrays[group.count] = array;
+                            group.count += 1;
+                        }
+                    }
+                }
+            }
+            groups.push(of_level);
+            first = first.or(Some(at));
+        }
+        Pass {
+            keys: vec![EMPTY; at],
+            stamps: vec![0; at],
+            holders: vec![Slots::default(); first.unwrap_or(0)],
+            groups,
+            deltas,
+            depths,
+            index_bits,
+            walks: 0,
+            lines: Default::default(),
+            caches: WalkCaches::new(geometry.walk_caches, index_bits),
+        }
+    }
+
+    /// Page walks so far.
+    pub fn walks(&self) -> u64 {
+        self.walks
+    }
+
+    /// An access to a base page that lies in a page of size `code`. `front` knows of uses that the first
+    /// level was not told of.
+    pub(super) fn access(&mut self, (page, store, code): (u64, bool, u8), now: u64, front: &Front) -> Access {
+        let number = page >> self.deltas[code as usize];
+        let key = number << CODE_BITS | u64::from(code);
+        let (side, size) = (usize::from(store), code as usize);
+        let levels = self.groups.len();
+        let mut level = 0;
+        let found = loop {
+            if level == levels {
+                break Found::Walk(self.walk(page, code));
+            }
+            if let Some(at) = self.find((level, side, size), number, key) {
+                self.stamps[at] = now;
+                if level == 0 {
+                    return Access { found: Found::Level(0), position: at as u32, evicted: None };
+                }
+                break Found::Level(level);
+            }
+            level += 1;
+        };
+        for level in (1..level).rev() {
+            self.fill((level, side, size), number, key, now);
+        }
+        self.settle((side, size), number, front);
+        match self.fill((0, side, size), number, key, now) {
+            None => Access { found, position: u32::MAX, evicted: None },
+            Some((at, old)) => {
+                let of_base = |old: u64| (old & CODE_MASK == 0).then_some(old >> CODE_BITS);
+                Access { found, position: at as u32, evicted: (old != EMPTY).then(|| of_base(old)) }
+            }
+        }
+    }
+
+    #[inline]
+    fn find(&self, (level, side, size): (usize, usize, usize), number: u64, key: u64) -> Option<usize> {
+        let mut found = None;
+        for array in self.groups[level][side][size].arrays() {
+            let start = array.set(number);
+            // Without a way out in the middle: a branch that is foretold wrongly costs more than the rest.
+            for (way, &held) in self.keys[start..start + array.ways].iter().enumerate() {
+                if held == key {
+                    found = Some(start + way);
+                }
+            }
+            if found.is_some() {
+                break;
+            }
+        }
+        found
+    }
+
+    /// Puts a translation in the place of the least recently used; gives the place, and what was there.
+    fn fill(
+        &mut self,
+        (level, side, size): (usize, usize, usize),
+        number: u64,
+        key: u64,
+        now: u64,
+    ) -> Option<(usize, u64)> {
+        let at = self.oldest((level, side, size), number)?;
+        let old = std::mem::replace(&mut self.keys[at], key);
+        self.stamps[at] = now;
+        Some((at, old))
+    }
+
+    /// The place whose stamp is the smallest.
+    #[inline]
+    fn oldest(&self, (level, side, size): (usize, usize, usize), number: u64) -> Option<usize> {
+        let (mut best, mut oldest) = (usize::MAX, u64::MAX);
+        for array in self.groups[level][side][size].arrays() {
+            let start = array.set(number);
+            for (way, &stamp) in self.stamps[start..start + array.ways].iter().enumerate() {
+                // By arithmetic, as in `use_of`.
+                best = if stamp < oldest { start + way } else { best };
+                oldest = oldest.min(stamp);
+            }
+        }
+        (best != usize::MAX).then_some(best)
+    }
+
+    /// Makes the smallest stamp of a set of the first level the one of the entry that was used last the
+    /// longest ago. The front knows of later uses, so that a stamp may be too small, and never too large: an
+    /// entry whose stamp is right and the smallest is the one. The others need not be looked up.
+    #[inline]
+    fn settle(&mut self, (side, size): (usize, usize), number: u64, front: &Front) {
+        if self.groups.is_empty() {
+            return;
+        }
+        while let Some(at) = self.oldest((0, side, size), number) {
+            let used = self.use_of(at, side, front);
+            if used <= self.stamps[at] {
+                return;
+            }
+            self.stamps[at] = used;
+        }
+    }
+
+    /// What the front knows of the last use of an entry of the first level; 0 is nothing.
+    #[inline]
+    fn use_of(&self, at: usize, side: usize, front: &Front) -> u64 {
+        let key = self.keys[at];
+        if key == EMPTY {
+            return 0;
+        }
+        if key & CODE_MASK != 0 {
+            return front.last_of(&self.holders[at]);
+        }
+        let known = front.slot(key >> CODE_BITS, side != 0);
+        // By arithmetic: the branch would be foretold wrongly half of the time.
+        known.last * u64::from(known.page == key >> CODE_BITS)
+    }
+
+    /// A slot of the front has a page that lies in the larger page at this place of the first level.
+    #[inline]
+    pub(super) fn hold(&mut self, position: u32, slot: usize) {
+        if let Some(holders) = self.holders.get_mut(position as usize) {
+            holders[slot / 64] |= 1 << (slot % 64);
+        }
+    }
+
+    /// The slots whose pages lie in the larger page at this place.
+    pub(super) fn holders(&self, position: u32) -> Slots {
+        self.holders.get(position as usize).copied().unwrap_or_default()
+    }
+
+    /// A slot is given up: a use that the first level was not told of.
+    #[inline]
+    pub(super) fn release(&mut self, position: u32, slot: usize, last: u64) {
+        if let Some(stamp) = self.stamps.get_mut(position as usize) {
+            *stamp = (*stamp).max(last);
+        }
+        if let Some(holders) = self.holders.get_mut(position as usize) {
+            holders[slot / 64] &= !(1 << (slot % 64));
+        }
+    }
+
+    fn walk(&mut self, page: u64, code: u8) -> Walk {
+        self.walks += 1;
+        let depth = self.depths[code as usize];
+        let line = page >> (self.index_bits * depth) >> LINE_BITS;
+        let last = self.lines[depth as usize].walk(line, self.walks);
+        let bucket = last.map_or(FIRST, |last| (self.walks - last).max(1).ilog2());
+        Walk { code, bucket, upper: self.caches.walk(page, depth) }
+    }
+
+    /// Forgets the translations of base pages `from..to`, as the kernel does when it unmaps them.
+    pub(super) fn forget(&mut self, from: u64, to: u64) {
+        for (key, stamp) in self.keys.iter_mut().zip(&mut self.stamps) {
+            if *key == EMPTY {
+                continue;
+            }
+            let delta = self.deltas[(*key & CODE_MASK) as usize];
+            let first = *key >> CODE_BITS << delta;
+            if first < to && from < first + (1 << delta) {
+                (*key, *stamp) = (EMPTY, 0);
+            }
+        }
+        self.caches.clear();
+    }
+}

@@ -1,0 +1,168 @@
+//! The price of a page walk by reuse distance, from access times at several sizes of a buffer.
+//!
+//! A uniform random read of a buffer with more pages than the TLB has entries misses with probability
+//! 1 − entries / pages. A buffer whose page-table entries fill L lines has reuse distances of a geometric
+//! distribution with mean L. What base pages cost above huge pages is therefore, per read,
+//!
+//! h + (1 − entries / pages) · Σ P(distance) · price(distance)
+//!
+//! where h is what a read pays that misses the first level alone: the difference at sizes that the TLB
+//! holds. The price is the rising function, linear between whole log2 of the distance, that fits best by
+//! least squares, with a small weight on bends, since seven sizes do not decide it alone.
+
+use pagelab_model::profile::WalkCost;
+use pagelab_model::{Bytes, PageSize};
+
+use crate::cost::ENTRIES_OF_LINE;
+
+/// Times at one size.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Measured {
+    /// Size of the buffer.
+    pub size: Bytes,
+    /// Picoseconds of a read with base pages.
+    pub base_ps: f64,
+    /// Picoseconds of a read with huge pages.
+    pub huge_ps: f64,
+}
+
+/// Weight of a bend against a measured difference.
+const STIFFNESS: f64 = 0.1;
+/// Rounds of the descent; it has settled long before.
+const ROUNDS: usize = 20_000;
+
+/// Fits the price; `None` where no size is larger than the TLB reaches, or base pages are not slower there.
+pub fn fit(measured: &[Measured], entries: u64, page_size: PageSize, origin: String) -> Option<WalkCost> {
+    let pages = |one: &Measured| one.size.0 as f64 / page_size.bytes() as f64;
+    let entries = entries as f64;
+    // Differences of what fits well, and of what clearly does not.
+    let (inside, outside): (Vec<_>, Vec<_>) = measured
+        .iter()
+        .filter(|one| pages(one) <= 0.8 * entries || pages(one) >= 1.5 * entries)
+        .partition(|one| pages(one) <= 0.8 * entries);
+    let difference = |one: &&Measured| (one.base_ps - one.huge_ps).max(0.0);
+    let hit = inside
+        .iter()
+        .map(difference)
+        .fold(None, |least: Option<f64>, ps| Some(least.map_or(ps, |least| least.min(ps))));
+    let hit = hit.unwrap_or(0.0);
+    let lines = |one: &Measured| pages(one) / ENTRIES_OF_LINE as f64;
+    let first = outside.iter().map(|one| lines(one)).fold(f64::INFINITY, f64::min);
+    let last = outside.iter().map(|one| lines(one)).fold(0.0, f64::max);
+    if outside.is_empty() || outside.iter().map(difference).sum::<f64>() <= 0.0 {
+        return None;
+    }
+    let knots: Vec<u32> = ((first.log2() as u32).saturating_sub(2)..=last.log2().ceil() as u32 + 1).collect();
+    let rows: Vec<(Vec<f64>, f64)> = outside
+        .iter()
+        .map(|one| {
+            let misses = 1.0 - entries / pages(one);
+            (weights(lines(one), &knots), ((difference(one) - hit) / misses).max(0.0))
+        })
+        .collect();
+    let prices = descend(&rows, knots.len());
+    let points = knots.iter().zip(prices).map(|(&knot, ps)| (knot, ps.max(0.0) as u64)).collect();
+    Some(WalkCost { points, origin })
+}
+
+/// How much each knot has of the mean price at geometric distances of this mean.
+fn weights(mean: f64, knots: &[u32]) -> Vec<f64> {
+    let mut weights = vec![0.0; knots.len()];
+    // Quarters of a doubling are fine enough for a function that is linear over a whole one.
+    let beyond = |log2: f64| (-(log2.exp2()) / mean).exp();
+    for quarter in 0..4 * 40 {
+        let (from, to) = (f64::from(quarter) / 4.0, f64::from(quarter + 1) / 4.0);
+        let low = if quarter == 0 { 1.0 } else { beyond(from) };
+        let at = f64::midpoint(from, to) - f64::from(knots[0]);
+        let at = at.clamp(0.0, (knots.len() - 1) as f64);
+        let (left, part) = (at as usize, at.fract());
+        let mass = low - beyond(to);
+        weights[left] += mass * (1.0 - part);
+        if part > 0.0 {
+            weights[left + 1] += mass * part;
+        }
+    }
+    weights
+}
+
+/// Least squares over prices that never fall: one step at a time is moved to where it is best, not below 0.
+fn descend(rows: &[(Vec<f64>, f64)], knots: usize) -> Vec<f64> {
+    let scale = rows.iter().map(|(_, ps)| ps * ps).sum::<f64>().sqrt().max(1.0);
+    // In terms of the steps, price k is the sum of steps 0 to k; bends are differences of steps.
+    let mut system: Vec<(Vec<f64>, f64)> = Vec::new();
+    for (weights, ps) in rows {
+        let of_steps = (0..knots).map(|step| weights[step..].iter().sum()).collect();
+        system.push((of_steps, ps / scale));
+    }
+    for step in 1..knots.saturating_sub(1) {
+        let bend = (0..knots).map(|at| match at {
+            at if at == step => -STIFFNESS,
+            at if at == step + 1 => STIFFNESS,
+            _ => 0.0,
+        });
+        system.push((bend.collect(), 0.0));
+    }
+    let mut steps = vec![0.0; knots];
+    let mut rest: Vec<f64> = system.iter().map(|(_, wanted)| *wanted).collect();
+    let squares: Vec<f64> =
+        (0..knots).map(|at| system.iter().map(|(row, _)| row[at] * row[at]).sum::<f64>()).collect();
+    for _ in 0..ROUNDS {
+        let mut largest = 0.0f64;
+        for at in (0..knots).filter(|&at| squares[at] > 0.0) {
+            let along: f64 = system.iter().zip(&rest).map(|((row, _), rest)| row[at] * rest).sum();
+            let moved = (steps[at] + along / squares[at]).max(0.0) - steps[at];
+            steps[at] += moved;
+            largest = largest.max(moved.abs());
+            system.iter().zip(&mut rest).for_each(|((row, _), rest)| *rest -= row[at] * moved);
+        }
+        if largest < 1e-9 {
+            break;
+        }
+    }
+    let mut price = 0.0;
+    let sums = steps.iter().map(|step| {
+        price += step * scale;
+        price
+    });
+    sums.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cost::walk_ps;
+
+    /// What a machine with this price would show, and what is found again.
+    #[test]
+    fn a_known_price_is_found_again() {
+        let truth = |log2: f64| 20_000.0 + 9_000.0 * (log2 - 8.0).clamp(0.0, 7.0);
+        let (entries, hit) = (2048u64, 3_000.0);
+        let measured: Vec<Measured> = (2..=10)
+            .map(|shift| {
+                let size = Bytes(1 << (20 + shift));
+                let pages = (size.0 / PageSize::USUAL.bytes()) as f64;
+                let misses = (1.0 - entries as f64 / pages).max(0.0);
+                let mean = pages / ENTRIES_OF_LINE as f64;
+                // The mean over 1e5 quantiles of the geometric distribution.
+                let at = |k: u32| -mean * (1.0 - (f64::from(k) + 0.5) / 1e5).ln();
+                let price = (0..100_000).map(|k| truth(at(k).max(1.0).log2())).sum::<f64>() / 1e5;
+                let huge_ps = 90_000.0;
+                Measured { size, base_ps: huge_ps + hit + misses * price, huge_ps }
+            })
+            .collect();
+        let found = fit(&measured, entries, PageSize::USUAL, "made".to_owned()).unwrap();
+        assert!(found.points.windows(2).all(|two| two[0].0 < two[1].0 && two[0].1 <= two[1].1));
+        for log2 in [9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0] {
+            let (found, truth) = (walk_ps(&found, log2), truth(log2));
+            assert!((found / truth - 1.0).abs() < 0.12, "2^{log2}: {found} for {truth}");
+        }
+    }
+
+    #[test]
+    fn without_a_difference_there_is_no_price() {
+        let flat = |shift: u32| Measured { size: Bytes(1 << shift), base_ps: 10.0, huge_ps: 10.0 };
+        let fit = |all: &[Measured]| fit(all, 1024, PageSize::USUAL, String::new());
+        assert_eq!(fit(&[flat(21), flat(28), flat(30)]), None);
+        assert_eq!(fit(&[]), None);
+    }
+}
