@@ -1,0 +1,132 @@
+//! Who makes calls in the name of a profiled process: the supervisor of one that was started, or the
+//! splitter.
+
+use std::ops::Range;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus};
+
+use pagelab_sys::clock;
+use pagelab_tlb::engine::ledger::Ledger;
+
+use super::splitter::{Advice, CALLS_OF_A_STOP, Done, Splitter};
+use crate::error::{Error, ErrorKind};
+use crate::inject::Identity;
+use crate::supervise::{Choice, Ended, Spec, Thp, Watch, find_program};
+
+/// Whoever it is.
+pub enum Hands {
+    /// The tracer of a program that was started. It knows the names of mappings, and its end is the
+    /// program's.
+    Watch(Watch),
+    /// A process of its own, for programs that run already.
+    Splitter(Splitter),
+    /// Mappings stay whole.
+    Nobody,
+}
+
+impl Hands {
+    /// Starts a program under the supervisor.
+    pub fn launch(command: &[std::ffi::OsString], page: u64, huge: u64) -> Result<Hands, Error> {
+        let name = command.first().cloned().unwrap_or_default();
+        let path = std::env::var_os("PATH");
+        let program = find_program(name.as_ref(), path.as_deref()).ok_or_else(|| {
+            let message = format!("{} cannot be started: there is no such program", name.to_string_lossy());
+            Error::new(ErrorKind::CannotStart, message)
+        })?;
+        let spec = Spec {
+            program,
+            arguments: command.to_vec(),
+            choice: Choice::Nothing,
+            overrides: false,
+            hugetlb: false,
+            stale: false,
+            thp: Thp::Off,
+            sees_all: true,
+            page,
+            huge,
+        };
+        Watch::start(spec).map(Hands::Watch)
+    }
+
+    /// Has a process advise ranges of its memory; an error is a phrase.
+    pub fn advise(&mut self, of: Identity, advice: Advice, ranges: &[Range<u64>]) -> Result<Done, String> {
+        let watch = match self {
+            Hands::Watch(watch) => watch,
+            Hands::Splitter(splitter) => return splitter.advise(of, advice, ranges),
+            Hands::Nobody => return Err("nothing shall be injected".to_owned()),
+        };
+        let before = watch.stopped_ns();
+        let mut taken = 0;
+        for some in ranges.chunks(CALLS_OF_A_STOP) {
+            let calls: Vec<(i64, [u64; 6])> = some.iter().map(|range| advice.call(range)).collect();
+            let results = watch.make(of.pid, &calls).map_err(|error| error.to_string())?;
+            taken += results.iter().filter(|&&result| result == 0).count() as u64;
+        }
+        Ok(Done { stopped_ns: watch.stopped_ns().saturating_sub(before), taken })
+    }
+
+    /// Whether calls can be made at all.
+    pub fn is_somebody(&self) -> bool {
+        !matches!(self, Hands::Nobody)
+    }
+
+    /// What lies where in a process, by the calls that it made.
+    pub fn ledger(&self, pid: u32) -> Option<Ledger> {
+        match self {
+            Hands::Watch(watch) => watch.ledger(pid),
+            _ => None,
+        }
+    }
+
+    /// CPU time of the splitter; the supervisor is a thread of this process.
+    pub fn cpu_ns(&self) -> u64 {
+        match self {
+            Hands::Splitter(splitter) => clock::process_cpu_ns(splitter.pid()).unwrap_or(0),
+            _ => 0,
+        }
+    }
+}
+
+/// The program that was started.
+pub enum Started {
+    /// As any child.
+    Child(Child),
+    /// Under the supervisor.
+    Watched(u32),
+}
+
+impl Started {
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        match self {
+            Started::Child(child) => child.id(),
+            Started::Watched(pid) => *pid,
+        }
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&mut self, hands: &Hands) -> std::io::Result<Option<ExitStatus>> {
+        match (self, hands) {
+            (Started::Child(child), _) => child.try_wait(),
+            (Started::Watched(_), Hands::Watch(watch)) => Ok(watch.ended().map(status)),
+            (Started::Watched(_), _) => Ok(None),
+        }
+    }
+}
+
+fn status(ended: Ended) -> ExitStatus {
+    // The encoding of wait(2).
+    ExitStatus::from_raw(match ended {
+        Ended::Code(code) => (code & 0xff) << 8,
+        Ended::Signal(signal) => signal,
+    })
+}
+
+/// A splitter for a program that runs already, or is about to.
+pub fn splitter(command: Command) -> Result<Hands, Error> {
+    Splitter::start(command).map(Hands::Splitter).map_err(|error| {
+        let message =
+            format!("the process that splits mappings cannot be started: {error}; a way out: --no-split");
+        Error::new(ErrorKind::NotAvailable, message)
+    })
+}

@@ -1,0 +1,562 @@
+//! The run: which processes are swept, when, and what is made of it.
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitStatus};
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pagelab_formats::process_stat;
+use pagelab_host::paths;
+use pagelab_host::reader::Reader;
+use pagelab_host::root::Root;
+use pagelab_model::PageSize;
+use pagelab_model::profile::{Begun, Effort};
+use pagelab_sys::{clock, spawn};
+use rustix::process::{getpriority_process, setpriority_process};
+
+use super::hands::{self, Hands, Started};
+use super::image::Image;
+use super::splitter::Advice;
+use super::{Done, Subject, Wanted, pieces, sweep};
+use crate::error::{Error, ErrorKind};
+use crate::inject::Identity;
+
+/// Less in memory is not worth a sweep.
+const LEAST_RESIDENT: u64 = 4 << 20;
+
+/// While its memory grows beyond what it ever was by one part of so many at each look, it is filled; it is
+/// swept after, or after so many looks.
+const FILLING_PART: u64 = 100;
+const FILLING_LOOKS: u32 = 250;
+
+/// Sweeps while mappings are split once, as long as there is time for them.
+const SWEEPS_OF_A_SPLIT: u32 = 4;
+
+/// The longest that further sweeps put off the merge.
+const SPLIT_MOST: Duration = Duration::from_millis(50);
+
+/// The nice value of sweeps.
+const SOONER: i32 = -10;
+
+/// Process images that are watched at most.
+const IMAGES_MAX: usize = 64;
+
+/// The shortest time between two looks at what runs.
+const TICK: Duration = Duration::from_millis(20);
+
+/// How long a started program is waited for after Ctrl-C, which it hears too.
+const AFTER_STOP: Duration = Duration::from_secs(2);
+
+/// Notes are few and each is said once.
+const NOTES_MAX: usize = 20;
+
+pub(super) struct Watch<'w> {
+    root: Root,
+    wanted: &'w Wanted<'w>,
+    pub(super) hands: Hands,
+    pub(super) page: PageSize,
+    pub(super) huge: u64,
+    pub(super) images: Vec<Image>,
+    pub(super) notes: Vec<String>,
+    pub(super) effort: Effort,
+    sweeps: u64,
+    pub(super) busy: Duration,
+    pub(super) longest_split: Duration,
+    /// Of the time that threads stood, that in which they waited for a CPU.
+    pub(super) waited_ns: u64,
+    /// Stops of a program.
+    pub(super) splits: u64,
+}
+
+/// Profiles.
+pub fn profile(wanted: &mut Wanted<'_>) -> Result<Done, Error> {
+    let splitter = wanted.splitter.take();
+    let (page, huge) = page_sizes()?;
+    if let Some(why) = (wanted.pressure)() {
+        let message =
+            format!("accessed bits shall be swept, and {why}; sweeps would make it worse. Try again later");
+        return Err(Error::new(ErrorKind::Refused, message));
+    }
+    let mut watch = Watch {
+        root: Root::live(),
+        wanted,
+        hands: Hands::Nobody,
+        page,
+        huge,
+        images: Vec::new(),
+        notes: Vec::new(),
+        effort: Effort::default(),
+        sweeps: 0,
+        busy: Duration::ZERO,
+        longest_split: Duration::ZERO,
+        waited_ns: 0,
+        splits: 0,
+    };
+    let (child, command) = match &wanted.subject {
+        Subject::Command(command) => (Some(watch.launch(command, splitter)?), command.clone()),
+        Subject::Process(pid) => {
+            watch.hands = splitter.map_or(Ok(Hands::Nobody), hands::splitter)?;
+            watch.attach(*pid)?;
+            (None, Vec::new())
+        }
+    };
+    let began = Instant::now();
+    let usual = sooner();
+    let ran = watch.run(child, began);
+    if let Some(usual) = usual {
+        let _ = setpriority_process(None, usual);
+    }
+    let (exit, watched) = ran?;
+    let command = command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    Ok(Done { profile: watch.into_profile(command, watched), exit })
+}
+
+/// This thread gets a CPU before others, if it may: a sweep that waits for one finds all pages accessed. The
+/// duty bounds what it takes from them. Returns the priority before.
+pub(super) fn sooner() -> Option<i32> {
+    let usual = getpriority_process(None).ok()?;
+    setpriority_process(None, usual.min(SOONER)).ok().map(|()| usual)
+}
+
+fn page_sizes() -> Result<(PageSize, u64), Error> {
+    let root = Root::live();
+    let huge = Reader::new(&root).line(paths::THP_PMD_SIZE).ok().and_then(|line| line.parse().ok());
+    let page = pagelab_host::machine::live_page_size();
+    page.zip(huge.filter(|huge: &u64| huge.is_power_of_two())).ok_or_else(|| {
+        let message = "regions of the size of a huge page are wanted, and this kernel does not tell it: it \
+                       is built without transparent huge pages";
+        Error::new(ErrorKind::NotAvailable, message)
+    })
+}
+
+impl Watch<'_> {
+    fn launch(
+        &mut self,
+        command: &[std::ffi::OsString],
+        splitter: Option<Command>,
+    ) -> Result<Started, Error> {
+        let Some((program, arguments)) = command.split_first() else {
+            return Err(Error::new(ErrorKind::BadInput, "a command is wanted behind `--`"));
+        };
+        if let Some(splitter) = splitter {
+            if self.wanted.is_supervised {
+                if let Some(started) = self.supervised(command)? {
+                    return Ok(started);
+                }
+            } else {
+                self.note(
+                    "anonymous memory is named by its place, which holds for the next run only where \
+                     addresses are not randomised; --supervise names it by length and number"
+                        .to_owned(),
+                );
+            }
+            self.hands = hands::splitter(splitter)?;
+        }
+        let mut starting = Command::new(program);
+        starting.args(arguments).arg0(program);
+        spawn::without_huge_pages(&mut starting);
+        if let Hands::Splitter(splitter) = &self.hands {
+            spawn::may_be_traced_by(&mut starting, splitter.pid());
+        }
+        let child = starting.spawn().map_err(|error| {
+            let message = format!("{} cannot be started: {error}", program.to_string_lossy());
+            Error::new(ErrorKind::CannotStart, message)
+        })?;
+        self.begin(child.id(), Begun::Launched, None).map(|_| Started::Child(child))
+    }
+
+    /// Starts the program under the supervisor; `None` where it cannot be supervised, which a note says.
+    fn supervised(&mut self, command: &[std::ffi::OsString]) -> Result<Option<Started>, Error> {
+        match Hands::launch(command, self.page.bytes(), self.huge) {
+            Ok(hands) => {
+                self.hands = hands;
+                let Hands::Watch(watch) = &self.hands else { return Err(gone_at_once()) };
+                let started = Started::Watched(watch.pid());
+                self.begin(started.pid(), Begun::Launched, None)?;
+                Ok(Some(started))
+            }
+            Err(error) if error.kind() == ErrorKind::NotAvailable => {
+                self.note(format!(
+                    "anonymous memory is named by its place, which holds for this run alone: the program \
+                     cannot be supervised: {error}"
+                ));
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn attach(&mut self, pid: u32) -> Result<(), Error> {
+        if Identity::of(&self.root, pid).is_none() {
+            let message = format!("process {pid} shall be profiled, and there is none of this number");
+            return Err(Error::new(ErrorKind::BadInput, message));
+        }
+        self.begin(pid, Begun::Attached, None)?;
+        if sweep::mappings(&self.root, pid).is_err() {
+            return Err(not_permitted(pid));
+        }
+        self.take_back("by a pagelab that was killed");
+        Ok(())
+    }
+
+    /// Merges what is split in the newest image: left by a killed pagelab, or inherited by a fork that was
+    /// made while its parent was split.
+    fn take_back(&mut self, by: &str) {
+        let Some(process) = self.images.last().map(|image| image.process) else { return };
+        let Ok(mappings) = sweep::mappings(&self.root, process.pid) else { return };
+        let left = pieces::left_behind(&mappings, self.huge);
+        if !self.hands.is_somebody() || left.is_empty() {
+            return;
+        }
+        let (pid, count) = (process.pid, left.len());
+        match self.hands.advise(process, Advice::DoDump, &left) {
+            Ok(_) => self.note(format!(
+                "{count} pieces of the memory of process {pid} were left out of core dumps {by}: undone"
+            )),
+            Err(why) => self.note(format!(
+                "{count} pieces of the memory of process {pid} are left out of core dumps {by}: {why}"
+            )),
+        }
+    }
+
+    fn begin(&mut self, pid: u32, begun: Begun, parent: Option<usize>) -> Result<bool, Error> {
+        let Some(process) = Identity::of(&self.root, pid) else { return Ok(false) };
+        let clearer = match sweep::clearer(pid) {
+            Ok(clearer) => clearer,
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(not_permitted(pid)),
+            Err(_) => return Ok(false),
+        };
+        self.images.push(Image::new(&self.root, process, begun, parent, clearer));
+        Ok(true)
+    }
+
+    pub(super) fn note(&mut self, note: String) {
+        if self.notes.len() < NOTES_MAX && !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+    }
+
+    /// Until the time is over, everybody has ended, or a person has seen enough: how the child ended, and
+    /// how long was watched.
+    fn run(
+        &mut self,
+        mut child: Option<Started>,
+        began: Instant,
+    ) -> Result<(Option<ExitStatus>, Duration), Error> {
+        let mut next = began;
+        let mut exit = None;
+        let mut last_look = began;
+        let failed =
+            |error| Error::new(ErrorKind::Refused, format!("the program cannot be waited for: {error}"));
+        loop {
+            if let Some(child) = &mut child
+                && exit.is_none()
+            {
+                exit = child.ended(&self.hands).map_err(failed)?;
+            }
+            let is_stopped = self.wanted.stop.load(Ordering::Relaxed);
+            let is_over = self.wanted.time.is_some_and(|time| began.elapsed() >= time);
+            let nobody = exit.is_some() || child.is_none() && !self.images.iter().any(|image| image.is_alive);
+            if is_stopped || is_over || nobody {
+                break;
+            }
+            if Instant::now() >= next {
+                let turn = Instant::now();
+                if last_look.elapsed() >= TICK * 5 || self.sweeps == 0 {
+                    self.look_for_others();
+                    last_look = turn;
+                }
+                let busy = self.turn();
+                self.busy += busy;
+                let rest = busy.as_secs_f64() * f64::from(1000 - self.wanted.duty_permille.clamp(1, 1000))
+                    / f64::from(self.wanted.duty_permille.max(1));
+                next = Instant::now() + Duration::from_secs_f64(rest);
+            }
+            let until =
+                next.saturating_duration_since(Instant::now()).clamp(Duration::from_micros(100), TICK);
+            thread::sleep(if self.wanted.duty_permille >= 1000 && self.sweeps > 0 {
+                Duration::ZERO
+            } else {
+                until
+            });
+        }
+        let watched = began.elapsed();
+        if let (Some(child), None) = (&mut child, exit) {
+            exit = self.wait(child).map_err(failed)?;
+        }
+        Ok((exit, watched))
+    }
+
+    /// The program goes on after its profile; it is waited for, since it is the command of a person.
+    fn wait(&mut self, child: &mut Started) -> io::Result<Option<ExitStatus>> {
+        let mut stopped: Option<Instant> = None;
+        let mut is_told = false;
+        loop {
+            if let Some(exit) = child.ended(&self.hands)? {
+                return Ok(Some(exit));
+            }
+            let since =
+                self.wanted.stop.load(Ordering::Relaxed).then(|| *stopped.get_or_insert_with(Instant::now));
+            let late = since.map_or(Duration::ZERO, |since| since.elapsed());
+            match child {
+                Started::Child(child) if late > AFTER_STOP => {
+                    self.note(format!("the program, process {}, goes on", child.id()));
+                    return Ok(None);
+                }
+                Started::Watched(pid) if late > AFTER_STOP && !is_told => {
+                    is_told = true;
+                    end(*pid);
+                    self.note(format!(
+                        "the program, process {pid}, was ended by SIGTERM: it cannot go on without its \
+                         supervisor"
+                    ));
+                }
+                Started::Watched(_) if late > AFTER_STOP * 2 => return Ok(None),
+                _ => {}
+            }
+            thread::sleep(TICK);
+        }
+    }
+
+    /// Descendants that began, and images that were replaced by exec.
+    fn look_for_others(&mut self) {
+        for at in 0..self.images.len() {
+            if !self.images[at].is_alive || !self.images[at].was_replaced(&self.root) {
+                continue;
+            }
+            self.images[at].is_alive = false;
+            let pid = self.images[at].process.pid;
+            // What was never swept is no image worth telling of: a shell that becomes the program.
+            let _ = self.begin(pid, Begun::Executed, Some(at));
+        }
+        let known =
+            |images: &[Image], pid: u32| images.iter().position(|i| i.is_alive && i.process.pid == pid);
+        let names = self.root.list(paths::PROC).unwrap_or_default();
+        for pid in names.iter().filter_map(|name| name.parse::<u32>().ok()) {
+            if known(&self.images, pid).is_some() {
+                continue;
+            }
+            let stat = Reader::new(&self.root).parse(&paths::process_stat(pid), process_stat::parse);
+            let Some(parent) = stat.ok().and_then(|stat| u32::try_from(stat.parent).ok()) else { continue };
+            if known(&self.images, parent).is_none() {
+                continue;
+            }
+            // A process that was attached to is profiled alone.
+            if matches!(self.wanted.subject, Subject::Process(_)) {
+                continue;
+            }
+            if self.images.len() >= IMAGES_MAX {
+                self.forget_the_unswept();
+            }
+            let Some(parent) = known(&self.images, parent) else { continue };
+            if self.images.len() >= IMAGES_MAX {
+                self.note(format!("more than {IMAGES_MAX} processes: the later ones are not profiled"));
+                return;
+            }
+            match self.begin(pid, Begun::Forked, Some(parent)) {
+                Ok(true) => self.take_back("as in its parent when it was forked"),
+                Ok(false) => {}
+                Err(_) => self.note(format!("process {pid} is not profiled: it belongs to another user")),
+            }
+        }
+    }
+
+    /// Forgets images that ended without a sweep, such as the commands of a script, so that they take no
+    /// place. Who began as one of them began as its parent.
+    fn forget_the_unswept(&mut self) {
+        for image in &mut self.images {
+            image.is_alive = image.is_alive && image.process.is_there(&self.root);
+        }
+        let stays = |(at, image): (usize, &Image)| at == 0 || image.is_alive || image.was_swept();
+        let stays: Vec<bool> = self.images.iter().enumerate().map(stays).collect();
+        let parents: Vec<Option<usize>> = self.images.iter().map(|image| image.parent).collect();
+        let place = |mut parent: Option<usize>| {
+            while let Some(at) = parent.filter(|&at| !stays[at]) {
+                parent = parents[at];
+            }
+            parent.map(|at| stays[..at].iter().filter(|stays| **stays).count())
+        };
+        for image in &mut self.images {
+            image.parent = place(image.parent);
+        }
+        let mut stays = stays.iter();
+        self.images.retain(|_| stays.next().is_some_and(|stays| *stays));
+    }
+
+    /// Sweeps everybody who is large enough, once: what it cost.
+    fn turn(&mut self) -> Duration {
+        let before = self.cost();
+        if let Some(why) = (self.wanted.pressure)() {
+            self.note(format!("sweeps were left out: {why}"));
+            return self.cost().saturating_sub(before);
+        }
+        for at in 0..self.images.len() {
+            if !self.images[at].is_alive || self.wanted.stop.load(Ordering::Relaxed) {
+                continue;
+            }
+            if !self.images[at].process.is_there(&self.root) {
+                self.images[at].is_alive = false;
+                continue;
+            }
+            let resident = self.images[at].resident(&self.root);
+            let (before, looks) = self.images[at].grown;
+            let is_filled = resident <= before + before / FILLING_PART || looks >= FILLING_LOOKS;
+            self.images[at].grown = (resident.max(before), if is_filled { 0 } else { looks + 1 });
+            if resident < LEAST_RESIDENT || !is_filled {
+                continue;
+            }
+            match self.sweep(at) {
+                Ok(()) => {}
+                // It ended, or became another program.
+                Err(_) => self.images[at].is_alive = self.images[at].process.is_there(&self.root),
+            }
+        }
+        self.cost().saturating_sub(before)
+    }
+
+    /// Time in which work for sweeps was really done: pagelab's own, the splitter's, and as long once more
+    /// for the calls that it had the program make. Time of waiting for a CPU slows nobody down.
+    fn cost(&self) -> Duration {
+        let own = clock::process_cpu_ns(std::process::id()).unwrap_or_else(|_| clock::thread_cpu_ns());
+        Duration::from_nanos(own + 2 * self.hands.cpu_ns())
+    }
+
+    /// Splits, sweeps a few times and merges.
+    fn sweep(&mut self, at: usize) -> io::Result<()> {
+        let gone = |_| io::Error::from(io::ErrorKind::NotFound);
+        let process = self.images[at].process;
+        let image = &mut self.images[at];
+        let mappings = image.mappings(&self.root).map_err(gone)?;
+        let split = self.split(at, &mappings);
+        let began = Instant::now();
+        let mut swept = Vec::new();
+        for _ in 0..SWEEPS_OF_A_SPLIT {
+            let image = &mut self.images[at];
+            let pause = Duration::from_nanos(image.pause_ns);
+            let one = sweep::sweep(&self.root, process.pid, &mut image.clearer, pause, self.wanted.stop);
+            swept.push(one);
+            let each = began.elapsed() / swept.len() as u32;
+            let is_late = began.elapsed() + each > SPLIT_MOST || self.wanted.stop.load(Ordering::Relaxed);
+            if is_late || swept.last().is_some_and(Result::is_err) {
+                break;
+            }
+        }
+        if let Some((ranges, since)) = split {
+            self.merge(process, &ranges, since);
+        }
+        let ledger = self.hands.ledger(process.pid);
+        self.images[at].name(ledger);
+        for one in swept {
+            self.images[at].take(&one?, self.page.bytes(), self.huge, self.wanted.pause)?;
+            self.sweeps += 1;
+        }
+        Ok(())
+    }
+
+    fn split(
+        &mut self,
+        at: usize,
+        mappings: &[pagelab_model::process::Mapping],
+    ) -> Option<(Vec<std::ops::Range<u64>>, Instant)> {
+        let most = Reader::new(&self.root).line(paths::MAX_MAP_COUNT).ok().and_then(|line| line.parse().ok());
+        let free = most.unwrap_or(0u64).saturating_sub(mappings.len() as u64);
+        let image = &self.images[at];
+        let populated = |mapping: &_| image.populated(mapping, self.huge);
+        let process = image.process;
+        if image.is_whole || !self.hands.is_somebody() {
+            return None;
+        }
+        let plan = pieces::plan(mappings, self.huge, &populated, free);
+        if plan.is_short {
+            self.notes.retain(|note| !note.contains("mappings it may have"));
+            self.notes.push(format!(
+                "process {} has {} of the {} mappings it may have (vm.max_map_count): a part of its memory \
+                 is seen by whole mappings",
+                process.pid,
+                mappings.len(),
+                most.unwrap_or(0)
+            ));
+        }
+        if plan.advised.is_empty() {
+            return None;
+        }
+        let since = Instant::now();
+        match self.advise(process, Advice::DontDump, &plan.advised) {
+            Ok(()) => Some((plan.advised, since)),
+            Err(why) => {
+                if process.is_there(&self.root) {
+                    self.images[at].is_whole = true;
+                    self.note(format!(
+                        "mappings are seen whole and not by huge page, since process {} cannot be \
+                                       made to split them: {why}",
+                        process.pid
+                    ));
+                }
+                None
+            }
+        }
+    }
+
+    fn merge(&mut self, process: Identity, ranges: &[std::ops::Range<u64>], since: Instant) {
+        // A signal storm may be over the second time.
+        let done = self.advise(process, Advice::DoDump, ranges);
+        let done = match done {
+            Err(_) if process.is_there(&self.root) => self.advise(process, Advice::DoDump, ranges),
+            done => done,
+        };
+        match done {
+            Err(why) if process.is_there(&self.root) => self.note(format!(
+                "pieces of the memory of process {} are left out of core dumps: {why}",
+                process.pid
+            )),
+            _ => {}
+        }
+        let split = since.elapsed();
+        self.longest_split = self.longest_split.max(split);
+        *self.effort.split_ns.get_or_insert(0) += split.as_nanos() as u64;
+    }
+
+    /// Has a process advise, and counts what that costs it.
+    fn advise(
+        &mut self,
+        process: Identity,
+        advice: Advice,
+        ranges: &[std::ops::Range<u64>],
+    ) -> Result<(), String> {
+        let waited = |root: &Root| waited_ns(root, process.pid).unwrap_or(0);
+        let before = waited(&self.root);
+        let done = self.hands.advise(process, advice, ranges)?;
+        *self.effort.stopped_ns.get_or_insert(0) += done.stopped_ns;
+        self.waited_ns += waited(&self.root).saturating_sub(before).min(done.stopped_ns);
+        self.splits += u64::from(advice == Advice::DontDump);
+        Ok(())
+    }
+}
+
+/// How long the first thread of a process has been ready and waited for a CPU (`schedstat`, its second
+/// number).
+fn waited_ns(root: &Root, pid: u32) -> Option<u64> {
+    let text = root.read(&paths::process(pid, "schedstat")).ok()?;
+    std::str::from_utf8(&text).ok()?.split(' ').nth(1)?.parse().ok()
+}
+
+fn end(pid: u32) {
+    use rustix::process::{Pid, Signal, kill_process};
+    if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+        let _ = kill_process(pid, Signal::TERM);
+    }
+}
+
+fn gone_at_once() -> Error {
+    Error::new(ErrorKind::CannotStart, "the supervisor of the program is gone")
+}
+
+fn not_permitted(pid: u32) -> Error {
+    let message = format!(
+        "the accessed bits of process {pid} are wanted, and the kernel keeps them from this user: it is \
+         another's. A way out: sudo, or the user whose process it is"
+    );
+    Error::new(ErrorKind::NotAvailable, message)
+}

@@ -1,0 +1,153 @@
+//! A program that is supervised by a thread of this process, with all of its mappings named: for profilers.
+
+use std::ops::Range;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Duration;
+
+use pagelab_sys::nudge::Nudge;
+use pagelab_sys::traced_child;
+use pagelab_tlb::engine::ledger::Ledger;
+
+use super::inject::Call;
+use super::space::{Request, World};
+use super::tracer::Tracer;
+use super::{Ended, Image, Spec, enter};
+use crate::error::{Error, ErrorKind};
+
+/// How often a request is said again until the tracer has it.
+const AGAIN: Duration = Duration::from_millis(2);
+/// How long an answer is waited for: a thread that sleeps in the kernel unkillably gives none.
+const ANSWER_WAIT: Duration = Duration::from_secs(5);
+
+/// A program under supervision. When this process ends, the program is killed.
+pub struct Watch {
+    world: Arc<Mutex<World>>,
+    nudge: Nudge,
+    pid: u32,
+    end: Arc<(Mutex<Option<Ended>>, Condvar)>,
+}
+
+impl Watch {
+    /// Starts the program and returns once it runs. Its stdio is that of this process.
+    pub fn start(spec: Spec) -> Result<Watch, Error> {
+        let world = Arc::new(Mutex::new(World::default()));
+        let end = Arc::new((Mutex::new(None), Condvar::new()));
+        let (says, hears) = mpsc::channel();
+        let (shared, told) = (world.clone(), end.clone());
+        std::thread::spawn(move || {
+            traced_child::block_signals();
+            let nudge = match Nudge::of_this_thread() {
+                Ok(nudge) => nudge,
+                Err(error) => {
+                    let error = Error::new(ErrorKind::NotAvailable, format!("no signal handler: {error}"));
+                    return drop(says.send(Err(error)));
+                }
+            };
+            let started = |pid| drop(says.send(Ok((pid, nudge))));
+            let ended = |ended, _| {
+                *told.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(ended);
+                told.1.notify_all();
+            };
+            let run = Tracer::start(Arc::new(spec), shared).and_then(|tracer| tracer.run(started, ended));
+            if let Err(error) = run {
+                let _ = says.send(Err(error));
+            }
+        });
+        let gone = |_| Error::new(ErrorKind::CannotStart, "the supervising thread ended");
+        let (pid, nudge) = hears.recv().map_err(gone)??;
+        Ok(Watch { world, nudge, pid, end })
+    }
+
+    /// The first process.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// All programs that ran so far, the first one first.
+    pub fn images(&self) -> Vec<Image> {
+        self.world().images.clone()
+    }
+
+    /// What lies where in a process that runs now.
+    pub fn ledger(&self, pid: u32) -> Option<Ledger> {
+        let mut ledger = {
+            let mut world = self.world();
+            let space = world.space_of(pid)?;
+            Ledger::clone(&space.ledger)
+        };
+        if let Some(heap) = heap(pid) {
+            ledger.break_at(heap.end);
+        }
+        Some(ledger)
+    }
+
+    /// Has a thread of the process make system calls: (number, arguments), one after the other. Returns what
+    /// the calls returned.
+    pub fn make(&self, pid: u32, calls: &[(i64, [u64; 6])]) -> Result<Vec<i64>, Error> {
+        let call = |&(number, arguments): &(i64, [u64; 6])| Call { number, arguments };
+        ask(&self.world, self.nudge, pid, calls.iter().map(call).collect()).ok_or_else(|| {
+            let why = "the process is gone, sleeps unkillably, or has a seccomp filter of its own";
+            Error::new(ErrorKind::Refused, format!("no call could be made in process {pid}: {why}"))
+        })
+    }
+
+    /// How the first process ended, if it has.
+    pub fn ended(&self) -> Option<Ended> {
+        *self.end.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the first process's end, at most so long.
+    pub fn wait(&self, most: Duration) -> Option<Ended> {
+        let guard = self.end.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.end.1.wait_timeout_while(guard, most, |ended| ended.is_none());
+        *waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// What a reader must know, in sentences.
+    pub fn notes(&self) -> Vec<String> {
+        self.world().tally.summary.notes.clone()
+    }
+
+    /// Time that stops took so far, summed over the threads.
+    pub fn stopped_ns(&self) -> u64 {
+        self.world().tally.summary.stopped_ns
+    }
+
+    fn world(&self) -> MutexGuard<'_, World> {
+        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Where the heap of a process lies now.
+pub(crate) fn heap(pid: u32) -> Option<Range<u64>> {
+    let text = std::fs::read(pagelab_host::paths::process(pid, "maps")).ok()?;
+    let maps = pagelab_formats::maps::parse(&text).ok()?;
+    // Advice for a part splits it; the kernel names each part.
+    let end = maps.iter().filter(|map| map.name == "[heap]").map(|map| map.end).max()?;
+    let start = enter::heap_start(pid)?;
+    (start < end).then_some(start..end)
+}
+
+/// Asks the tracer to have a process make calls, and waits for the results.
+pub(super) fn ask(world: &Mutex<World>, nudge: Nudge, pid: u32, calls: Vec<Call>) -> Option<Vec<i64>> {
+    let (reply, answer) = mpsc::channel();
+    let lock = || world.lock().unwrap_or_else(PoisonError::into_inner);
+    lock().requests.push_back(Request { pid, calls, reply });
+    let mut waited = Duration::ZERO;
+    while waited < ANSWER_WAIT {
+        if !lock().requests.is_empty() {
+            nudge.wake();
+            // Nobody answers for it any more where the tracer has ended with its last process.
+            if std::fs::symlink_metadata(pagelab_host::paths::process(pid, "stat")).is_err() {
+                lock().requests.retain(|request| request.pid != pid);
+                return None;
+            }
+        }
+        match answer.recv_timeout(AGAIN) {
+            Ok(results) => return Some(results),
+            Err(mpsc::RecvTimeoutError::Disconnected) => return None,
+            Err(mpsc::RecvTimeoutError::Timeout) => waited += AGAIN,
+        }
+    }
+    None
+}
