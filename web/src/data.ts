@@ -46,6 +46,8 @@ export interface Run {
    * and without `ratio_by_bootstrap` and `permutation_p`.
    */
   experiment?: Json | null;
+  /** `tune` of `pagelab report --json`, in a run of `pagelab tune`. */
+  tune?: Json | null;
   /** null: no maps were recorded, or none were read for this page. */
   maps: Maps | null;
   /** What the writer of the page did not know and therefore left out, in words. */

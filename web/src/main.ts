@@ -20,6 +20,7 @@ import * as recorded from "./recorded";
 import { events, series, streams } from "./series";
 import { terminal } from "./terminal";
 import { themeButton } from "./theme";
+import { tuned } from "./tune";
 
 /** A part of a run's report. `null`: this run has nothing of the kind. */
 export type Section = { title: string; content: HTMLElement[] } | null;
@@ -33,6 +34,7 @@ type Builder = (run: Run, rank: number) => Section | Promise<Section>;
  */
 const SECTIONS: Builder[] = [
   findings,
+  tuned,
   experiment,
   crossed,
   overAxis,

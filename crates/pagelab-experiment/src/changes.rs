@@ -2,7 +2,7 @@
 
 use pagelab_host::guard::{Guard, Knob, Options, Site, Watched};
 
-use crate::recipe::{HogKind, PageCache, Thp, Variant, short};
+use crate::recipe::{HogKind, PageCache, Supervised, Thp, Variant, short};
 
 /// What would be changed while a trial of the variant runs, in words; empty where nothing is.
 pub fn of(site: &Result<Site, String>, variant: &Variant) -> Vec<String> {
@@ -15,6 +15,17 @@ pub fn of(site: &Result<Site, String>, variant: &Variant) -> Vec<String> {
             changes.push("huge pages only where the process advises (prctl, Linux 6.18)".to_owned());
         }
         _ => {}
+    }
+    match &variant.plan {
+        Some(Supervised::Nothing) => changes.push(
+            "the program runs under the supervisor of `pagelab apply`, huge pages only where it asks"
+                .to_owned(),
+        ),
+        Some(plan) => changes.push(format!(
+            "the program runs under the supervisor of `pagelab apply`, huge pages where {} says",
+            plan.word()
+        )),
+        None => {}
     }
     if let Some(limit) = variant.memory_limit {
         changes.push(format!("the trial's control group is limited to {}", short(limit)));

@@ -2,12 +2,23 @@
 
 use std::time::Duration;
 
+use pagelab_host::paths;
 use pagelab_model::experiment::{Plan, VariantHead, WorkloadHead, measures};
 use pagelab_workloads::table;
 
 use crate::external;
-use crate::recipe::{Bad, Problem, Recipe, Runs, Workload};
+use crate::recipe::{Bad, Problem, Recipe, Runs, Supervised, Workload};
 use crate::schedule::schedule;
+
+/// `pagelab apply PLAN -- COMMAND`.
+fn supervised(plan: &Supervised, mut words: Vec<String>) -> Vec<String> {
+    // The supervisor starts its program by its path, and is this very program.
+    if let Some(first) = words.first_mut().filter(|first| *first == PAGELAB) {
+        paths::SELF_EXE.clone_into(first);
+    }
+    let before = [PAGELAB, "apply", plan.word(), "--"];
+    before.into_iter().map(str::to_owned).chain(words).collect()
+}
 
 /// The word that stands for this program as the first of a command.
 pub const PAGELAB: &str = "pagelab";
@@ -71,8 +82,17 @@ impl Resolved {
         options
     }
 
-    /// The words of a trial, this program as [`PAGELAB`].
+    /// The words of a trial, this program as [`PAGELAB`], its supervisor first where a plan is given.
     pub fn command(&self, workload: usize, variant: usize) -> Vec<String> {
+        let words = self.program(workload, variant);
+        match &self.recipe.variants[variant].plan {
+            Some(plan) => supervised(plan, words),
+            None => words,
+        }
+    }
+
+    /// The same without a supervisor.
+    pub fn program(&self, workload: usize, variant: usize) -> Vec<String> {
         let (of, under) = (&self.recipe.workloads[workload], &self.recipe.variants[variant]);
         let mut words = words(&self.recipe, of, &self.options(workload, variant));
         if let Runs::Command { .. } = of.runs {
@@ -183,6 +203,22 @@ mod tests {
         // Two workloads × (a warm-up and four rounds of two variants, and a twin each).
         assert_eq!(resolved.plan.schedule.len(), 2 * (2 + 4 * 3));
         assert_eq!(resolved.estimate().0, Some(Duration::from_secs(3 * (2 + 4 * 3))));
+    }
+
+    #[test]
+    fn a_plan_puts_a_supervisor_before_the_command() {
+        let text = "name = \"a\"\nquestion = \"b\"\nseed = 9\n\
+                    [[workload]]\nbuilt_in = \"chase\"\n\
+                    [[workload]]\nname = \"x\"\ncommand = [\"sort\", \"--\", \"y\"]\n\
+                    [[variant]]\nname = \"base\"\nplan = \"none\"\n\
+                    [[variant]]\nname = \"plan\"\nplan = \"x.toml\"\n";
+        let resolved = Resolved::of(Recipe::parse("test", text).unwrap(), &Overrides::default()).unwrap();
+        let text = |workload, variant| resolved.command(workload, variant).join(" ");
+        assert_eq!(text(0, 0), format!("pagelab apply none -- {} workload chase --seed 9", paths::SELF_EXE));
+        assert_eq!(text(1, 1), "pagelab apply x.toml -- sort -- y");
+        assert_eq!(resolved.program(1, 1).join(" "), "sort -- y");
+        assert!(resolved.plan.variants[1].asks_for_huge_pages);
+        assert!(!resolved.plan.variants[0].asks_for_huge_pages);
     }
 
     #[test]

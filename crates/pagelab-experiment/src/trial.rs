@@ -9,6 +9,7 @@ mod others;
 pub(crate) mod output;
 mod result;
 mod settings;
+mod supervised;
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -20,7 +21,7 @@ use pagelab_model::machine::Machine;
 use pagelab_model::{Bytes, Snapshot};
 
 use crate::probe;
-use crate::recipe::Runs;
+use crate::recipe::{Metric, Runs};
 use crate::resolve::Resolved;
 use crate::swap::Swap;
 use launch::{Launched, Watched};
@@ -49,6 +50,12 @@ pub struct Bench<'a> {
     pub look: &'a dyn Fn() -> Snapshot,
     /// For each workload why it cannot run, where that is known before: its trials are not begun.
     pub missing: &'a [Option<String>],
+}
+
+/// The number that a program said in the way of a metric: that of the last line that is like it. An error is
+/// what stands there instead.
+pub fn number_in(metric: &Metric, text: &str) -> Option<Result<f64, String>> {
+    text.lines().rev().find_map(|line| output::find(metric, line.trim_end()))
 }
 
 /// What a trial came to.
@@ -104,7 +111,8 @@ pub fn run(bench: &Bench<'_>, workload: usize, variant: usize) -> Ran {
     ran.measures.extend(undone.measures);
     ran.flags.extend(undone.flags);
     ran.notes.extend(undone.notes);
-    let asks = bench.resolved.asks_for_huge_pages(workload, variant);
+    // What a supervisor looked after was told by it.
+    let asks = under.plan.is_none() && bench.resolved.asks_for_huge_pages(workload, variant);
     // A trial that did not end well has said enough.
     if asks && ran.end == TrialEnd::Done {
         ran.flags.extend(probe::huge_pages_missing(&ran.measures, ASKED));
@@ -126,7 +134,7 @@ fn in_settings(bench: &Bench<'_>, workload: usize, variant: usize, settings: &mu
     let mut flags: Vec<Flag> = flags.collect();
     let (before, hog_ns) = (Others::now(), settings.hog_cpu_ns());
     let limit = bench.resolved.time_limit(workload);
-    let Watched { over, output, found } = launched.run(watching, settings, limit, bench.stop);
+    let Watched { over, output, found, summary } = launched.run(watching, settings, limit, bench.stop);
     let after = Others::now();
     let mut own_ns = over.ended.rusage.utime_ns.saturating_add(over.ended.rusage.stime_ns);
     own_ns = own_ns.saturating_add(settings.hog_cpu_ns().saturating_sub(hog_ns));
@@ -139,8 +147,12 @@ fn in_settings(bench: &Bench<'_>, workload: usize, variant: usize, settings: &mu
     }
     flags.extend(found.flags);
     let mut measures = found.measures;
+    let is_unsummed = matches!(summary, Some(Err(_)));
     let said = result::of(&of.runs, &output);
-    let mut end = judge(&over, limit, &output, &of.runs, said.as_ref().err());
+    if let (Some(summary), Some(plan)) = (&summary, &recipe.variants[variant].plan) {
+        supervised::add(summary, plan, &mut measures, &mut flags);
+    }
+    let mut end = judge(&over, limit, &output, &of.runs, said.as_ref().err(), is_unsummed);
     let mut checksum = None;
     if let (TrialEnd::Done, Ok(said)) = (&end, said) {
         let is_new = |of: &Measure| !measures.iter().any(|known| known.name == of.name);
@@ -175,6 +187,7 @@ fn judge(
     output: &output::Output,
     runs: &Runs,
     nonsense: Option<&String>,
+    is_unsummed: bool,
 ) -> TrialEnd {
     let is_good = |code: i32| match runs {
         Runs::BuiltIn { .. } | Runs::External { .. } => code == 0,
@@ -193,6 +206,11 @@ fn judge(
     let code = over.status.code();
     if let (Some(127), Some(why)) = (code, output.complained(crate::gate::CANNOT_START)) {
         return TrialEnd::NotBegun(format!("it cannot be started: {why}"));
+    }
+    if let (Some(2..=5), true) = (code, is_unsummed)
+        && let Some(why) = output.complained("pagelab: ")
+    {
+        return TrialEnd::NotBegun(format!("its supervisor did not start it: {why}"));
     }
     match (code, over.status.signal()) {
         (Some(code), _) if is_good(code) && over.left_behind > 0 => TrialEnd::LeftBehind(over.left_behind),

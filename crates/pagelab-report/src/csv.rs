@@ -9,12 +9,14 @@ mod experiment;
 mod look;
 mod measured;
 mod needs;
+mod profile;
 
 use std::collections::BTreeSet;
 
 use pagelab_model::run::Run;
 
 pub use averages::usage;
+pub use profile::profile;
 
 use crate::style::spelt;
 
@@ -57,6 +59,7 @@ pub fn tables(run: &Run) -> Vec<Table<'_>> {
     if let Some(experiment) = &run.experiment {
         tables.extend(experiment::tables(experiment));
     }
+    tables.extend(run.profile.as_deref().map(|of| profile(of, false)));
     let mut taken = BTreeSet::new();
     for table in &mut tables {
         let stem = table.file.trim_end_matches(".csv");

@@ -162,6 +162,7 @@ fn run_of(run: &Run, derived: &[Series], text: &str, cap: usize, blocks: &mut Bl
             "experiment",
             run.experiment.as_deref().map(|of| json::experiment::document_for_page(of, &run.manifest)),
         )
+        .put("tune", json::tune::document(run))
         .put("not_shown", run.not_shown.clone())
         .put("log", run.log.as_ref().map(log).map(Value::from))
         .put("text", text)

@@ -13,10 +13,13 @@ mod machine;
 pub mod map;
 mod needs;
 pub mod object;
+pub mod plan;
 mod probe;
+pub mod profile;
 pub mod run;
 mod stacks;
 mod supply;
+pub mod tune;
 mod zones;
 
 use serde::Serialize;

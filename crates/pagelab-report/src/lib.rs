@@ -18,6 +18,8 @@ pub mod map;
 pub mod needs;
 pub mod perf_csv;
 pub mod picture;
+pub mod plan;
+pub mod profile;
 pub mod quantity;
 pub mod run;
 pub mod style;

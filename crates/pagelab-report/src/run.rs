@@ -11,12 +11,14 @@ mod head;
 mod look;
 mod maps;
 mod not_shown;
+mod profile;
 mod recorder;
 mod samples;
 mod scores;
 mod series;
 mod spark;
 mod stacks;
+pub(crate) mod tune;
 mod used;
 
 use pagelab_metrics::recorded;
@@ -42,9 +44,11 @@ struct Section {
 }
 
 /// The sections, in the order of the report.
-const SECTIONS: [Section; 15] = [
+const SECTIONS: [Section; 17] = [
     Section { applies: |_| true, show: head::show },
+    Section { applies: tune::applies, show: tune::show },
     Section { applies: |run| run.experiment.is_some(), show: experiment::show },
+    Section { applies: |run| run.profile.is_some(), show: profile::show },
     Section { applies: |run| run.snapshot.is_some(), show: look::show },
     Section { applies: |run| !recorded::zones(run).is_empty(), show: fragmentation::show },
     Section { applies: used::applies, show: used::show },

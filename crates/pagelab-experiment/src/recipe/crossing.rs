@@ -72,6 +72,7 @@ fn cancelling(variant: &Variant, problems: &mut Problems) {
         );
         problems.say(variant.line, text);
     }
+    supervised(variant, problems);
     let twice = variant.options.iter().any(|(name, _)| name == "advise") && variant.advise.is_some();
     if twice {
         let text = format!("variant {:?}: advise stands twice, once in options", variant.name);
@@ -92,6 +93,29 @@ fn cancelling(variant: &Variant, problems: &mut Problems) {
         let text = format!(
             "variant {:?}: the hog is a thread of the workload, so its memory counts against memory_limit, \
              which is not larger; a hog of how = \"process\" is outside of it",
+            variant.name
+        );
+        problems.say(variant.line, text);
+    }
+}
+
+/// What cannot be under the supervisor of `plan`.
+fn supervised(variant: &Variant, problems: &mut Problems) {
+    let Some(plan) = &variant.plan else { return };
+    if let Some(thp @ (Thp::NeverPrctl | Thp::AdvisedOnly)) = variant.thp {
+        let text = format!(
+            "variant {:?}: plan = {:?} switches huge pages off for the program by itself, but where it is \
+             advised, so thp = {:?} stands in its way; leave thp away",
+            variant.name,
+            plan.word(),
+            thp.word()
+        );
+        problems.say(variant.line, text);
+    }
+    if variant.hog.is_some_and(|hog| hog.how == HogKind::Thread) {
+        let text = format!(
+            "variant {:?}: with a plan the workload is a process of its own under a supervisor, and a hog \
+             cannot be a thread of it; how = \"process\" does",
             variant.name
         );
         problems.say(variant.line, text);

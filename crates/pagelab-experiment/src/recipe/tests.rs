@@ -89,6 +89,9 @@ fn whether_huge_pages_are_asked_for_is_derived() {
         ("thp = \"never\"\nmthp = { 64K = \"always\" }", true),
         ("options = { advise = \"huge\" }", true),
         ("pin = true", false),
+        ("plan = \"none\"", false),
+        ("plan = \"all\"", true),
+        ("plan = \"x.plan.toml\"", true),
     ];
     for (settings, asks) in cases {
         let text = format!(
@@ -132,6 +135,9 @@ const BAD: &[(&str, &str, &str)] = &[
     ("better = \"higher\"", "bettor = \"higher\"", "metric: bettor is no key that there is"),
     ("thp = \"madvise\"", "thp = \"sometimes\"", "variant \"a\": thp: \"sometimes\" is none of never-prctl"),
     ("thp = \"madvise\"", "thp = \"never-prctl\"", "switches huge pages off, also where a program asks"),
+    ("thp = \"madvise\"", "plan = \"\"", "variant \"a\": plan is empty: a file of `pagelab plan`"),
+    ("thp = \"madvise\"", "plan = [\"x\"]", "variant \"a\": plan is a list; a text in quotes was wanted"),
+    ("thp = \"madvise\"", "thp = \"advised-only\"\nplan = \"all\"", "stands in its way; leave thp away"),
     ("advise = \"huge\"", "arguments = [\"-r\"]", "are for commands; a built-in workload has `options`"),
     ("input = \"a million numbers\"", "exit_codes = 1", "exit_codes: a list of numbers from 0 to 255"),
     ("input = \"a million numbers\"", "exit_codes = [256]", "exit_codes: a list of numbers from 0 to 255"),

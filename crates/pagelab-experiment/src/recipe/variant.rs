@@ -41,6 +41,8 @@ pub struct Variant {
     pub evict: bool,
     /// Added to the environment.
     pub environment: Vec<(String, String)>,
+    /// Started as `pagelab apply PLAN -- COMMAND`, where that is so.
+    pub plan: Option<Supervised>,
     /// The workloads that it is for; all where absent.
     pub only: Option<Vec<String>>,
     /// What is set, as key and value of the recipe, for the report.
@@ -60,6 +62,17 @@ pub enum Thp {
     Madvise,
     /// Everywhere, on the whole machine.
     Always,
+}
+
+/// What the supervisor that a trial runs under gives huge pages to (`pagelab apply`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Supervised {
+    /// Nothing: supervised as the others are, and huge pages only where the program itself asks.
+    Nothing,
+    /// All anonymous memory.
+    All,
+    /// What this plan names; a path from the folder in which the run was begun.
+    Plan(String),
 }
 
 /// Memory broken up while the trial runs.
@@ -123,6 +136,17 @@ impl Thp {
     }
 }
 
+impl Supervised {
+    /// What `pagelab apply` is given for it, and what stands in a recipe.
+    pub fn word(&self) -> &str {
+        match self {
+            Supervised::Nothing => "none",
+            Supervised::All => "all",
+            Supervised::Plan(path) => path,
+        }
+    }
+}
+
 impl Variant {
     /// Whether a workload with these options asks for huge pages under this variant.
     pub fn asks_for_huge_pages(&self, options: &[(String, String)]) -> bool {
@@ -134,6 +158,9 @@ impl Variant {
         };
         let advises = self.advise.as_deref().map_or_else(|| is("advise", "huge"), |word| word == "huge");
         let refuses = self.advise.as_deref().map_or_else(|| is("advise", "nohuge"), |word| word == "nohuge");
+        if matches!(self.plan, Some(Supervised::All | Supervised::Plan(_))) {
+            return true;
+        }
         let by_size = self.mthp.iter().any(|(_, mode)| mode == "always" || mode == "madvise" && advises);
         match self.thp {
             Some(Thp::NeverPrctl) => false,
@@ -169,12 +196,29 @@ pub(super) fn read(table: &Table, line: usize, problems: &mut Problems) -> Varia
         page_cache: page_cache(&mut fields, problems),
         evict: fields.switch(problems, "evict").unwrap_or(false),
         environment: workload::environment(&mut fields, problems),
+        plan: plan(&mut fields, problems),
         only: fields.texts(problems, "workloads"),
         settings: Vec::new(),
     };
     variant.settings = settings(&variant, &mut fields);
     fields.finish(problems);
     variant
+}
+
+/// `"none"`, `"all"`, or a file.
+fn plan(fields: &mut Fields<'_>, problems: &mut Problems) -> Option<Supervised> {
+    let (text, line) = fields.text(problems, "plan")?;
+    match text {
+        "none" => Some(Supervised::Nothing),
+        "all" => Some(Supervised::All),
+        "" => {
+            let named = fields.named("plan");
+            problems
+                .say(line, format!("{named} is empty: a file of `pagelab plan`, \"none\" or \"all\" does"));
+            None
+        }
+        path => Some(Supervised::Plan(path.to_owned())),
+    }
 }
 
 /// `"2G"`, or `"none"`.
@@ -242,6 +286,9 @@ fn settings(variant: &Variant, fields: &mut Fields<'_>) -> Vec<(String, String)>
     }
     for (size, mode) in &variant.mthp {
         put(format!("mthp.{}", short(*size)), mode.clone());
+    }
+    if let Some(plan) = &variant.plan {
+        put("plan".to_owned(), plan.word().to_owned());
     }
     if let Some(advise) = &variant.advise {
         put("advise".to_owned(), advise.clone());

@@ -14,6 +14,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, t
 
 use super::output::Output;
 use super::settings::Settings;
+use super::supervised::{Summary, Supervised};
 use super::{Bench, Cut, Over, result};
 use crate::gate::{NOTE, READY};
 use crate::group::Group;
@@ -39,6 +40,7 @@ pub(super) struct Launched {
     out: ChildStdout,
     err: ChildStderr,
     output: Output,
+    supervised: Option<Supervised>,
     /// Settings that its own side could not make.
     pub not_applied: Vec<String>,
     is_gone: bool,
@@ -49,6 +51,8 @@ pub(super) struct Watched {
     pub over: Over,
     pub output: Output,
     pub found: Found,
+    /// What its supervisor said, where it has one.
+    pub summary: Option<Result<Summary, String>>,
 }
 
 impl Launched {
@@ -69,7 +73,11 @@ impl Launched {
             command.args(["--cpu", &cpu.to_string()]);
         }
         command.arg("--");
-        let words = bench.resolved.command(workload, variant);
+        let mut words = bench.resolved.command(workload, variant);
+        let supervised = match under.plan.is_some() {
+            true => Some(Supervised::tell(&mut words)?),
+            false => None,
+        };
         if let Some(hog) = under.hog.filter(|hog| hog.how == HogKind::Thread) {
             command.args([PAGELAB, "gate", "--hog-thread", &hog.size.0.to_string(), "--"]);
         }
@@ -88,7 +96,8 @@ impl Launched {
             return Err("a process has no output".to_owned());
         };
         let output = Output::new(result::metrics(&of.runs));
-        let mut launched = Launched { child, out, err, output, not_applied: Vec::new(), is_gone: false };
+        let not_applied = Vec::new();
+        let mut launched = Launched { child, out, err, output, supervised, not_applied, is_gone: false };
         launched.wait_for_gate(bench.stop)?;
         Ok(launched)
     }
@@ -174,7 +183,8 @@ impl Launched {
         let found = watching.end(&target, &ended);
         // The streams of processes that were left and could not be ended are nobody's any more.
         let output = std::mem::replace(&mut self.output, Output::new(Vec::new()));
-        Watched { over: Over { status, cut, ended, left_behind, oom_kills }, output, found }
+        let summary = self.supervised.take().map(|supervised| supervised.read());
+        Watched { summary, over: Over { status, cut, ended, left_behind, oom_kills }, output, found }
     }
 
     /// Waits until there is something to do.

@@ -29,6 +29,12 @@ struct RunFile<'a> {
     experiment: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     experiment_absent_reason: Option<&'static str>,
+    profile: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    profile_absent_reason: Option<&'static str>,
+    tune: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tune_absent_reason: Option<&'static str>,
     not_shown: &'a [String],
 }
 
@@ -122,6 +128,10 @@ fn run_file<'a>(run: &'a Run, derived: &'a [Series]) -> RunFile<'a> {
         stacks_absent_reason: run.stacks.is_none().then_some("no call stacks were recorded"),
         experiment: run.experiment.as_deref().map(|of| super::experiment::document(of, &run.manifest)),
         experiment_absent_reason: run.experiment.is_none().then_some("the run is no experiment"),
+        profile: run.profile.as_deref().map(|of| super::profile::put(Object::new(), of, false).into()),
+        profile_absent_reason: run.profile.is_none().then_some("the run is no profile"),
+        tune: super::tune::document(run),
+        tune_absent_reason: run.tune.is_none().then_some("the run is no tuning"),
         not_shown: &run.not_shown,
     }
 }

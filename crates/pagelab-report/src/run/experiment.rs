@@ -24,6 +24,10 @@ const TEXT_MAX: usize = 300;
 
 pub(super) fn show(run: &Run, view: View, style: Style) -> String {
     let Some(experiment) = &run.experiment else { return String::new() };
+    // What a tuning came to stands above, with what it rests on.
+    if run.tune.is_some() && !view.verbose {
+        return String::new();
+    }
     let effects = Effects::of(experiment);
     let mut page = Page::new(style);
     let plan = &experiment.plan;
@@ -47,6 +51,20 @@ pub(super) fn show(run: &Run, view: View, style: Style) -> String {
         detail::show(&mut page, run, experiment, &effects, view.all);
     }
     page.finish()
+}
+
+/// What went wrong, and what all rests on: for those who say the rest themselves.
+pub(super) fn footing(page: &mut Page, experiment: &Experiment, view: View) {
+    troubles::show(page, experiment, view);
+    page.facts("", &rests_on(experiment), "   ");
+    if let Some(Err(absence)) = Effects::of(experiment)
+        .workloads
+        .first()
+        .and_then(|of| of.judged())
+        .map(|judged| judged.floor.as_ref())
+    {
+        page.hanging_dim("noise floor  ", &clipped(absence.reason(), TEXT_MAX));
+    }
 }
 
 /// How much memory the workload needs, where its limit was varied.

@@ -2,6 +2,7 @@
 
 pub(crate) mod example;
 pub(crate) mod experiment;
+pub(crate) mod tuning;
 
 use expect_test::{ExpectFile, expect, expect_file};
 use pagelab_model::run::{Ending, Event, Log, MapHead};

@@ -45,8 +45,9 @@ fn flags(page: &mut Page, experiment: &Experiment) {
     let weight = |kind: &str| match kind {
         Flag::NO_HUGE_PAGES | Flag::HUGE_PAGES_UNSEEN => 0,
         Flag::NOT_APPLIED => 1,
-        Flag::NOT_QUIET => 2,
-        _ => 3,
+        Flag::PLAN_PARTLY => 2,
+        Flag::NOT_QUIET => 3,
+        _ => 4,
     };
     kinds.sort_by_key(|(kind, _)| weight(kind));
     let plan = &experiment.plan;

@@ -27,7 +27,7 @@ pub fn variant(name: &str, settings: &[(&str, &str)], asks_for_huge_pages: bool)
     }
 }
 
-fn workload(name: &str, merit: Option<&str>) -> WorkloadHead {
+pub(super) fn workload(name: &str, merit: Option<&str>) -> WorkloadHead {
     WorkloadHead {
         name: name.to_owned(),
         command: ["pagelab", "workload", name, "--size", "1G"].map(str::to_owned).to_vec(),
@@ -36,7 +36,12 @@ fn workload(name: &str, merit: Option<&str>) -> WorkloadHead {
     }
 }
 
-fn plan(name: &str, question: &str, workloads: Vec<WorkloadHead>, variants: Vec<VariantHead>) -> Plan {
+pub(super) fn plan(
+    name: &str,
+    question: &str,
+    workloads: Vec<WorkloadHead>,
+    variants: Vec<VariantHead>,
+) -> Plan {
     Plan {
         name: name.to_owned(),
         question: question.to_owned(),
@@ -54,7 +59,7 @@ fn plan(name: &str, question: &str, workloads: Vec<WorkloadHead>, variants: Vec<
 }
 
 /// Rounds of every variant and, if `twin`, of the baseline again; `of` says what a trial measured.
-fn carried_out(
+pub(super) fn carried_out(
     mut plan: Plan,
     rounds: u32,
     twin: bool,
@@ -94,7 +99,7 @@ fn carried_out(
 }
 
 /// A factor close to 1.
-fn noise(random: &mut SplitMix64, share: f64) -> f64 {
+pub(super) fn noise(random: &mut SplitMix64, share: f64) -> f64 {
     1.0 + share * (random.below(2001) as f64 / 1000.0 - 1.0)
 }
 
