@@ -52,6 +52,17 @@ pub enum Command {
     /// What an experiment starts its trials with
     #[command(hide = true)]
     Gate(cmd::run::gate::Args),
+    /// Where a program's TLB misses cost time, by 2 MiB region: with or without hardware counters
+    Profile(Box<cmd::profile::Args>),
+    /// Which huge pages pay, from a profile: the curve, the knee, and a plan
+    Plan(Box<cmd::plan::Args>),
+    /// Does this program gain from huge pages, and how many does it take: profile, plan, measure
+    Tune(Box<cmd::tune::Args>),
+    /// Run a program with huge pages where a plan says, or give them to one that runs
+    Apply(Box<cmd::apply::Args>),
+    /// What `apply` supervises programs with
+    #[command(hide = true)]
+    Supervise(Box<cmd::apply::supervise::Args>),
     /// Run one workload, which checks its own result, and print its figures as JSON
     Workload(cmd::workload::Args),
     /// Undo what a killed pagelab left changed

@@ -1,5 +1,6 @@
 //! The commands: one module each, from typed arguments to an exit code.
 
+pub mod apply;
 pub mod can;
 pub mod capture;
 pub mod checkup;
@@ -10,11 +11,14 @@ pub mod fragment;
 pub mod guest;
 pub mod import;
 pub mod map;
+pub mod plan;
+pub mod profile;
 pub mod recipes;
 pub mod record;
 pub mod report;
 pub mod restore;
 pub mod run;
+pub mod tune;
 pub mod usage;
 pub mod watch;
 pub mod workload;
@@ -24,14 +28,18 @@ use std::path::Path;
 use pagelab_host::root::Root;
 use pagelab_model::{Absence, AbsentWhy, PageSize};
 use pagelab_runfile::ErrorKind;
+use pagelab_target::error::ErrorKind as TargetErrorKind;
 
 use crate::cli::{Cli, Command};
 use crate::exit::{Exit, Failure};
+use crate::out;
 
 /// Runs the command that was asked for, and returns the exit code: one of the table, or that of a command in
 /// a guest.
 pub fn run(cli: Cli) -> Result<u8, Failure> {
     let ended = match cli.command {
+        Command::Apply(args) => return apply::run(&args),
+        Command::Supervise(args) => return apply::supervise::run(&args),
         Command::Can(args) => can::run(&args),
         Command::Checkup(args) => checkup::run(&args),
         Command::Compact(args) => compact::run(&args),
@@ -48,11 +56,32 @@ pub fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Import(args) => import::run(&args),
         Command::Watch(args) => return watch::run(&args),
         Command::Run(args) => return run::run(&args),
+        Command::Profile(args) => return profile::run(&args),
+        Command::Tune(args) => return tune::run(&args),
+        Command::Plan(args) => plan::run(&args),
         Command::Recipes(args) => recipes::run(&args),
         Command::Gate(args) => return run::gate::run(args),
         Command::Workload(args) => workload::run(&args),
     };
     ended.map(|exit| exit as u8)
+}
+
+/// The exit code of an error with another program.
+pub fn target_exit(kind: TargetErrorKind) -> Exit {
+    match kind {
+        TargetErrorKind::NotAvailable => Exit::NotAvailable,
+        TargetErrorKind::BadInput | TargetErrorKind::CannotStart => Exit::BadInput,
+        TargetErrorKind::Refused | TargetErrorKind::Stopped(_) => Exit::Partial,
+    }
+}
+
+/// An error with another program as a failure; after a signal it ends this process.
+pub fn target_failure(error: pagelab_target::error::Error) -> Failure {
+    if let TargetErrorKind::Stopped(signal) = error.kind() {
+        out::complain(&format!("pagelab: {error}"));
+        out::ended_by(128 + signal)
+    }
+    Failure::new(target_exit(error.kind()), error.to_string())
 }
 
 /// The saved tree that `--root` names, or this machine.

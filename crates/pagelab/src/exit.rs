@@ -42,6 +42,11 @@ impl Exit {
         (Exit::Bug, "a bug of pagelab's own"),
     ];
 
+    /// The exit of this code, if it is one of the table.
+    pub fn of(code: i32) -> Option<Exit> {
+        Exit::TABLE.iter().map(|(exit, _)| *exit).find(|exit| *exit as i32 == code)
+    }
+
     /// The table as text.
     pub fn table() -> String {
         let ours = Exit::TABLE.iter().map(|&(exit, meaning)| (exit as u8, meaning));

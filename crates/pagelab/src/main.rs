@@ -11,6 +11,7 @@ mod input;
 mod manifest;
 mod out;
 mod probe;
+mod walk_cost;
 mod watch;
 mod whole_file;
 

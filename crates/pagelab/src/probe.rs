@@ -9,7 +9,7 @@ mod huge;
 
 use pagelab_contig::oom::OfferedFirst;
 use pagelab_contig::readback::ReadBack;
-use pagelab_model::probe::ProbeResults;
+use pagelab_model::probe::{AccessPair, ProbeResults};
 use pagelab_model::run::{StreamHead, Unit};
 use pagelab_model::{Absence, AbsentWhy, Bytes, PageSize, Reading};
 use pagelab_sys::clock;
@@ -149,6 +149,31 @@ pub fn probe(options: &ProbeOptions, facts: &ProbeFacts, samples: &dyn Samples) 
         );
     }
     ProbeResults { budget: budget.amount, budget_bound: budget.bound, huge, access, notes: run.notes }
+}
+
+/// Access times with base and with huge pages at each of these sizes, as far as the time goes, in pairs that
+/// take turns; the largest decides what memory is taken.
+pub fn pairs(
+    options: &ProbeOptions,
+    facts: &ProbeFacts,
+    samples: &dyn Samples,
+    sizes: &[Bytes],
+) -> Reading<Vec<AccessPair>> {
+    let budget = budget::budget(options, facts);
+    if let Some(absence) = budget.too_little() {
+        return Err(absence);
+    }
+    let mut run = Run {
+        options,
+        samples,
+        page_size: facts.page_size,
+        huge_size: huge_size(facts),
+        readback: ReadBack::open(),
+        deadline_ns: clock::monotonic_ns().saturating_add(options.time_ns),
+        notes: Vec::new(),
+    };
+    let _offered = OfferedFirst::new();
+    access::pairs(&mut run, budget.amount, sizes)
 }
 
 /// A parent may have switched huge pages off for this process; then COLLAPSE answers EINVAL, and the probe

@@ -25,6 +25,7 @@ const COMMANDS: &[ReadOnly] = &[
     ReadOnly { name: "checkup", runs: &[&["--html", "report.html"]], codes: &[0], leaves: &["report.html"] },
     ReadOnly { name: "checkup", runs: &[&["--run", "a.pagelab"]], codes: &[0], leaves: &["a.pagelab"] },
     // What it shows of a file that is there stands below.
+    ReadOnly { name: "tune", runs: &[&["--dry-run", "--", "true"]], codes: &[0], leaves: &[] },
     ReadOnly { name: "report", runs: &[&["none.pagelab"]], codes: &[3], leaves: &[] },
     ReadOnly { name: "import", runs: &[&["-o", "day.pagelab", "none"]], codes: &[3], leaves: &[] },
     ReadOnly { name: "compare", runs: &[&["none.pagelab", "no.pagelab"]], codes: &[3], leaves: &[] },
@@ -109,6 +110,15 @@ const COMMANDS: &[ReadOnly] = &[
     ReadOnly {
         name: "recipes",
         runs: &[&[], &["--json"], &["show", "thp"], &["explain", "fragmentation-cost"]],
+        codes: &[0],
+        leaves: &[],
+    },
+    ReadOnly { name: "profile", runs: &[&["show", "none.pagelab"]], codes: &[3], leaves: &[] },
+    ReadOnly { name: "plan", runs: &[&["none.pagelab"]], codes: &[3, 4], leaves: &[] },
+    // 0: nothing has to be huge for it.
+    ReadOnly {
+        name: "apply",
+        runs: &[&["all", "--dry-run", "--", "true"], &["none", "--dry-run", "--", "true"]],
         codes: &[0],
         leaves: &[],
     },

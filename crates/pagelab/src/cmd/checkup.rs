@@ -1,7 +1,7 @@
 //! `pagelab checkup`: the state of this machine's physical memory, why it is so, and what to do.
 
 mod hypervisor;
-mod probing;
+pub mod probing;
 mod recording;
 
 use std::io::Write;

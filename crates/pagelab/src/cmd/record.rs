@@ -15,15 +15,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use pagelab_formats::duration;
-use pagelab_host::collect::identify;
 use pagelab_host::guard::Watched;
-use pagelab_host::machine::Known;
 use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
 use pagelab_host::sampler::{Metric, Metrics, Sampler};
 use pagelab_host::tracepoints::StackDepth;
 use pagelab_model::run::Ending;
-use pagelab_model::{Absence, Order, Snapshot};
+use pagelab_model::{Absence, Snapshot};
 use pagelab_runfile::Writer;
 use pagelab_sys::clock;
 use rustix::io::Errno;
@@ -172,20 +170,9 @@ fn resolve(args: &Args) -> Result<Plan, Failure> {
         Some(Depth::User) => metrics.with_stacks(StackDepth::KernelAndUser),
     };
     let root = Root::live();
-    let reader = Reader::new(&root);
-    let (machine, settings) = identify(&reader, &Known::default());
-    let mut look = Snapshot::unread(root.name(), machine.page_size);
-    (look.machine, look.settings) = (machine, settings);
-    look.pmd_order = pmd_order(&look);
+    let look = manifest::this_machine(&root);
     let maps_every = maps_every_ns.map(Duration::from_nanos);
     Ok(Plan { root, every_ns, for_ns, metrics, maps_every, look })
-}
-
-fn pmd_order(look: &Snapshot) -> Order {
-    let page_size = look.machine.page_size;
-    let size = look.settings.thp.as_ref().ok().and_then(|thp| thp.pmd_size.as_ref().ok());
-    let pages = size.map(|size| size.0 / page_size.bytes()).filter(|pages| pages.is_power_of_two());
-    pages.map_or(page_size.usual_pmd_order(), |pages| Order(pages.trailing_zeros() as u8))
 }
 
 const DAY: Duration = Duration::from_secs(86_400);

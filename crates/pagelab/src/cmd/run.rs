@@ -25,6 +25,7 @@ use super::{report, usage};
 use crate::cli::{Cli, Command};
 use crate::exit::{Exit, Failure};
 use crate::{manifest, out};
+pub use load::check_program;
 use progress::Progress;
 
 const AFTER_HELP: &str = "\
@@ -129,7 +130,7 @@ fn resolve(args: &Args, recipe: pagelab_experiment::recipe::Recipe) -> Result<Re
 }
 
 /// Goes on with a file: its own recipe under its own command line, as far as it was not carried out.
-fn resume(path: &Path, json: bool) -> Result<u8, Failure> {
+pub fn resume(path: &Path, json: bool) -> Result<u8, Failure> {
     let bad =
         |text: &str| Failure::new(Exit::BadInput, format!("cannot go on with {}: {text}", path.display()));
     let (mut writer, run) = Writer::resume(path).map_err(|error| report::refusal(&error))?;
@@ -137,13 +138,24 @@ fn resume(path: &Path, json: bool) -> Result<u8, Failure> {
         return Err(bad("it holds no experiment; one is made by `pagelab run RECIPE`"));
     };
     let asked = Cli::try_parse_from(&run.manifest.command_line).ok();
-    let Some(Command::Run(args)) = asked.map(|cli| cli.command) else {
-        return Err(bad("its command line is not one of `pagelab run`; begin a new run"));
+    let args = match asked.map(|cli| cli.command) {
+        Some(Command::Run(args)) => Some(args),
+        // All that its command line says is in its recipe.
+        Some(Command::Tune(_)) if run.tune.as_ref().is_some_and(|tune| tune.pid.is_none()) => None,
+        Some(Command::Tune(_)) => {
+            return Err(bad(
+                "its process was not started by it, and need not be the same any more; begin anew",
+            ));
+        }
+        _ => return Err(bad("its command line is not one of `pagelab run` or `tune`; begin a new run")),
     };
     let plan = &experiment.plan;
     let recipe = pagelab_experiment::recipe::Recipe::parse(&plan.origin, &plan.recipe)
         .map_err(|error| bad(&format!("this pagelab does not take its recipe:\n{error}")))?;
-    let resolved = resolve(&args, recipe)?;
+    let resolved = match &args {
+        Some(args) => resolve(args, recipe)?,
+        None => Resolved::of(recipe, &Overrides::default()).map_err(|error| bad(&error.to_string()))?,
+    };
     if resolved.plan != *plan {
         return Err(bad(
             "this pagelab makes another plan of its recipe; take the version that began it, or a \
@@ -164,12 +176,13 @@ fn resume(path: &Path, json: bool) -> Result<u8, Failure> {
     let event = pagelab_model::run::Event { at_ns: times.now_ns(), kind: "resumed".to_owned(), text };
     writer.event(&event).map_err(|error| super::run_file(&error))?;
     out::complain(&format!("{}: {}", plan.name, event.text));
-    let swap = Swap::in_dir(args.swap_dir.clone());
+    load::check_programs(&resolved)?;
+    let swap = Swap::in_dir(args.and_then(|args| args.swap_dir));
     carry_out(path, writer, (times, Some(&run)), swap, &resolved, &snapshot, json)
 }
 
 /// Runs what is due, closes the file and prints the report.
-fn carry_out(
+pub fn carry_out(
     path: &Path,
     mut writer: Writer,
     (times, so_far): (Times, Option<&Run>),
@@ -257,7 +270,7 @@ fn end(path: &Path, came: Came, signal: Option<i32>, shown: Exit) -> u8 {
 }
 
 /// A look at the machine, without its processes.
-fn look() -> Snapshot {
+pub fn look() -> Snapshot {
     let root = pagelab_host::root::Root::live();
     let nobody = pagelab_host::processes::Budget { processes_max: 0, ..Default::default() };
     let options = pagelab_host::collect::CollectOptions {
@@ -269,7 +282,7 @@ fn look() -> Snapshot {
     pagelab_host::collect::collect(&pagelab_host::reader::Reader::new(&root), &options)
 }
 
-fn tlb(snapshot: &Snapshot) -> pagelab_model::Reading<pagelab_model::machine::Tlb> {
+pub fn tlb(snapshot: &Snapshot) -> pagelab_model::Reading<pagelab_model::machine::Tlb> {
     match &snapshot.machine.cpu {
         Ok(cpu) => pagelab_tlb::choose(cpu, &cpuid::leaves(), None),
         Err(_) => snapshot.machine.tlb.clone(),
@@ -277,7 +290,7 @@ fn tlb(snapshot: &Snapshot) -> pagelab_model::Reading<pagelab_model::machine::Tl
 }
 
 /// `thp-1.pagelab`, or the first number of which there is none here.
-fn free_name(recipe: &str) -> PathBuf {
+pub fn free_name(recipe: &str) -> PathBuf {
     let name = |number: u32| PathBuf::from(format!("{recipe}-{number}.pagelab"));
     let is_free = |path: &PathBuf| path.symlink_metadata().is_err();
     (1..10_000).map(name).find(is_free).unwrap_or_else(|| name(10_000))

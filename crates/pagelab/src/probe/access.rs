@@ -111,6 +111,20 @@ pub(super) fn measure(run: &mut Run<'_>, budget: Bytes) -> Reading<AccessProbe> 
     Ok(probe)
 }
 
+/// A pair at each of these sizes that the budget allows; those that the time does not are left out.
+pub(super) fn pairs(run: &mut Run<'_>, budget: Bytes, sizes: &[Bytes]) -> Reading<Vec<AccessPair>> {
+    let _pinned = Pinned::here();
+    let most = whole(run.options.region_max.0.min(budget.0 / 2), run);
+    let mut buffers = Buffers::new(run, most, run.deadline_ns)?;
+    let mut pairs = Vec::new();
+    let most = most.min(buffers.filled);
+    for size in sizes.iter().map(|size| size.0).filter(|&size| size <= most) {
+        let Ok(measured) = buffers.measure(run, size, PAIR_READS) else { break };
+        pairs.push(AccessPair { base: measured.base, huge: measured.huge });
+    }
+    Ok(pairs)
+}
+
 /// Measures the larger pair: as large as memory allows and as can be filled and linked in the time left.
 fn large(run: &mut Run<'_>, probe: &mut AccessProbe, most: u64, link_ns_per_mib: u64) -> Reading<()> {
     let fill_until_ns = clock::monotonic_ns() + run.left_ns() / 5 * 2;

@@ -80,7 +80,8 @@ fn journalled<T>(act: &str, perform: impl Fn() -> T) -> Result<T, GuardError> {
     Ok(guard.one_way(act, &perform)?.unwrap_or_else(perform))
 }
 
-fn facts(snapshot: &Snapshot) -> ProbeFacts {
+/// What a probe must know, from a look.
+pub fn facts(snapshot: &Snapshot) -> ProbeFacts {
     let meminfo = snapshot.meminfo.as_ref().ok();
     let amount = |name: &str| meminfo.and_then(|info| info.bytes(name));
     let page_size = snapshot.machine.page_size;

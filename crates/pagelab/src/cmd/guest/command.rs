@@ -32,7 +32,10 @@ fn refusal(command: &Command) -> Option<String> {
         Command::Usage(_) | Command::Import(_) | Command::Workload(_) | Command::Compare(_) => false,
         // One that waits for keys says itself that there are none.
         Command::Watch(_) => false,
-        Command::Run(_) | Command::Recipes(_) | Command::Gate(_) => false,
+        Command::Run(_) | Command::Recipes(_) | Command::Gate(_) | Command::Profile(_) => false,
+        Command::Plan(args) => args.reads_stdin(),
+        Command::Apply(_) | Command::Supervise(_) => false,
+        Command::Tune(_) => false,
     };
     reads_stdin.then(|| {
         "standard input is not passed to a guest: put it into a file, and \

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use pagelab_experiment::recipe::{self, Recipe};
+use pagelab_experiment::recipe::{self, Recipe, Supervised};
 use pagelab_experiment::resolve::{PAGELAB, Resolved};
 use pagelab_experiment::schedule::first_of_each;
 
@@ -48,14 +48,33 @@ fn parse(origin: &str, text: &str) -> Result<Recipe, Failure> {
 /// An error if a program that is to run is not there, before anything is changed for it.
 pub fn check_programs(resolved: &Resolved) -> Result<(), Failure> {
     for slot in first_of_each(&resolved.plan.schedule) {
-        let command = resolved.command(slot.workload, slot.variant);
+        let command = resolved.program(slot.workload, slot.variant);
+        check_plan(resolved.recipe.variants[slot.variant].plan.as_ref())?;
         let Some(program) = command.first().filter(|program| *program != PAGELAB) else { continue };
-        if !is_there(program) {
-            let text = format!("{program}: there is no such program, so nothing was run; give its path");
-            return Err(Failure::new(Exit::NotAvailable, text));
-        }
+        check_program(program)?;
     }
     Ok(())
+}
+
+/// An error if there is no such program.
+pub fn check_program(program: &str) -> Result<(), Failure> {
+    if program == PAGELAB || is_there(program) {
+        return Ok(());
+    }
+    let text = format!("{program}: there is no such program, so nothing was run; give its path");
+    Err(Failure::new(Exit::NotAvailable, text))
+}
+
+fn check_plan(plan: Option<&Supervised>) -> Result<(), Failure> {
+    let Some(Supervised::Plan(path)) = plan else { return Ok(()) };
+    if Path::new(path).is_file() {
+        return Ok(());
+    }
+    let text = format!(
+        "plan = {path:?}: there is no such file, so nothing was run; `pagelab plan PROFILE -o {path}` makes \
+         one, and \"none\" and \"all\" need none"
+    );
+    Err(Failure::new(Exit::NotAvailable, text))
 }
 
 /// A name without a slash is looked for in PATH.

@@ -1,0 +1,206 @@
+//! How well `pagelab plan` predicts: chases are profiled, planned, and run with and without huge pages.
+//!
+//! Prints a table of measured and predicted gains, then one JSON line for each bar. All arms of a pattern run
+//! under the same supervisor, in turns that go there and back. `--size 512M --steps N --rounds N` change the
+//! work; without room for two buffers of that size the calibration takes what it gets.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a bench panics to fail, and prints what it measured"
+)]
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+const PATTERNS: [(&str, &[&str], f64); 3] = [
+    ("zipf_1_0", &["--pattern", "zipf", "--zipf", "1.0"], 0.55),
+    ("hot", &["--pattern", "hot"], 0.55),
+    ("zipf_1_5", &["--pattern", "zipf", "--zipf", "1.5"], 0.60),
+];
+
+/// What is asked for on the command line.
+struct Ask {
+    size: String,
+    steps: String,
+    rounds: usize,
+}
+
+/// One way to run the program.
+struct Arm {
+    name: String,
+    /// A plan, or a word of `apply`.
+    plan: String,
+    /// Predicted shares of the gain: by cost, and by a flat cost of each miss. Absent: not to be predicted.
+    shares: Option<(f64, f64)>,
+    /// Nanoseconds of a read, a value a round.
+    ns: Vec<f64>,
+}
+
+impl Arm {
+    fn new(name: &str, plan: &str, shares: Option<(f64, f64)>) -> Arm {
+        Arm { name: name.to_owned(), plan: plan.to_owned(), shares, ns: Vec::new() }
+    }
+
+    fn median(&self) -> f64 {
+        let mut sorted = self.ns.clone();
+        sorted.sort_by(f64::total_cmp);
+        f64::midpoint(sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2])
+    }
+
+    fn range(&self) -> (f64, f64) {
+        self.ns.iter().fold((f64::INFINITY, 0.0), |(low, high), &ns| (ns.min(low), ns.max(high)))
+    }
+}
+
+/// What all patterns come to.
+#[derive(Default)]
+struct Found {
+    errors: Vec<f64>,
+    flat_errors: Vec<f64>,
+    wrong_orders: usize,
+    quarter_to_best: Vec<f64>,
+}
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
+    let value = |name: &str, usual: &str| {
+        let place = words.iter().position(|word| word == name);
+        place.and_then(|at| words.get(at + 1)).map_or(usual.to_owned(), Clone::clone)
+    };
+    let rounds = value("--rounds", "8").parse().unwrap();
+    let ask = Ask { size: value("--size", "1G"), steps: value("--steps", "20000000"), rounds };
+    let folder = tempfile::tempdir().unwrap();
+    pagelab(folder.path(), &["plan", &format!("--calibrate={}", ask.size), "--json"]);
+    let mut found = Found::default();
+    println!("pattern     arm            ns/read  measured  predicted  error  flat  error");
+    for (pattern, options, least) in PATTERNS {
+        let share = measure(folder.path(), &ask, pattern, options, &mut found);
+        let how = format!("of the gain of all, by a quarter of the pages; at least {least}");
+        say(&format!("chase_quarter_share_{pattern}"), share, &how);
+    }
+    let (error, flat) = (median(&found.errors), median(&found.flat_errors));
+    let worst = found.errors.iter().copied().fold(0.0, f64::max);
+    let ranking = found.quarter_to_best.iter().copied().fold(f64::INFINITY, f64::min);
+    println!(
+        "median error {error:.3}, of a flat cost {flat:.3}; pairs in the wrong order: {}",
+        found.wrong_orders
+    );
+    say("prediction_error_to_flat", error / flat, "median error of predicted gains, to that of a flat cost");
+    say("prediction_worst_error", worst, "the largest error of a predicted gain");
+    say("quarter_to_best_ranking", ranking, "gain by cost, to the best by cost, misses, accesses");
+}
+
+/// Runs one pattern; the share of the gain that a quarter of the pages has.
+fn measure(folder: &Path, ask: &Ask, pattern: &str, options: &[&str], found: &mut Found) -> f64 {
+    let binary = env!("CARGO_BIN_EXE_pagelab");
+    let mut command = vec![binary, "workload", "chase", "--size", &ask.size, "--steps", &ask.steps];
+    command.extend(options);
+    let file = format!("{pattern}.pagelab");
+    let mut profile = vec!["profile", "--source", "exact", "-o", &file, "--"];
+    profile.extend(&command);
+    pagelab(folder, &profile);
+    let all = planned(folder, &file, "1", "cost", "1.toml").1;
+    let quarter = (all / 4).max(1);
+    let mut arms = vec![Arm::new("none", "none", None), Arm::new("all", "all", None)];
+    for n in [8, 32, quarter] {
+        let plan = format!("{pattern}-{n}.toml");
+        let (shares, _) = planned(folder, &file, &n.to_string(), "cost", &plan);
+        arms.push(Arm::new(&format!("cost {n}"), &plan, Some(shares)));
+    }
+    for by in ["misses", "accesses"] {
+        let plan = format!("{pattern}-{by}.toml");
+        planned(folder, &file, &quarter.to_string(), by, &plan);
+        arms.push(Arm::new(by, &plan, None));
+    }
+    for round in 0..ask.rounds {
+        let mut order: Vec<usize> = (0..arms.len()).collect();
+        if round % 2 == 1 {
+            order.reverse();
+        }
+        for at in order {
+            let ns = read_time(folder, &arms[at].plan, &command);
+            arms[at].ns.push(ns);
+        }
+    }
+    judge(pattern, &arms, found)
+}
+
+/// Shares of the gain of a plan by cost and by flat misses, and how many regions there are.
+fn planned(folder: &Path, file: &str, n: &str, by: &str, plan: &str) -> ((f64, f64), usize) {
+    let text = pagelab(folder, &["plan", file, "-n", n, "--by", by, "-o", plan, "--json"]);
+    let made: Value = serde_json::from_str(&text).unwrap();
+    assert!(made["walk_cost"].is_object(), "the walks have no price");
+    let whole: Value =
+        serde_json::from_str(&pagelab(folder, &["plan", file, "--share", "1", "--json"])).unwrap();
+    let misses = |document: &Value| {
+        let regions = document["regions"].as_array().unwrap().iter();
+        regions.map(|region| region["misses"].as_f64().unwrap()).sum::<f64>()
+    };
+    let cost = made["chosen"]["share"].as_f64().unwrap();
+    ((cost, misses(&made) / misses(&whole)), made["regions_touched"].as_u64().unwrap() as usize)
+}
+
+/// Nanoseconds of CPU time of a read, as the workload itself measures them.
+fn read_time(folder: &Path, plan: &str, command: &[&str]) -> f64 {
+    let mut args = vec!["apply", plan, "--"];
+    args.extend(command);
+    let done: Value = serde_json::from_str(&pagelab(folder, &args)).unwrap();
+    done["merit"]["value"].as_f64().unwrap()
+}
+
+fn judge(pattern: &str, arms: &[Arm], found: &mut Found) -> f64 {
+    let (none, all) = (arms[0].median(), arms[1].median());
+    let ratio = |share: f64| none / (none - share * (none - all));
+    for arm in arms {
+        let (measured, ns) = (none / arm.median(), arm.median());
+        let name = &arm.name;
+        let Some((cost, flat)) = arm.shares else {
+            println!("{pattern:<11} {name:<12} {ns:9.1} {measured:9.3}");
+            continue;
+        };
+        let error = |predicted: f64| (predicted - measured).abs() / (measured - 1.0).abs();
+        let (by_cost, by_flat) = (ratio(cost), ratio(flat));
+        let (error, flat_error) = (error(by_cost), error(by_flat));
+        println!(
+            "{pattern:<11} {name:<12} {ns:9.1} {measured:9.3} {by_cost:10.3} {error:6.2} {by_flat:5.3} {flat_error:6.2}"
+        );
+        found.errors.push(error);
+        found.flat_errors.push(flat_error);
+    }
+    let predicted: Vec<_> = arms.iter().filter_map(|arm| Some((arm, arm.shares?.0))).collect();
+    for (place, (a, share_a)) in predicted.iter().enumerate() {
+        for (b, share_b) in &predicted[..place] {
+            let (slower, faster) = if share_a < share_b { (a, b) } else { (b, a) };
+            // The plan that was said to be faster is clearly slower.
+            found.wrong_orders += usize::from(faster.range().0 > slower.range().1);
+        }
+    }
+    let gain = |arm: &Arm| none - arm.median();
+    let by_cost = gain(&arms[4]);
+    found.quarter_to_best.push(by_cost / arms[4..].iter().map(gain).fold(by_cost, f64::max));
+    by_cost / (none - all)
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    f64::midpoint(sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2])
+}
+
+fn say(bar: &str, value: f64, how: &str) {
+    println!(r#"{{"bar":"{bar}","value":{value:.4},"unit":"ratio","how":"{how}"}}"#);
+}
+
+/// What pagelab prints; it must end well.
+fn pagelab(folder: &Path, args: &[&str]) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pagelab"));
+    command.args(args).current_dir(folder).stdin(Stdio::null()).stderr(Stdio::piped());
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "pagelab {}: {said}", args.join(" "));
+    String::from_utf8(output.stdout).unwrap()
+}

@@ -1,0 +1,68 @@
+//! The bars of the source `exact`: CPU time of a profiled run, to that of the program alone.
+//!
+//! Prints a JSON line a bar. What is compared runs in turns, three times each; the middle ratio counts. The
+//! CPU time of a profiled run is that of QEMU with the program in it.
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use pagelab_sys::wait::wait4;
+
+const PAGELAB: &str = env!("CARGO_BIN_EXE_pagelab");
+/// Odd, so that the middle is one of them.
+const TURNS: usize = 3;
+
+fn main() {
+    let chase = [PAGELAB, "workload", "chase", "--size", "1G", "--steps", "20000000", "--advise", "nohuge"];
+    // Integer code: the first 3 MB of this program, compressed.
+    let script = "head -c 3000000 \"$0\" | xz -9 -T1 -c";
+    let xz = ["sh", "-c", script, PAGELAB];
+    let memory = middle(|| Some(exact(&chase, &[])? / native(&chase)?));
+    let integer = middle(|| Some(exact(&xz, &[])? / native(&xz)?));
+    let dearer = |of: &[&str]| middle(|| Some(exact(of, &["--what-if", "all"])? / exact(of, &[])?));
+    // The promise is of every program: the worse of both counts.
+    let what_if = dearer(&xz).zip(dearer(&chase)).map(|(integer, memory)| integer.max(memory));
+    let all = [
+        ("exact_memory_cpu_ratio", memory),
+        ("exact_integer_cpu_ratio", integer),
+        ("exact_what_if_cpu_ratio", what_if),
+    ];
+    for (bar, value) in all {
+        let line = match value {
+            Some(value) => format!(r#"{{"bar":"{bar}","value":{value:.3},"unit":"ratio"}}"#),
+            None => format!(r#"{{"bar":"{bar}","value":null,"unit":"ratio","why":"a run failed"}}"#),
+        };
+        let _ = writeln!(io::stdout(), "{line}");
+    }
+}
+
+fn middle(mut ratio: impl FnMut() -> Option<f64>) -> Option<f64> {
+    let mut ratios = (0..TURNS).map(|_| ratio()).collect::<Option<Vec<f64>>>()?;
+    ratios.sort_by(f64::total_cmp);
+    Some(ratios[TURNS / 2])
+}
+
+/// CPU time of a program and its children, ns.
+fn native(command: &[&str]) -> Option<f64> {
+    let mut command_line = Command::new(command[0]);
+    command_line.args(&command[1..]).stdin(Stdio::null()).stdout(Stdio::null());
+    let child = command_line.spawn().ok()?;
+    let (status, used) = wait4(child.id(), false).ok()??;
+    status.success().then_some((used.utime_ns + used.stime_ns) as f64)
+}
+
+/// The same of a profiled run.
+fn exact(command: &[&str], options: &[&str]) -> Option<f64> {
+    let folder = tempfile::tempdir().ok()?;
+    let file = folder.path().join("p.pagelab");
+    let mut pagelab = Command::new(PAGELAB);
+    pagelab.args(["profile", "--source", "exact", "-o"]).arg(&file).args(options).arg("--").args(command);
+    let status = pagelab.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().ok()?;
+    status.success().then(|| cpu_ns(&file)).flatten()
+}
+
+fn cpu_ns(file: &Path) -> Option<f64> {
+    let run = pagelab_runfile::read(file).ok()?;
+    run.profile?.effort.cpu_ns.map(|ns| ns as f64)
+}

@@ -1,0 +1,513 @@
+//! `pagelab profile --source accessed` on real programs, friendly and not, and after kills.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail and print as tests do")]
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use pagelab_model::Profile;
+use pagelab_model::profile::{Begun, ImageProfile, MappingKind, UnseenWhy};
+use serde_json::Value;
+use support::Lab;
+
+/// Long enough for a machine that is busy with other things.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn profile(lab: &Lab, name: &str) -> Profile {
+    *pagelab_runfile::read(&lab.path().join(name)).unwrap().profile.unwrap()
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < end, "it never came: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A program of a test; it goes with the test.
+struct Running(Child, Option<BufReader<ChildStdout>>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Running {
+    /// The next line that it says. One reader for all of them: it may have read ahead.
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.1.as_mut().unwrap().read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.0);
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+}
+
+/// `None` after saying why: there is no python3.
+fn python(script: &str) -> Option<Running> {
+    let mut command = Command::new("python3");
+    command.args(["-u", "-c", script]).stdin(Stdio::null()).stdout(Stdio::piped());
+    match command.spawn() {
+        Ok(child) => {
+            let mut running = Running(child, None);
+            running.1 = running.0.stdout.take().map(BufReader::new);
+            assert_eq!(running.line(), "ready");
+            Some(running)
+        }
+        Err(_) => {
+            eprintln!("skipped: python3-absent: no program with these habits");
+            None
+        }
+    }
+}
+
+/// Mappings of written memory of a process that are left out of core dumps.
+fn left_out(pid: u32) -> usize {
+    let text = std::fs::read(format!("/proc/{pid}/smaps")).unwrap_or_default();
+    let mappings = pagelab_formats::smaps::parse(&text).unwrap_or_default();
+    let is_left_out = |m: &&pagelab_model::process::Mapping| {
+        m.permissions.starts_with("rw") && m.vm_flags.iter().any(|flag| flag == "dd")
+    };
+    mappings.iter().filter(is_left_out).count()
+}
+
+/// Some memory of a program's own, all of it written.
+const HOLDS: &str = "
+import mmap, time
+m = mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for at in range(0, len(m), 4096): m[at] = at // 4096 % 251
+print('ready')
+";
+
+fn with(rest: &str) -> String {
+    format!("{HOLDS}{rest}")
+}
+
+/// Of anonymous memory, wherever it is named by: (misses, address), the most first.
+fn cells(image: &ImageProfile) -> Vec<(u64, u64)> {
+    let of = |m: &pagelab_model::profile::MappingProfile| {
+        let grain = m.grain.0;
+        let base = if m.key.kind == MappingKind::Placed { 0 } else { m.start };
+        let cells = m.cells.at.iter().zip(&m.cells.misses);
+        cells.map(move |(at, misses)| (*misses, base + at * grain)).collect::<Vec<_>>()
+    };
+    let is_anonymous = |kind: &MappingKind| matches!(kind, MappingKind::Placed | MappingKind::Anonymous);
+    let anonymous = image.mappings.iter().filter(|m| is_anonymous(&m.key.kind));
+    // Cells may be finer than regions.
+    let mut regions: BTreeMap<u64, u64> = BTreeMap::new();
+    for (misses, address) in anonymous.flat_map(of) {
+        *regions.entry(address >> 21 << 21).or_default() += misses;
+    }
+    let mut cells: Vec<(u64, u64)> = regions.into_iter().map(|(address, misses)| (misses, address)).collect();
+    cells.sort_unstable_by(|a, b| b.cmp(a));
+    cells
+}
+
+/// What a workload says of itself, in what it and others printed.
+fn said(out: &str) -> Value {
+    let start = out.find("{\"pagelab_json\"").unwrap();
+    serde_json::Deserializer::from_str(&out[start..]).into_iter().next().unwrap().unwrap()
+}
+
+/// Reads 3 of the 32 regions of a buffer most of the time.
+const HOT: &str = "
+import mmap, random, time
+m = mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for at in range(0, len(m), 4096): m[at] = 1
+draw = random.Random(1).random
+end = time.time() + 4
+while time.time() < end:
+    for n in range(1000): m[((5, 14, 27)[n % 3] << 21) + int(draw() * 512) * 4096]
+    for n in range(30): m[int(draw() * 16384) * 4096]
+print('all right')
+";
+
+#[test]
+fn a_plan_of_one_run_holds_for_the_next_wherever_memory_lies() {
+    let lab = Lab::new();
+    lab.write("program.py", HOT);
+    let program = ["--", "/usr/bin/env", "python3", "program.py"];
+    let head = ["profile", "--source", "accessed", "--supervise", "--duty", "50", "-o", "p.pagelab"];
+    let ran = lab.run(&[&head[..], &program].concat());
+    if ran.err.contains("No such file") {
+        eprintln!("skipped: python3-absent: no program with these habits");
+        return;
+    }
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    let found = profile(&lab, "p.pagelab");
+    let named = |m: &&pagelab_model::profile::MappingProfile| {
+        m.key.kind == MappingKind::Anonymous && m.key.bytes.0 == 64 << 20
+    };
+    let Some(buffer) = found.images.iter().flat_map(|image| &image.mappings).find(named) else {
+        // Beside many other programs a supervised one may get no sweep after it was filled.
+        assert!(found.effort.sweeps.unwrap() < 8, "{:?}", found.notes);
+        return;
+    };
+    let of = |cell: &u64| (cell * buffer.grain.0) >> 21;
+    let all: u64 = buffer.cells.misses.iter().sum();
+    let cells = buffer.cells.at.iter().zip(&buffer.cells.misses);
+    let hot: u64 = cells.filter(|(at, _)| [5, 14, 27].contains(&of(at))).map(|(_, misses)| misses).sum();
+    // A tenth of the regions; beside other programs sweeps are few, and the rest seems hotter than it is.
+    assert!(hot * 4 > all, "{hot} of {all} {:?}", found.notes);
+    let planned = lab.run(&["plan", "p.pagelab", "-n", "3", "-o", "plan.toml"]);
+    assert_eq!(planned.code, Some(0), "{}", planned.err);
+    let again = lab.run(&[&["apply", "plan.toml", "--summary", "s.json"][..], &program].concat());
+    assert_eq!(again.code, Some(0), "{}", again.err);
+    let summary: Value = serde_json::from_slice(&std::fs::read(lab.path().join("s.json")).unwrap()).unwrap();
+    assert_eq!(summary["regions"]["wanted"].as_u64(), Some(3), "{summary}");
+    // There may be no free huge page; a place that was not met would have another reason.
+    let text = summary.to_string();
+    assert!(!text.contains("never appeared") && !text.contains("never touched"), "{summary}");
+}
+
+#[test]
+fn all_hot_regions_come_first() {
+    let lab = Lab::new();
+    let binary = env!("CARGO_BIN_EXE_pagelab");
+    let workload = ["workload", "hot-regions", "--size", "256M", "--rounds", "600000"];
+    let mut args = vec!["profile", "--source", "accessed", "--duty", "100", "-o", "p.pagelab", "--", binary];
+    args.extend(workload);
+    let ran = lab.run(&args);
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    let said = said(&ran.out);
+    let hot: BTreeSet<u64> =
+        said["hot_regions"].as_array().unwrap().iter().map(|r| r["address"].as_u64().unwrap()).collect();
+    let profile = profile(&lab, "p.pagelab");
+    let [image] = &profile.images[..] else { panic!("{:?}", profile.notes) };
+    assert_eq!(image.begun, Begun::Launched);
+    let first: BTreeSet<u64> = cells(image).iter().take(hot.len()).map(|&(_, address)| address).collect();
+    assert_eq!(first, hot, "{:?}\n{:?}", cells(image), profile.notes);
+    assert!(profile.effort.split_ns.unwrap() > 0 && profile.effort.cpu_ns.unwrap() > 0);
+}
+
+#[test]
+fn ctrl_c_keeps_what_was_seen_and_leaves_the_program_as_it_was() {
+    let rest = "
+end = time.time() + 100
+while time.time() < end:
+    for at in range(0, len(m), 4096):
+        if m[at] != at // 4096 % 251: print('wrong'); raise SystemExit(1)
+";
+    let Some(target) = python(&with(rest)) else { return };
+    let lab = Lab::new();
+    let pid = target.0.id();
+    let number = pid.to_string();
+    let args = ["profile", "--source", "accessed", "--pid", &number, "--duty", "50", "-o", "p.pagelab"];
+    let mut profiler = Running(lab.command(&args).spawn().unwrap(), None);
+    until("a split", || left_out(pid) > 4);
+    profiler.signal(rustix::process::Signal::INT);
+    assert_eq!(profiler.0.wait().unwrap().code(), Some(0));
+    assert_eq!(left_out(pid), 0);
+    let profile = profile(&lab, "p.pagelab");
+    assert_eq!(profile.images[0].begun, Begun::Attached);
+    assert!(profile.notes[0].contains("an estimate"), "{:?}", profile.notes);
+    assert!(target.0.id() == pid && Path::new(&format!("/proc/{pid}/smaps")).exists());
+}
+
+/// A profiler of a program at rest, in the midst of a long split.
+fn in_a_split(pid: u32, pagelab: impl Fn(&[&str]) -> Command) -> Running {
+    let number = pid.to_string();
+    let args = [
+        "profile",
+        "--source",
+        "accessed",
+        "--pid",
+        &number,
+        "--duty",
+        "100",
+        "--pause",
+        "1h",
+        "-o",
+        "p.pagelab",
+    ];
+    let profiler = Running(pagelab(&args).spawn().unwrap(), None);
+    let mut since = Instant::now();
+    until("a long split", || {
+        if left_out(pid) == 0 {
+            since = Instant::now();
+        }
+        since.elapsed() > Duration::from_millis(1500)
+    });
+    profiler
+}
+
+/// pagelab with journals of its own: another test's `restore` cannot be first. It has the child's number.
+fn aside(lab: &Lab, args: &[&str]) -> Command {
+    let mut command = Command::new("unshare");
+    let script = "mount --bind \"$1\" /run || exit 99; shift; exec \"$0\" \"$@\"";
+    command.args(["-m", "sh", "-c", script, env!("CARGO_BIN_EXE_pagelab")]).arg(lab.path().join("run"));
+    command.args(args).current_dir(lab.path()).stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+#[test]
+fn after_a_kill_the_splitter_merges_and_restore_tells() {
+    let Some(target) = python(&with("time.sleep(600)")) else { return };
+    let lab = Lab::new();
+    std::fs::create_dir(lab.path().join("run")).unwrap();
+    let tried = aside(&lab, &["--version"]).output().unwrap();
+    if !tried.status.success() {
+        eprintln!("skipped: no-mount: {}", String::from_utf8_lossy(&tried.stderr).trim());
+        return;
+    }
+    let pid = target.0.id();
+    let mut profiler = in_a_split(pid, |args| aside(&lab, args));
+    profiler.0.kill().unwrap();
+    profiler.0.wait().unwrap();
+    until("the merge", || left_out(pid) == 0);
+    let told = aside(&lab, &["restore"]).output().unwrap();
+    let told = [told.stdout, told.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+    assert!(told.contains(&format!("process {pid}")), "{told}");
+}
+
+#[test]
+fn what_both_left_when_killed_is_taken_back_by_the_next_profile() {
+    let Some(target) = python(&with("time.sleep(600)")) else { return };
+    let lab = Lab::new();
+    let mut profiler = in_a_split(target.0.id(), |args| lab.command(args));
+    let id = profiler.0.id();
+    let splitter = std::fs::read_dir("/proc").unwrap().find_map(|entry| {
+        let pid: u32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        status.contains(&format!("PPid:\t{id}\n")).then_some(pid)
+    });
+    let splitter = rustix::process::Pid::from_raw(splitter.unwrap() as i32).unwrap();
+    rustix::process::kill_process(splitter, rustix::process::Signal::KILL).unwrap();
+    profiler.0.kill().unwrap();
+    profiler.0.wait().unwrap();
+    assert!(left_out(target.0.id()) > 4);
+    let number = target.0.id().to_string();
+    let again = lab.run(&[
+        "profile",
+        "--source",
+        "accessed",
+        "--pid",
+        &number,
+        "--for",
+        "100ms",
+        "-o",
+        "again.pagelab",
+    ]);
+    assert_eq!(again.code, Some(0), "{}", again.err);
+    assert_eq!(left_out(target.0.id()), 0);
+    let notes = profile(&lab, "again.pagelab").notes;
+    assert!(notes.iter().any(|note| note.contains("by a pagelab that was killed: undone")), "{notes:?}");
+    lab.run(&["restore"]);
+}
+
+/// Profiles a python program to its end: its last word must be that all was right.
+fn to_its_end(script: &str) -> Option<Profile> {
+    to_its_end_with(script, &[])
+}
+
+fn to_its_end_with(script: &str, options: &[&str]) -> Option<Profile> {
+    let lab = Lab::new();
+    lab.write("program.py", script);
+    let source = ["profile", "--source", "accessed", "--duty", "50", "-o", "p.pagelab"];
+    let arguments = [&source[..], options, &["--"]].concat();
+    let ran = lab.run(&[&arguments[..], &["/usr/bin/env", "python3", "program.py"]].concat());
+    if ran.err.contains("No such file") {
+        eprintln!("skipped: python3-absent: no program with these habits");
+        return None;
+    }
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    assert!(ran.out.contains("all right"), "{}{}", ran.out, ran.err);
+    Some(profile(&lab, "p.pagelab"))
+}
+
+const CALLS: &str = "
+import ctypes, mmap, os, time
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+page = mmap.PAGESIZE
+def get(size): return libc.mmap(None, size, 3, 0x4022, -1, 0)
+";
+
+#[test]
+fn sixty_thousand_mappings_keep_the_room_that_they_need() {
+    let script = format!(
+        "{CALLS}
+at = get(60000 * page)
+ctypes.memset(at, 1, 60000 * page)
+for n in range(0, 60000, 2): assert libc.mprotect(at + n * page, page, 1) == 0
+end = time.time() + 8
+big = get(256 << 20)
+while time.time() < end: ctypes.memset(big, 2, 64 << 20)
+print('all right')"
+    );
+    let Some(profile) = to_its_end(&script) else { return };
+    assert!(profile.images.iter().any(|image| image.misses > 0), "{:?}", profile.notes);
+}
+
+#[test]
+fn a_sparse_terabyte_memory_that_goes_and_comes_and_exec_are_lived_with() {
+    let script = format!(
+        "{CALLS}
+far = get(1 << 40)
+end = time.time() + 5
+while time.time() < end:
+    for n in range(8): ctypes.memset(far + n * (100 << 30), n, 2 << 20)
+    part = get(32 << 20)
+    ctypes.memset(part, 7, 32 << 20)
+    assert libc.munmap(part, 32 << 20) == 0
+if os.fork() == 0:
+    x = bytearray(32 << 20)
+    end = time.time() + 0.5
+    while time.time() < end: x[:] = x
+    os._exit(0)
+os.wait()
+os.execvp('sh', ['sh', '-c', 'echo all right'])"
+    );
+    let Some(profile) = to_its_end(&script) else { return };
+    let far = profile.images.iter().flat_map(|image| &image.mappings).filter(|m| m.bytes.0 >= 1 << 40);
+    let touched = far.map(|m| m.cells.misses.iter().filter(|&&n| n > 0).count()).max().unwrap_or(0);
+    assert!(touched < 100, "{touched} {:?}", profile.notes);
+    let whole = profile.notes.iter().any(|note| note.contains("seen whole"));
+    assert!(touched > 0 || whole, "{:?}", profile.notes);
+}
+
+#[test]
+fn a_program_that_ends_at_once_or_fails_is_told_and_one_that_is_not_there_is_refused() {
+    let lab = Lab::new();
+    let base = ["profile", "--source", "accessed", "-o"];
+    let ran = lab.run(&[&base[..], &["a.pagelab", "--", "/bin/sh", "-c", "exit 7"]].concat());
+    assert_eq!(ran.code, Some(7), "{}", ran.err);
+    let notes = profile(&lab, "a.pagelab").notes;
+    assert!(notes.iter().any(|note| note.contains("ended with exit code 7")), "{notes:?}");
+    assert!(notes.iter().any(|note| note.contains("there was no sweep")), "{notes:?}");
+    let ran = lab.run(&[&base[..], &["b.pagelab", "--", "/no/such/program"]].concat());
+    assert_eq!(ran.code, Some(3), "{}", ran.err);
+    assert!(ran.err.contains("/no/such/program cannot be started"), "{}", ran.err);
+    let ran = lab.run(&[&base[..], &["c.pagelab", "--pid", "4194305"]].concat());
+    assert_eq!(ran.code, Some(3), "{}", ran.err);
+    assert!(!lab.path().join("c.pagelab").exists());
+}
+
+#[test]
+fn a_stopped_process_stays_stopped_and_memory_never_written_is_said_to_be_unseen() {
+    let rest = "
+z = mmap.mmap(-1, 32 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for at in range(0, len(z), 4096): z[at]
+print('more')
+time.sleep(600)
+";
+    let Some(mut target) = python(&with(rest)) else { return };
+    assert_eq!(target.line(), "more");
+    let pid = target.0.id();
+    target.signal(rustix::process::Signal::STOP);
+    let state = || {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        status.lines().find_map(|line| line.strip_prefix("State:\t")).unwrap().as_bytes()[0]
+    };
+    until("the stop", || state() == b'T');
+    let lab = Lab::new();
+    let number = pid.to_string();
+    let ran =
+        lab.run(&["profile", "--source", "accessed", "--pid", &number, "--for", "500ms", "-o", "p.pagelab"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    until("the stop again", || state() == b'T');
+    assert_eq!(left_out(pid), 0);
+    let profile = profile(&lab, "p.pagelab");
+    let unseen: Vec<_> = profile.images[0].mappings.iter().flat_map(|m| &m.unseen).collect();
+    let told = pagelab_host::root::Root::live().read("/proc/self/pagemap").is_ok();
+    let zero = unseen.iter().any(|unseen| unseen.why == UnseenWhy::ZeroPage && unseen.bytes.0 >= 16 << 20);
+    assert!(zero || !told, "{unseen:?} {:?}", profile.notes);
+}
+
+/// A filter of system calls that lets all of them pass, set by the program itself.
+const FILTER: &str = "
+import ctypes
+class Step(ctypes.Structure): _fields_ = [('code', ctypes.c_ushort), ('jt', ctypes.c_ubyte),
+    ('jf', ctypes.c_ubyte), ('k', ctypes.c_uint)]
+class Steps(ctypes.Structure): _fields_ = [('count', ctypes.c_ushort), ('at', ctypes.POINTER(Step))]
+steps = Steps(1, ctypes.pointer(Step(6, 0, 0, 0x7fff0000)))
+prctl = ctypes.CDLL(None).prctl
+assert prctl(38, 1, 0, 0, 0) == 0 and prctl(22, 2, ctypes.byref(steps), 0, 0) == 0
+";
+
+#[test]
+fn a_program_with_a_filter_of_its_own_is_seen_by_whole_mappings() {
+    let Some(target) = python(&format!("{FILTER}{HOLDS}time.sleep(600)")) else { return };
+    let lab = Lab::new();
+    let pid = target.0.id().to_string();
+    let args = ["profile", "--source", "accessed", "--pid", &pid, "--for", "300ms", "-o", "p.pagelab"];
+    let ran = lab.run(&args);
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    let attached = profile(&lab, "p.pagelab");
+    let script = format!(
+        "{FILTER}{HOLDS}
+end = time.time() + 1.5
+while time.time() < end:
+    for at in range(0, len(m), 4096): m[at]
+print('all right')"
+    );
+    // One that is started has its filter looked at when a split is due, and there may be none; it ends well.
+    if to_its_end(&script).is_none() {
+        return;
+    }
+    let notes = attached.notes;
+    assert_eq!(attached.effort.split_ns, None, "{notes:?}");
+    assert!(notes.iter().any(|note| note.contains("are seen whole and not by huge page")), "{notes:?}");
+}
+
+#[test]
+fn a_buffer_that_grows_by_mremap_always_can_without_splits() {
+    let script = "
+import mmap, time
+m = mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+end = time.time() + 1.5
+size = 64 << 20
+while time.time() < end:
+    for at in range(0, len(m), 65536): m[at] = 1
+    size += 65536
+    m.resize(size)
+print('all right')";
+    let Some(profile) = to_its_end_with(script, &["--no-split"]) else { return };
+    assert_eq!((profile.effort.split_ns, profile.effort.stopped_ns), (None, None));
+    assert!(profile.effort.sweeps.unwrap() > 0, "{:?}", profile.notes);
+}
+
+#[test]
+fn without_root_ones_own_programs_are_profiled_by_huge_page_and_those_of_others_are_refused() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: not-root: nobody else to be");
+        return;
+    }
+    let lab = Lab::new();
+    let nobody = rustix::fs::Uid::from_raw(65534);
+    rustix::fs::chown(lab.path(), Some(nobody), None).unwrap();
+    let run = |args: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", env!("CARGO_BIN_EXE_pagelab")]);
+        command.args(args).current_dir(lab.path()).env("XDG_RUNTIME_DIR", lab.path()).stdin(Stdio::null());
+        command.output()
+    };
+    let Ok(other) = run(&["profile", "--source", "accessed", "--pid", "1", "-o", "o.pagelab"]) else {
+        eprintln!("skipped: no-setpriv: nobody else to be");
+        return;
+    };
+    let err = String::from_utf8_lossy(&other.stderr);
+    assert_eq!(other.status.code(), Some(4), "{err}");
+    assert!(err.contains("sudo"), "{err}");
+    let head = ["profile", "--source", "accessed", "--duty", "50", "-o", "p.pagelab", "--"];
+    let workload = ["workload", "hot-regions", "--size", "64M", "--rounds", "300000", "--base", "0"];
+    let ran = run(&[&head[..], &[env!("CARGO_BIN_EXE_pagelab")], &workload].concat()).unwrap();
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    let found = profile(&lab, "p.pagelab");
+    assert!(found.effort.split_ns.unwrap_or(0) > 0, "{:?}", found.notes);
+}
