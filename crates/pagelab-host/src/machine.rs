@@ -66,6 +66,16 @@ fn architecture(reader: &Reader<'_>) -> Reading<String> {
     })
 }
 
+/// The size of a huge page of PMD size (`hpage_pmd_size`, 4.10); `None` where the setting is absent or odd.
+pub fn told_pmd_size(reader: &Reader<'_>) -> Option<Bytes> {
+    reader.line(paths::THP_PMD_SIZE).ok().and_then(|line| line.parse().ok()).map(Bytes)
+}
+
+/// The same; where the kernel does not tell it, that which its architecture has with this base page.
+pub fn pmd_size(reader: &Reader<'_>, page_size: PageSize) -> Bytes {
+    told_pmd_size(reader).unwrap_or_else(|| page_size.block(page_size.usual_pmd_order()))
+}
+
 /// The base page size of the running kernel.
 pub fn live_page_size() -> Option<PageSize> {
     PageSize::new(rustix::param::page_size() as u64)
@@ -101,7 +111,7 @@ pub fn saved_page_size(reader: &Reader<'_>) -> Option<(PageSize, &'static str)> 
 /// calls a huge page, else the usual one. Only a guess, since powerpc has other PMD sizes.
 pub fn guessed_page_size(reader: &Reader<'_>) -> (PageSize, &'static str) {
     let sizes = (10..=30).filter_map(|shift| PageSize::new(1 << shift));
-    let pmd_size = reader.line(paths::THP_PMD_SIZE).ok().and_then(|line| line.parse().ok()).map(Bytes);
+    let pmd_size = told_pmd_size(reader);
     let maps =
         |pmd_size| sizes.into_iter().find(|size| size.order_of(pmd_size) == Some(size.usual_pmd_order()));
     match pmd_size.and_then(maps) {

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use pagelab_model::Bytes;
 use pagelab_model::profile::Program;
+use pagelab_tlb::engine::layout;
 
 /// Bytes of a file that are read for its identity.
 const READ_MAX: u64 = 64 << 20;
@@ -47,8 +48,7 @@ fn build_id(contents: &[u8]) -> Option<String> {
 
 /// FNV-1a of 64 bits: tells files apart that nobody made alike on purpose.
 fn checksum(contents: &[u8]) -> String {
-    let fold = |sum: u64, &byte: &u8| (sum ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
-    format!("fnv1a-{:016x}", contents.iter().fold(0xcbf2_9ce4_8422_2325, fold))
+    format!("fnv1a-{:016x}", layout::hash(contents))
 }
 
 fn hex(bytes: &[u8]) -> String {

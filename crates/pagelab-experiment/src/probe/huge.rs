@@ -7,8 +7,9 @@
 
 use pagelab_formats::smaps;
 use pagelab_host::fast::{self, FastSnapshot};
-use pagelab_host::machine::live_page_size;
+use pagelab_host::machine::{live_page_size, pmd_size};
 use pagelab_host::paths;
+use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
 use pagelab_model::experiment::{Better, measures};
 use pagelab_model::{Absence, AbsentWhy, Bytes, PageSize, Reading};
@@ -159,7 +160,7 @@ struct Rollup {
 impl Huge {
     pub(super) fn prepare(root: &Root, wanted: &Wanted) -> Huge {
         let page = live_page_size().unwrap_or(PageSize::USUAL);
-        let pmd = pmd_size(root, page);
+        let pmd = pmd_size(&Reader::new(root), page);
         let only_meminfo =
             fast::Wanted { meminfo: wanted.huge, vmstat: false, buddyinfo: false, pressure: false };
         Huge {
@@ -344,13 +345,6 @@ fn rollups(root: &Root, processes: &[Process]) -> Reading<Rollup> {
         sum.file += bytes("FilePmdMapped");
     }
     Ok(sum)
-}
-
-/// Bytes that one PMD entry maps.
-pub(super) fn pmd_size(root: &Root, page: PageSize) -> Bytes {
-    let told =
-        root.read(paths::THP_PMD_SIZE).ok().and_then(|text| pagelab_formats::scalar::parse_u64(&text).ok());
-    told.map_or_else(|| page.block(page.usual_pmd_order()), Bytes)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use pagelab_formats::{scalar, text, zoneinfo};
 use pagelab_host::fast::{self, FastSnapshot};
-use pagelab_host::machine::live_page_size;
+use pagelab_host::machine::{live_page_size, pmd_size};
 use pagelab_host::paths;
 use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
@@ -11,7 +11,7 @@ use pagelab_model::experiment::Better;
 use pagelab_model::pressure::Pressure;
 use pagelab_model::{Absence, AbsentWhy, Bytes, Counters, Order, PageSize, Reading, ZoneKey};
 
-use super::{Found, Wanted, flags, group, huge};
+use super::{Found, Wanted, flags, group};
 
 /// Counters of vmstat that are always told, absent where the kernel has none.
 const ALWAYS: [&str; 16] = [
@@ -80,7 +80,7 @@ struct BySize {
 impl Machine {
     pub(super) fn prepare(root: &Root, wanted: &Wanted) -> Machine {
         let page = live_page_size().unwrap_or(PageSize::USUAL);
-        let pmd = huge::pmd_size(root, page);
+        let pmd = pmd_size(&Reader::new(root), page);
         let reader = Reader::new(root);
         let files = fast::Wanted {
             meminfo: false,

@@ -200,12 +200,14 @@ fn refused(path: &str, error: &io::Error) -> Absence {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pagelab_host::machine::pmd_size;
+    use pagelab_host::reader::Reader;
 
     #[test]
     fn both_ways_find_the_page_of_zeros_and_nothing_else() {
         let root = Root::live();
         let page = pagelab_host::machine::live_page_size().unwrap();
-        let pmd = super::super::huge::pmd_size(&root, page);
+        let pmd = pmd_size(&Reader::new(&root), page);
         let mut memory = Mapping::anonymous(Bytes(8 * pmd.0), pmd).unwrap();
         let _ = memory.advise(0..8 * pmd.0, Advice::HugePage);
         memory.touch(0..2 * pmd.0).unwrap();

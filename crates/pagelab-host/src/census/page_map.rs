@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use pagelab_formats::{buddyinfo, vmstat, zoneinfo};
 use pagelab_model::page_map::{Frames as Run, MapZone};
 use pagelab_model::{
-    Absence, AbsentWhy, BlockCounts, BuddyInfo, Bytes, Census, Counters, MapLayout, OffLists, Order,
-    PageClass, PageMap, PageSize, Pages, Pfn, Reading, Zoneinfo,
+    Absence, AbsentWhy, BlockCounts, BuddyInfo, Census, Counters, MapLayout, OffLists, Order, PageClass,
+    PageMap, PageSize, Pages, Pfn, Reading, Zoneinfo,
 };
 use pagelab_sys::clock;
 
@@ -55,8 +55,7 @@ impl MapOptions {
             (None, Some(size)) => (size, "manifest".to_owned()),
             (None, None) => machine::page_size(reader, &Known::default()),
         };
-        let pmd_size = reader.line(paths::THP_PMD_SIZE).ok().and_then(|line| line.parse().ok()).map(Bytes);
-        let pmd_order = pmd_size.and_then(|size| page_size.order_of(size));
+        let pmd_order = machine::told_pmd_size(reader).and_then(|size| page_size.order_of(size));
         let pmd_order = pmd_order.unwrap_or_else(|| page_size.usual_pmd_order());
         let buddy = reader.parse(paths::BUDDYINFO, buddyinfo::parse);
         let not_asked = Err(Absence::unread());

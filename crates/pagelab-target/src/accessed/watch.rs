@@ -8,9 +8,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pagelab_formats::process_stat;
-use pagelab_host::paths;
 use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
+use pagelab_host::{machine, paths};
 use pagelab_model::PageSize;
 use pagelab_model::profile::{Begun, Effort};
 use pagelab_sys::{clock, spawn};
@@ -122,9 +122,8 @@ pub(super) fn sooner() -> Option<i32> {
 
 fn page_sizes() -> Result<(PageSize, u64), Error> {
     let root = Root::live();
-    let huge = Reader::new(&root).line(paths::THP_PMD_SIZE).ok().and_then(|line| line.parse().ok());
-    let page = pagelab_host::machine::live_page_size();
-    page.zip(huge.filter(|huge: &u64| huge.is_power_of_two())).ok_or_else(|| {
+    let huge = machine::told_pmd_size(&Reader::new(&root)).map(|huge| huge.0);
+    machine::live_page_size().zip(huge.filter(|huge| huge.is_power_of_two())).ok_or_else(|| {
         let message = "regions of the size of a huge page are wanted, and this kernel does not tell it: it \
                        is built without transparent huge pages";
         Error::new(ErrorKind::NotAvailable, message)

@@ -12,7 +12,6 @@ use pagelab_model::{Bytes, Profile};
 use zstd::stream::raw::{Decoder, Operation};
 
 use super::meaning::{Meaning, Refused, by_column, counts_misses, tells_all};
-use super::profile::huge_of;
 use super::{Options, Sampled, Sight};
 use crate::error::{Error, ErrorKind};
 
@@ -268,7 +267,7 @@ fn of_report(sampled: &mut Sampled, report: &perf_data::Report) {
 /// A list of misses by region: each is a huge page long.
 pub fn of_regions(bytes: &[u8], name: &str, options: Options) -> Result<Profile, Error> {
     let regions = region_counts::parse(bytes).map_err(|error| bad(name, &error))?;
-    let region = huge_of(options.page_size);
+    let region = options.page_size.block(options.page_size.usual_pmd_order());
     let mut sampled = Sampled::new(Options { grain: Bytes(region.0), ..options });
     for (address, stands_for) in regions {
         let answer = perf_data::Answer::Walked;

@@ -63,7 +63,7 @@ impl Sampled {
             exit: None,
             command: Vec::new(),
             page_size: page,
-            huge: huge_of(page),
+            huge: page.block(page.usual_pmd_order()),
             tlb: None,
             walk_cost: None,
             images: found,
@@ -141,11 +141,6 @@ impl Sampled {
             mappings,
         }
     }
-}
-
-/// The size of a PMD's page: a page of entries of 8 bytes, each a page.
-pub(super) fn huge_of(page: PageSize) -> Bytes {
-    Bytes(page.bytes() / 8 * page.bytes())
 }
 
 /// A mapping that is known by its place.

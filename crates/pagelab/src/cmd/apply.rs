@@ -11,7 +11,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use pagelab_formats::plan_toml;
-use pagelab_host::paths;
+use pagelab_host::machine;
 use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
 use pagelab_model::{Bytes, PageSize};
@@ -160,12 +160,9 @@ impl Args {
 
 /// The size of a huge page here; where the kernel has none, that of its architecture.
 fn huge_page() -> Bytes {
-    let root = Root::live();
-    let reader = Reader::new(&root);
-    let read = reader.parse(paths::THP_PMD_SIZE, pagelab_formats::scalar::parse_u64);
-    read.map_or_else(|_| page_size().block(page_size().usual_pmd_order()), Bytes)
+    machine::pmd_size(&Reader::new(&Root::live()), page_size())
 }
 
 fn page_size() -> PageSize {
-    PageSize::new(rustix::param::page_size() as u64).unwrap_or(PageSize::USUAL)
+    machine::live_page_size().unwrap_or(PageSize::USUAL)
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use pagelab_formats::free_text::{self, Failed, FreeText, Kind};
 use pagelab_formats::{ParseError, meminfo, zoneinfo};
-use pagelab_host::machine::{guessed_page_size, live_page_size, saved_page_size};
+use pagelab_host::machine::{guessed_page_size, live_page_size, saved_page_size, told_pmd_size};
 use pagelab_host::reader::Reader;
 use pagelab_host::{paths, root::Root};
 use pagelab_metrics::balance::FreeBalance;
@@ -36,7 +36,7 @@ fn from_root(plan: &Plan, root: &Root) -> Result<FragReport, Failure> {
     let reader = Reader::new(root);
     let info = reader.parse(paths::BUDDYINFO, pagelab_formats::buddyinfo::parse).map_err(unread)?;
     // The setting is a number alone; where it is absent or odd the usual order stands in.
-    let pmd_size = reader.line(paths::THP_PMD_SIZE).ok().and_then(|line| line.parse().ok()).map(Bytes);
+    let pmd_size = told_pmd_size(&reader);
     let (page_size, page_size_source) = if root.is_live() {
         let known = live_page_size().map(|size| (size, "sysconf"));
         settle_page_size(plan, known, root.name())?
