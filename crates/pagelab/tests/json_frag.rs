@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde_json::Value;
-use support::Lab;
+use support::{Lab, fields};
 
 /// The section `## frag` of the page.
 fn section() -> String {
@@ -21,20 +21,6 @@ fn section() -> String {
 fn block<'a>(section: &'a str, language: &str) -> &'a str {
     let (_, rest) = section.split_once(&format!("```{language}\n")).unwrap();
     rest.split_once("```").unwrap().0
-}
-
-/// Names of all fields, at whatever depth.
-fn fields(value: &Value, into: &mut BTreeSet<String>) {
-    match value {
-        Value::Object(map) => {
-            for (name, value) in map {
-                into.insert(name.clone());
-                fields(value, into);
-            }
-        }
-        Value::Array(items) => items.iter().for_each(|item| fields(item, into)),
-        _ => {}
-    }
 }
 
 /// The names in the first column of the section's tables.

@@ -11,7 +11,7 @@ use std::process::Command;
 
 use pagelab_model::experiment::{Experiment, Flag, measures};
 use serde_json::Value;
-use support::{Lab, Ran};
+use support::{Lab, Ran, fields};
 
 fn ran(lab: &Lab, code: i32, arguments: &[&str]) -> Ran {
     let ran = lab.run(arguments);
@@ -254,18 +254,6 @@ fn runs_are_compared_and_what_cannot_be_is_refused() {
     let refused = ran(&lab, 3, &["compare", "one.pagelab", "look.pagelab"]).err;
     assert!(refused.contains("the run is no experiment but checkup"), "{refused}");
     assert!(ran(&lab, 2, &["compare", "one.pagelab"]).err.contains("2 values"));
-}
-
-/// The names of all fields of a document.
-fn fields(value: &Value, found: &mut std::collections::BTreeSet<String>) {
-    match value {
-        Value::Object(object) => object.iter().for_each(|(name, value)| {
-            found.insert(name.clone());
-            fields(value, found);
-        }),
-        Value::Array(items) => items.iter().for_each(|item| fields(item, found)),
-        _ => {}
-    }
 }
 
 #[test]

@@ -16,7 +16,7 @@ use pagelab_model::settings::Settings;
 use pagelab_model::{Bytes, PageSize, Snapshot};
 use pagelab_runfile::Writer;
 use serde_json::Value;
-use support::{Lab, Ran, corpus};
+use support::{Lab, Ran, corpus, fields};
 
 const HUGE: u64 = 2 << 20;
 const REGIONS: u64 = 40;
@@ -209,18 +209,6 @@ fn a_profile_is_shown_in_every_form() {
         serde_json::from_str(&good(&lab, &["profile", "show", "p.pagelab", "--by", "page", "--json"]))
             .unwrap();
     assert_eq!(fine["regions"].as_array().unwrap().len() as u64, 2 * REGIONS);
-}
-
-/// Every name of a field, at every depth.
-fn fields(value: &Value, found: &mut BTreeSet<String>) {
-    match value {
-        Value::Object(object) => object.iter().for_each(|(name, value)| {
-            found.insert(name.clone());
-            fields(value, found);
-        }),
-        Value::Array(items) => items.iter().for_each(|item| fields(item, found)),
-        _ => {}
-    }
 }
 
 #[test]

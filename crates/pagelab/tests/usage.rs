@@ -13,7 +13,7 @@ use pagelab_model::run::*;
 use pagelab_model::{PageSize, Snapshot};
 use pagelab_runfile::Writer;
 use serde_json::Value;
-use support::{Lab, Ran};
+use support::{Lab, Ran, fields};
 
 const S: u64 = 1_000_000_000;
 const MIB: i64 = 1 << 20;
@@ -212,18 +212,6 @@ fn a_look_is_one_reading() {
     let line: Vec<&str> = text.lines().nth(2).unwrap().split_whitespace().collect();
     assert_eq!(line, ["look.pagelab", "4", "1", "3", "2", "1", "–", "–"], "{text}");
     assert!(text.contains("a single reading"), "{text}");
-}
-
-/// Names of all fields, at whatever depth.
-fn fields(value: &Value, into: &mut BTreeSet<String>) {
-    match value {
-        Value::Object(map) => map.iter().for_each(|(name, value)| {
-            into.insert(name.clone());
-            fields(value, into);
-        }),
-        Value::Array(items) => items.iter().for_each(|item| fields(item, into)),
-        _ => {}
-    }
 }
 
 #[test]

@@ -3,9 +3,12 @@
 #![allow(clippy::print_stderr, reason = "a skipped check says so")]
 #![allow(clippy::unwrap_used, reason = "a test's helpers may fail where they stand")]
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+
+use serde_json::Value;
 
 /// How a run of pagelab ended and what it printed.
 #[derive(Debug)]
@@ -99,4 +102,16 @@ pub fn corpus() -> Option<PathBuf> {
     }
     eprintln!("skipped: corpus-absent: {} is not there", path.display());
     None
+}
+
+/// The names of all fields of a document, at whatever depth.
+pub fn fields(value: &Value, into: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(map) => map.iter().for_each(|(name, value)| {
+            into.insert(name.clone());
+            fields(value, into);
+        }),
+        Value::Array(items) => items.iter().for_each(|item| fields(item, into)),
+        _ => {}
+    }
 }
