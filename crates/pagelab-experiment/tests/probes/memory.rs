@@ -43,7 +43,10 @@ fn each_page_is_one_fault() {
     assert!((pages * 8.0..pages * 8.0 + 40.0 * page).contains(&tables), "{tables}");
     assert_eq!(outcome.value("huge.all"), 0.0);
     assert_eq!(outcome.value("huge.anon"), 0.0);
-    let flag = huge_pages_missing(&outcome.found.measures, Asked { share_min: 0.0 }).unwrap();
+    // The tests beside this one have huge pages of their own, which the machine's counters tell too.
+    let mut own_alone = outcome.found.measures.clone();
+    own_alone.retain(|measure| !measure.name.starts_with("vmstat."));
+    let flag = huge_pages_missing(&own_alone, Asked { share_min: 0.0 }).unwrap();
     assert_eq!(flag.kind, Flag::NO_HUGE_PAGES);
     if group.is_some() {
         let peak = outcome.value("memory.peak");
