@@ -10,16 +10,18 @@ const FORMAT: &str = "perf record";
 /// Bytes of `struct perf_event_header`.
 pub const HEADER_BYTES: usize = 8;
 
-/// Bits of `perf_event_attr.sample_type` that this module can read.
+/// Bits of `perf_event_attr.sample_type` (include/uapi/linux/perf_event.h, `enum perf_event_sample_format`).
 pub mod sample_type {
     /// Instruction pointer.
     pub const IP: u64 = 1 << 0;
     /// Process and thread.
     pub const TID: u64 = 1 << 1;
-    /// Time on the event's clock.
+    /// Time.
     pub const TIME: u64 = 1 << 2;
-    /// Address.
+    /// Data address.
     pub const ADDR: u64 = 1 << 3;
+    /// Counter values.
+    pub const READ: u64 = 1 << 4;
     /// Call chain.
     pub const CALLCHAIN: u64 = 1 << 5;
     /// Number of the event.
@@ -30,12 +32,34 @@ pub mod sample_type {
     pub const PERIOD: u64 = 1 << 8;
     /// Number of the event's stream.
     pub const STREAM_ID: u64 = 1 << 9;
-    /// The tracepoint's own record.
+    /// The PMU's own record.
     pub const RAW: u64 = 1 << 10;
-    /// Number of the event, at a fixed place.
+    /// Branches.
+    pub const BRANCH_STACK: u64 = 1 << 11;
+    /// Registers of the program.
+    pub const REGS_USER: u64 = BRANCH_STACK << 1;
+    /// A piece of the program's stack.
+    pub const STACK_USER: u64 = 1 << 13;
+    /// Latency in one word.
+    pub const WEIGHT: u64 = 1 << 14;
+    /// What the access met.
+    pub const DATA_SRC: u64 = 1 << 15;
+    /// Number of the event, in front.
     pub const IDENTIFIER: u64 = 1 << 16;
+    /// Transaction.
+    pub const TRANSACTION: u64 = 1 << 17;
+    /// Registers of the interrupt.
+    pub const REGS_INTR: u64 = 1 << 18;
+    /// Physical data address.
+    pub const PHYS_ADDR: u64 = 1 << 19;
+    /// Control group.
+    pub const CGROUP: u64 = 1 << 21;
+    /// Size of the data's page.
+    pub const DATA_PAGE_SIZE: u64 = 1 << 22;
+    /// Latencies in three parts of a word (5.12).
+    pub const WEIGHT_STRUCT: u64 = 1 << 24;
 
-    /// All of these.
+    /// Those that this module can read in a ring.
     pub const KNOWN: u64 =
         IP | TID | TIME | ADDR | CALLCHAIN | ID | CPU | PERIOD | STREAM_ID | RAW | IDENTIFIER;
 }
