@@ -14,6 +14,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use pagelab_metrics::effect::{Interval, Paired};
 use serde_json::Value;
 
 const PATTERNS: [(&str, &[&str], f64); 3] = [
@@ -51,6 +52,12 @@ impl Arm {
         f64::midpoint(sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2])
     }
 
+    /// How many times as fast as `base`, in pairs of a round: the interval at 95 %.
+    fn interval(&self, base: &Arm) -> Interval {
+        let logs = base.ns.iter().zip(&self.ns).map(|(base, ns)| (base / ns).ln());
+        Paired::of_logs(logs).by_t().unwrap_or(Interval { low: 0.0, high: f64::INFINITY })
+    }
+
     fn range(&self) -> (f64, f64) {
         self.ns.iter().fold((f64::INFINITY, 0.0), |(low, high), &ns| (ns.min(low), ns.max(high)))
     }
@@ -60,6 +67,8 @@ impl Arm {
 #[derive(Default)]
 struct Found {
     errors: Vec<f64>,
+    /// By how much a prediction is beyond what its measured interval allows, to the gain there.
+    sure_errors: Vec<f64>,
     flat_errors: Vec<f64>,
     wrong_orders: usize,
     quarter_to_best: Vec<f64>,
@@ -76,21 +85,25 @@ fn main() {
     let folder = tempfile::tempdir().unwrap();
     pagelab(folder.path(), &["plan", &format!("--calibrate={}", ask.size), "--json"]);
     let mut found = Found::default();
-    println!("pattern     arm            ns/read  measured  predicted  error  flat  error");
+    println!("pattern     arm            ns/read  measured  predicted  error  flat  error   interval");
     for (pattern, options, least) in PATTERNS {
         let share = measure(folder.path(), &ask, pattern, options, &mut found);
         let how = format!("of the gain of all, by a quarter of the pages; at least {least}");
         say(&format!("chase_quarter_share_{pattern}"), share, &how);
     }
     let (error, flat) = (median(&found.errors), median(&found.flat_errors));
-    let worst = found.errors.iter().copied().fold(0.0, f64::max);
+    let worst = found.sure_errors.iter().copied().fold(0.0, f64::max);
     let ranking = found.quarter_to_best.iter().copied().fold(f64::INFINITY, f64::min);
     println!(
         "median error {error:.3}, of a flat cost {flat:.3}; pairs in the wrong order: {}",
         found.wrong_orders
     );
     say("prediction_error_to_flat", error / flat, "median error of predicted gains, to that of a flat cost");
-    say("prediction_worst_error", worst, "the largest error of a predicted gain");
+    say(
+        "prediction_worst_error",
+        worst,
+        "the largest error of a predicted gain, to the nearest gain of its interval",
+    );
     say("quarter_to_best_ranking", ranking, "gain by cost, to the best by cost, misses, accesses");
 }
 
@@ -162,12 +175,16 @@ fn judge(pattern: &str, arms: &[Arm], found: &mut Found) -> f64 {
             println!("{pattern:<11} {name:<12} {ns:9.1} {measured:9.3}");
             continue;
         };
-        let error = |predicted: f64| (predicted - measured).abs() / (measured - 1.0).abs();
+        let error = |predicted: f64, gain: f64| (predicted - gain).abs() / (gain - 1.0).abs();
         let (by_cost, by_flat) = (ratio(cost), ratio(flat));
-        let (error, flat_error) = (error(by_cost), error(by_flat));
+        let Interval { low, high } = arm.interval(&arms[0]);
+        let sure = error(by_cost, by_cost.clamp(low, high));
+        let (error, flat_error) = (error(by_cost, measured), error(by_flat, measured));
         println!(
-            "{pattern:<11} {name:<12} {ns:9.1} {measured:9.3} {by_cost:10.3} {error:6.2} {by_flat:5.3} {flat_error:6.2}"
+            "{pattern:<11} {name:<12} {ns:9.1} {measured:9.3} {by_cost:10.3} {error:6.2} {by_flat:5.3} \
+             {flat_error:6.2}   {low:.3} to {high:.3}"
         );
+        found.sure_errors.push(sure);
         found.errors.push(error);
         found.flat_errors.push(flat_error);
     }

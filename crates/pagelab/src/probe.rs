@@ -6,6 +6,7 @@
 mod access;
 mod budget;
 mod huge;
+mod turns;
 
 use pagelab_contig::oom::OfferedFirst;
 use pagelab_contig::readback::ReadBack;
@@ -151,8 +152,8 @@ pub fn probe(options: &ProbeOptions, facts: &ProbeFacts, samples: &dyn Samples) 
     ProbeResults { budget: budget.amount, budget_bound: budget.bound, huge, access, notes: run.notes }
 }
 
-/// Access times with base and with huge pages at each of these sizes, as far as the time goes, in pairs that
-/// take turns; the largest decides what memory is taken.
+/// Access times with base and with huge pages at each of these sizes, in turns for the whole of the time; the
+/// largest decides what memory is taken.
 pub fn pairs(
     options: &ProbeOptions,
     facts: &ProbeFacts,
@@ -173,7 +174,7 @@ pub fn pairs(
         notes: Vec::new(),
     };
     let _offered = OfferedFirst::new();
-    access::pairs(&mut run, budget.amount, sizes)
+    turns::pairs(&mut run, budget.amount, sizes)
 }
 
 /// A parent may have switched huge pages off for this process; then COLLAPSE answers EINVAL, and the probe

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
+use pagelab_experiment::trial::Others;
 use pagelab_formats::checksum;
 use pagelab_host::collect::{CollectOptions, collect};
 use pagelab_host::reader::Reader;
@@ -23,8 +24,8 @@ use crate::probe::{self, ProbeFacts, ProbeOptions, Samples};
 
 /// Sizes below the reach of usual TLBs, at it and far above; the last is the largest asked for.
 const SMALLEST: u64 = 2 << 20;
-/// Time for all of it; it takes about half.
-const TIME_NS: u64 = 40_000_000_000;
+/// Time for all of it: what a busy machine does in one second says little.
+const TIME_NS: u64 = 15_000_000_000;
 /// Larger files are none of ours.
 const FILE_MAX: u64 = 1 << 16;
 
@@ -43,10 +44,12 @@ pub fn measure(look: &Snapshot, largest: Bytes) -> Result<WalkCost, Failure> {
             "the TLB reaches too far for buffers below {least}; give a larger size"
         )));
     }
-    let options =
-        ProbeOptions { region_max: largest, time_ns: TIME_NS, repeats: 12, ..ProbeOptions::default() };
+    let options = ProbeOptions { region_max: largest, time_ns: TIME_NS, ..ProbeOptions::default() };
     let sizes: Vec<Bytes> = sizes(reach, largest.0).into_iter().map(Bytes).collect();
+    let before = Others::now();
     let pairs = probe::pairs(&options, &facts(), &Nowhere, &sizes);
+    // Others take room in the caches: walks of near lines come out dearer than they are on a quiet machine.
+    let meanwhile = Others::now().not_quiet_since(&before, 0);
     let pairs = pairs.map_err(|absence| refused(absence.reason().to_owned()))?;
     let measured: Vec<Measured> = pairs
         .iter()
@@ -62,7 +65,12 @@ pub fn measure(look: &Snapshot, largest: Bytes) -> Result<WalkCost, Failure> {
         })
         .collect();
     let when = utc(clock::realtime_ns());
-    let origin = format!("measured {when} on {}", machine(&look.machine));
+    let mut origin = format!("measured {when} on {}", machine(&look.machine));
+    if let Some(cpus) = meanwhile {
+        origin.push_str(&format!(
+            ", while others had {cpus:.1} CPUs: walks of near lines are cheaper on a quiet one"
+        ));
+    }
     let fitted = walk_fit::fit(&measured, reach / page_size.bytes(), page_size, origin);
     let found = fitted.ok_or_else(|| {
         refused(

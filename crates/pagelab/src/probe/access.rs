@@ -57,11 +57,11 @@ const EVEN_MAX: usize = (128 << 20) / size_of::<u64>();
 const SLICE: u64 = 64 << 20;
 
 /// Two buffers of one size, alike but for the page size.
-struct Buffers {
-    base: Mapping,
-    huge: Reading<Mapping>,
+pub(super) struct Buffers {
+    pub base: Mapping,
+    pub huge: Reading<Mapping>,
     /// Bytes from the start that have memory.
-    filled: u64,
+    pub filled: u64,
 }
 
 /// What was measured at one size.
@@ -111,20 +111,6 @@ pub(super) fn measure(run: &mut Run<'_>, budget: Bytes) -> Reading<AccessProbe> 
     Ok(probe)
 }
 
-/// A pair at each of these sizes that the budget allows; those that the time does not are left out.
-pub(super) fn pairs(run: &mut Run<'_>, budget: Bytes, sizes: &[Bytes]) -> Reading<Vec<AccessPair>> {
-    let _pinned = Pinned::here();
-    let most = whole(run.options.region_max.0.min(budget.0 / 2), run);
-    let mut buffers = Buffers::new(run, most, run.deadline_ns)?;
-    let mut pairs = Vec::new();
-    let most = most.min(buffers.filled);
-    for size in sizes.iter().map(|size| size.0).filter(|&size| size <= most) {
-        let Ok(measured) = buffers.measure(run, size, PAIR_READS) else { break };
-        pairs.push(AccessPair { base: measured.base, huge: measured.huge });
-    }
-    Ok(pairs)
-}
-
 /// Measures the larger pair: as large as memory allows and as can be filled and linked in the time left.
 fn large(run: &mut Run<'_>, probe: &mut AccessProbe, most: u64, link_ns_per_mib: u64) -> Reading<()> {
     let fill_until_ns = clock::monotonic_ns() + run.left_ns() / 5 * 2;
@@ -143,7 +129,7 @@ fn large(run: &mut Run<'_>, probe: &mut AccessProbe, most: u64, link_ns_per_mib:
 }
 
 /// `size` as a whole number of huge pages where there are any, else of base pages; at least one.
-fn whole(size: u64, run: &Run<'_>) -> u64 {
+pub(super) fn whole(size: u64, run: &Run<'_>) -> u64 {
     let unit = run.huge_size.as_ref().map_or(run.page_size.bytes(), |huge| huge.0).max(1);
     (size / unit).max(1) * unit
 }
@@ -190,7 +176,7 @@ fn half_octaves(first: u64, last: u64, page: u64) -> Vec<u64> {
 impl Buffers {
     /// Maps both and fills them side by side, until the time given. The base buffer must be had; why the
     /// other could not is kept.
-    fn new(run: &mut Run<'_>, size: u64, until_ns: u64) -> Reading<Buffers> {
+    pub fn new(run: &mut Run<'_>, size: u64, until_ns: u64) -> Reading<Buffers> {
         let base = mapped(run, size, Advice::NoHugePage)?;
         let huge = match run.huge_size.clone() {
             Ok(_) => mapped(run, size, Advice::HugePage),
