@@ -12,10 +12,13 @@
 )]
 
 use std::path::Path;
-use std::process::{Command, Stdio};
 
-use pagelab_metrics::effect::{Interval, Paired};
+use pagelab_metrics::effect::Interval;
 use serde_json::Value;
+
+mod arms;
+
+use arms::{Arm, median, pagelab, read_time, say};
 
 const PATTERNS: [(&str, &[&str], f64); 3] = [
     ("zipf_1_0", &["--pattern", "zipf", "--zipf", "1.0"], 0.55),
@@ -28,39 +31,6 @@ struct Ask {
     size: String,
     steps: String,
     rounds: usize,
-}
-
-/// One way to run the program.
-struct Arm {
-    name: String,
-    /// A plan, or a word of `apply`.
-    plan: String,
-    /// Predicted shares of the gain: by cost, and by a flat cost of each miss. Absent: not to be predicted.
-    shares: Option<(f64, f64)>,
-    /// Nanoseconds of a read, a value a round.
-    ns: Vec<f64>,
-}
-
-impl Arm {
-    fn new(name: &str, plan: &str, shares: Option<(f64, f64)>) -> Arm {
-        Arm { name: name.to_owned(), plan: plan.to_owned(), shares, ns: Vec::new() }
-    }
-
-    fn median(&self) -> f64 {
-        let mut sorted = self.ns.clone();
-        sorted.sort_by(f64::total_cmp);
-        f64::midpoint(sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2])
-    }
-
-    /// How many times as fast as `base`, in pairs of a round: the interval at 95 %.
-    fn interval(&self, base: &Arm) -> Interval {
-        let logs = base.ns.iter().zip(&self.ns).map(|(base, ns)| (base / ns).ln());
-        Paired::of_logs(logs).by_t().unwrap_or(Interval { low: 0.0, high: f64::INFINITY })
-    }
-
-    fn range(&self) -> (f64, f64) {
-        self.ns.iter().fold((f64::INFINITY, 0.0), |(low, high), &ns| (ns.min(low), ns.max(high)))
-    }
 }
 
 /// What all patterns come to.
@@ -129,16 +99,7 @@ fn measure(folder: &Path, ask: &Ask, pattern: &str, options: &[&str], found: &mu
         planned(folder, &file, &quarter.to_string(), by, &plan);
         arms.push(Arm::new(by, &plan, None));
     }
-    for round in 0..ask.rounds {
-        let mut order: Vec<usize> = (0..arms.len()).collect();
-        if round % 2 == 1 {
-            order.reverse();
-        }
-        for at in order {
-            let ns = read_time(folder, &arms[at].plan, &command);
-            arms[at].ns.push(ns);
-        }
-    }
+    arms::run(&mut arms, ask.rounds, |arm| read_time(folder, &[&arm.plan], &command));
     judge(pattern, &arms, found)
 }
 
@@ -155,14 +116,6 @@ fn planned(folder: &Path, file: &str, n: &str, by: &str, plan: &str) -> ((f64, f
     };
     let cost = made["chosen"]["share"].as_f64().unwrap();
     ((cost, misses(&made) / misses(&whole)), made["regions_touched"].as_u64().unwrap() as usize)
-}
-
-/// Nanoseconds of CPU time of a read, as the workload itself measures them.
-fn read_time(folder: &Path, plan: &str, command: &[&str]) -> f64 {
-    let mut args = vec!["apply", plan, "--"];
-    args.extend(command);
-    let done: Value = serde_json::from_str(&pagelab(folder, &args)).unwrap();
-    done["merit"]["value"].as_f64().unwrap()
 }
 
 fn judge(pattern: &str, arms: &[Arm], found: &mut Found) -> f64 {
@@ -200,24 +153,4 @@ fn judge(pattern: &str, arms: &[Arm], found: &mut Found) -> f64 {
     let by_cost = gain(&arms[4]);
     found.quarter_to_best.push(by_cost / arms[4..].iter().map(gain).fold(by_cost, f64::max));
     by_cost / (none - all)
-}
-
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    f64::midpoint(sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2])
-}
-
-fn say(bar: &str, value: f64, how: &str) {
-    println!(r#"{{"bar":"{bar}","value":{value:.4},"unit":"ratio","how":"{how}"}}"#);
-}
-
-/// What pagelab prints; it must end well.
-fn pagelab(folder: &Path, args: &[&str]) -> String {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_pagelab"));
-    command.args(args).current_dir(folder).stdin(Stdio::null()).stderr(Stdio::piped());
-    let output = command.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "pagelab {}: {said}", args.join(" "));
-    String::from_utf8(output.stdout).unwrap()
 }
