@@ -12,6 +12,8 @@ pub struct Map {
     pub start: u64,
     /// Address behind the last.
     pub end: u64,
+    /// What may be done with it, and whether it is shared, as printed: `rw-p`.
+    pub mode: String,
     /// Whether code in it may run.
     pub is_executable: bool,
     /// Bytes from the file's start.
@@ -60,7 +62,8 @@ fn map(line: &[u8]) -> Option<Map> {
     });
     let name = String::from_utf8_lossy(name).into_owned();
     let is_executable = permissions.get(2) == Some(&b'x');
-    (start < end).then_some(Map { start, end, is_executable, offset, name })
+    let mode = String::from_utf8_lossy(permissions).into_owned();
+    (start < end).then_some(Map { start, end, mode, is_executable, offset, name })
 }
 
 #[cfg(test)]
@@ -77,7 +80,7 @@ mod tests {
         assert_eq!(of(0x45_2000), Some(("", 0)));
         assert_eq!(of(0x7fff_1fff), Some(("[stack]", 0x1fff)));
         assert_eq!((of(0x3f_ffff), of(0x45_3000), of(u64::MAX)), (None, None, None));
-        assert!(maps[0].is_executable && !maps[1].is_executable);
+        assert!(maps[0].is_executable && !maps[1].is_executable && maps[1].mode == "rw-p");
         assert!(parse(b"").unwrap().is_empty());
         let error = parse(b"1-1 r 0 0 0\n").unwrap_err().in_file("f");
         assert!(error.starts_with("f:1: `1-1 r 0 0 0` is not"), "{error}");

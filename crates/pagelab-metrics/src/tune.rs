@@ -163,7 +163,7 @@ fn says(found: &WorkloadEffects, tune: &Tune, measure: &str) -> Says {
         (None, Some(_)) if !is_unplanned => Says::NothingMeasured,
         (Some(Verdict::TooFew { .. }), _) | (_, Some(Verdict::TooFew { .. })) => Says::TooFew,
         (Some(Verdict::Worse), _) | (None, Some(Verdict::Worse)) => Says::Slower,
-        (Some(Verdict::Undecided(_)), _) | (None, Some(Verdict::Undecided(_))) => Says::Undecided,
+        (Some(Verdict::Undecided(_)), _) | (_, Some(Verdict::Undecided(_))) => Says::Undecided,
         _ => no_gain(found, tune, measure),
     }
 }
@@ -207,14 +207,16 @@ fn arm(found: &WorkloadEffects, tune: &Tune, at: usize, by: &str) -> ArmFound {
 const WALKS_MAX: f64 = 0.95;
 
 fn predict(tune: &Tune, by: &str, arms: &mut [ArmFound]) {
-    let time = |arm: &ArmFound| if by == measures::CPU { arm.cpu_ns } else { arm.wall_ns };
-    let of = |on: On| tune.arm(on).and_then(|at| time(arms.get(at)?));
-    let (Some(base), all) = (of(On::Nothing).filter(|base| *base > 0.0), of(On::All)) else { return };
+    // A figure of the program's own need be no time: then what walks cost is taken off what it works.
+    let time = |arm: &ArmFound| if by == measures::WALL { arm.wall_ns } else { arm.cpu_ns.or(arm.wall_ns) };
+    let base = tune.arm(On::Nothing).and_then(|at| time(arms.get(at)?)).filter(|base| *base > 0.0);
+    let all = tune.arm(On::All).and_then(|at| arms.get(at)?.speed_up).map(|(speed, _)| 1.0 / speed);
+    let Some(base) = base else { return };
     for (arm, found) in tune.arms.iter().zip(arms).filter(|(arm, _)| arm.on != On::Nothing) {
         let saved = arm.saved_ns.map(|saved| saved as f64).filter(|saved| *saved <= WALKS_MAX * base);
         found.predicted = saved.map(|saved| base / (base - saved));
         let share = arm.share_permille.filter(|_| arm.on != On::All).map(|share| f64::from(share) / 1000.0);
-        found.scaled = share.zip(all).map(|(share, all)| base / (base - share * (base - all)));
+        found.scaled = share.zip(all).map(|(share, all)| 1.0 / (1.0 - share * (1.0 - all)));
     }
 }
 

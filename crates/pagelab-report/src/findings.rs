@@ -33,13 +33,17 @@ impl NextCommand {
     /// One file for a bug report.
     pub const CAPTURE: NextCommand = NextCommand(&["capture", "memory.tar.zst"]);
 
+    /// What huge pages bring to a program, and how many it takes.
+    pub const TUNE: NextCommand = NextCommand(&["tune", "--", "COMMAND"]);
+
     /// Every command that a finding may name.
-    pub const ALL: [NextCommand; 5] = [
+    pub const ALL: [NextCommand; 6] = [
         NextCommand::PROBE,
         NextCommand::VERBOSE,
         NextCommand::DEEP,
         NextCommand::EXPLAIN,
         NextCommand::CAPTURE,
+        NextCommand::TUNE,
     ];
 
     /// The words behind `pagelab`.
@@ -54,7 +58,7 @@ impl NextCommand {
         if snapshot.taken.euid.is_some() {
             return Some(line);
         }
-        let is_live_only = self == NextCommand::PROBE || self == NextCommand::CAPTURE;
+        let is_live_only = [NextCommand::PROBE, NextCommand::CAPTURE, NextCommand::TUNE].contains(&self);
         (!is_live_only).then(|| format!("{line} --root {}", snapshot.taken.from))
     }
 }
@@ -131,7 +135,7 @@ pub fn word(finding: &Finding, snapshot: &Snapshot) -> Worded {
         K::ProcessWithoutHuge { pid, name, anonymous, huge, why } => (
             without_huge(*pid, name.as_deref(), *anonymous, *why),
             format!("AnonHugePages {} of Anonymous {} (smaps_rollup)", bytes(*huge), bytes(*anonymous)),
-            &[NextCommand::PROBE, NextCommand::DEEP],
+            &[NextCommand::TUNE, NextCommand::PROBE, NextCommand::DEEP],
         ),
         K::HugetlbIdle { page_size, idle, total } => (
             format!(
@@ -170,7 +174,7 @@ pub fn word(finding: &Finding, snapshot: &Snapshot) -> Worded {
         K::PageTables { bytes: size, share } => (
             format!("page tables take {} of memory", percent(*share)),
             format!("{} (meminfo PageTables + SecPageTables)", bytes(*size)),
-            &[NextCommand::PROBE],
+            &[NextCommand::TUNE, NextCommand::PROBE],
         ),
         K::SlabUnreclaimable { bytes: size, share, largest } => (
             format!("kernel objects that cannot be reclaimed take {} of memory", percent(*share)),

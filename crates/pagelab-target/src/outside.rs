@@ -25,6 +25,8 @@ use crate::supervise::{
 
 /// How long a thread may take to stop for a call.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Regions in a row for which no thread could be used, until no further one is tried.
+const CLOSED_MAX: u32 = 2;
 
 /// A region that was tried.
 #[derive(Clone, Debug)]
@@ -48,6 +50,8 @@ pub struct Outside {
     summary: Summary,
     /// The way in by attaching, where the direct one is not permitted.
     attach: Option<Site>,
+    /// How often in a row that way was closed, and why: it is not tried for each region.
+    closed: (u32, String),
 }
 
 /// A region that is to be collapsed.
@@ -96,7 +100,17 @@ impl Outside {
             );
         }
         let tried = BTreeMap::new();
-        Ok(Outside { pid, process, choice, planned, huge, tried, summary, attach: None })
+        Ok(Outside {
+            pid,
+            process,
+            choice,
+            planned,
+            huge,
+            tried,
+            summary,
+            attach: None,
+            closed: (0, String::new()),
+        })
     }
 
     /// Its process id.
@@ -264,14 +278,20 @@ impl Outside {
                 Err(number) => return Err(advice::refusal(number)),
             }
         }
+        if self.closed.0 >= CLOSED_MAX {
+            return Err(self.closed.1.clone());
+        }
         let arguments = [region.start, region.end - region.start, COLLAPSE, 0, 0, 0];
         match self.attached(&[(libc::SYS_madvise, arguments)]) {
-            Ok(results) => match results.first() {
+            Ok(results) => match results.first().inspect(|_| self.closed.0 = 0) {
                 Some(0) => Ok(()),
                 Some(error) => Err(advice::refusal(i32::try_from(-error).unwrap_or(0))),
                 None => Err("no call was made".to_owned()),
             },
-            Err(error) => Err(error.to_string()),
+            Err(error) => {
+                self.closed = (self.closed.0 + 1, error.to_string());
+                Err(error.to_string())
+            }
         }
     }
 

@@ -53,6 +53,35 @@ static int grow(void) {
     holds(p, 32 * MIB);
     return 0;
 }
+/* A forked child has what its parent had, and grows it too: where it lies, and where there is no room. */
+static void grows(char *p, size_t size) {
+    char *wall = mmap(p + size, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    (void)wall;
+    for (int round = 0; round < 2; round++, size += 32 * MIB) {
+        p = mremap(p, size, size + 32 * MIB, MREMAP_MAYMOVE);
+        if (p == MAP_FAILED) abort();
+        holds(p, 64 * MIB);
+        for (size_t i = size; i < size + 32 * MIB; i += 4096) { CHECK(p[i] == 0); p[i] = 3; }
+    }
+    if (mremap(p, size, size + 64 * MIB, 0) != MAP_FAILED) size += 64 * MIB; else CHECK(errno == ENOMEM);
+    p = mremap(p, size, 96 * MIB, MREMAP_MAYMOVE);
+    if (p == MAP_FAILED) abort();
+    holds(p, 64 * MIB);
+    CHECK(p[96 * MIB - 4096] == 3 && munmap(p, 96 * MIB) == 0);
+}
+static int fork_grow(void) {
+    char *p = buffer(64 * MIB);
+    fill(p, 64 * MIB);
+    for (int i = 0; i < 2; i++) {
+        pid_t pid = fork();
+        CHECK(pid >= 0);
+        if (!pid) { if (i) p[64 * MIB - 1] = 9; grows(p, 64 * MIB); _exit(3); }
+        int status;
+        CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 3);
+    }
+    grows(p, 64 * MIB);
+    return 0;
+}
 static int against(void) {
     char *p = buffer(64 * MIB);
     CHECK(madvise(p, 64 * MIB, MADV_NOHUGEPAGE) == 0);
@@ -237,6 +266,7 @@ int main(int count, char **words) {
     const char *what = words[1];
     if (!strcmp(what, "touch")) return touch();
     if (!strcmp(what, "grow")) return grow();
+    if (!strcmp(what, "fork_grow")) return fork_grow();
     if (!strcmp(what, "against")) return against();
     if (!strcmp(what, "off")) return off();
     if (!strcmp(what, "forks")) return forks();

@@ -117,6 +117,11 @@ fn a_buffer_that_grows_by_mremap_grows() {
 }
 
 #[test]
+fn a_buffer_of_before_a_fork_grows_in_parent_and_child() {
+    ends_alike(&["fork_grow"]);
+}
+
+#[test]
 fn a_filter_that_kills_is_not_hit() {
     ends_alike(&["filter"]);
     let Some(program) = hostile() else { return };

@@ -300,18 +300,11 @@ fn a_process_that_runs_gets_huge_pages_from_outside_and_by_attaching() {
         return;
     }
     let lab = Lab::new();
-    let code = "import time, sys\nb = bytearray(b'x') * (64 << 20)\nprint('ready', flush=True)\n\
-                sys.stdin.read()\nprint(b.count(b'x'))";
     // Without CAP_SYS_NICE, where a program can take it away, the same is done by attaching.
     let ways: &[&[&str]] = &[&[], &["setpriv", "--bounding-set", "-sys_nice", "--inh-caps", "-sys_nice"]];
     for way in ways.iter().filter(|way| way.is_empty() || is_there("setpriv", "no-setpriv")) {
-        let mut python = Command::new("python3");
-        python.args(["-c", code]).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut python = Ends(python.spawn().unwrap());
-        let mut ready = [0; 6];
-        let mut out = python.0.stdout.take().unwrap();
-        out.read_exact(&mut ready).unwrap();
-        let pid = python.0.id();
+        let (mut python, mut out) = counter(64);
+        let pid = last_child(python.0.id());
         let before = anonymous_huge(pid);
         let mut command = match way {
             [] => Command::new(env!("CARGO_BIN_EXE_pagelab")),
@@ -339,6 +332,107 @@ fn a_process_that_runs_gets_huge_pages_from_outside_and_by_attaching() {
         let mut counted = String::new();
         out.read_to_string(&mut counted).unwrap();
         assert_eq!(counted.trim(), (64 << 20).to_string());
+    }
+}
+
+/// A Python that has so many MiB of one byte, and counts them once its input ends.
+fn counter(mib: usize) -> (Ends, std::process::ChildStdout) {
+    let code = format!(
+        "import sys\nb = bytearray(b'x') * ({mib} << 20)\nprint('ready', flush=True)\nsys.stdin.read()\n\
+         print(b.count(b'x'))"
+    );
+    let mut python = Command::new("python3");
+    python.args(["-c", &code]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut python = Ends(python.spawn().unwrap());
+    let mut out = python.0.stdout.take().unwrap();
+    let mut ready = [0; 6];
+    out.read_exact(&mut ready).unwrap();
+    (python, out)
+}
+
+/// The process whose memory it is: a shim may have started it.
+fn last_child(mut pid: u32) -> u32 {
+    while let Some(child) = child_of(pid) {
+        pid = child;
+    }
+    pid
+}
+
+fn state(pid: u32) -> String {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").map(|(_, rest)| rest[..1].to_owned()).unwrap_or_default()
+}
+
+#[test]
+fn a_worker_that_hangs_is_killed_and_the_process_goes_on() {
+    if !is_there("python3", "python3-absent") {
+        return;
+    }
+    let lab = Lab::new();
+    let (mut python, mut out) = counter(256);
+    let pid = last_child(python.0.id()).to_string();
+    let mut hung = None;
+    // The worker is stopped while it works; where it was done before that, it works again.
+    for _ in 0..50 {
+        let line = ["apply", "all", "--pid", &pid, "--deadline", "500ms"];
+        let mut front = Ends(lab.command(&line).spawn().unwrap());
+        let worker = until("a worker or its end", || {
+            child_of(front.0.id()).map(Some).or_else(|| front.0.try_wait().unwrap().map(|_| None))
+        });
+        if let Some(worker) = worker {
+            let _ = kill_process(Pid::from_raw(worker as i32).unwrap(), Signal::STOP);
+            let status = front.0.wait().unwrap();
+            let mut said = String::new();
+            front.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+            if said.contains("one region took longer") {
+                assert_eq!(status.code(), Some(5), "{said}");
+                assert!(said.contains("--deadline"), "{said}");
+                hung = Some(worker);
+                break;
+            }
+        }
+    }
+    let worker = hung.expect("a worker that was stopped in time");
+    until("the worker's end", || (!lives(worker)).then_some(()));
+    drop(python.0.stdin.take());
+    let mut counted = String::new();
+    out.read_to_string(&mut counted).unwrap();
+    assert_eq!(counted.trim(), (256 << 20).to_string());
+}
+
+#[test]
+fn a_stopped_process_is_given_huge_pages_and_stays_stopped() {
+    if !is_there("python3", "python3-absent") {
+        return;
+    }
+    let lab = Lab::new();
+    let ways: &[&[&str]] = &[&[], &["setpriv", "--bounding-set", "-sys_nice", "--inh-caps", "-sys_nice"]];
+    for way in ways.iter().filter(|way| way.is_empty() || is_there("setpriv", "no-setpriv")) {
+        let (mut python, mut out) = counter(32);
+        let pid = last_child(python.0.id());
+        signal(pid, Signal::STOP);
+        until("its stop", || (state(pid) == "T").then_some(()));
+        let pid_word = pid.to_string();
+        let own = env!("CARGO_BIN_EXE_pagelab");
+        let words = [way, &[own, "apply", "all", "--summary", "s.json", "--pid", &pid_word][..]].concat();
+        let ran = Command::new(words[0]).args(&words[1..]).current_dir(lab.path()).output().unwrap();
+        let said = String::from_utf8_lossy(&ran.stderr).into_owned();
+        if !rustix::process::getuid().is_root() {
+            eprintln!("skipped: not-root: {said}");
+            return;
+        }
+        // From outside nobody asks whether it runs; by attaching, it comes or is refused within seconds.
+        assert!(matches!(ran.status.code(), Some(0 | 5)), "{way:?} {said}");
+        let summary: Value = serde_json::from_slice(&fs::read(lab.path().join("s.json")).unwrap()).unwrap();
+        let number = |name: &str| summary["regions"][name].as_u64().unwrap();
+        assert!(number("got") >= 8 || !way.is_empty(), "{summary}");
+        assert!(number("got") == number("wanted") || said.contains(" not: "), "{summary} {said}");
+        until("its stop", || (state(pid) == "T").then_some(()));
+        signal(pid, Signal::CONT);
+        drop(python.0.stdin.take());
+        let mut counted = String::new();
+        out.read_to_string(&mut counted).unwrap();
+        assert_eq!(counted.trim(), (32 << 20).to_string());
     }
 }
 

@@ -1,10 +1,12 @@
 //! `pagelab tune` and `plan =` in recipes: from a profile to the verdict, on real programs.
+#![allow(clippy::print_stderr, reason = "a skipped check says so")]
 
 mod support;
 
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use pagelab_model::experiment::{Trial, TrialEnd, measures};
 use pagelab_model::profile::{
@@ -14,6 +16,7 @@ use pagelab_model::profile::{
 use pagelab_model::run::{Ending, Manifest, Moment, Run};
 use pagelab_model::tune::On;
 use pagelab_model::{Bytes, Machine, PageSize, Profile, Snapshot};
+use rustix::process::{Pid, Signal, kill_process};
 use support::Lab;
 
 const MIB: u64 = 1 << 20;
@@ -164,6 +167,11 @@ fn what_cannot_be_tuned_is_refused_before_anything_runs() {
     }
     let dry = lab.run(&["tune", "--dry-run", "--", "true"]);
     assert!(dry.code == Some(0) && dry.out.contains("31 runs of the program"), "{}{}", dry.out, dry.err);
+    // There is no folder for what is kept, so nothing of that is known.
+    let prices = "what a page walk costs here is measured";
+    assert!(dry.out.contains(prices) && dry.out.contains("--supervise"), "{}", dry.out);
+    let quick = lab.run(&["tune", "--quick", "--dry-run", "--", "true"]);
+    assert!(quick.code == Some(0) && !quick.out.contains(prices), "{}", quick.out);
     assert_eq!(fs::read_dir(lab.path()).expect("a folder").count(), 0, "nothing is written");
 }
 
@@ -195,6 +203,221 @@ fn a_recipe_takes_a_plan() {
     }
 }
 
+/// Each run of the built-in workload adds its line to a file, whatever arm it is of.
+fn tells(lab: &Lab) -> Vec<String> {
+    let words = WORKLOAD.join(" ");
+    let script = format!("{} {words} >> {}/out", env!("CARGO_BIN_EXE_pagelab"), lab.path().display());
+    ["/bin/sh", "-c", &script].map(str::to_owned).to_vec()
+}
+
+/// The checksums that were told, one a run.
+fn told(lab: &Lab) -> Vec<String> {
+    let text = fs::read_to_string(lab.path().join("out")).unwrap_or_default();
+    let of = |line: &str| {
+        let json: serde_json::Value = serde_json::from_str(line).expect("a line of JSON");
+        json["checksum"].to_string()
+    };
+    text.lines().map(of).collect()
+}
+
+fn tune_words<'w>(options: &[&'w str], command: &'w [String]) -> Vec<&'w str> {
+    let mut words = vec!["tune", "--profile", "hot.pagelab"];
+    words.extend(options);
+    words.push("--");
+    words.extend(command.iter().map(String::as_str));
+    words
+}
+
+/// What a run has in common with another of the same command line.
+#[derive(Debug, PartialEq)]
+struct Form {
+    arms: Vec<(String, On, Option<u64>)>,
+    /// Arms in the order of their trials.
+    order: Vec<usize>,
+    /// What is measured, a list a trial.
+    measured: Vec<Vec<String>>,
+}
+
+fn form(run: &Run) -> Form {
+    let (Some(tune), Some(experiment)) = (&run.tune, &run.experiment) else { panic!("{run:?}") };
+    let arms = tune.arms.iter().map(|arm| (arm.name.clone(), arm.on, arm.planned)).collect();
+    let mut trials: Vec<&Trial> = experiment.trials.iter().collect();
+    trials.sort_by_key(|trial| trial.slot);
+    let order = trials.iter().map(|trial| experiment.plan.schedule[trial.slot].variant).collect();
+    let always = [measures::WALL, measures::CPU, measures::PLAN_CPU, measures::PLAN_WANTED];
+    let known = |trial: &&Trial| {
+        always.iter().filter(|name| value(trial, name).is_some()).map(|name| (*name).to_owned()).collect()
+    };
+    Form { arms, order, measured: trials.iter().map(known).collect() }
+}
+
+#[test]
+fn a_curve_has_its_controls_and_no_arm_changes_what_is_computed() {
+    let lab = Lab::new();
+    hot(&lab);
+    let command = tells(&lab);
+    let ran = lab.run(&tune_words(&["-n", "2", "--curve", "--quick", "-o", "t.pagelab"], &command));
+    assert_eq!(ran.code, Some(0), "{}{}", ran.out, ran.err);
+    let run = read(&lab.path().join("t.pagelab"));
+    let (tune, experiment) = (run.tune.expect("the arms"), run.experiment.expect("the trials"));
+    let arms: Vec<(On, Option<u64>)> = tune.arms.iter().map(|arm| (arm.on, arm.planned)).collect();
+    let eight = Some(8);
+    assert_eq!(
+        arms,
+        [
+            (On::Nothing, Some(0)),
+            (On::Plan, Some(2)),
+            (On::All, None),
+            (On::Dearest, eight),
+            (On::Random, eight),
+            (On::MostUsed, eight),
+        ]
+    );
+    for trial in &experiment.trials {
+        assert_eq!(trial.end, TrialEnd::Done, "{trial:?}");
+        let planned = arms[experiment.plan.schedule[trial.slot].variant].1.filter(|pages| *pages > 0);
+        let wanted = value(trial, measures::PLAN_WANTED);
+        assert!(planned.is_none() || wanted == planned.map(|pages| pages as f64), "{trial:?}");
+    }
+    let sums = told(&lab);
+    assert_eq!(sums.len(), experiment.plan.schedule.len(), "a run a trial");
+    assert!(sums.iter().all(|sum| sum == &sums[0]), "{sums:?}");
+    for said in ["by chance", "most used", "  0 ", "  8 ", "all "] {
+        assert!(ran.out.contains(said), "{said}: {}", ran.out);
+    }
+}
+
+/// Trials in a file that may be written just now.
+fn trials(path: &Path) -> usize {
+    let run = pagelab_runfile::read(path).ok();
+    run.and_then(|run| run.experiment).map_or(0, |experiment| experiment.trials.len())
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what} did not come");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn signal(child: &Child, signal: Signal) {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).expect("a process");
+    kill_process(pid, signal).expect("a signal to a child");
+}
+
+#[test]
+fn a_tuning_that_was_stopped_and_killed_comes_to_the_same_form() {
+    let lab = Lab::new();
+    hot(&lab);
+    let command = tells(&lab);
+    let (kept, whole) = (lab.path().join("k.pagelab"), lab.path().join("w.pagelab"));
+    let options = ["-n", "2", "--repeats", "2", "-o"];
+    let ran = lab.run(&tune_words(&[&options[..], &["w.pagelab"]].concat(), &command));
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    // Ctrl-C in the middle: what was measured is kept, and the way on is said.
+    let words = tune_words(&[&options[..], &["k.pagelab"]].concat(), &command);
+    let child = lab.command(&words).spawn().expect("started");
+    until("the first trial", || trials(&kept) > 0);
+    signal(&child, Signal::INT);
+    let ended = child.wait_with_output().expect("its end");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(130), "{said}");
+    assert!(said.contains("pagelab tune --resume k.pagelab"), "{said}");
+    let before = trials(&kept);
+    assert!(before < form(&read(&whole)).order.len(), "{before}");
+    // A kill, which nothing can be done about; and the plan is lost with it.
+    let mut child = lab.command(&["tune", "--resume", "k.pagelab"]).spawn().expect("started");
+    until("one more trial", || trials(&kept) > before);
+    child.kill().expect("killed");
+    child.wait().expect("its end");
+    fs::write(lab.path().join("k.plan.toml"), "# somebody wrote over it\n").expect("written");
+    let resumed = lab.run(&["tune", "--resume", "k.pagelab"]);
+    assert_eq!(resumed.code, Some(0), "{}{}", resumed.out, resumed.err);
+    let (one, other) = (read(&kept), read(&whole));
+    assert_eq!(form(&one), form(&other));
+    assert!(matches!(one.ending, Ending::Complete { .. }));
+    let is_done = |trial: &Trial| trial.end == TrialEnd::Done;
+    assert!(one.experiment.expect("trials").trials.iter().all(is_done));
+    assert_eq!(one.tune.expect("arms").plan, other.tune.expect("arms").plan);
+    let sums = told(&lab);
+    assert!(sums.iter().all(|sum| sum == &sums[0]), "{sums:?}");
+}
+
+#[test]
+fn a_signal_while_it_is_profiled_ends_all_and_leaves_nothing() {
+    let lab = Lab::new();
+    let sleeps = "sleep 4242";
+    let words = ["tune", "--source", "accessed", "--quick", "--", "/bin/sh", "-c", sleeps];
+    let mut command = lab.command(&words);
+    let child = command.env("PATH", "/usr/bin:/bin").spawn().expect("started");
+    let profile = || {
+        let names = fs::read_dir(lab.path()).expect("a folder").flatten();
+        names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect::<Vec<_>>()
+    };
+    until("the profile's file", || !profile().is_empty());
+    // Its program may be about to be started: then it never is.
+    std::thread::sleep(Duration::from_millis(300));
+    signal(&child, Signal::TERM);
+    let ended = child.wait_with_output().expect("its end");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(143), "{said}");
+    assert!(said.contains("nothing was measured yet"), "{said}");
+    assert_eq!(profile(), Vec::<String>::new());
+    // Nobody of them is left: the folder is the working directory of all.
+    let here = fs::canonicalize(lab.path()).expect("a folder");
+    let is_ours = |entry: fs::DirEntry| fs::read_link(entry.path().join("cwd")).is_ok_and(|cwd| cwd == here);
+    until("the end of all", || !fs::read_dir("/proc").expect("proc").flatten().any(is_ours));
+}
+
+/// Programs that are not ours, over pipes and a shell: their arms end well and put out the same.
+#[test]
+fn real_programs_are_tuned() {
+    let lab = Lab::new();
+    let mut state = 1u64;
+    let mut text = String::new();
+    while text.len() < 300_000 {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        text.push_str(&format!("{} {}\n", state >> 44, state >> 60));
+    }
+    lab.write("text", &text);
+    let python = "d = {i * 2654435761 % 2**32: i for i in range(200000)}\nprint(sum(d), len(d))";
+    lab.write("dict.py", python);
+    let sql = "with recursive n(i) as (select 1 union all select i + 1 from n where i < 60000) select \
+               count(*), sum(i * 7919 % 100003) from n;";
+    for (program, skip, words) in [
+        ("xz", "sort-or-xz-absent", "xz -9 -T1 -k -c text".to_owned()),
+        ("sort", "sort-or-xz-absent", "sort -k2 text".to_owned()),
+        ("python3", "python3-absent", "/usr/bin/python3 dict.py".to_owned()),
+        ("sqlite3", "sqlite3-absent", format!("sqlite3 :memory: '{sql}'")),
+    ] {
+        if !Path::new("/usr/bin").join(program).is_file() {
+            eprintln!("skipped: {skip}: no {program} here");
+            continue;
+        }
+        let sums = format!("{program}.sums");
+        let script = format!("{words} | sha1sum >> {sums}");
+        let file = format!("{program}.pagelab");
+        let line = ["tune", "--quick", "--source", "accessed", "-o", &file, "--", "/bin/sh", "-c", &script];
+        let ran = lab.command(&line).env("PATH", "/usr/bin:/bin").output().expect("started");
+        let said = String::from_utf8_lossy(&ran.stderr);
+        assert_eq!(ran.status.code(), Some(0), "{program}: {said}");
+        let run = read(&lab.path().join(&file));
+        let (tune, experiment) = (run.tune.expect("the arms"), run.experiment.expect("the trials"));
+        assert_eq!(experiment.trials.len(), experiment.plan.schedule.len());
+        assert!(experiment.trials.iter().all(|trial| trial.end == TrialEnd::Done), "{program}: {said}");
+        assert!(tune.arm(On::Nothing).is_some() && tune.arm(On::All).is_some());
+        // The next run has other addresses.
+        let keys = tune.plan.programs.iter().flat_map(|of| &of.mappings).map(|mapping| &mapping.key.kind);
+        assert!(!keys.into_iter().any(|kind| *kind == MappingKind::Placed), "{program}");
+        // One of the profile, and one a trial.
+        let sums = fs::read_to_string(lab.path().join(sums)).expect("what it put out");
+        let sums: Vec<&str> = sums.lines().collect();
+        assert_eq!(sums.len(), 1 + experiment.trials.len(), "{program}");
+        assert!(sums.iter().all(|sum| sum == &sums[0]), "{program}: {sums:?}");
+    }
+}
+
 /// A program of ours that holds memory until it is dropped.
 struct Held(Child);
 
@@ -205,35 +428,37 @@ impl Drop for Held {
     }
 }
 
-#[test]
-fn a_running_process_is_measured_and_put_back() {
+/// A process whose buffer of 32 MiB is written, and works until it is dropped; `None` after saying why.
+fn held() -> Option<Held> {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: huge pages of another process need CAP_SYS_NICE");
-        return;
+        eprintln!("skipped: not-root: huge pages of another process need CAP_SYS_NICE");
+        return None;
     }
-    let lab = Lab::new();
-    let words = ["workload", "hot-regions", "--size", "32M", "--rounds", "4000000000"];
+    let words = ["workload", "hot-regions", "--size", "32M", "--rounds", "4000000000", "--first=write"];
     let mut command = Command::new(env!("CARGO_BIN_EXE_pagelab"));
     let child = command.args(words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("started");
     let held = Held(child);
     let pid = held.0.id();
-    // Until its buffer is written.
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-    let is_there = || {
+    until("its buffer", || {
         let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
         let rss = text.lines().find_map(|line| line.strip_prefix("Rss:")).unwrap_or_default();
         rss.trim().trim_end_matches(" kB").parse::<u64>().is_ok_and(|kib| kib > 32 << 10)
-    };
-    while !is_there() && std::time::Instant::now() < deadline {
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
+    });
+    Some(held)
+}
+
+#[test]
+fn a_running_process_is_measured_and_put_back() {
+    let Some(held) = held() else { return };
+    let lab = Lab::new();
+    let pid = held.0.id();
     hot(&lab);
     let pid_word = pid.to_string();
     let mut tune = vec!["tune", "--pid", &pid_word, "--metric", "sleep 0.05; echo 5", "--higher"];
     tune.extend(["--profile", "hot.pagelab", "-n", "2", "--quick", "-o", "p.pagelab"]);
     let ran = lab.run(&tune);
     if ran.err.contains("PAGEMAP_SCAN") {
-        eprintln!("skipped: this kernel cannot say which memory is on huge pages (6.7 and later can)");
+        eprintln!("skipped: no-pagemap-scan: {}", ran.err);
         return;
     }
     assert_eq!(ran.code, Some(0), "{}{}", ran.out, ran.err);
@@ -260,4 +485,56 @@ fn a_running_process_is_measured_and_put_back() {
     assert_eq!(resumed.code, Some(3), "{}", resumed.err);
     let gone = lab.run(&["tune", "--pid", "4194304", "--metric", "true"]);
     assert_eq!(gone.code, Some(3), "{}", gone.err);
+}
+
+#[test]
+fn a_running_process_is_profiled_and_a_signal_leaves_it_as_it_was() {
+    let Some(held) = held() else { return };
+    let lab = Lab::new();
+    let pid = held.0.id().to_string();
+    let left_out = || {
+        let maps = fs::read_to_string(format!("/proc/{pid}/smaps")).expect("it lives");
+        maps.matches(" dd ").count()
+    };
+    let before = left_out();
+    let base = ["tune", "--pid", &pid, "--quick", "--source", "accessed", "--metric"];
+    let whole = lab.run(&[&base[..], &["sleep 0.05", "--for", "1s", "-n", "4", "-o", "p.pagelab"]].concat());
+    if whole.err.contains("PAGEMAP_SCAN") {
+        eprintln!("skipped: no-pagemap-scan: {}", whole.err);
+        return;
+    }
+    assert_eq!(whole.code, Some(0), "{}{}", whole.out, whole.err);
+    let run = read(&lab.path().join("p.pagelab"));
+    let (tune, experiment) = (run.tune.expect("the arms"), run.experiment.expect("the trials"));
+    assert!(run.profile.is_some() && tune.arm(On::Nothing).is_some() && tune.arm(On::All).is_some());
+    assert_eq!(experiment.trials.len(), experiment.plan.schedule.len());
+    // A signal at each step: as the load is tried, as it is profiled, and as it is measured.
+    let slow = "[ -e second ] && exec sleep 4242; touch second";
+    for (name, load, wait) in [
+        ("load", "touch begun; sleep 4242", "begun"),
+        ("profile", "sleep 0.05", "profile.profile"),
+        ("measure", slow, "second"),
+    ] {
+        let file = format!("{name}.pagelab");
+        let time = if name == "profile" { "600s" } else { "1s" };
+        // The load of the last one runs once as it is tried, and for the first sample for ever.
+        let source = if name == "measure" { ["--profile", "p.pagelab"] } else { ["--source", "accessed"] };
+        let line = ["tune", "--pid", &pid, "--quick", "--metric", load, "--for", time, "-o", &file];
+        let line = [&line[..], &source].concat();
+        let child = lab.command(&line).env("PATH", "/usr/bin:/bin").spawn().expect("started");
+        let begins = |entry: fs::DirEntry| entry.file_name().to_string_lossy().starts_with(wait);
+        until(wait, || fs::read_dir(lab.path()).expect("a folder").flatten().any(begins));
+        std::thread::sleep(Duration::from_millis(300));
+        signal(&child, Signal::INT);
+        let ended = child.wait_with_output().expect("its end");
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(130), "{name}: {said}");
+        assert!(said.contains("stopped by SIGINT"), "{name}: {said}");
+        assert!(!said.contains("not quite as it was found"), "{name}: {said}");
+        assert_eq!(lab.path().join(&file).exists(), name == "measure", "{name}");
+    }
+    let names = fs::read_dir(lab.path()).expect("a folder").flatten();
+    let left: Vec<_> = names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    assert!(!left.iter().any(|name| name.contains(".profile-")), "{left:?}");
+    assert_eq!(left_out(), before, "pieces that are left out of core dumps");
 }

@@ -75,6 +75,7 @@ impl Tracer {
 
     /// A call was made.
     pub fn call_ended(&mut self, world: &mut World, tid: u32) {
+        let by_parts = self.threads.get_mut(&tid).is_some_and(|thread| std::mem::take(&mut thread.by_parts));
         let call = self.threads.get_mut(&tid).and_then(|thread| thread.call.take());
         let (Some(call), Ok(after)) = (call, ptrace::registers(tid)) else { return self.go_on(tid, 0) };
         let result = after.rax as i64;
@@ -88,6 +89,7 @@ impl Tracer {
         let is_error = (-ERRORS..0).contains(&result);
         match call.orig_rax as i64 {
             libc::SYS_mmap if !is_error => self.mapped(world, tid, &call, result as u64),
+            libc::SYS_mremap if by_parts => self.grown_by_parts(world, tid, &call, result),
             libc::SYS_mremap => self.moved(world, tid, &call, (!is_error).then_some(result as u64)),
             libc::SYS_madvise => self.advised_against(world, tid, &call),
             libc::SYS_prctl if !is_error => self.switched_off(world, tid),
@@ -97,7 +99,7 @@ impl Tracer {
     }
 
     /// Whole pages from `start` on, as the kernel rounds a length.
-    fn range(&self, start: u64, bytes: u64) -> Range<u64> {
+    pub(super) fn range(&self, start: u64, bytes: u64) -> Range<u64> {
         let bytes = bytes.checked_next_multiple_of(self.spec.page).unwrap_or(u64::MAX);
         start..start.saturating_add(bytes)
     }
@@ -227,7 +229,7 @@ impl Tracer {
         self.go_on_after(tid, &made);
     }
 
-    fn process(&self, tid: u32) -> u32 {
+    pub(super) fn process(&self, tid: u32) -> u32 {
         self.threads.get(&tid).map_or(tid, |thread| thread.process)
     }
 
@@ -263,11 +265,17 @@ impl Tracer {
             }
             return;
         }
+        if thread.is_whole
+            && self.grows_last_part(tid, thread.process, &old, &registers)
+            && let Some(thread) = self.threads.get_mut(&tid)
+        {
+            thread.by_parts = true;
+        }
         self.go_on_to_end_of_call(tid, registers);
     }
 
     /// After an mremap: `new` is where it lies now, or `None` if it was refused.
-    fn moved(&mut self, world: &mut World, tid: u32, call: &Registers, new: Option<u64>) {
+    pub(super) fn moved(&mut self, world: &mut World, tid: u32, call: &Registers, new: Option<u64>) {
         let process = self.process(tid);
         let was_whole = self.threads.get_mut(&tid).is_some_and(|thread| std::mem::take(&mut thread.is_whole));
         let old = self.range(call.rdi, call.rsi);

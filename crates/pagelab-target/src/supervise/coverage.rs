@@ -7,6 +7,7 @@ use std::ops::Range;
 use pagelab_host::paths;
 use pagelab_sys::pagemap_scan;
 
+use super::folios::{Folios, NO_FOLIO, UNSEEN};
 use super::space::{Want, overlap};
 
 /// Looks at all wants that lie in `range` of the process, and keeps the most that was seen. Returns the bytes
@@ -16,10 +17,22 @@ pub(super) fn look(pid: u32, wants: &mut [Want], range: &Range<u64>, huge: u64) 
         return Ok(0);
     }
     let pagemap = File::open(paths::process(pid, "pagemap"))?;
-    let mut sum = 0;
+    let (mut sum, mut folios) = (0, Folios::default());
+    let page = rustix::param::page_size() as u64;
     for want in wants.iter_mut().filter(|want| overlap(&want.at, range)) {
         let bytes = pagemap_scan::huge_bytes(&pagemap, want.at.clone())?.0;
         sum += bytes;
+        let size = want.at.end - want.at.start;
+        if want.is_region && size < huge {
+            let seen = folios.is_one(&pagemap, &want.at, page);
+            want.got = want.got.max(if matches!(seen, Ok(true)) { size } else { bytes });
+            want.touched = want.touched.max(touched(&pagemap, &want.at, huge)?);
+            if want.touched > 0 && !want.is_closed {
+                let why = if seen.is_err() { UNSEEN } else { NO_FOLIO };
+                want.why.get_or_insert_with(|| why.to_owned());
+            }
+            continue;
+        }
         let units = if want.is_region { bytes } else { bytes / huge };
         want.got = want.got.max(units);
         let touched = touched(&pagemap, &want.at, huge)?;

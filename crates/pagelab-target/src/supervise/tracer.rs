@@ -27,6 +27,14 @@ pub(super) struct Thread {
     pub call: Option<Registers>,
     /// Its mapping was made whole for the mremap that it is about to make again.
     pub is_whole: bool,
+    /// The call whose end is waited for grows the last part of what the program's own would grow.
+    pub by_parts: bool,
+}
+
+impl Thread {
+    fn of(process: u32) -> Thread {
+        Thread { process, call: None, is_whole: false, by_parts: false }
+    }
 }
 
 /// The tracer of one program.
@@ -77,7 +85,7 @@ impl Tracer {
             has_run: false,
             start_ns: clock::monotonic_ns(),
         };
-        tracer.threads.insert(root, Thread { process: root, call: None, is_whole: false });
+        tracer.threads.insert(root, Thread::of(root));
         Ok(tracer)
     }
 
@@ -256,6 +264,17 @@ impl Tracer {
         let _ = ptrace::go_on_to_syscall(tid, 0);
     }
 
+    /// Before a thread makes further calls of ours: what came meanwhile comes again after them.
+    pub fn held(&self, tid: u32, made: &Made) {
+        let process = self.threads.get(&tid).map_or(tid, |thread| thread.process);
+        if made.signal != 0 {
+            signal_again(process, made.signal);
+        }
+        if made.was_group_stopped {
+            let _ = ptrace::interrupt(tid);
+        }
+    }
+
     /// Lets a thread go on after calls of ours.
     pub fn go_on_after(&mut self, tid: u32, made: &Made) {
         if made.was_group_stopped {
@@ -290,7 +309,7 @@ impl Tracer {
 
     fn adopt(&mut self, world: &mut World, parent: u32, child: u32, shares_memory: bool, is_thread: bool) {
         let process = if is_thread { parent } else { child };
-        self.threads.insert(child, Thread { process, call: None, is_whole: false });
+        self.threads.insert(child, Thread::of(process));
         if !is_thread && let Some(known) = world.processes.get(&parent).cloned() {
             let space = match (shares_memory, world.spaces.get_mut(&known.space)) {
                 (true, Some(space)) => {
@@ -341,7 +360,7 @@ impl Tracer {
         if former != pid {
             self.threads.remove(&former);
         }
-        self.threads.insert(pid, Thread { process: pid, call: None, is_whole: false });
+        self.threads.insert(pid, Thread::of(pid));
         let before = world.processes.remove(&pid);
         if let Some(before) = &before {
             world.leave(before.space);

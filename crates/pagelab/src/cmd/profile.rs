@@ -62,6 +62,9 @@ struct Ask {
     /// Print the profile as JSON
     #[arg(long)]
     json: bool,
+    /// The file is passed on to another command; not for people
+    #[arg(long, hide = true)]
+    passing: bool,
     #[command(flatten)]
     exact: exact::Options,
     #[command(flatten)]
@@ -134,7 +137,7 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
     });
     let profile = made.inspect_err(|_| remove_empty(&output))?;
     // What the program prints is its own, so with one the summary goes to standard error.
-    show::summary(&profile, &output, ask.json, ask.command.is_empty())?;
+    show::summary(&profile, &output, ask.json, ask.command.is_empty(), !ask.passing)?;
     // The program's own end is ours.
     Ok(profile.exit.unwrap_or(Exit::Done as u8))
 }

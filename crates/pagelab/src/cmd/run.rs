@@ -21,7 +21,7 @@ use pagelab_model::{Bytes, Snapshot};
 use pagelab_runfile::Writer;
 use pagelab_sys::cpuid;
 
-use super::{report, usage};
+use super::{report, tune, usage};
 use crate::cli::{Cli, Command};
 use crate::exit::{Exit, Failure};
 use crate::{manifest, out};
@@ -230,7 +230,8 @@ pub fn carry_out(
     let came = came.map_err(|error| super::run_file(&error))?;
     closed.map_err(|error| super::run_file(&error))?;
     let shown = report::show(path, json)?;
-    Ok(end(path, came, signal.filter(|_| is_stopped), shown))
+    let command = if resolved.plan.origin == tune::ORIGIN { "tune" } else { "run" };
+    Ok(end(path, command, came, signal.filter(|_| is_stopped), shown))
 }
 
 /// What the processor has, and whether it can be counted on, before anything is measured.
@@ -250,14 +251,14 @@ fn head(machine: &pagelab_model::Machine, snapshot: &Snapshot) {
     out::note(&format!("counters  {text}"));
 }
 
-/// The last line, and the exit code.
-fn end(path: &Path, came: Came, signal: Option<i32>, shown: Exit) -> u8 {
+/// The last line, and the exit code. `command` is what goes on with it.
+fn end(path: &Path, command: &str, came: Came, signal: Option<i32>, shown: Exit) -> u8 {
     let name = path.display();
     if let Some(signal) = signal {
         let why = out::signal_name(128 + signal);
         out::complain(&format!(
             "pagelab: stopped by {why}; {} trials are kept in {name}, {} are left; all settings are put \
-             back\n  go on with: pagelab run --resume {name}",
+             back\n  go on with: pagelab {command} --resume {name}",
             came.trials, came.left
         ));
         return u8::try_from(128 + signal).unwrap_or(Exit::Partial as u8);

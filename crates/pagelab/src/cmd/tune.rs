@@ -5,6 +5,7 @@ mod arms;
 mod attached;
 mod profiling;
 mod recipe;
+mod resume;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -13,16 +14,19 @@ use std::path::{Path, PathBuf};
 use pagelab_experiment::resolve::{Overrides, Resolved};
 use pagelab_experiment::session::Times;
 use pagelab_experiment::swap::Swap;
+use pagelab_host::capture::Stop;
+use pagelab_model::Bytes;
 use pagelab_model::profile::ProfileSource;
-use pagelab_model::{Bytes, Profile};
+use pagelab_model::run::Ending;
 use pagelab_report::text::Page;
 use pagelab_runfile::Writer;
 
 use super::profile::Source;
-use super::{run as experiment, usage};
+use super::{run as experiment, run_file, usage};
 use crate::exit::{Exit, Failure};
 use crate::{manifest, out};
 use arms::Chosen;
+pub use recipe::ORIGIN;
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -181,6 +185,7 @@ impl Size {
 /// Carries it out.
 pub fn run(args: &Args) -> Result<u8, Failure> {
     if let Some(path) = &args.resume {
+        resume::plans(path)?;
         return experiment::resume(path, args.json);
     }
     if let Some(pid) = args.pid {
@@ -206,42 +211,85 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
         return dry_run(args, &words, &name, &path, &plan_path);
     }
     experiment::check_program(program)?;
+    launched(args, &words, &name, &path, &plan_path)
+}
+
+/// Profile, plan and measure a program that is started for it.
+fn launched(args: &Args, words: &[String], name: &str, path: &Path, plan_path: &Path) -> Result<u8, Failure> {
+    let stop = Stop::watch().map_err(|error| {
+        Failure::new(Exit::NotAvailable, "cannot watch for signals, so nothing is begun").because(error)
+    })?;
+    let how = how(args, &stop);
     let profile = match &args.profile {
-        Some(file) => profiling::read(file)?,
-        None => profiling::make(args.source, &words, &beside(&path, "profile.pagelab"))?,
+        Some(file) => profiling::read(file, how)?,
+        None => profiling::make(args.source, words, &passing(path, "profile"), how)?,
     };
-    let mut chosen = arms::choose(args, &profile, &plan_path)?;
-    let is_recounted = profile.source == ProfileSource::Exact && !args.quick;
-    if is_recounted && !chosen.tune.plan_file.is_empty() {
-        let after = profiling::recount(&words, &plan_path, &beside(&path, "recount.pagelab"));
-        chosen.tune.after = after.map(Box::new);
+    let Some(profile) = profile else { return Ok(stopped(&stop)) };
+    let mut chosen = arms::choose(args, &profile, plan_path)?;
+    if arms::is_by_address(&chosen.tune.plan) {
+        out::complain(
+            "pagelab: the profile names memory by its address, which is another one in each run of most \
+             programs; `pagelab profile --supervise`, or no --profile, names it by length and number",
+        );
     }
-    let text = recipe::text(&recipe::Told::of(args), &name, &words, &chosen.tune.arms, &chosen.files);
+    let text = recipe::text(&recipe::Told::of(args), name, words, &chosen.tune.arms, &chosen.files);
     let resolved = resolve(&text)?;
     let snapshot = experiment::look();
     let started = manifest::now();
     let mut manifest = manifest::of_this_process("tune", Some(args.seed), started, &snapshot);
     manifest.machine.tlb = experiment::tlb(&snapshot);
-    let mut writer = Writer::create(&path, &manifest).map_err(|error| super::run_file(&error))?;
-    write(&mut writer, &profile, &chosen, &resolved).map_err(|error| super::run_file(&error))?;
+    // The profile first: whatever comes, it need not be made again.
+    let mut writer = Writer::create(path, &manifest).map_err(|error| run_file(&error))?;
+    let kept = writer.profile(0, &profile).and_then(|()| writer.flush());
+    kept.map_err(|error| run_file(&error))?;
+    if profile.source == ProfileSource::Exact && !args.quick && !chosen.tune.plan_file.is_empty() {
+        let after = profiling::recount(words, plan_path, &passing(path, "recount"), how);
+        chosen.tune.after = after.map(Box::new);
+    }
+    write(&mut writer, &chosen, &resolved).map_err(|error| run_file(&error))?;
     let times = Times::since(started);
-    experiment::carry_out(&path, writer, (times, None), Swap::in_dir(None), &resolved, &snapshot, args.json)
+    if let Some(signal) = stop.signal() {
+        let ending = Ending::Stopped { after_ns: times.now_ns(), why: signal_name(signal).to_owned() };
+        writer.close(ending).map_err(|error| run_file(&error))?;
+        out::complain(&format!(
+            "pagelab: stopped by {}; the profile and the plan are kept in {1}\n  go on with: pagelab tune \
+             --resume {1}",
+            signal_name(signal),
+            path.display()
+        ));
+        return Ok(code_after(signal));
+    }
+    experiment::carry_out(path, writer, (times, None), Swap::in_dir(None), &resolved, &snapshot, args.json)
 }
 
-fn write(
-    writer: &mut Writer,
-    profile: &Profile,
-    chosen: &Chosen,
-    resolved: &Resolved,
-) -> Result<(), pagelab_runfile::Error> {
-    writer.profile(0, profile)?;
+/// How a profile is come by. A quick tuning predicts nothing that it has not got already.
+fn how<'s>(args: &Args, stop: &'s Stop) -> profiling::How<'s> {
+    profiling::How { stop, prices: !args.quick }
+}
+
+/// Says that a signal came before anything could be kept; the exit code.
+fn stopped(stop: &Stop) -> u8 {
+    let signal = stop.signal().unwrap_or_default();
+    out::complain(&format!("pagelab: stopped by {}; nothing was measured yet", signal_name(signal)));
+    code_after(signal)
+}
+
+fn signal_name(signal: i32) -> &'static str {
+    out::signal_name(128 + signal)
+}
+
+fn code_after(signal: i32) -> u8 {
+    u8::try_from(128 + signal).unwrap_or(Exit::Partial as u8)
+}
+
+fn write(writer: &mut Writer, chosen: &Chosen, resolved: &Resolved) -> Result<(), pagelab_runfile::Error> {
     writer.tune(0, &chosen.tune)?;
     writer.plan(0, &resolved.plan)?;
     writer.flush()
 }
 
 fn resolve(text: &str) -> Result<Resolved, Failure> {
-    let recipe = pagelab_experiment::recipe::Recipe::parse(recipe::ORIGIN, text);
+    let recipe = pagelab_experiment::recipe::Recipe::parse(ORIGIN, text);
     let resolved = recipe.and_then(|recipe| Resolved::of(recipe, &Overrides::default()));
     // What a person typed stands in it, such as the text around a figure.
     resolved.map_err(|bad| usage(&bad.to_string()))
@@ -260,6 +308,11 @@ fn beside(path: &Path, what: &str) -> PathBuf {
     path.with_extension(what)
 }
 
+/// A name beside the run file for what is only passed on; no other tuning has it.
+fn passing(path: &Path, what: &str) -> PathBuf {
+    beside(path, &format!("{what}-{}.pagelab", std::process::id()))
+}
+
 /// What would be done, and how often the program would run.
 fn dry_run(args: &Args, words: &[String], name: &str, path: &Path, plan: &Path) -> Result<u8, Failure> {
     let mut page = Page::new(out::style());
@@ -268,6 +321,9 @@ fn dry_run(args: &Args, words: &[String], name: &str, path: &Path, plan: &Path) 
         None => page.hanging("profile  ", &profiling::in_words(args.source, words)),
     }
     page.hanging("plan     ", &format!("{}, to {}", args.size.words(), plan.display()));
+    if !args.quick && !profiling::is_priced() {
+        page.hanging("price    ", "what a page walk costs here is measured, some 15 s, and kept");
+    }
     let three = arms::unplanned(plan);
     let curve = match args.curve {
         true => {

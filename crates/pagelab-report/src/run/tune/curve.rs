@@ -36,7 +36,11 @@ pub(super) fn show(page: &mut Page, tune: &Tune, tuned: &Tuned) {
         Column::left("gain"),
     ];
     let row = |step: &Step| {
-        let (speed, within) = speed_up(value(step.dearest));
+        // What all are measured against.
+        let (speed, within) = match step.pages {
+            Some(0) => ("1".to_owned(), String::new()),
+            _ => speed_up(value(step.dearest)),
+        };
         let alone = |at: Option<usize>| value(at).map_or(String::new(), |found| speed_up(Some(found)).0);
         let predicted = step.dearest.and_then(|at| tuned.arms.get(at)?.predicted);
         let gain = value(step.dearest).map_or(0.0, |(value, _)| (value - 1.0).max(0.0));
@@ -64,9 +68,6 @@ pub(super) fn show(page: &mut Page, tune: &Tune, tuned: &Tuned) {
 fn steps(tune: &Tune) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
     for (at, arm) in tune.arms.iter().enumerate() {
-        if arm.on == On::Nothing {
-            continue;
-        }
         let pages = arm.planned.filter(|_| arm.on != On::All);
         let place = steps.iter().position(|step| step.pages == pages).unwrap_or_else(|| {
             steps.push(Step { pages, dearest: None, random: None, most_used: None });

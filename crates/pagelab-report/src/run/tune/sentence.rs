@@ -1,6 +1,6 @@
 //! The verdict of a tuning as one says it, and what must stand beside it.
 
-use pagelab_metrics::effect::Interval;
+use pagelab_metrics::effect::{Interval, Verdict};
 use pagelab_metrics::tune::{ArmFound, HELP_MIN, Says, Tuned};
 use pagelab_model::Bytes;
 use pagelab_model::experiment::measures;
@@ -42,7 +42,8 @@ pub(crate) fn verdict(tuned: &Tuned, tune: &Tune) -> String {
             at_most(&all)
         ),
         Says::NoDifference => {
-            let shown = if all.speed_up.is_some() { &all } else { &plan };
+            let is_none = |arm: &ArmFound| matches!(arm.verdict, Some(Verdict::NoDifference));
+            let shown = if is_none(&all) || plan.speed_up.is_none() { &all } else { &plan };
             let (_, within) = speed_up(shown.speed_up);
             format!(
                 "no difference measured (95 % interval {within}); more rounds or a quieter machine tell more"
@@ -59,9 +60,13 @@ pub(crate) fn verdict(tuned: &Tuned, tune: &Tune) -> String {
             format!("too few rounds to decide; so far {}", shown.speed_up.map_or_else(String::new, so_far))
         }
         Says::Undecided => {
-            let shown = if plan.speed_up.is_some() { &plan } else { &all };
+            let is_open = |arm: &ArmFound| matches!(arm.verdict, Some(Verdict::Undecided(_)));
+            let (shown, whose) = if is_open(&plan) { (&plan, "") } else { (&all, " of all memory") };
             let value = shown.speed_up.map_or_else(String::new, so_far);
-            format!("undecided: {value} is no further from 1 than two equal runs are, or a few rounds decide")
+            format!(
+                "undecided: {value}{whose} is no further from 1 than two equal runs are, or a few rounds \
+                 decide"
+            )
         }
         Says::NothingMeasured => "nothing was measured: no round of the arms ended well".to_owned(),
     }
@@ -185,8 +190,8 @@ fn predicted(tuned: &Tuned, tune: &Tune) -> Option<String> {
     let found = tuned.arms.get(tune.arm(On::Plan)?)?;
     let (value, within) = found.speed_up?;
     let beside = |foretold: f64| {
-        let is_inside = within.is_some_and(|within| within.contains(foretold));
-        match (is_inside, value > 1.0 && foretold > 1.0) {
+        let Some(within) = within else { return "beside too few rounds to tell".to_owned() };
+        match (within.contains(foretold), value > 1.0 && foretold > 1.0) {
             (true, _) => "inside of the measured interval".to_owned(),
             (false, true) => {
                 format!("{:.0} % of the measured gain", (foretold - 1.0) / (value - 1.0) * 100.0)

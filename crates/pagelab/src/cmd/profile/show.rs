@@ -64,12 +64,23 @@ pub fn run(args: &Args) -> Outcome {
     Ok(Exit::Done)
 }
 
-/// What a fresh profile found, in a few lines.
-pub fn summary(profile: &Profile, output: &Path, json: bool, is_alone: bool) -> Result<(), Failure> {
-    let text = match json {
+/// What a fresh profile found, in a few lines. Without `hints` nothing is said of what to do with it: it is
+/// passed on to whoever asked for it.
+pub fn summary(
+    profile: &Profile,
+    output: &Path,
+    json: bool,
+    is_alone: bool,
+    hints: bool,
+) -> Result<(), Failure> {
+    let mut text = match json {
         true => json_text(&json::profile::document(profile, false))?,
         false => profile::summary(profile, &output.display().to_string(), out::style()),
     };
+    let hint = out::style().signs("→");
+    if let Some(at) = text.find(&format!("\n{hint} ")).filter(|_| !hints && !json) {
+        text.truncate(at + 1);
+    }
     if !json && !is_alone {
         out::complain(text.trim_end());
         return Ok(());

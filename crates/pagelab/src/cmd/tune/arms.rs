@@ -4,8 +4,10 @@
 use std::path::{Path, PathBuf};
 
 use pagelab_formats::plan_toml;
+use pagelab_model::profile::{MappingKind, ProfileSource};
 use pagelab_model::tune::{Arm, CurvePoint, On, Tune};
-use pagelab_model::{HugePlan, Profile};
+use pagelab_model::{Bytes, HugePlan, Profile};
+use pagelab_report::style::bytes;
 use pagelab_tlb::plan::{Ask, By, Ranking, Shape, plan, rank};
 
 use super::Args;
@@ -92,6 +94,12 @@ pub fn addresses(plan: &HugePlan) -> std::collections::BTreeSet<u64> {
     mappings.flat_map(of).collect()
 }
 
+/// Whether memory that is planned is known by where it lay alone.
+pub fn is_by_address(plan: &HugePlan) -> bool {
+    let mut mappings = plan.programs.iter().flat_map(|program| &program.mappings);
+    mappings.any(|mapping| mapping.key.kind == MappingKind::Placed)
+}
+
 /// The arms that there are before anything is known.
 pub fn unplanned(plan: &Path) -> (Vec<Arm>, Vec<Option<PathBuf>>) {
     let arms = vec![arm("none", On::Nothing), arm("plan", On::Plan), arm("all", On::All)];
@@ -126,11 +134,7 @@ impl Choice<'_> {
         path: &Path,
     ) -> Result<HugePlan, Failure> {
         let planned = plan(self.profile, ranking, n, self.profile.huge, None);
-        let text = plan_toml::write(&planned, &[]);
-        std::fs::write(path, text).map_err(|error| {
-            let text = format!("the plan cannot be written to {}", path.display());
-            Failure::new(Exit::Partial, text).because(error)
-        })?;
+        write(&planned, path)?;
         let share = ranking.share(n).map(|share| (share.min(1.0) * 1000.0).round() as u32);
         let (planned_pages, saved_ns) = (u64::try_from(n).ok(), saved_ns(ranking, n));
         let arm = Arm { planned: planned_pages, saved_ns, share_permille: share, ..arm(name, on) };
@@ -160,6 +164,18 @@ impl Choice<'_> {
     }
 }
 
+/// Writes a plan, where it is not there already.
+pub fn write(plan: &HugePlan, path: &Path) -> Result<(), Failure> {
+    let text = plan_toml::write(plan, &[]);
+    if std::fs::read_to_string(path).is_ok_and(|there| there == text) {
+        return Ok(());
+    }
+    std::fs::write(path, text).map_err(|error| {
+        let text = format!("the plan cannot be written to {}", path.display());
+        Failure::new(Exit::Partial, text).because(error)
+    })
+}
+
 /// Only where a walk has a price.
 fn saved_ns(ranking: &Ranking, n: usize) -> Option<u64> {
     ranking.timed.then(|| (ranking.saved(n) / 1000.0) as u64)
@@ -182,9 +198,9 @@ fn notes(profile: &Profile, ranking: &Ranking) -> Vec<String> {
     let unseen: u128 = ranking.mappings.iter().flat_map(|of| &of.unseen).map(|of| u128::from(of.1.0)).sum();
     if unseen > 0 {
         notes.push(format!(
-            "{} MiB could not be seen by the profile's source and are not planned: nothing is known of their \
+            "{} could not be seen by the profile's source and are not planned: nothing is known of their \
              cost; --source exact sees all of a program's accesses",
-            unseen >> 20
+            bytes(Bytes(u64::try_from(unseen).unwrap_or(u64::MAX)))
         ));
     }
     match ranking.shape {
@@ -193,6 +209,12 @@ fn notes(profile: &Profile, ranking: &Ranking) -> Vec<String> {
                 .to_owned(),
         ),
         Shape::AllNeeded => notes.push("nearly all touched regions are needed for most of it".to_owned()),
+        // No misses that were seen are not no misses.
+        Shape::Nothing if profile.source == ProfileSource::Accessed => notes.push(
+            "nothing is planned: the profile saw no misses. Accessed bits are looked at a few times a \
+             second, and show little of a program of a second or two; --source exact sees every access"
+                .to_owned(),
+        ),
         Shape::Nothing => notes.push("the profile has no misses that huge pages could save".to_owned()),
         Shape::Knee(_) => {}
     }

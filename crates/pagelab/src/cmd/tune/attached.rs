@@ -11,6 +11,7 @@ use pagelab_experiment::resolve::Resolved;
 use pagelab_experiment::session::Times;
 use pagelab_host::capture::Stop;
 use pagelab_host::guard::{Guard, Options, Site, Watched};
+use pagelab_host::paths;
 use pagelab_model::experiment::{Flag, Measure, Trial, TrialEnd};
 use pagelab_model::run::{Ending, Event};
 use pagelab_model::tune::{On, Tune};
@@ -48,7 +49,7 @@ pub fn run(args: &Args, pid: u32) -> Result<u8, Failure> {
     let stop = Stop::watch().map_err(|error| {
         Failure::new(Exit::NotAvailable, "cannot watch for signals, so nothing is begun").because(error)
     })?;
-    let load = Load::try_out(command, args, &stop)?;
+    let Some(load) = Load::try_out(command, args, &stop)? else { return Ok(super::stopped(&stop)) };
     let session = Session { args, pid, steered: &steered, load: &load, stop: &stop };
     let guard =
         Site::live().and_then(|site| Guard::begin(&site, Watched::left_to_restore(), Options::default()));
@@ -71,6 +72,9 @@ pub fn run(args: &Args, pid: u32) -> Result<u8, Failure> {
 
 /// Puts the process back: how it is now, in a phrase, and an error where that is not how it was found.
 fn put_back(steered: &Steered, pid: u32) -> Result<String, String> {
+    if std::fs::metadata(paths::process(pid, "stat")).is_err() {
+        return Err(format!("process {pid} has ended, so that there is nothing to put back"));
+    }
     match steered.restore().map(|turned| turned.trouble()) {
         Ok(None) => Ok(format!("process {pid} is as it was found")),
         Ok(Some(why)) => Err(format!("process {pid} is not quite as it was found: {why}")),
@@ -112,10 +116,12 @@ impl Session<'_> {
         // A huge region hides its accesses from a source that looks at page tables.
         let split = self.steered.turn(&all, &BTreeSet::new()).map_err(target_failure)?;
         self.can_split(&split)?;
+        let how = super::how(args, self.stop);
         let profile = match &args.profile {
-            Some(file) => profiling::read(file)?,
-            None => self.profile(&beside(&path, "profile.pagelab"))?,
+            Some(file) => profiling::read(file, how)?,
+            None => self.profile(&super::passing(&path, "profile"), how)?,
         };
+        let Some(profile) = profile else { return Ok(super::stopped(self.stop)) };
         let mut chosen = arms::choose_placed(args, &profile, all.len(), &plan_path)?;
         let planned: BTreeSet<u64> = arms::addresses(&chosen.tune.plan).intersection(&all).copied().collect();
         chosen.tune.pid = Some(pid);
@@ -131,7 +137,8 @@ impl Session<'_> {
         let mut manifest = manifest::of_this_process("tune", Some(args.seed), started, &look);
         manifest.machine.tlb = experiment::tlb(&look);
         let mut writer = Writer::create(&path, &manifest).map_err(|error| run_file(&error))?;
-        write(&mut writer, &profile, &chosen, &resolved).map_err(|error| run_file(&error))?;
+        let kept = writer.profile(0, &profile).and_then(|()| write(&mut writer, &chosen, &resolved));
+        kept.map_err(|error| run_file(&error))?;
         let times = Times::since(started);
         let measured = self.measure(&mut writer, &times, &resolved, &chosen.tune, (&all, &planned));
         let (Ok(text) | Err(text)) = put_back(self.steered, pid);
@@ -146,12 +153,19 @@ impl Session<'_> {
             _ => Ending::Complete { after_ns },
         };
         writer.close(ending).map_err(|error| run_file(&error))?;
-        let is_whole = measured?;
+        let is_whole = measured.inspect_err(|_| {
+            out::complain(&format!("pagelab: what was measured is kept in {}", path.display()));
+        })?;
         let shown = report::show(&path, args.json)?;
-        Ok(match (is_whole, self.stop.signal()) {
-            (false, Some(signal)) => u8::try_from(128 + signal).unwrap_or(Exit::Partial as u8),
-            _ => shown as u8,
-        })
+        let signal = self.stop.signal().filter(|_| !is_whole);
+        if let Some(signal) = signal {
+            let name = super::signal_name(signal);
+            out::complain(&format!(
+                "pagelab: stopped by {name}; what was measured is kept in {}",
+                path.display()
+            ));
+        }
+        Ok(signal.map_or(shown as u8, super::code_after))
     }
 
     /// Whether one cold page splits here; without, there is no way back to the arm of nothing.
@@ -175,12 +189,16 @@ impl Session<'_> {
     }
 
     /// Profiles it under its load.
-    fn profile(&self, at: &std::path::Path) -> Result<pagelab_model::Profile, Failure> {
+    fn profile(
+        &self,
+        at: &std::path::Path,
+        how: profiling::How<'_>,
+    ) -> Result<Option<pagelab_model::Profile>, Failure> {
         let args = self.args;
         let mut load = self.load.shell();
         load.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut loading = Looped::begin(load);
-        let profile = profiling::attach(args.source, self.pid, &args.profile_for, at);
+        let profile = profiling::attach(args.source, self.pid, &args.profile_for, at, how);
         loading.end();
         profile
     }

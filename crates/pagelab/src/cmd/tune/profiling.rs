@@ -1,44 +1,79 @@
 //! The profile that a tuning begins with: made by this program started once more, or read.
 
+use std::io;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
 
+use pagelab_host::capture::Stop;
 use pagelab_host::paths;
-use pagelab_model::profile::{Cells, Reuse};
-use pagelab_model::{Bytes, Profile};
+use pagelab_model::profile::{Cells, Reuse, WalkCost};
+use pagelab_model::{Bytes, Profile, Snapshot};
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::Source;
 use crate::cmd::plan::read;
 use crate::exit::{Exit, Failure};
 use crate::{out, walk_cost};
 
+/// How often is looked whether a profile is done, or a signal came.
+const LOOK: Duration = Duration::from_millis(20);
+/// A profile that was asked to end, and its program, have so long for it.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The larger of the two buffers in which a walk is priced, as `pagelab plan --calibrate` has it.
+const PRICED_IN: Bytes = Bytes(1 << 30);
+
+/// How a profile is come by.
+#[derive(Clone, Copy)]
+pub struct How<'h> {
+    /// Whether a signal asked to stop.
+    pub stop: &'h Stop,
+    /// A walk is priced where no price is known.
+    pub prices: bool,
+}
+
 /// What is started for it.
 pub fn in_words(source: Source, words: &[String]) -> String {
-    format!("pagelab profile --source {} -- {}", source.word(), words.join(" "))
+    let mut options = vec!["--source", source.word()];
+    options.extend(named(source));
+    format!("pagelab profile {} -- {}", options.join(" "), words.join(" "))
+}
+
+/// Memory must have names that hold for the next run: the arms are other runs, and addresses are random.
+fn named(source: Source) -> Option<&'static str> {
+    matches!(source, Source::Auto | Source::Accessed).then_some("--supervise")
 }
 
 /// Profiles the program by `pagelab profile`, whose own output this is; what the program prints is dropped.
-pub fn make(source: Source, words: &[String], at: &Path) -> Result<Profile, Failure> {
+/// `None` after a signal, as from all here.
+pub fn make(source: Source, words: &[String], at: &Path, how: How<'_>) -> Result<Option<Profile>, Failure> {
     out::note(&format!("profiling: {}", in_words(source, words)));
     let mut command = own(source, at);
-    command.arg("--").args(words);
-    finish(command, at)
+    command.args(named(source)).arg("--").args(words);
+    finish(command, at, how)
 }
 
 /// Profiles a process that runs, for so long.
-pub fn attach(source: Source, pid: u32, time: &str, at: &Path) -> Result<Profile, Failure> {
+pub fn attach(
+    source: Source,
+    pid: u32,
+    time: &str,
+    at: &Path,
+    how: How<'_>,
+) -> Result<Option<Profile>, Failure> {
     out::note(&format!("profiling: pagelab profile --source {} --pid {pid} --for {time}", source.word()));
     let mut command = own(source, at);
     command.args(["--for", time, "--pid", &pid.to_string()]);
-    finish(command, at)
+    finish(command, at, how)
 }
 
 /// Counts the misses again as if the plan's regions were on huge pages. `None` if there is no such count.
-pub fn recount(words: &[String], plan: &Path, at: &Path) -> Option<Profile> {
+pub fn recount(words: &[String], plan: &Path, at: &Path, how: How<'_>) -> Option<Profile> {
     out::note("recounting misses with the plan: pagelab profile --source exact --what-if …");
     let mut command = own(Source::Exact, at);
     command.arg("--what-if").arg(plan).arg("--").args(words);
-    under(finish(command, at).ok()?)
+    under(finish(command, at, how).ok()??)
 }
 
 /// The profile as its last what-if has it: misses by region instead of by page.
@@ -64,15 +99,20 @@ fn under(mut profile: Profile) -> Option<Profile> {
 
 fn own(source: Source, at: &Path) -> Command {
     let mut command = Command::new(paths::SELF_EXE);
-    command.args(["profile", "--source", source.word(), "--output"]).arg(at);
+    command.args(["profile", "--passing", "--source", source.word(), "--output"]).arg(at);
     command
 }
 
-fn finish(mut command: Command, at: &Path) -> Result<Profile, Failure> {
-    let status = command.stdin(Stdio::null()).stdout(Stdio::null()).status();
-    let status = status.map_err(|error| {
+fn finish(mut command: Command, at: &Path, how: How<'_>) -> Result<Option<Profile>, Failure> {
+    let unstarted = |error: io::Error| {
         Failure::new(Exit::NotAvailable, "pagelab cannot be started once more for the profile").because(error)
-    })?;
+    };
+    let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().map_err(unstarted)?;
+    let status = end_of(child, how.stop).map_err(unstarted)?;
+    if how.stop.signal().is_some() {
+        let _ = std::fs::remove_file(at);
+        return Ok(None);
+    }
     if !status.success() {
         let _ = std::fs::remove_file(at);
         let exit = status.code().and_then(Exit::of).unwrap_or(Exit::Partial);
@@ -80,18 +120,69 @@ fn finish(mut command: Command, at: &Path) -> Result<Profile, Failure> {
                     Another --source may do, and --profile takes one that is there";
         return Err(Failure::new(exit, text));
     }
-    let profile = read(at);
+    let profile = read(at, how);
     // It is in the run file of the tuning.
     let _ = std::fs::remove_file(at);
     profile
 }
 
-/// Reads a profile, and puts the price of a walk to it where it is of this machine and that is known.
-pub fn read(path: &Path) -> Result<Profile, Failure> {
+/// Waits for it. A signal to us is passed on, so that it ends what it started.
+fn end_of(mut child: Child, stop: &Stop) -> io::Result<ExitStatus> {
+    let mut asked = None;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        match (stop.signal(), asked) {
+            (Some(signal), None) => {
+                let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+                if let (Some(pid), Some(signal)) = (pid, Signal::from_named_raw(signal)) {
+                    let _ = kill_process(pid, signal);
+                }
+                asked = Some(Instant::now());
+            }
+            (Some(_), Some(since)) if since.elapsed() > PATIENCE => child.kill()?,
+            _ => {}
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// Reads a profile, and puts the price of a walk to it where it is of this machine.
+pub fn read(path: &Path, how: How<'_>) -> Result<Option<Profile>, Failure> {
     let read::Source { mut profile, machine } = read::read(path)?;
     let look = read::look();
     if profile.walk_cost.is_none() && machine.is_none_or(|of| of == walk_cost::machine(&look.machine)) {
         profile.walk_cost = walk_cost::known(&look.machine);
+        let misses = profile.images.iter().any(|image| image.misses > 0);
+        if how.prices && misses && profile.walk_cost.is_none() {
+            profile.walk_cost = price(look, how.stop);
+        }
     }
-    Ok(profile)
+    Ok(how.stop.signal().is_none().then_some(profile))
+}
+
+/// Whether a walk has a price here that was measured before.
+pub fn is_priced() -> bool {
+    walk_cost::known(&read::look().machine).is_some()
+}
+
+/// Prices a walk, and keeps that for the next time. Without a price no time is predicted, and nothing else
+/// is missing: so why there is none is said, and that is all.
+fn price(look: Snapshot, stop: &Stop) -> Option<WalkCost> {
+    out::complain("pagelab: measuring what a page walk costs here, some 15 s; it is kept for the next time");
+    let (says, hears) = mpsc::channel();
+    // Its thread ends with the process, should that end first.
+    std::thread::spawn(move || says.send(walk_cost::measure(&look, PRICED_IN)));
+    loop {
+        match hears.recv_timeout(LOOK) {
+            Ok(Ok(price)) => return Some(price),
+            Ok(Err(failure)) => {
+                out::complain(&format!("pagelab: {failure}; no time is predicted"));
+                return None;
+            }
+            Err(RecvTimeoutError::Timeout) if stop.signal().is_none() => {}
+            Err(_) => return None,
+        }
+    }
 }

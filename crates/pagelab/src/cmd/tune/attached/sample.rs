@@ -29,8 +29,8 @@ pub struct Load {
 }
 
 impl Load {
-    /// Runs it once, to see whether it ends well and says a number.
-    pub fn try_out(command: &str, args: &Args, stop: &Stop) -> Result<Load, Failure> {
+    /// Runs it once, to see whether it ends well and says a number. `None` after a signal.
+    pub fn try_out(command: &str, args: &Args, stop: &Stop) -> Result<Option<Load>, Failure> {
         let better = if args.higher { Better::Higher } else { Better::Lower };
         let pattern = args.figure.clone().unwrap_or_else(|| "{}".to_owned());
         let (before, behind) = pattern.split_once("{}").ok_or_else(|| {
@@ -41,6 +41,9 @@ impl Load {
         let metric = Metric { before, behind, unit: Unit::COUNT.to_owned(), better };
         let mut load = Load { command: command.to_owned(), metric: None, limit: args.time_limit };
         let (status, output) = load.once(stop)?;
+        if stop.signal().is_some() {
+            return Ok(None);
+        }
         if !status.success() {
             let text =
                 format!("--metric: `{command}` ended with {status}, and must end well to be a measure");
@@ -62,7 +65,7 @@ impl Load {
             }
             (_, None) => {}
         }
-        Ok(load)
+        Ok(Some(load))
     }
 
     /// `sh -c COMMAND` in a group of its own.
