@@ -59,9 +59,15 @@ pub fn half(at: u64, number: u64) -> &'static AtomicU32 {
 /// The memory of a word is fetched into the caches: it is needed soon.
 #[inline(always)]
 pub fn fetch(at: u64) {
+    fetch_word(word(at));
+}
+
+/// The same of any word.
+#[inline(always)]
+pub fn fetch_word<T>(word: &T) {
     use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
     // SAFETY: a hint, which touches nothing. JUSTIFICATION: there is no safe one.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(word(at)).cast()) };
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(word).cast()) };
 }
 
 /// So many words of zeroes, from now on the caller's; `None` if the account is full.

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::arena::{fetch, word};
+use crate::arena::{self, fetch, word};
 use crate::engine::layout::{BUCKETS, chunk, image, thread};
 use crate::engine::pass::{FIRST, Walk};
 use crate::engine::tlb::Account;
@@ -43,6 +43,11 @@ impl Account for Book {
                 fetch(chunk + chunk::OTHERS + in_chunk / 2);
             }
         }
+    }
+
+    #[inline]
+    fn fetch(&self, word: &u64) {
+        arena::fetch_word(word);
     }
 
     #[inline]

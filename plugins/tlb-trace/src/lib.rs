@@ -16,6 +16,7 @@ mod vcpu;
 /// The model of the TLBs: the files of pagelab-tlb as they are.
 #[path = "../../../crates/pagelab-tlb/src/engine"]
 mod engine {
+    mod entries;
     pub mod front;
     pub mod geometry;
     pub mod layout;
@@ -28,9 +29,9 @@ mod engine {
 
 use std::ffi::{CStr, c_char, c_int};
 
-/// The version of the interface that this is written for.
+/// The version of the interface that this is written for. QEMU looks at it before it calls anything here.
 #[unsafe(no_mangle)]
-pub static qemu_plugin_version: c_int = 1;
+pub static qemu_plugin_version: c_int = qemu::VERSION;
 
 /// QEMU calls this first. Anything but 0 makes it refuse to start.
 ///
@@ -43,7 +44,13 @@ pub unsafe extern "C" fn qemu_plugin_install(
     argc: c_int,
     argv: *const *const c_char,
 ) -> c_int {
-    // SAFETY: as QEMU promises. JUSTIFICATION: the interface is one of C.
+    // SAFETY: as QEMU promises; these words stand at the same place in all versions of the interface.
+    // JUSTIFICATION: the interface is one of C.
+    if let Err(why) = unsafe { (*info).takes_us() } {
+        eprintln!("{why}");
+        return 1;
+    }
+    // SAFETY: as above. JUSTIFICATION: as above.
     let (target, system, arguments) = unsafe {
         let arguments: Vec<String> = (0..usize::try_from(argc).unwrap_or(0))
             .map(|at| CStr::from_ptr(*argv.add(at)).to_string_lossy().into_owned())

@@ -1,5 +1,9 @@
-//! The plugin interface of QEMU 7.2, version 1 (include/qemu/qemu-plugin.h), as far as it is used. Debian
+//! The plugin interface of QEMU, version 1 (include/qemu/qemu-plugin.h of 7.2), as far as it is used. Debian
 //! has no header for it.
+//!
+//! Version 2 (9.0) removed `qemu_plugin_register_vcpu_tb_exec_inline`, version 3 (9.1) gave
+//! `qemu_plugin_insn_data` other arguments, 4 (9.2) and 5 (10.1) added functions, 6 (11.0) changed results of
+//! functions on registers. What a QEMU takes is [`Info::version_min`] to [`Info::version_cur`].
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -23,6 +27,23 @@ pub struct Info {
     pub version_cur: c_int,
     pub system_emulation: bool,
     _vcpus: [c_int; 2],
+}
+
+/// The version of the interface that is declared here.
+pub const VERSION: c_int = 1;
+
+impl Info {
+    /// Whether a QEMU takes plugins of this version; otherwise why not.
+    pub fn takes_us(&self) -> Result<(), String> {
+        let (min, cur) = (self.version_min, self.version_cur);
+        if (min..=cur).contains(&VERSION) {
+            return Ok(());
+        }
+        Err(format!(
+            "pagelab's plugin is of version {VERSION} of QEMU's plugin interface, and this QEMU takes \
+             versions {min} to {cur}: QEMU 6.2 to 8.2 take it"
+        ))
+    }
 }
 
 /// The plugin's number.

@@ -22,13 +22,13 @@ const PACKAGE: &str = "qemu-user";
 const PLUGIN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/tlb-trace.so"));
 /// The loader of programs that are linked dynamically (the System V ABI of x86-64).
 const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
-/// Releases that are taken. 7.2 was tried. The plugin is of version 1 of the interface; QEMU refuses it where
-/// its least version is 2 (plugins/plugin.h, since the change that removed `qemu_plugin_n_vcpus`, which was
-/// sent for 9.0 in February 2024).
-const RELEASES: std::ops::RangeInclusive<u32> = 6..=8;
+/// Releases that are taken, (major, minor). 7.2 was tried. From 6.2 on, a plugin is handed its arguments as
+/// `name=value` (commit 3a445acb4911); from 9.0 on, QEMU's interface begins with version 2, since functions
+/// of version 1 were removed (`QEMU_PLUGIN_MIN_VERSION` of plugins/plugin.h), and the plugin is of version 1.
+const RELEASES: std::ops::RangeInclusive<(u32, u32)> = (6, 2)..=(8, 2);
 const ASK: Duration = Duration::from_secs(60);
 const WAYS_OUT: WaysOut = WaysOut {
-    otherwise: "a qemu-x86_64 of release 6 to 8 with plugins that is in PATH is taken from there, and \
+    otherwise: "a qemu-x86_64 of release 6.2 to 8.2 with plugins that is in PATH is taken from there, and \
                 --source accessed needs none",
     elsewhere: "XDG_CACHE_HOME",
 };
@@ -101,8 +101,9 @@ impl Qemu {
         })?;
         let store = Store::at(cache.join(PACKAGE));
         for entry in store.entries() {
-            if let Some(qemu) = unpacked(&entry, plugin, watcher)? {
-                return Ok(Ok(qemu));
+            match unpacked(&entry, plugin, watcher)? {
+                Ok(qemu) => return Ok(Ok(qemu)),
+                Err(unfit) => why = unfit,
             }
         }
         Ok(Err((why, store)))
@@ -190,24 +191,38 @@ fn usable(
     let Some(version) = version.filter(|version| !version.is_empty()) else {
         return Ok(Err(format!("{name} does not tell its version")));
     };
-    let release = version.split('.').next().and_then(|number| number.parse::<u32>().ok());
-    if !release.is_some_and(|release| RELEASES.contains(&release)) {
-        let (first, last) = (RELEASES.start(), RELEASES.end());
-        return Ok(Err(format!("{name} is {version}, releases {first} to {last} can take the plugin")));
+    if let Err(why) = takes_the_plugin(version) {
+        return Ok(Err(format!("{name} is {version}: {why}")));
     }
     if !ask("-h")?.contains("-plugin") {
-        return Ok(Err(format!("{name} was built without plugins")));
+        return Ok(Err(format!("{name} is {version}, and was built without plugins")));
     }
     Ok(Ok(version.to_owned()))
 }
 
-/// What a folder of the store has.
-fn unpacked(root: &Path, plugin: &Path, watcher: &mut dyn Watcher) -> Result<Option<Qemu>, Error> {
+/// Whether a QEMU of this version takes the plugin, or why it does not.
+fn takes_the_plugin(version: &str) -> Result<(), &'static str> {
+    let mut numbers = version.split(['.', '-', '+', '~']).map(str::parse::<u32>);
+    let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next()) else {
+        return Err("this names no release");
+    };
+    if (major, minor) < *RELEASES.start() {
+        return Err("releases before 6.2 hand a plugin its arguments in another form");
+    }
+    if (major, minor) > *RELEASES.end() {
+        return Err("from release 9.0 on, QEMU's plugin interface begins with version 2, and pagelab's \
+                    plugin is of version 1");
+    }
+    Ok(())
+}
+
+/// What a folder of the store has, or why it cannot be used.
+fn unpacked(root: &Path, plugin: &Path, watcher: &mut dyn Watcher) -> Result<Result<Qemu, String>, Error> {
     let program = root.join("usr/bin").join(NAME);
     let folders = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu", "usr/lib", "lib"];
     let folders: Vec<String> = folders.iter().map(|part| root.join(part).display().to_string()).collect();
     let libraries = folders.join(":");
-    let version = usable(&program, Some(&libraries), watcher)?.ok();
+    let version = usable(&program, Some(&libraries), watcher)?;
     Ok(version.map(|version| Qemu {
         program,
         libraries: Some(libraries),
@@ -229,7 +244,7 @@ fn fetch(store: &Store, plugin: &Path, watcher: &mut dyn Watcher) -> Result<Qemu
     });
     let locked = locked.map_err(cannot)?.ok_or_else(|| stopped(signal.unwrap_or(0)))?;
     for entry in store.entries() {
-        if let Some(qemu) = unpacked(&entry, plugin, watcher)? {
+        if let Ok(qemu) = unpacked(&entry, plugin, watcher)? {
             return Ok(qemu);
         }
     }
@@ -240,9 +255,10 @@ fn fetch(store: &Store, plugin: &Path, watcher: &mut dyn Watcher) -> Result<Qemu
         let _ = fs::remove_dir_all(&partial);
     }
     let place = store.finish(&locked, &partial, &name?).map_err(cannot)?;
-    unpacked(&place, plugin, watcher)?.ok_or_else(|| {
+    unpacked(&place, plugin, watcher)?.map_err(|why| {
         let message = format!(
-            "the package {PACKAGE} of this distribution has no {NAME} that can be used: {}",
+            "the source `exact` needs QEMU's user mode ({NAME}), and the one of the package {PACKAGE} of \
+             this distribution cannot be used ({why}): {}",
             WAYS_OUT.otherwise
         );
         Error::new(ErrorKind::NotAvailable, message)
@@ -273,4 +289,31 @@ fn of_packages(error: pagelab_packages::error::Error) -> Error {
 
 fn stopped(signal: i32) -> Error {
     Error::new(ErrorKind::Stopped(signal), format!("stopped by signal {signal}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_of_the_interface_are_taken_and_others_refused_with_the_reason() {
+        let cases = [
+            ("7.2.22", None),
+            ("6.2.0", None),
+            ("8.2.2", None),
+            ("7.2", None),
+            ("6.1.1", Some("before 6.2")),
+            ("5.2.0", Some("before 6.2")),
+            ("9.0.0", Some("version 2")),
+            ("10.0.2", Some("version 2")),
+            ("11.0.0-rc1", Some("version 2")),
+            ("8", Some("no release")),
+            ("v8.2", Some("no release")),
+        ];
+        for (version, why) in cases {
+            let said = takes_the_plugin(version).err();
+            assert_eq!(said.is_some(), why.is_some(), "{version}: {said:?}");
+            assert!(said.unwrap_or_default().contains(why.unwrap_or_default()), "{version}: {said:?}");
+        }
+    }
 }

@@ -12,6 +12,13 @@ pub struct Lines {
 }
 
 impl Lines {
+    /// Where the last walk of a line stands, to have it fetched; `None` if none of its leaf was walked yet.
+    #[inline]
+    pub fn place(&self, line: u64) -> Option<&u64> {
+        let leaf = self.leaves.get((line as usize / LEAF) % LEAVES)?.as_ref()?;
+        leaf.get(line as usize % LEAF)
+    }
+
     /// Puts in the number of a walk, and gives the one before; `None` for the first. Lines beyond 48 bits of
     /// addresses share their places with others.
     pub fn walk(&mut self, line: u64, walk: u64) -> Option<u64> {

@@ -1,13 +1,11 @@
 //! One pass: the TLBs of a core, with the memory on pages of the sizes that the pass says.
 
+use super::entries::{Array, CODE_BITS, EMPTY, Entries};
 use super::front::{Front, Slots};
 use super::geometry::{Geometry, SIZES, UPPER, index_bits};
 use super::lines::Lines;
 use super::walk::WalkCaches;
 
-const EMPTY: u64 = u64::MAX;
-/// Bits of a key below the page number.
-const CODE_BITS: u32 = 3;
 /// Base pages whose entries of 8 bytes stand in one line of 64 bytes, as log2.
 const LINE_BITS: u32 = 3;
 const CODE_MASK: u64 = (1 << CODE_BITS) - 1;
@@ -16,23 +14,6 @@ const GROUP: usize = 4;
 
 /// Walks of lines that were never walked before.
 pub const FIRST: u32 = 63;
-
-/// One TLB in the flat columns of a pass.
-#[derive(Clone, Copy, Debug, Default)]
-struct Array {
-    at: usize,
-    sets: u64,
-    /// `sets - 1` where that is a mask.
-    mask: Option<u64>,
-    ways: usize,
-}
-
-impl Array {
-    fn set(&self, number: u64) -> usize {
-        let set = self.mask.map_or_else(|| number % self.sets, |mask| number & mask);
-        self.at + set as usize * self.ways
-    }
-}
 
 /// The TLBs that one kind of access with one size of page looks into, in place: a pointer less to follow.
 #[derive(Clone, Copy, Debug, Default)]
@@ -80,10 +61,7 @@ pub(super) struct Access {
 /// The state of one pass.
 #[derive(Debug)]
 pub struct Pass {
-    /// Translations: (page number of its size) << 3 | code.
-    keys: Vec<u64>,
-    /// Last use of each, in accesses.
-    stamps: Vec<u64>,
+    entries: Entries,
     /// By place in the first level: slots of the front whose pages lie in the larger page there.
     holders: Vec<Slots>,
     /// By level, kind of access (0 load, 1 store) and code.
@@ -108,14 +86,11 @@ impl Pass {
             deltas[code] = shift - base;
             depths[code] = (deltas[code] / index_bits).min(UPPER as u32 - 1);
         }
-        let (mut at, mut groups, mut first) = (0, Vec::new(), None);
+        let (mut entries, mut groups, mut first) = (Entries::default(), Vec::new(), None);
         for level in &geometry.levels {
             let mut of_level: [[Group; SIZES]; 2] = Default::default();
             for shape in level {
-                let sets = u64::from(shape.sets);
-                let mask = sets.is_power_of_two().then(|| sets - 1);
-                let array = Array { at, sets, mask, ways: shape.ways as usize };
-                at += shape.sets as usize * shape.ways as usize;
+                let array = entries.add(shape.sets, shape.ways);
                 for (side, takes) in [shape.loads, shape.stores].into_iter().enumerate() {
                     for (code, group) in of_level[side].iter_mut().enumerate() {
                         if takes && shape.holds & (1 << code) != 0 && group.count < GROUP {
@@ -126,11 +101,10 @@ impl Pass {
                 }
             }
             groups.push(of_level);
-            first = first.or(Some(at));
+            first = first.or(Some(entries.places()));
         }
         Pass {
-            keys: vec![EMPTY; at],
-            stamps: vec![0; at],
+            entries,
             holders: vec![Slots::default(); first.unwrap_or(0)],
             groups,
             deltas,
@@ -140,6 +114,11 @@ impl Pass {
             lines: Default::default(),
             caches: WalkCaches::new(geometry.walk_caches, index_bits),
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn validate(&self) {
+        self.entries.validate();
     }
 
     /// Page walks so far.
@@ -160,7 +139,7 @@ impl Pass {
                 break Found::Walk(self.walk(page, code));
             }
             if let Some(at) = self.find((level, side, size), number, key) {
-                self.stamps[at] = now;
+                self.entries.used(at, now);
                 if level == 0 {
                     return Access { found: Found::Level(0), position: at as u32, evicted: None };
                 }
@@ -169,10 +148,15 @@ impl Pass {
             level += 1;
         };
         for level in (1..level).rev() {
-            self.fill((level, side, size), number, key, now);
+            fill(&mut self.entries, &self.groups[level][side][size], number, (key, now), |_, _| 0);
         }
-        self.settle((side, size), number, front);
-        match self.fill((0, side, size), number, key, now) {
+        let holders = &self.holders;
+        let filled = self.groups.first().and_then(|first| {
+            fill(&mut self.entries, &first[side][size], number, (key, now), |at, key| {
+                used((key, store), holders.get(at), front)
+            })
+        });
+        match filled {
             None => Access { found, position: u32::MAX, evicted: None },
             Some((at, old)) => {
                 let of_base = |old: u64| (old & CODE_MASK == 0).then_some(old >> CODE_BITS);
@@ -183,81 +167,8 @@ impl Pass {
 
     #[inline]
     fn find(&self, (level, side, size): (usize, usize, usize), number: u64, key: u64) -> Option<usize> {
-        let mut found = None;
-        for array in self.groups[level][side][size].arrays() {
-            let start = array.set(number);
-            // Without a way out in the middle: a branch that is foretold wrongly costs more than the rest.
-            for (way, &held) in self.keys[start..start + array.ways].iter().enumerate() {
-                if held == key {
-                    found = Some(start + way);
-                }
-            }
-            if found.is_some() {
-                break;
-            }
-        }
-        found
-    }
-
-    /// Puts a translation in the place of the least recently used; gives the place, and what was there.
-    fn fill(
-        &mut self,
-        (level, side, size): (usize, usize, usize),
-        number: u64,
-        key: u64,
-        now: u64,
-    ) -> Option<(usize, u64)> {
-        let at = self.oldest((level, side, size), number)?;
-        let old = std::mem::replace(&mut self.keys[at], key);
-        self.stamps[at] = now;
-        Some((at, old))
-    }
-
-    /// The place whose stamp is the smallest.
-    #[inline]
-    fn oldest(&self, (level, side, size): (usize, usize, usize), number: u64) -> Option<usize> {
-        let (mut best, mut oldest) = (usize::MAX, u64::MAX);
-        for array in self.groups[level][side][size].arrays() {
-            let start = array.set(number);
-            for (way, &stamp) in self.stamps[start..start + array.ways].iter().enumerate() {
-                // By arithmetic, as in `use_of`.
-                best = if stamp < oldest { start + way } else { best };
-                oldest = oldest.min(stamp);
-            }
-        }
-        (best != usize::MAX).then_some(best)
-    }
-
-    /// Makes the smallest stamp of a set of the first level the one of the entry that was used last the
-    /// longest ago. The front knows of later uses, so that a stamp may be too small, and never too large: an
-    /// entry whose stamp is right and the smallest is the one. The others need not be looked up.
-    #[inline]
-    fn settle(&mut self, (side, size): (usize, usize), number: u64, front: &Front) {
-        if self.groups.is_empty() {
-            return;
-        }
-        while let Some(at) = self.oldest((0, side, size), number) {
-            let used = self.use_of(at, side, front);
-            if used <= self.stamps[at] {
-                return;
-            }
-            self.stamps[at] = used;
-        }
-    }
-
-    /// What the front knows of the last use of an entry of the first level; 0 is nothing.
-    #[inline]
-    fn use_of(&self, at: usize, side: usize, front: &Front) -> u64 {
-        let key = self.keys[at];
-        if key == EMPTY {
-            return 0;
-        }
-        if key & CODE_MASK != 0 {
-            return front.last_of(&self.holders[at]);
-        }
-        let known = front.slot(key >> CODE_BITS, side != 0);
-        // By arithmetic: the branch would be foretold wrongly half of the time.
-        known.last * u64::from(known.page == key >> CODE_BITS)
+        let arrays = self.groups[level][side][size].arrays();
+        arrays.iter().find_map(|array| self.entries.find(array, number, key))
     }
 
     /// A slot of the front has a page that lies in the larger page at this place of the first level.
@@ -276,14 +187,19 @@ impl Pass {
     /// A slot is given up: a use that the first level was not told of.
     #[inline]
     pub(super) fn release(&mut self, position: u32, slot: usize, last: u64) {
-        if let Some(stamp) = self.stamps.get_mut(position as usize) {
-            *stamp = (*stamp).max(last);
-        }
+        self.entries.used(position as usize, last);
         if let Some(holders) = self.holders.get_mut(position as usize) {
             holders[slot / 64] &= !(1 << (slot % 64));
         }
     }
 
+    /// Where the last walk of the line of a base page's entry stands, if it was walked.
+    #[inline]
+    pub(super) fn line_of(&self, page: u64) -> Option<&u64> {
+        self.lines[0].place(page >> LINE_BITS)
+    }
+
+    #[inline]
     fn walk(&mut self, page: u64, code: u8) -> Walk {
         self.walks += 1;
         let depth = self.depths[code as usize];
@@ -295,16 +211,47 @@ impl Pass {
 
     /// Forgets the translations of base pages `from..to`, as the kernel does when it unmaps them.
     pub(super) fn forget(&mut self, from: u64, to: u64) {
-        for (key, stamp) in self.keys.iter_mut().zip(&mut self.stamps) {
-            if *key == EMPTY {
-                continue;
-            }
-            let delta = self.deltas[(*key & CODE_MASK) as usize];
-            let first = *key >> CODE_BITS << delta;
-            if first < to && from < first + (1 << delta) {
-                (*key, *stamp) = (EMPTY, 0);
-            }
-        }
+        let deltas = self.deltas;
+        self.entries.forget(|key| {
+            let delta = deltas[(key & CODE_MASK) as usize];
+            let first = key >> CODE_BITS << delta;
+            first < to && from < first + (1 << delta)
+        });
         self.caches.clear();
     }
+}
+
+/// Puts a translation in the place of the least recently used of a group; gives the place, and what was
+/// there.
+#[inline]
+fn fill(
+    entries: &mut Entries,
+    group: &Group,
+    number: u64,
+    (key, now): (u64, u64),
+    used: impl Fn(usize, u64) -> u64,
+) -> Option<(usize, u64)> {
+    let mut best: Option<(&Array, usize, u64)> = None;
+    for array in group.arrays() {
+        let (at, stamp) = entries.oldest(array, number, &used);
+        if best.is_none_or(|(_, _, least)| stamp < least) {
+            best = Some((array, at, stamp));
+        }
+    }
+    let (array, at, _) = best?;
+    Some((at, entries.put(array, at, key, now)))
+}
+
+/// What the front knows of the last use of an entry of the first level; 0 is nothing.
+#[inline]
+fn used((key, store): (u64, bool), holders: Option<&Slots>, front: &Front) -> u64 {
+    if key == EMPTY {
+        return 0;
+    }
+    if key & CODE_MASK != 0 {
+        return holders.map_or(0, |holders| front.last_of(holders));
+    }
+    let known = front.slot(key >> CODE_BITS, store);
+    // By arithmetic: the branch would be foretold wrongly half of the time.
+    known.last * u64::from(known.page == key >> CODE_BITS)
 }

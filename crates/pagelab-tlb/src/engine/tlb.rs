@@ -15,6 +15,8 @@ pub trait Account {
     fn code(&mut self, pass: usize, page: u64) -> u8;
     /// A base page will soon be accounted.
     fn expect(&mut self, _page: u64) {}
+    /// A word of the model will soon be needed.
+    fn fetch(&self, _word: &u64) {}
     /// So many accesses to a base page; `written`: one was a store.
     fn touched(&mut self, page: u64, accesses: u64, written: bool);
     /// A page walk in a pass.
@@ -102,6 +104,9 @@ impl Tlb {
             return;
         }
         account.expect(page);
+        if let Some(word) = self.passes.first().and_then(|first| first.line_of(page)) {
+            account.fetch(word);
+        }
         self.depart(slot, account);
         for index in 0..self.passes.len() {
             let code = if index == 0 { 0 } else { account.code(index, page) };

@@ -8,6 +8,8 @@ const NONE: u64 = u64::MAX;
 #[derive(Clone, Debug)]
 struct Cache {
     sets: u64,
+    /// `sets - 1` where that is a mask.
+    mask: Option<u64>,
     ways: usize,
     /// (entry's number, last use).
     entries: Vec<(u64, u64)>,
@@ -16,12 +18,14 @@ struct Cache {
 impl Cache {
     fn new(sets: u32, ways: u32) -> Cache {
         let (sets, ways) = (u64::from(sets.max(1)), ways as usize);
-        Cache { sets, ways, entries: vec![(NONE, 0); sets as usize * ways] }
+        let mask = sets.is_power_of_two().then(|| sets - 1);
+        Cache { sets, mask, ways, entries: vec![(NONE, 0); sets as usize * ways] }
     }
 
     /// Whether the entry is there; afterwards it is.
     fn use_entry(&mut self, number: u64, now: u64) -> bool {
-        let start = (number % self.sets) as usize * self.ways;
+        let set = self.mask.map_or_else(|| number % self.sets, |mask| number & mask);
+        let start = set as usize * self.ways;
         let set = &mut self.entries[start..start + self.ways];
         if let Some(entry) = set.iter_mut().find(|entry| entry.0 == number) {
             entry.1 = now;

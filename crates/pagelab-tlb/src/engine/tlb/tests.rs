@@ -169,6 +169,9 @@ fn both(geometry: &Geometry, seed: u64, forgets_uses: bool) -> (Seen, Seen) {
             model.forget(from, to, &mut seen);
             twins.iter_mut().for_each(|twin| twin.forget(from, to));
         }
+        if draw(&mut state, 500) == 0 {
+            model.passes.iter().for_each(Pass::validate);
+        }
     }
     model.flush(&mut seen);
     assert_eq!(model.accesses(), ACCESSES);
@@ -192,6 +195,9 @@ fn shapes() -> Vec<Geometry> {
         geometry(vec![vec![array(2, 2, 1), array(1, 2, 4)], vec![array(32, 2, 1)]]),
         geometry(vec![vec![array(8, 4, 1)], vec![array(8, 4, 0b101)]]),
         geometry(vec![vec![array(1, 1, 0b101)]]),
+        // As Zen 4: wide sets, of a number of ways that clans do not divide, and two wide sets of one TLB.
+        geometry(vec![vec![array(1, 21, 1), array(1, 20, 4)], vec![array(24, 8, 1), array(8, 6, 4)]]),
+        geometry(vec![vec![array(2, 18, 0b101)], vec![array(1, 96, 1), array(2, 40, 0b101)]]),
     ]
 }
 
