@@ -39,6 +39,8 @@ pub const CLONE_UNTRACED: u64 = 0x0080_0000;
 pub const PR_SET_THP_DISABLE: u64 = 41;
 /// `PR_SET_SECCOMP`.
 pub const PR_SET_SECCOMP: u64 = 22;
+/// `PR_SET_MM`: the program sets its own break, among others.
+pub const PR_SET_MM: u64 = 35;
 /// `MADV_HUGEPAGE` of include/uapi/asm-generic/mman-common.h.
 pub const MADV_HUGEPAGE: u64 = 14;
 /// `MADV_NOHUGEPAGE`.
@@ -71,29 +73,14 @@ pub struct Wish {
     /// Calls with this sixth argument are the tracer's own and pass. No call that is shown has a meaning for
     /// it but `mmap`, whose sixth is an offset: whole pages, so the mark is odd.
     pub mark: u64,
+    /// `brk` is shown, and what changes whether a heap may be larger than the program asked for: the limits
+    /// of its data and addresses, `mlockall`, `PR_SET_MM`.
+    pub brk: bool,
 }
 
 impl Filter {
     /// The filter for this wish.
     pub fn new(wish: Wish) -> Filter {
-        use Question::{Always, AtLeast, HasAny, Is};
-        let fixed = (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) as u32;
-        let rules: [(libc::c_long, &[Question]); 10] = [
-            (libc::SYS_mmap, &[AtLeast(1, wish.at_least), HasAny(3, fixed)]),
-            (libc::SYS_munmap, &[AtLeast(1, wish.at_least)]),
-            (libc::SYS_mremap, &[AtLeast(1, wish.at_least), AtLeast(2, wish.at_least)]),
-            (libc::SYS_madvise, &[Is(2, MADV_HUGEPAGE as u32), Is(2, MADV_NOHUGEPAGE as u32)]),
-            (libc::SYS_prctl, &[Is(0, PR_SET_THP_DISABLE as u32), Is(0, PR_SET_SECCOMP as u32)]),
-            (libc::SYS_seccomp, &[Always]),
-            (libc::SYS_clone, &[HasAny(0, CLONE_UNTRACED as u32)]),
-            // Its flags lie in memory, where a filter cannot look.
-            (libc::SYS_clone3, &[Always]),
-            (libc::SYS_shmat, &[Always]),
-            (
-                libc::SYS_ptrace,
-                &[Is(0, libc::PTRACE_ATTACH), Is(0, libc::PTRACE_SEIZE), Is(0, libc::PTRACE_TRACEME)],
-            ),
-        ];
         let mut program = vec![
             step(LOAD, ARCH_AT),
             jump(EQUAL, ARCH, 1, 0),
@@ -102,8 +89,8 @@ impl Filter {
             jump(AT_LEAST, X32, 0, 1),
             step(RETURN, libc::SECCOMP_RET_ALLOW),
         ];
-        for (call, questions) in rules {
-            let body = body(questions, wish.mark);
+        for (call, questions) in rules(wish) {
+            let body = body(&questions, wish.mark);
             program.push(jump(EQUAL, call as u32, 0, body.len() as u8));
             program.extend(body);
         }
@@ -142,6 +129,44 @@ impl Filter {
             done => done.map(|()| false),
         }
     }
+}
+
+/// The calls that are shown, and what is asked of each.
+fn rules(wish: Wish) -> Vec<(libc::c_long, Vec<Question>)> {
+    use Question::{Always, AtLeast, HasAny, Is};
+    let fixed = (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) as u32;
+    let traced = [libc::PTRACE_ATTACH, libc::PTRACE_SEIZE, libc::PTRACE_TRACEME];
+    let mut prctl = vec![Is(0, PR_SET_THP_DISABLE as u32), Is(0, PR_SET_SECCOMP as u32)];
+    let mut mremap = vec![AtLeast(1, wish.at_least), AtLeast(2, wish.at_least)];
+    if wish.brk {
+        // It may be laid over the heap.
+        mremap.push(HasAny(3, libc::MREMAP_FIXED as u32));
+    }
+    let mut rules = vec![
+        (libc::SYS_mmap, vec![AtLeast(1, wish.at_least), HasAny(3, fixed)]),
+        (libc::SYS_munmap, vec![AtLeast(1, wish.at_least)]),
+        (libc::SYS_mremap, mremap),
+        (libc::SYS_madvise, vec![Is(2, MADV_HUGEPAGE as u32), Is(2, MADV_NOHUGEPAGE as u32)]),
+        (libc::SYS_seccomp, vec![Always]),
+        (libc::SYS_clone, vec![HasAny(0, CLONE_UNTRACED as u32)]),
+        // Its flags lie in memory, where a filter cannot look.
+        (libc::SYS_clone3, vec![Always]),
+        (libc::SYS_shmat, vec![Always]),
+        (libc::SYS_ptrace, traced.map(|request| Is(0, request)).to_vec()),
+    ];
+    if wish.brk {
+        let limits =
+            |argument| [libc::RLIMIT_DATA, libc::RLIMIT_AS].map(|limit| Is(argument, limit)).to_vec();
+        prctl.push(Is(0, PR_SET_MM as u32));
+        rules.extend([
+            (libc::SYS_brk, vec![Always]),
+            (libc::SYS_setrlimit, limits(0)),
+            (libc::SYS_prlimit64, limits(1)),
+            (libc::SYS_mlockall, vec![Always]),
+        ]);
+    }
+    rules.push((libc::SYS_prctl, prctl));
+    rules
 }
 
 /// The steps behind a call's number: pass if it has the mark; hand over at the first yes; else pass.
@@ -214,7 +239,7 @@ mod tests {
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn only_what_is_asked_for_is_handed_over() {
-        let filter = Filter::new(Wish { at_least: 2 << 20, mark: 0x1234_5678_9abc_def1 });
+        let filter = Filter::new(Wish { at_least: 2 << 20, mark: 0x1234_5678_9abc_def1, brk: false });
         let (mmap, madvise) = (libc::SYS_mmap as u32, libc::SYS_madvise as u32);
         let fixed = (libc::MAP_FIXED | libc::MAP_PRIVATE) as u64;
         for (number, arguments, traced) in [
@@ -236,6 +261,9 @@ mod tests {
             (libc::SYS_clone as u32, [0x0080_0011, 0, 0, 0, 0, 0], true),
             (libc::SYS_clone3 as u32, [0; 6], true),
             (libc::SYS_read as u32, [0; 6], false),
+            (libc::SYS_brk as u32, [1 << 40, 0, 0, 0, 0, 0], false),
+            (libc::SYS_prctl as u32, [PR_SET_MM, 7, 0, 0, 0, 0], false),
+            (libc::SYS_mlockall as u32, [2, 0, 0, 0, 0, 0], false),
             (mmap | X32, [0, 4 << 20, 3, 0x22, u64::MAX, 0], false),
         ] {
             let wanted = if traced { libc::SECCOMP_RET_TRACE } else { libc::SECCOMP_RET_ALLOW };
@@ -243,7 +271,25 @@ mod tests {
             // The numbers mean other calls to a 32-bit program.
             assert_eq!(answer(&filter, 0x4000_0003, number, arguments), libc::SECCOMP_RET_ALLOW);
         }
-        let all = Filter::new(Wish { at_least: 0, mark: 1 });
+        let heap = Filter::new(Wish { at_least: 2 << 20, mark: 1, brk: true });
+        let (data, files) = (u64::from(libc::RLIMIT_DATA), u64::from(libc::RLIMIT_NOFILE));
+        for (number, arguments, traced) in [
+            (libc::SYS_brk, [0; 6], true),
+            (libc::SYS_brk, [1 << 40, 0, 0, 0, 0, 1], false),
+            (libc::SYS_setrlimit, [data, 0, 0, 0, 0, 0], true),
+            (libc::SYS_setrlimit, [files, 0, 0, 0, 0, 0], false),
+            (libc::SYS_prlimit64, [0, data, 0, 0, 0, 0], true),
+            (libc::SYS_prlimit64, [data, files, 0, 0, 0, 0], false),
+            (libc::SYS_mlockall, [2, 0, 0, 0, 0, 0], true),
+            (libc::SYS_mremap, [0, 1 << 20, 1 << 20, 3, 0, 0], true),
+            (libc::SYS_mremap, [0, 1 << 20, 1 << 20, 1, 0, 0], false),
+            (libc::SYS_prctl, [PR_SET_MM, 7, 0, 0, 0, 0], true),
+            (libc::SYS_prctl, [15, 7, 0, 0, 0, 0], false),
+        ] {
+            let wanted = if traced { libc::SECCOMP_RET_TRACE } else { libc::SECCOMP_RET_ALLOW };
+            assert_eq!(answer(&heap, ARCH, number as u32, arguments), wanted, "{number} {arguments:x?}");
+        }
+        let all = Filter::new(Wish { at_least: 0, mark: 1, brk: false });
         assert_eq!(answer(&all, ARCH, mmap, [0, 1, 3, 0x22, u64::MAX, 0]), libc::SECCOMP_RET_TRACE);
     }
 }

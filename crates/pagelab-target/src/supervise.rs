@@ -11,6 +11,7 @@ mod congruent;
 mod coverage;
 mod enter;
 mod folios;
+mod heap;
 mod inject;
 mod parts;
 mod place;
@@ -167,6 +168,6 @@ fn child_program(spec: &Spec, mark: u64) -> Result<traced_child::Program, Error>
     };
     let environment = std::env::vars_os().map(variable).collect::<Result<_, _>>()?;
     let at_least = if spec.sees_all { 0 } else { u32::try_from(spec.huge).unwrap_or(0) };
-    let filter = Some(seccomp::Filter::new(seccomp::Wish { at_least, mark }));
+    let filter = Some(seccomp::Filter::new(seccomp::Wish { at_least, mark, brk: spec.wants_heaps() }));
     Ok(traced_child::Program { path, arguments, environment, thp: spec.thp, filter, unblock: true })
 }

@@ -15,6 +15,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
@@ -246,6 +247,12 @@ static int heap(void) {
     for (int i = 0; i < 256; i++) CHECK(start[(size_t)i * 132 * 1024 + 77] == (char)i);
     return 0;
 }
+static int steps(void) {
+    for (int i = 0; i < 256; i++) { char *p = sbrk(132 * 1024); CHECK(p != (void *)-1); memset(p, i, 132 * 1024); }
+    struct rusage used;
+    CHECK(getrusage(RUSAGE_SELF, &used) == 0);
+    return (int)(used.ru_minflt / 100);
+}
 static int sleeps(void) {
     /* Calls that a stop interrupts must go on as if there had been none. */
     int fds[2]; char byte; CHECK(pipe(fds) == 0);
@@ -280,6 +287,7 @@ int main(int count, char **words) {
     if (!strcmp(what, "sparse")) return sparse();
     if (!strcmp(what, "untraced")) return untraced();
     if (!strcmp(what, "heap")) return heap();
+    if (!strcmp(what, "steps")) return steps();
     if (!strcmp(what, "sleeps")) return sleeps();
     if (!strcmp(what, "exec")) { execl(words[0], words[0], "touch", (char *)0); return 9; }
     if (!strcmp(what, "thread_exec")) return thread_exec(words[0]);

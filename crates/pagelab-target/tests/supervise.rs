@@ -19,24 +19,26 @@ const BUFFER: u64 = 64 << 20;
 /// The program that makes trouble, compiled once; `None` after saying that there is no compiler.
 fn hostile() -> Option<&'static Path> {
     static BUILT: OnceLock<Option<(tempfile::TempDir, PathBuf)>> = OnceLock::new();
-    let built = BUILT.get_or_init(|| {
-        let folder = tempfile::tempdir().unwrap();
-        let program = folder.path().join("hostile");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hostile.c");
-        let mut cc = Command::new("cc");
-        cc.args(["-O1", "-Wall", "-Wextra", "-pthread", "-o"]).arg(&program).arg(source);
-        match cc.output() {
-            Ok(output) => {
-                assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-                Some((folder, program))
-            }
-            Err(error) => {
-                eprintln!("skipped: no-cc: {error}");
-                None
-            }
+    BUILT.get_or_init(|| built("hostile")).as_ref().map(|(_, program)| program.as_path())
+}
+
+/// A program of this folder, compiled.
+fn built(name: &str) -> Option<(tempfile::TempDir, PathBuf)> {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join(name);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(format!("{name}.c"));
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-Wall", "-Wextra", "-pthread", "-o"]).arg(&program).arg(source);
+    match cc.output() {
+        Ok(output) => {
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            Some((folder, program))
         }
-    });
-    built.as_ref().map(|(_, program)| program.as_path())
+        Err(error) => {
+            eprintln!("skipped: no-cc: {error}");
+            None
+        }
+    }
 }
 
 fn spec(program: &Path, word: &str, choice: Choice) -> Spec {
@@ -54,21 +56,27 @@ fn spec(program: &Path, word: &str, choice: Choice) -> Spec {
     }
 }
 
-/// Every third region of the buffer, and four of the heap.
+/// Every third region of the buffer.
 fn plan() -> HugePlan {
+    let offsets = (0..BUFFER / HUGE).step_by(3).map(|n| n * HUGE).collect();
+    plan_of(MappingKind::Anonymous, BUFFER, offsets)
+}
+
+/// Four regions of the heap.
+fn heap_plan() -> HugePlan {
+    plan_of(MappingKind::Heap, 0, [1, 2, 5, 11].map(|n| n * HUGE).to_vec())
+}
+
+fn plan_of(kind: MappingKind, bytes: u64, offsets: Vec<u64>) -> HugePlan {
     let region = |offset: u64| PlannedRegion { offset, page: Bytes(HUGE), cost_ns: None };
-    let mapping = |kind: MappingKind, bytes: u64, offsets: Vec<u64>| PlannedMapping {
+    let mapping = PlannedMapping {
         key: MappingKey { kind, bytes: Bytes(bytes), nth: 0 },
         start: 1 << 40,
         bytes: Bytes(BUFFER),
         regions: offsets.into_iter().map(region).collect(),
         cells: Vec::new(),
     };
-    let offsets = (0..BUFFER / HUGE).step_by(3).map(|n| n * HUGE).collect();
-    let program = PlannedProgram {
-        program: Program::default(),
-        mappings: vec![mapping(MappingKind::Anonymous, BUFFER, offsets)],
-    };
+    let program = PlannedProgram { program: Program::default(), mappings: vec![mapping] };
     HugePlan { source: None, command: Vec::new(), predicted: None, programs: vec![program] }
 }
 
@@ -184,6 +192,45 @@ fn a_program_that_is_against_it_is_told_of_and_overridden() {
         let (ended, summary) = supervised(overridden);
         assert_eq!(ended, Ended::Code(0));
         assert!(summary.got >= 31, "{word} {summary:?}");
+    }
+}
+
+#[test]
+fn a_break_is_where_the_kernel_says_without_us() {
+    let Some((folder, program)) = built("breaks") else { return };
+    let log = |name: &str| folder.path().join(name);
+    let status = Command::new(&program).arg("all").arg(log("alone")).status().unwrap();
+    assert!(status.success());
+    let alone = std::fs::read_to_string(log("alone")).unwrap();
+    assert!(alone.lines().count() > 500, "{alone}");
+    for (name, choice) in
+        [("nothing", Choice::Nothing), ("everything", Choice::All), ("planned", Choice::Plan(heap_plan()))]
+    {
+        let mut spec = spec(&program, "all", choice);
+        spec.arguments.push(log(name).into());
+        let (ended, summary) = supervised(spec);
+        assert_eq!(ended, Ended::Code(0), "{name} {summary:?}");
+        let told = std::fs::read_to_string(log(name)).unwrap();
+        for (line, (wanted, got)) in alone.lines().zip(told.lines()).enumerate() {
+            assert_eq!(got, wanted, "{name}, line {line}");
+        }
+        assert_eq!(told.lines().count(), alone.lines().count(), "{name}");
+    }
+}
+
+#[test]
+fn a_heap_that_grows_in_small_steps_is_huge_at_the_first_touch() {
+    let Some(program) = hostile() else { return };
+    if !can_be_had() {
+        return;
+    }
+    // Its exit code is its page faults, in hundreds: 33 MiB have 8448 small pages, and a huge one saves 511.
+    let small = alone(program, "steps");
+    assert!((84..100).contains(&small), "{small}");
+    for (choice, pages) in [(Choice::All, 14), (Choice::Plan(heap_plan()), 4)] {
+        let (ended, summary) = supervised(spec(program, "steps", choice));
+        assert!(u64::from(ended.code()) <= u64::from(small) - pages * 5, "{ended:?} {summary:?}");
+        assert!(summary.got >= pages && summary.heap_beyond_bytes < HUGE, "{summary:?}");
     }
 }
 

@@ -463,6 +463,29 @@ fn a_plan_is_backed_by_a_pool_that_is_given_back() {
 }
 
 #[test]
+fn a_heap_of_brk_comes_on_huge_pages() {
+    if !is_there("sqlite3", "sqlite3-absent") {
+        return;
+    }
+    let lab = Lab::new();
+    // Some 12 MiB by steps of 132 KiB.
+    let sql = "create table t(a integer primary key, b); with recursive n(i) as (select 1 union all select i + 1 \
+               from n where i < 500000) insert into t select i, i * 7919 from n; select sum(b) from t;";
+    let line = ["apply", "all", "--summary", "s.json", "--", "/usr/bin/sqlite3", ":memory:", sql];
+    let ran = lab.run(&line);
+    assert_eq!((ran.code, ran.out.as_str()), (Some(0), "989876979750000\n"), "{}", ran.err);
+    let summary: Value = serde_json::from_slice(&fs::read(lab.path().join("s.json")).unwrap()).unwrap();
+    let number = |value: &Value| value.as_u64().unwrap();
+    assert!(number(&summary["regions"]["wanted"]) >= 2, "{summary}");
+    assert!(number(&summary["heap_beyond_bytes"]) < 2 << 20, "{summary}");
+    // The machine may have had no free huge page.
+    let refused = summary["regions"]["refused"].as_array().unwrap();
+    let is_told =
+        refused.iter().any(|refused| refused["why"].as_str().unwrap().contains("no free huge page"));
+    assert!(number(&summary["regions"]["got"]) >= 2 || is_told, "{summary}");
+}
+
+#[test]
 fn every_field_of_the_summary_is_documented() {
     let lab = Lab::new();
     let ran = lab.run(&["apply", "all", "--summary", "s.json", "--", "/bin/sh", "-c", "exit 3"]);

@@ -27,7 +27,12 @@ impl Tracer {
         let (Ok(registers), Some(&thread)) = (ptrace::registers(tid), self.threads.get(&tid)) else {
             return self.go_on(tid, 0);
         };
+        if self.gives_back(world, tid, thread.process, &registers) {
+            return;
+        }
         match registers.orig_rax as i64 {
+            libc::SYS_brk => self.breaking(world, tid, thread.process, &registers),
+            libc::SYS_setrlimit | libc::SYS_prlimit64 | libc::SYS_mlockall => self.go_on(tid, 0),
             libc::SYS_munmap => {
                 self.unmapping(world, thread.process, &registers);
                 self.go_on(tid, 0);
@@ -391,7 +396,7 @@ impl Tracer {
 }
 
 /// What two makings in a row leave to be done.
-fn joined(before: Made, after: Made) -> Made {
+pub(super) fn joined(before: Made, after: Made) -> Made {
     let signal = if after.signal == 0 { before.signal } else { after.signal };
     Made { signal, was_group_stopped: before.was_group_stopped || after.was_group_stopped, ..after }
 }

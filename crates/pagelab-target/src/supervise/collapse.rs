@@ -85,6 +85,9 @@ fn one(
     let ranges = look.ranges.iter().cloned().chain(heap.into_iter().map(|at| (at, mostly)));
     let mut found: Vec<Range<u64>> =
         ranges.flat_map(|(range, mostly)| candidates(&pagemap, &range, spec.huge, mostly)).collect();
+    // A heap is looked at as one, and by what is wanted of it.
+    found.sort_unstable_by_key(|region| region.start);
+    found.dedup();
     found.retain(|region| !tried.contains(&(look.space, region.start)));
     // Memory that is still being filled, or gone at once, waits for the next look.
     found.retain(|region| !seen.insert((look.space, region.start)));
@@ -101,27 +104,23 @@ fn one(
 /// What of the heap is wanted: kept among the wants, and returned.
 fn heap_wants(spec: &Spec, world: &Mutex<World>, space: SpaceId, heap: &Range<u64>) -> Vec<Range<u64>> {
     let mut world = world.lock().unwrap_or_else(PoisonError::into_inner);
+    let world = &mut *world;
     let Some(known) = world.spaces.get_mut(&space) else { return Vec::new() };
     known.ledger_mut().break_at(heap.end);
     let Some(mapping) = known.heap_mapping() else { return Vec::new() };
-    let key = &known.ledger.made(mapping).key;
-    let placed = match &spec.choice {
+    let placed: Vec<place::Placed> = match &spec.choice {
         Choice::Nothing => Vec::new(),
         Choice::All => grid(&place::inside(heap, spec.huge), spec.huge)
             .map(|at| place::Placed { offset: at.start - heap.start, at })
             .collect(),
-        Choice::Plan(plan) => known
-            .planned_mappings(plan, key, heap)
-            .into_iter()
-            .flat_map(|planned| place::regions(planned, heap, 0, spec.huge))
-            .collect(),
+        Choice::Plan(plan) => {
+            let placed = known.heap_placed(plan, spec.huge).into_iter();
+            placed.filter(|region| region.at.end <= heap.end).collect()
+        }
     };
-    if let (Choice::Plan(plan), Some(program), false) = (&spec.choice, known.planned, placed.is_empty()) {
-        let heaps = plan.programs[program].mappings.iter().enumerate();
-        let seen = heaps.filter(|(_, m)| m.key.kind == pagelab_model::profile::MappingKind::Heap);
-        world.tally.seen.extend(seen.map(|(at, _)| (program, at)));
+    if !placed.is_empty() {
+        super::heap::note_heap_seen(spec, known, &mut world.tally);
     }
-    let Some(known) = world.spaces.get_mut(&space) else { return Vec::new() };
     // With `all`, what is touched is wanted: it is kept when it is collapsed.
     for placed in placed.iter().filter(|_| spec.choice != Choice::All) {
         if !known.wants.iter().any(|want| want.mapping == mapping && want.at == placed.at) {
@@ -187,7 +186,7 @@ fn note(world: &Mutex<World>, space: SpaceId, region: &Range<u64>, pagemap: &Fil
     let Some(known) = world.spaces.get_mut(&space) else { return };
     if let Some(heap) = known.heap_mapping()
         && known.ledger.find(region.start).is_some_and(|(mapping, _)| mapping == heap)
-        && !known.wants.iter().any(|want| want.at == *region)
+        && !known.wants.iter().any(|want| overlap(&want.at, region))
     {
         known.wants.push(Want::region(heap, region.start - known.heap, region.clone()));
     }

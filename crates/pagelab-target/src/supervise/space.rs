@@ -10,6 +10,7 @@ use pagelab_model::huge_plan::{HugePlan, PlannedMapping};
 use pagelab_model::profile::{MappingKey, MappingKind};
 use pagelab_tlb::engine::ledger::{Key, Kind, Ledger, MappingId};
 
+use super::heap::Break;
 use super::inject::Call;
 use super::place;
 use super::tally::Tally;
@@ -62,6 +63,8 @@ pub(super) struct Space {
     pub own: Vec<Range<u64>>,
     /// Where the heap begins.
     pub heap: u64,
+    /// Where it ends, if that is ours to say.
+    pub brk: Option<Break>,
     /// An instruction that makes a system call.
     pub syscall: Option<u64>,
     /// Processes in it.
@@ -128,6 +131,7 @@ impl World {
         for want in &space.wants {
             self.tally.settle(want, space);
         }
+        self.tally.summary.heap_beyond_bytes += space.brk.as_ref().map_or(0, |known| known.beyond);
     }
 }
 
@@ -136,6 +140,7 @@ impl Space {
     pub fn forked(&self) -> Space {
         let mut forked = self.clone();
         forked.wants.iter_mut().for_each(|want| want.is_inherited = true);
+        forked.brk = self.brk.as_ref().map(Break::forked);
         forked
     }
 

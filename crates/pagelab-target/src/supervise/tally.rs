@@ -36,6 +36,9 @@ pub struct Summary {
     pub refused_more: u64,
     /// Most bytes on huge pages at any look, summed over the program's processes.
     pub huge_bytes: u64,
+    /// Bytes on huge pages beyond the breaks of programs, which they did not ask for: at most one huge page
+    /// for each, summed over their last looks.
+    pub heap_beyond_bytes: u64,
     /// CPU time of the supervisor.
     pub supervisor_cpu_ns: u64,
     /// Of that, what the kernel's collapses took: copying and zeroing, in place of page faults.

@@ -397,6 +397,7 @@ impl Tracer {
         let image = add_image(world, image);
         let has_own_filter = before.is_some_and(|process| process.has_own_filter);
         self.spec.want_what_is_there(&mut space, &mut world.tally);
+        space.brk = if has_own_filter { None } else { self.spec.new_break(pid, &space) };
         let space = world.add(space);
         world.processes.insert(pid, Process { space, image, has_own_filter });
     }
@@ -416,6 +417,7 @@ impl Tracer {
     pub fn look(&self, world: &mut World, pid: u32, range: &std::ops::Range<u64>) {
         let Some(number) = world.processes.get(&pid).map(|process| process.space) else { return };
         let Some(space) = world.spaces.get_mut(&number) else { return };
+        self.look_beyond(space, pid, range);
         match coverage::look(pid, &mut space.wants, range, self.spec.huge) {
             Ok(huge) => world.tally.looked(number, huge),
             Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => world.tally.note(

@@ -37,7 +37,7 @@ pub fn launched(spec: &Spec) -> Result<u8, Failure> {
         Choice::All => {
             let least = style::bytes(pagelab_model::Bytes(spec.huge));
             writeln!(out, "{program} would be started, and all anonymous memory advised in mappings of")?;
-            writeln!(out, "{least} and more when they are made; its heap would be collapsed as it grows")?;
+            writeln!(out, "{least} and more when they are made, and its heap as it grows")?;
         }
         Choice::Plan(plan) => {
             writeln!(out, "{program} would be started, and advised when the program makes them:")?;

@@ -28,6 +28,7 @@ pub fn summary(summary: &Summary) -> Value {
             "refused_more": summary.refused_more,
         },
         "huge_bytes": summary.huge_bytes,
+        "heap_beyond_bytes": summary.heap_beyond_bytes,
         "supervisor_cpu_ns": summary.supervisor_cpu_ns,
         "collapse_cpu_ns": summary.collapse_cpu_ns,
         "stopped_ns": summary.stopped_ns,
