@@ -6,11 +6,13 @@
 //! so is told.
 
 mod estimate;
+mod going_on;
 mod hands;
 mod image;
 mod instead;
 mod names;
 mod pieces;
+mod split;
 mod splitter;
 mod sweep;
 mod watch;
@@ -18,7 +20,7 @@ mod words;
 
 use std::ffi::OsString;
 use std::process::{Command, ExitStatus};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Duration;
 
 use pagelab_model::Profile;
@@ -63,6 +65,10 @@ pub struct Wanted<'a> {
     pub splitter: Option<Command>,
     /// Set when a person has seen enough.
     pub stop: &'a AtomicBool,
+    /// The number of the last signal that came for that, 0 for none; who looks at it takes it.
+    pub heard: &'a AtomicUsize,
+    /// Says what cannot wait for the end.
+    pub say: &'a dyn Fn(&str),
     /// Why there shall be no sweep now: memory is short.
     pub pressure: &'a dyn Fn() -> Option<String>,
 }

@@ -9,6 +9,7 @@ pub mod identity;
 pub mod inject;
 pub mod outside;
 pub mod pmu;
+mod priority;
 pub mod sampled;
 pub mod steer;
 pub mod supervise;

@@ -290,7 +290,7 @@ fn a_watched_program_has_named_mappings_and_makes_calls() {
     let pid = watch.pid();
     let end = std::time::Instant::now() + Duration::from_secs(60);
     let named = loop {
-        let ledger = watch.ledger(pid).unwrap();
+        let (_, ledger) = watch.ledger(pid).unwrap();
         let found = ledger.mappings().iter().find(|made| made.key.bytes == BUFFER).cloned();
         match found {
             Some(made) => break made,

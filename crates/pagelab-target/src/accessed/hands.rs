@@ -41,25 +41,31 @@ impl Hands {
             hugetlb: false,
             stale: false,
             thp: Thp::Off,
-            sees_all: true,
+            // As `apply` sees it. A stop for each small mapping would slow down programs that map often.
+            sees_all: false,
             page,
             huge,
         };
         Watch::start(spec).map(Hands::Watch)
     }
 
-    /// Has a process advise ranges of its memory; an error is a phrase.
-    pub fn advise(&mut self, of: Identity, advice: Advice, ranges: &[Range<u64>]) -> Result<Done, String> {
+    /// Has a process advise ranges of its memory.
+    pub fn advise(&mut self, of: Identity, advice: Advice, ranges: &[Range<u64>]) -> Result<Done, NotDone> {
+        let for_good = |why: String| NotDone { why, is_passing: false, is_begun: false };
         let watch = match self {
             Hands::Watch(watch) => watch,
-            Hands::Splitter(splitter) => return splitter.advise(of, advice, ranges),
-            Hands::Nobody => return Err("nothing shall be injected".to_owned()),
+            Hands::Splitter(splitter) => return splitter.advise(of, advice, ranges).map_err(for_good),
+            Hands::Nobody => return Err(for_good("nothing shall be injected".to_owned())),
         };
         let before = watch.stopped_ns();
         let mut taken = 0;
         for some in ranges.chunks(CALLS_OF_A_STOP) {
             let calls: Vec<(i64, [u64; 6])> = some.iter().map(|range| advice.call(range)).collect();
-            let results = watch.make(of.pid, &calls).map_err(|error| error.to_string())?;
+            let results = watch.make(of.pid, &calls).map_err(|why| NotDone {
+                why: why.to_string(),
+                is_passing: why.is_passing(),
+                is_begun: taken > 0,
+            })?;
             taken += results.iter().filter(|&&result| result == 0).count() as u64;
         }
         Ok(Done { stopped_ns: watch.stopped_ns().saturating_sub(before), taken })
@@ -70,11 +76,19 @@ impl Hands {
         !matches!(self, Hands::Nobody)
     }
 
-    /// What lies where in a process, by the calls that it made.
-    pub fn ledger(&self, pid: u32) -> Option<Ledger> {
+    /// What lies where in a process, by the calls that it made, and a number of the program that it runs.
+    pub fn ledger(&self, pid: u32) -> Option<(usize, Ledger)> {
         match self {
             Hands::Watch(watch) => watch.ledger(pid),
             _ => None,
+        }
+    }
+
+    /// CPU time that calls in the program's name took it, about: as long as it took who had them made.
+    pub fn calls_cpu_ns(&self) -> u64 {
+        match self {
+            Hands::Watch(watch) => watch.cpu_ns(),
+            _ => self.cpu_ns(),
         }
     }
 
@@ -84,6 +98,23 @@ impl Hands {
             Hands::Splitter(splitter) => clock::process_cpu_ns(splitter.pid()).unwrap_or(0),
             _ => 0,
         }
+    }
+}
+
+/// Why a process did not advise.
+#[derive(Debug)]
+pub struct NotDone {
+    /// In a phrase.
+    pub why: String,
+    /// It may do so later.
+    pub is_passing: bool,
+    /// A part of the ranges was advised.
+    pub is_begun: bool,
+}
+
+impl std::fmt::Display for NotDone {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.why)
     }
 }
 

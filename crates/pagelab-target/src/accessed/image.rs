@@ -206,9 +206,14 @@ impl Image {
         }
     }
 
-    /// Takes in what lies where, by the calls that the program made.
-    pub fn name(&mut self, ledger: Option<Ledger>) {
-        self.names.ledger = ledger.or(self.names.ledger.take());
+    /// Takes in what lies where, by the calls that a program made: this one, unless the process has become
+    /// another meanwhile.
+    pub fn name(&mut self, ledger: Option<(usize, Ledger)>) {
+        if let Some((program, ledger)) = ledger
+            && *self.names.program.get_or_insert(program) == program
+        {
+            self.names.ledger = Some(ledger);
+        }
     }
 
     /// Takes in a sweep, and makes the next pause fit.

@@ -16,6 +16,8 @@ use crate::supervise::model_key;
 pub struct Names {
     /// By the calls that the program made, as of the last sweep.
     pub ledger: Option<Ledger>,
+    /// The number of the program whose calls they are.
+    pub program: Option<usize>,
     /// By mapping, first and last offset.
     regions: BTreeMap<(MappingId, u64, u64), Region>,
 }

@@ -88,7 +88,7 @@ pub fn advise(
 /// Serves until the input ends, and then merges what is still split.
 pub fn serve(input: impl BufRead, mut output: impl Write) -> io::Result<()> {
     let root = Root::live();
-    let _ = super::watch::sooner();
+    let _ = crate::priority::sooner();
     let mut split: BTreeMap<Identity, Vec<Range<u64>>> = BTreeMap::new();
     for line in input.lines() {
         let Ok(line) = line else { break };

@@ -1,6 +1,7 @@
 //! The run: which processes are swept, when, and what is made of it.
 
 use std::io;
+use std::ops::Range;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitStatus};
 use std::sync::atomic::Ordering;
@@ -14,14 +15,16 @@ use pagelab_host::{machine, paths};
 use pagelab_model::PageSize;
 use pagelab_model::profile::{Begun, Effort};
 use pagelab_sys::{clock, spawn};
-use rustix::process::{getpriority_process, setpriority_process};
+use rustix::process::setpriority_process;
 
 use super::hands::{self, Hands, Started};
 use super::image::Image;
+use super::split::Pieces;
 use super::splitter::Advice;
 use super::{Done, Subject, Wanted, pieces, sweep};
 use crate::error::{Error, ErrorKind};
 use crate::inject::Identity;
+use crate::priority;
 
 /// Less in memory is not worth a sweep.
 const LEAST_RESIDENT: u64 = 4 << 20;
@@ -37,24 +40,18 @@ const SWEEPS_OF_A_SPLIT: u32 = 4;
 /// The longest that further sweeps put off the merge.
 const SPLIT_MOST: Duration = Duration::from_millis(50);
 
-/// The nice value of sweeps.
-const SOONER: i32 = -10;
-
 /// Process images that are watched at most.
 const IMAGES_MAX: usize = 64;
 
 /// The shortest time between two looks at what runs.
-const TICK: Duration = Duration::from_millis(20);
-
-/// How long a started program is waited for after Ctrl-C, which it hears too.
-const AFTER_STOP: Duration = Duration::from_secs(2);
+pub(super) const TICK: Duration = Duration::from_millis(20);
 
 /// Notes are few and each is said once.
 const NOTES_MAX: usize = 20;
 
 pub(super) struct Watch<'w> {
-    root: Root,
-    wanted: &'w Wanted<'w>,
+    pub(super) root: Root,
+    pub(super) wanted: &'w Wanted<'w>,
     pub(super) hands: Hands,
     pub(super) page: PageSize,
     pub(super) huge: u64,
@@ -68,6 +65,8 @@ pub(super) struct Watch<'w> {
     pub(super) waited_ns: u64,
     /// Stops of a program.
     pub(super) splits: u64,
+    /// What is still split, because whose it is could not be made to merge it.
+    pub(super) unmerged: Vec<(Identity, Vec<Range<u64>>)>,
 }
 
 /// Profiles.
@@ -93,6 +92,7 @@ pub fn profile(wanted: &mut Wanted<'_>) -> Result<Done, Error> {
         longest_split: Duration::ZERO,
         waited_ns: 0,
         splits: 0,
+        unmerged: Vec::new(),
     };
     let (child, command) = match &wanted.subject {
         Subject::Command(command) => (Some(watch.launch(command, splitter)?), command.clone()),
@@ -103,7 +103,7 @@ pub fn profile(wanted: &mut Wanted<'_>) -> Result<Done, Error> {
         }
     };
     let began = Instant::now();
-    let usual = sooner();
+    let usual = priority::sooner();
     let ran = watch.run(child, began);
     if let Some(usual) = usual {
         let _ = setpriority_process(None, usual);
@@ -111,13 +111,6 @@ pub fn profile(wanted: &mut Wanted<'_>) -> Result<Done, Error> {
     let (exit, watched) = ran?;
     let command = command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     Ok(Done { profile: watch.into_profile(command, watched), exit })
-}
-
-/// This thread gets a CPU before others, if it may: a sweep that waits for one finds all pages accessed. The
-/// duty bounds what it takes from them. Returns the priority before.
-pub(super) fn sooner() -> Option<i32> {
-    let usual = getpriority_process(None).ok()?;
-    setpriority_process(None, usual.min(SOONER)).ok().map(|()| usual)
 }
 
 fn page_sizes() -> Result<(PageSize, u64), Error> {
@@ -147,7 +140,7 @@ impl Watch<'_> {
             } else {
                 self.note(
                     "anonymous memory is named by its place, which holds for the next run only where \
-                     addresses are not randomised; --supervise names it by length and number"
+                     addresses are not randomised; without --no-supervise it is named by length and number"
                         .to_owned(),
                 );
             }
@@ -177,9 +170,10 @@ impl Watch<'_> {
                 Ok(Some(started))
             }
             Err(error) if error.kind() == ErrorKind::NotAvailable => {
+                let why = error.to_string().replace("--no-tracer", "--no-supervise");
                 self.note(format!(
                     "anonymous memory is named by its place, which holds for this run alone: the program \
-                     cannot be supervised: {error}"
+                     cannot be supervised: {why}"
                 ));
                 Ok(None)
             }
@@ -288,37 +282,6 @@ impl Watch<'_> {
         Ok((exit, watched))
     }
 
-    /// The program goes on after its profile; it is waited for, since it is the command of a person.
-    fn wait(&mut self, child: &mut Started) -> io::Result<Option<ExitStatus>> {
-        let mut stopped: Option<Instant> = None;
-        let mut is_told = false;
-        loop {
-            if let Some(exit) = child.ended(&self.hands)? {
-                return Ok(Some(exit));
-            }
-            let since =
-                self.wanted.stop.load(Ordering::Relaxed).then(|| *stopped.get_or_insert_with(Instant::now));
-            let late = since.map_or(Duration::ZERO, |since| since.elapsed());
-            match child {
-                Started::Child(child) if late > AFTER_STOP => {
-                    self.note(format!("the program, process {}, goes on", child.id()));
-                    return Ok(None);
-                }
-                Started::Watched(pid) if late > AFTER_STOP && !is_told => {
-                    is_told = true;
-                    end(*pid);
-                    self.note(format!(
-                        "the program, process {pid}, was ended by SIGTERM: it cannot go on without its \
-                         supervisor"
-                    ));
-                }
-                Started::Watched(_) if late > AFTER_STOP * 2 => return Ok(None),
-                _ => {}
-            }
-            thread::sleep(TICK);
-        }
-    }
-
     /// Descendants that began, and images that were replaced by exec.
     fn look_for_others(&mut self) {
         for at in 0..self.images.len() {
@@ -416,10 +379,11 @@ impl Watch<'_> {
     }
 
     /// Time in which work for sweeps was really done: pagelab's own, the splitter's, and as long once more
-    /// for the calls that it had the program make. Time of waiting for a CPU slows nobody down.
+    /// for the calls that it, or the supervisor, had the program make. Time of waiting for a CPU slows nobody
+    /// down.
     fn cost(&self) -> Duration {
         let own = clock::process_cpu_ns(std::process::id()).unwrap_or_else(|_| clock::thread_cpu_ns());
-        Duration::from_nanos(own + 2 * self.hands.cpu_ns())
+        Duration::from_nanos(own + self.hands.cpu_ns() + self.hands.calls_cpu_ns())
     }
 
     /// Splits, sweeps a few times and merges.
@@ -428,7 +392,11 @@ impl Watch<'_> {
         let process = self.images[at].process;
         let image = &mut self.images[at];
         let mappings = image.mappings(&self.root).map_err(gone)?;
-        let split = self.split(at, &mappings);
+        let split = match self.split(at, &mappings) {
+            Pieces::Whole => None,
+            Pieces::Split(ranges, since) => Some((ranges, since)),
+            Pieces::NotNow => return Ok(()),
+        };
         let began = Instant::now();
         let mut swept = Vec::new();
         for _ in 0..SWEEPS_OF_A_SPLIT {
@@ -452,99 +420,6 @@ impl Watch<'_> {
             self.sweeps += 1;
         }
         Ok(())
-    }
-
-    fn split(
-        &mut self,
-        at: usize,
-        mappings: &[pagelab_model::process::Mapping],
-    ) -> Option<(Vec<std::ops::Range<u64>>, Instant)> {
-        let most = Reader::new(&self.root).line(paths::MAX_MAP_COUNT).ok().and_then(|line| line.parse().ok());
-        let free = most.unwrap_or(0u64).saturating_sub(mappings.len() as u64);
-        let image = &self.images[at];
-        let populated = |mapping: &_| image.populated(mapping, self.huge);
-        let process = image.process;
-        if image.is_whole || !self.hands.is_somebody() {
-            return None;
-        }
-        let plan = pieces::plan(mappings, self.huge, &populated, free);
-        if plan.is_short {
-            self.notes.retain(|note| !note.contains("mappings it may have"));
-            self.notes.push(format!(
-                "process {} has {} of the {} mappings it may have (vm.max_map_count): a part of its memory \
-                 is seen by whole mappings",
-                process.pid,
-                mappings.len(),
-                most.unwrap_or(0)
-            ));
-        }
-        if plan.advised.is_empty() {
-            return None;
-        }
-        let since = Instant::now();
-        match self.advise(process, Advice::DontDump, &plan.advised) {
-            Ok(()) => Some((plan.advised, since)),
-            Err(why) => {
-                if process.is_there(&self.root) {
-                    self.images[at].is_whole = true;
-                    self.note(format!(
-                        "mappings are seen whole and not by huge page, since process {} cannot be \
-                                       made to split them: {why}",
-                        process.pid
-                    ));
-                }
-                None
-            }
-        }
-    }
-
-    fn merge(&mut self, process: Identity, ranges: &[std::ops::Range<u64>], since: Instant) {
-        // A signal storm may be over the second time.
-        let done = self.advise(process, Advice::DoDump, ranges);
-        let done = match done {
-            Err(_) if process.is_there(&self.root) => self.advise(process, Advice::DoDump, ranges),
-            done => done,
-        };
-        match done {
-            Err(why) if process.is_there(&self.root) => self.note(format!(
-                "pieces of the memory of process {} are left out of core dumps: {why}",
-                process.pid
-            )),
-            _ => {}
-        }
-        let split = since.elapsed();
-        self.longest_split = self.longest_split.max(split);
-        *self.effort.split_ns.get_or_insert(0) += split.as_nanos() as u64;
-    }
-
-    /// Has a process advise, and counts what that costs it.
-    fn advise(
-        &mut self,
-        process: Identity,
-        advice: Advice,
-        ranges: &[std::ops::Range<u64>],
-    ) -> Result<(), String> {
-        let waited = |root: &Root| waited_ns(root, process.pid).unwrap_or(0);
-        let before = waited(&self.root);
-        let done = self.hands.advise(process, advice, ranges)?;
-        *self.effort.stopped_ns.get_or_insert(0) += done.stopped_ns;
-        self.waited_ns += waited(&self.root).saturating_sub(before).min(done.stopped_ns);
-        self.splits += u64::from(advice == Advice::DontDump);
-        Ok(())
-    }
-}
-
-/// How long the first thread of a process has been ready and waited for a CPU (`schedstat`, its second
-/// number).
-fn waited_ns(root: &Root, pid: u32) -> Option<u64> {
-    let text = root.read(&paths::process(pid, "schedstat")).ok()?;
-    std::str::from_utf8(&text).ok()?.split(' ').nth(1)?.parse().ok()
-}
-
-fn end(pid: u32) {
-    use rustix::process::{Pid, Signal, kill_process};
-    if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
-        let _ = kill_process(pid, Signal::TERM);
     }
 }
 

@@ -20,6 +20,9 @@ const SURE: f64 = 0.3;
 const HOTTEST_PART: usize = 10;
 const HOTTEST_LEAST: usize = 8;
 
+/// Words of the supervisor's notes on what it keeps a program from, and what it cannot see.
+const LIMITS: [&str; 3] = ["no_new_privs", "(ptrace)", "32-bit"];
+
 impl Watch<'_> {
     pub(super) fn into_profile(mut self, command: Vec<String>, watched: Duration) -> Profile {
         let wall_ns = u64::try_from(watched.as_nanos()).unwrap_or(u64::MAX);
@@ -86,8 +89,17 @@ impl Watch<'_> {
             ));
         }
         if let Hands::Watch(watch) = &self.hands {
-            let limits = watch.notes().into_iter().filter(|note| note.contains("no_new_privs"));
-            limits.collect::<Vec<_>>().into_iter().for_each(|note| self.note(note));
+            // Its other notes are about huge pages, and there are none.
+            let is_limit = |note: &String| LIMITS.iter().any(|limit| note.contains(limit));
+            let limits: Vec<String> = watch.notes().into_iter().filter(is_limit).collect();
+            let left = watch.ended().map_or(0, |_| watch.processes());
+            limits.into_iter().for_each(|note| self.note(note.replace("--no-tracer", "--no-supervise")));
+            if left > 0 {
+                self.note(format!(
+                    "{left} processes that the program left running end with pagelab; with --no-supervise \
+                     they go on"
+                ));
+            }
         }
         if huge {
             self.note("regions on huge pages have one bit for all their pages and are not seen".to_owned());

@@ -276,13 +276,21 @@ impl Tracer {
         {
             thread.by_parts = true;
         }
+        // Another thread may be given the old place before the end of this call is heard of.
+        let moves = world.space_of(thread.process).and_then(|space| space.ledger.find(old.start));
+        if let Some(thread) = self.threads.get_mut(&tid) {
+            thread.moves = moves;
+        }
         self.go_on_to_end_of_call(tid, registers);
     }
 
     /// After an mremap: `new` is where it lies now, or `None` if it was refused.
     pub(super) fn moved(&mut self, world: &mut World, tid: u32, call: &Registers, new: Option<u64>) {
         let process = self.process(tid);
-        let was_whole = self.threads.get_mut(&tid).is_some_and(|thread| std::mem::take(&mut thread.is_whole));
+        let (was_whole, moves) = self
+            .threads
+            .get_mut(&tid)
+            .map_or((false, None), |thread| (std::mem::take(&mut thread.is_whole), thread.moves.take()));
         let old = self.range(call.rdi, call.rsi);
         let now = new.map_or(old.clone(), |start| self.range(start, call.rdx));
         let Some(number) = world.processes.get(&process).map(|process| process.space) else {
@@ -292,11 +300,12 @@ impl Tracer {
         if new.is_none() && !was_whole {
             return self.go_on(tid, 0);
         }
-        let taken = space.take_wants(&old);
-        let mapping = match new {
-            Some(_) => space.ledger_mut().moved(old.clone(), now.clone()),
-            None => space.ledger.find(old.start).map(|(mapping, _)| mapping),
-        };
+        let mapping = moves.map(|(mapping, _)| mapping);
+        let taken =
+            space.wants.extract_if(.., |w| Some(w.mapping) == mapping && overlap(&w.at, &old)).collect();
+        if let (Some((mapping, offset)), Some(_)) = (moves, &new) {
+            space.ledger_mut().moved_as(mapping, offset, &old, now.clone());
+        }
         let wants = mapping.map_or(Vec::new(), |id| space.wanted(&self.spec, id, &now));
         let own: Vec<Range<u64>> = space.own.iter().filter(|own| overlap(own, &old)).cloned().collect();
         for own in own.into_iter().filter(|_| was_whole) {

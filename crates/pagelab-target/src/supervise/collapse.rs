@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use super::inject::Call;
 use super::space::{Space, SpaceId, Want, World, overlap};
-use super::{Choice, Spec, place, watch};
+use super::{Choice, Spec, place, requests, watch};
 use crate::advice::{self, COLLAPSE, RemoteAdvice, refusal};
 
 /// The shortest time between two looks.
@@ -169,10 +169,10 @@ fn collapse(world: &Mutex<World>, nudge: Nudge, pid: u32, region: &Range<u64>) -
     match advice::advise(process.as_fd(), region, RemoteAdvice::Collapse) {
         Err(libc::EPERM | libc::ENOSYS) => {
             let call = Call::madvise(region, COLLAPSE, 0);
-            match watch::ask(world, nudge, pid, vec![call]).and_then(|results| results.first().copied()) {
-                Some(0) => Ok(()),
-                Some(error) => Err(i32::try_from(-error).unwrap_or(0)),
-                None => Err(libc::EPERM),
+            match requests::ask(world, nudge, pid, vec![call]).as_deref() {
+                Ok([0, ..]) => Ok(()),
+                Ok([error, ..]) => Err(i32::try_from(-error).unwrap_or(0)),
+                Ok([]) | Err(_) => Err(libc::EPERM),
             }
         }
         result => result,

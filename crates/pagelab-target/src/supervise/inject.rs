@@ -49,7 +49,8 @@ pub struct Made {
     pub results: Vec<i64>,
     /// The signal to go on with: one that was held back; 0 for none.
     pub signal: i32,
-    /// Its group was stopped meanwhile: interrupt it, and it will stop with the others.
+    /// Its group is stopped, as far as it was told at a trap, or was at some time: interrupt it, and it will
+    /// stop with the others if that is so.
     pub was_group_stopped: bool,
 }
 
@@ -146,14 +147,19 @@ impl Injection {
             let Some((tid, stop)) = ptrace::wait(Some(self.tid), false)? else { continue };
             match stop {
                 Stop::Syscall | Stop::Event(event::SECCOMP) => return Ok(stop),
-                Stop::Signal(signal) => self.held = signal,
-                Stop::Group(libc::SIGTRAP) if !to_syscall => return Ok(stop),
-                Stop::Group(signal) => {
-                    self.was_group_stopped |= signal != libc::SIGTRAP;
+                Stop::Signal(signal) => {
+                    self.held = signal;
                     if !to_syscall {
-                        return Ok(stop);
+                        // This stop has taken the trap that was asked for.
+                        ptrace::interrupt(self.tid)?;
                     }
                 }
+                Stop::Group(signal) if !to_syscall => {
+                    // It may have been continued since it was told before.
+                    self.was_group_stopped = signal != libc::SIGTRAP;
+                    return Ok(stop);
+                }
+                Stop::Group(signal) => self.was_group_stopped |= signal != libc::SIGTRAP,
                 Stop::Exited(_) | Stop::Killed(_) | Stop::Event(_) => return Err(Broken::Gone(tid, stop)),
             }
         }

@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 
 use pagelab_model::Bytes;
 use pagelab_model::huge_plan::{HugePlan, PlannedMapping};
@@ -11,8 +11,8 @@ use pagelab_model::profile::{MappingKey, MappingKind};
 use pagelab_tlb::engine::ledger::{Key, Kind, Ledger, MappingId};
 
 use super::heap::Break;
-use super::inject::Call;
 use super::place;
+use super::requests::Request;
 use super::tally::Tally;
 use super::{Choice, Image, Spec};
 
@@ -28,16 +28,10 @@ pub(super) struct World {
     pub tally: Tally,
     /// Calls that processes are to make, asked for by other threads of ours.
     pub requests: VecDeque<Request>,
+    /// Nobody answers requests any more.
+    pub is_over: bool,
     /// The last number that was given to a space.
     pub last_space: SpaceId,
-}
-
-/// Calls that a process is to make.
-pub(super) struct Request {
-    pub pid: u32,
-    pub calls: Vec<Call>,
-    /// Gets the results; nothing if the process is gone or may not be disturbed.
-    pub reply: mpsc::Sender<Vec<i64>>,
 }
 
 /// A process.

@@ -9,9 +9,11 @@ use pagelab_model::profile::Begun;
 use pagelab_sys::ptrace::{self, Options, Registers, Stop, event};
 use pagelab_sys::traced_child::{self, Told};
 use pagelab_sys::{clock, seccomp};
+use pagelab_tlb::engine::ledger::MappingId;
 
 use super::inject::{self, At, Broken, Call, Made};
-use super::space::{Process, Request, Space, World};
+use super::requests::{self, Request, signal_again};
+use super::space::{Process, Space, World};
 use super::{Choice, Ended, Image, Spec, Summary, coverage, enter};
 use crate::error::{Error, ErrorKind};
 
@@ -29,11 +31,13 @@ pub(super) struct Thread {
     pub is_whole: bool,
     /// The call whose end is waited for grows the last part of what the program's own would grow.
     pub by_parts: bool,
+    /// What lay at the begin of the memory that it moves, when its call began: the mapping, and the offset.
+    pub moves: Option<(MappingId, u64)>,
 }
 
 impl Thread {
     fn of(process: u32) -> Thread {
-        Thread { process, call: None, is_whole: false, by_parts: false }
+        Thread { process, call: None, is_whole: false, by_parts: false, moves: None }
     }
 }
 
@@ -45,8 +49,8 @@ pub(super) struct Tracer {
     pub threads: HashMap<u32, Thread>,
     /// New threads that stopped before their parents told of them.
     early: HashSet<u32>,
-    /// Calls that a thread makes at its next trap.
-    asked: HashMap<u32, Request>,
+    /// Calls that processes make at the next trap of one of their threads.
+    pub asked: Vec<Request>,
     /// Stops that were seen while something else was waited for.
     pending: VecDeque<(u32, Stop)>,
     root: u32,
@@ -78,7 +82,7 @@ impl Tracer {
             world,
             threads: HashMap::new(),
             early: HashSet::new(),
-            asked: HashMap::new(),
+            asked: Vec::new(),
             pending: VecDeque::new(),
             root,
             begun: Some(begun),
@@ -90,26 +94,43 @@ impl Tracer {
     }
 
     /// Supervises until nothing is left to be supervised.
-    pub fn run(mut self, started: impl FnOnce(u32), ended: impl FnOnce(Ended, Summary)) -> Result<(), Error> {
+    pub fn run(self, started: impl FnOnce(u32), ended: impl FnOnce(Ended, Summary)) -> Result<(), Error> {
+        let world = self.world.clone();
+        let done = self.until_the_end(started, ended);
+        let mut world = world.lock().unwrap_or_else(PoisonError::into_inner);
+        world.is_over = true;
+        world.requests.clear();
+        done
+    }
+
+    fn until_the_end(
+        mut self,
+        started: impl FnOnce(u32),
+        ended: impl FnOnce(Ended, Summary),
+    ) -> Result<(), Error> {
         let (mut started, mut ended) = (Some(started), Some(ended));
         loop {
+            let world = self.world.clone();
+            let lock = || world.lock().unwrap_or_else(PoisonError::into_inner);
             let (tid, stop) = match self.pending.pop_front() {
                 Some(next) => next,
                 None => match ptrace::wait(None, false) {
                     Ok(Some(next)) => next,
                     Ok(None) => {
-                        self.take_requests();
+                        self.take_requests(&mut lock());
                         continue;
                     }
                     Err(_) => return Ok(()),
                 },
             };
             let since = clock::monotonic_ns();
-            let world = self.world.clone();
-            let mut world = world.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut world = lock();
+            // Where stops follow each other, no wait is ever cut short.
+            self.take_requests(&mut world);
             self.at(&mut world, tid, stop);
             world.tally.summary.stopped_ns += clock::monotonic_ns() - since;
             world.tally.summary.stops += 1;
+            world.tally.summary.supervisor_cpu_ns = clock::thread_cpu_ns();
             if tid == self.root && stop == Stop::Event(event::EXEC) && !self.has_run {
                 self.has_run = true;
                 self.told(&mut world)?;
@@ -189,10 +210,7 @@ impl Tracer {
                 if let Ok(child) = ptrace::event_message(tid) {
                     self.born(world, tid, child as u32);
                 }
-                match self.threads.get(&tid) {
-                    Some(Thread { call: Some(_), .. }) => drop(ptrace::go_on_to_syscall(tid, 0)),
-                    _ => self.go_on(tid, 0),
-                }
+                self.go_on(tid, 0);
             }
             Stop::Event(event::EXEC) => {
                 let former = ptrace::event_message(tid).unwrap_or(0) as u32;
@@ -201,7 +219,7 @@ impl Tracer {
             }
             Stop::Event(event::EXIT) => {
                 self.about_to_end(world, tid);
-                self.go_on(tid, 0);
+                let _ = ptrace::go_on(tid, 0);
             }
             Stop::Event(_) => self.go_on(tid, 0),
         }
@@ -210,58 +228,51 @@ impl Tracer {
     /// A thread stands at a trap, or is stopped with its group: calls that are asked for are made here.
     fn trapped(&mut self, world: &mut World, tid: u32, signal: i32) {
         let mut is_stopped = is_stopping(signal);
-        if let Some(request) = self.asked.remove(&tid) {
-            if is_in_rseq(tid) {
-                // The kernel would forget to restart the sequence: later.
-                self.asked.insert(tid, request);
-                let _ = ptrace::interrupt(tid);
-                return self.go_on(tid, 0);
-            }
-            let process = world.processes.get(&request.pid);
-            let is_free = process.is_some_and(|process| !process.has_own_filter);
-            let syscall = world.space_of(request.pid).and_then(|space| space.syscall);
-            if let (true, Some(syscall)) = (is_free, syscall) {
-                let Some(made) = self.make(tid, At::Trap { syscall }, &request.calls) else { return };
-                is_stopped = made.was_group_stopped;
-                if made.signal != 0 {
-                    signal_again(tid, made.signal);
-                }
-                let _ = request.reply.send(made.results);
+        if !is_stopped {
+            requests::begin_again(tid);
+        }
+        // In a restartable sequence nothing is made: the kernel would forget to abort it. It does so on the
+        // way back to the program, and the request is said again.
+        let is_in_sequence =
+            |r: Registers| (r.orig_rax as i64) < 0 && ptrace::in_restartable_sequence(tid, r.rip);
+        let is_free = || !ptrace::registers(tid).is_ok_and(is_in_sequence);
+        let owes = self.owes(tid);
+        if owes && is_free() {
+            match self.answer(world, tid, is_stopped) {
+                Some(now) => is_stopped = now,
+                None => return,
             }
         }
         if is_stopped {
             let _ = ptrace::listen(tid);
         } else {
-            self.go_on(tid, 0);
+            self.let_run(tid, 0);
         }
     }
 
-    /// Interrupts a thread for each request; it is answered at the thread's trap.
-    fn take_requests(&mut self) {
-        let world = self.world.clone();
-        let mut world = world.lock().unwrap_or_else(PoisonError::into_inner);
-        for request in std::mem::take(&mut world.requests) {
-            let free = |(tid, thread): (&u32, &Thread)| {
-                (thread.process == request.pid && !self.asked.contains_key(tid)).then_some(*tid)
-            };
-            // A reply that is dropped says that there is nobody.
-            let Some(tid) = self.threads.iter().find_map(free) else { continue };
-            if ptrace::interrupt(tid).is_ok() {
-                self.asked.insert(tid, request);
-            }
-        }
-    }
-
+    /// Lets a thread go on, to a trap if its process owes calls.
     pub fn go_on(&mut self, tid: u32, signal: i32) {
-        // A thread that was killed meanwhile tells its end.
-        let _ = ptrace::go_on(tid, signal);
+        if self.owes(tid) {
+            let _ = ptrace::interrupt(tid);
+        }
+        self.let_run(tid, signal);
+    }
+
+    /// Lets a thread go on, to the end of its call where that is waited for. One that was killed meanwhile
+    /// tells its end.
+    fn let_run(&mut self, tid: u32, signal: i32) {
+        let is_waited_for = self.threads.get(&tid).is_some_and(|thread| thread.call.is_some());
+        let _ = match is_waited_for {
+            true => ptrace::go_on_to_syscall(tid, signal),
+            false => ptrace::go_on(tid, signal),
+        };
     }
 
     pub fn go_on_to_end_of_call(&mut self, tid: u32, registers: Registers) {
         if let Some(thread) = self.threads.get_mut(&tid) {
             thread.call = Some(registers);
         }
-        let _ = ptrace::go_on_to_syscall(tid, 0);
+        self.go_on(tid, 0);
     }
 
     /// Before a thread makes further calls of ours: what came meanwhile comes again after them.
@@ -360,6 +371,8 @@ impl Tracer {
         if former != pid {
             self.threads.remove(&former);
         }
+        // They were for memory that is gone.
+        self.forget_requests(pid);
         self.threads.insert(pid, Thread::of(pid));
         let before = world.processes.remove(&pid);
         if let Some(before) = &before {
@@ -431,10 +444,9 @@ impl Tracer {
     fn gone(&mut self, world: &mut World, tid: u32) {
         let Some(thread) = self.threads.remove(&tid) else { return };
         self.early.remove(&tid);
-        self.asked.remove(&tid);
-        if !self.threads.values().any(|other| other.process == thread.process)
-            && let Some(process) = world.processes.remove(&thread.process)
-        {
+        let is_last = !self.threads.values().any(|other| other.process == thread.process);
+        if is_last && let Some(process) = world.processes.remove(&thread.process) {
+            self.forget_requests(thread.process);
             if let Some(image) = world.images.get_mut(process.image) {
                 image.is_running = false;
             }
@@ -444,25 +456,6 @@ impl Tracer {
         if !self.early.is_empty() {
             self.adopt_early(world);
         }
-    }
-}
-
-/// Whether a thread that runs its own code may be inside of a restartable sequence. One that makes a call is
-/// not: calls are not allowed in them.
-fn is_in_rseq(tid: u32) -> bool {
-    if ptrace::registers(tid).is_ok_and(|registers| registers.orig_rax as i64 >= 0) {
-        return false;
-    }
-    let Ok(area @ 1..) = ptrace::rseq_area(tid) else { return false };
-    // struct rseq: two numbers of four bytes, then the address of the sequence that is run.
-    let mut sequence = [0u8; 8];
-    ptrace::read_memory(tid, area + 8, &mut sequence).is_ok_and(|_| u64::from_ne_bytes(sequence) != 0)
-}
-
-fn signal_again(pid: u32, signal: i32) {
-    use rustix::process::{Pid, Signal, kill_process};
-    if let (Some(pid), Some(signal)) = (Pid::from_raw(pid.cast_signed()), Signal::from_named_raw(signal)) {
-        let _ = kill_process(pid, signal);
     }
 }
 

@@ -9,15 +9,12 @@ use pagelab_sys::traced_child;
 use pagelab_tlb::engine::ledger::Ledger;
 
 use super::inject::Call;
-use super::space::{Request, World};
+use super::requests::{self, Unanswered};
+use super::space::World;
 use super::tracer::Tracer;
 use super::{Ended, Image, Spec, enter};
 use crate::error::{Error, ErrorKind};
-
-/// How often a request is said again until the tracer has it.
-const AGAIN: Duration = Duration::from_millis(2);
-/// How long an answer is waited for: a thread that sleeps in the kernel unkillably gives none.
-const ANSWER_WAIT: Duration = Duration::from_secs(5);
+use crate::priority;
 
 /// A program under supervision. When this process ends, the program is killed.
 pub struct Watch {
@@ -48,7 +45,12 @@ impl Watch {
                 *told.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(ended);
                 told.1.notify_all();
             };
-            let run = Tracer::start(Arc::new(spec), shared).and_then(|tracer| tracer.run(started, ended));
+            let run = Tracer::start(Arc::new(spec), shared).and_then(|tracer| {
+                // Each call in the program's name waits for this thread four times; the program has begun
+                // with the usual priority.
+                priority::sooner();
+                tracer.run(started, ended)
+            });
             if let Err(error) = run {
                 let _ = says.send(Err(error));
             }
@@ -68,27 +70,24 @@ impl Watch {
         self.world().images.clone()
     }
 
-    /// What lies where in a process that runs now.
-    pub fn ledger(&self, pid: u32) -> Option<Ledger> {
-        let mut ledger = {
+    /// What lies where in a process that runs now, and which of the [`Watch::images`] it is.
+    pub fn ledger(&self, pid: u32) -> Option<(usize, Ledger)> {
+        let (image, mut ledger) = {
             let mut world = self.world();
-            let space = world.space_of(pid)?;
-            Ledger::clone(&space.ledger)
+            let image = world.processes.get(&pid)?.image;
+            (image, Ledger::clone(&world.space_of(pid)?.ledger))
         };
         if let Some(heap) = heap(pid) {
             ledger.break_at(heap.end);
         }
-        Some(ledger)
+        Some((image, ledger))
     }
 
     /// Has a thread of the process make system calls: (number, arguments), one after the other. Returns what
     /// the calls returned.
-    pub fn make(&self, pid: u32, calls: &[(i64, [u64; 6])]) -> Result<Vec<i64>, Error> {
+    pub fn make(&self, pid: u32, calls: &[(i64, [u64; 6])]) -> Result<Vec<i64>, Unanswered> {
         let call = |&(number, arguments): &(i64, [u64; 6])| Call { number, arguments };
-        ask(&self.world, self.nudge, pid, calls.iter().map(call).collect()).ok_or_else(|| {
-            let why = "the process is gone, sleeps unkillably, or has a seccomp filter of its own";
-            Error::new(ErrorKind::Refused, format!("no call could be made in process {pid}: {why}"))
-        })
+        requests::ask(&self.world, self.nudge, pid, calls.iter().map(call).collect())
     }
 
     /// How the first process ended, if it has.
@@ -106,6 +105,16 @@ impl Watch {
     /// What a reader must know, in sentences.
     pub fn notes(&self) -> Vec<String> {
         self.world().tally.summary.notes.clone()
+    }
+
+    /// Processes that run.
+    pub fn processes(&self) -> usize {
+        self.world().processes.len()
+    }
+
+    /// CPU time of the supervising thread so far.
+    pub fn cpu_ns(&self) -> u64 {
+        self.world().tally.summary.supervisor_cpu_ns
     }
 
     /// Time that stops took so far, summed over the threads.
@@ -126,28 +135,4 @@ pub(crate) fn heap(pid: u32) -> Option<Range<u64>> {
     let end = maps.iter().filter(|map| map.name == "[heap]").map(|map| map.end).max()?;
     let start = enter::heap_start(pid)?;
     (start < end).then_some(start..end)
-}
-
-/// Asks the tracer to have a process make calls, and waits for the results.
-pub(super) fn ask(world: &Mutex<World>, nudge: Nudge, pid: u32, calls: Vec<Call>) -> Option<Vec<i64>> {
-    let (reply, answer) = mpsc::channel();
-    let lock = || world.lock().unwrap_or_else(PoisonError::into_inner);
-    lock().requests.push_back(Request { pid, calls, reply });
-    let mut waited = Duration::ZERO;
-    while waited < ANSWER_WAIT {
-        if !lock().requests.is_empty() {
-            nudge.wake();
-            // Nobody answers for it any more where the tracer has ended with its last process.
-            if std::fs::symlink_metadata(pagelab_host::paths::process(pid, "stat")).is_err() {
-                lock().requests.retain(|request| request.pid != pid);
-                return None;
-            }
-        }
-        match answer.recv_timeout(AGAIN) {
-            Ok(results) => return Some(results),
-            Err(mpsc::RecvTimeoutError::Disconnected) => return None,
-            Err(mpsc::RecvTimeoutError::Timeout) => waited += AGAIN,
-        }
-    }
-    None
 }

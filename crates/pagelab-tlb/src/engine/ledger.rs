@@ -120,12 +120,22 @@ impl Ledger {
     /// Memory was moved, grown or shrunk (mremap): it stays what it was. Returns the mapping, if it is known.
     pub fn moved(&mut self, old: Range<u64>, new: Range<u64>) -> Option<MappingId> {
         let (mapping, offset) = self.find(old.start)?;
+        self.moved_as(mapping, offset, &old, new);
+        Some(mapping)
+    }
+
+    /// As [`Ledger::moved`], where it is told late what happened, and another thread may have been given the
+    /// old place meanwhile: what lay there at the call's begin was this offset of this mapping.
+    pub fn moved_as(&mut self, mapping: MappingId, offset: u64, old: &Range<u64>, new: Range<u64>) {
         // An old length of 0 duplicates a shared mapping and leaves the old one.
-        self.cut(&old);
+        for (part, of, _) in self.within(old) {
+            if of == mapping {
+                self.cut(&part);
+            }
+        }
         self.put(new.clone(), mapping, offset);
         let made = &mut self.mappings[mapping.0 as usize];
         made.start = new.start.wrapping_sub(offset);
-        Some(mapping)
     }
 
     /// The break is at `end` now (brk). The first call tells where it began.
@@ -291,6 +301,18 @@ mod tests {
             [(0x1800..0x2000, a, 0x800), (0x3000..0x4000, file, 0x2000), (0x4000..0x4800, a, 0x3000)];
         assert_eq!(within, wanted);
         assert_eq!(ledger.within(&(0x2000..0x3000)), []);
+    }
+
+    #[test]
+    fn a_move_that_is_told_late_leaves_what_another_thread_was_given() {
+        let mut ledger = Ledger::new();
+        let a = ledger.mapped(0x1000..0x5000, Kind::Anonymous);
+        // The kernel has moved it; another thread gets a part of the old place, and is heard first.
+        ledger.unmapped(0x2000..0x3000);
+        let b = ledger.mapped(0x2000..0x3000, Kind::Anonymous);
+        ledger.moved_as(a, 0, &(0x1000..0x5000), 0x9000..0xf000);
+        assert_eq!(ledger.places(b).collect::<Vec<_>>(), [(0x2000..0x3000, 0)]);
+        assert_eq!(ledger.places(a).collect::<Vec<_>>(), [(0x9000..0xf000, 0)]);
     }
 
     #[test]

@@ -3,6 +3,8 @@
 #![allow(clippy::print_stderr, reason = "a skipped check says so")]
 #![allow(clippy::unwrap_used, reason = "a test's helpers may fail where they stand")]
 
+pub mod running;
+
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -4,7 +4,7 @@ use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Duration;
 
 use pagelab_contig::reserve::Reserve;
@@ -31,10 +31,10 @@ pub struct Options {
     /// [default: 1.5]
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     duty: Option<u32>,
-    /// accessed: run the command under the supervisor of apply, so that names
-    /// of its memory hold for the next run; it may get too few sweeps
-    #[arg(long, conflicts_with_all = ["no_split", "pid"])]
-    supervise: bool,
+    /// accessed: run the command without the supervisor of apply: names of its
+    /// memory hold for this run alone, and it outlives pagelab
+    #[arg(long, conflicts_with = "pid")]
+    no_supervise: bool,
     /// accessed: leave mappings whole; coarser, and nothing is injected
     #[arg(long)]
     no_split: bool,
@@ -57,9 +57,10 @@ const PRESSED: u32 = 1000;
 
 /// Profiles what was asked for.
 pub fn profile(ask: &Ask) -> Result<Profile, Failure> {
-    let stop = Arc::new(AtomicBool::new(false));
+    let (stop, heard) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
-        let watched = signal_hook::flag::register(signal, stop.clone());
+        let watched = signal_hook::flag::register_usize(signal, heard.clone(), signal as usize)
+            .and_then(|_| signal_hook::flag::register(signal, stop.clone()));
         watched
             .map_err(|error| Failure::new(Exit::NotAvailable, "signals cannot be watched").because(error))?;
     }
@@ -73,9 +74,11 @@ pub fn profile(ask: &Ask) -> Result<Profile, Failure> {
         time: ask.time,
         duty_permille: options.duty.unwrap_or(accessed::DUTY_PERMILLE),
         pause: options.pause.unwrap_or(accessed::PAUSE),
-        is_supervised: options.supervise,
+        is_supervised: !options.no_supervise,
         splitter: (!options.no_split).then(splitter_command),
         stop: &stop,
+        heard: &heard,
+        say: &|text| out::complain(&format!("pagelab: {text}")),
         pressure: &under_pressure,
     };
     let done = guarded(&mut wanted)?;
