@@ -52,6 +52,8 @@ pub enum Command {
     /// What an experiment starts its trials with
     #[command(hide = true)]
     Gate(cmd::run::gate::Args),
+    /// The page-allocator simulator: how fast its engines are
+    Sim(cmd::sim::Args),
     /// Where a program's TLB misses cost time, by 2 MiB region: with or without hardware counters
     Profile(Box<cmd::profile::Args>),
     /// Which huge pages pay, from a profile: the curve, the knee, and a plan

@@ -18,6 +18,7 @@ pub mod record;
 pub mod report;
 pub mod restore;
 pub mod run;
+pub mod sim;
 pub mod tune;
 pub mod usage;
 pub mod watch;
@@ -25,8 +26,9 @@ pub mod workload;
 
 use std::path::Path;
 
+use pagelab_formats::size;
 use pagelab_host::root::Root;
-use pagelab_model::{Absence, AbsentWhy, PageSize};
+use pagelab_model::{Absence, AbsentWhy, Bytes, PageSize};
 use pagelab_runfile::ErrorKind;
 use pagelab_target::error::ErrorKind as TargetErrorKind;
 
@@ -56,6 +58,7 @@ pub fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Import(args) => import::run(&args),
         Command::Watch(args) => return watch::run(&args),
         Command::Run(args) => return run::run(&args),
+        Command::Sim(args) => sim::run(&args),
         Command::Profile(args) => return profile::run(&args),
         Command::Tune(args) => return tune::run(&args),
         Command::Plan(args) => plan::run(&args),
@@ -141,4 +144,10 @@ pub fn unread(absence: Absence) -> Failure {
         None => {}
     }
     Failure::new(exit, message)
+}
+
+/// A size above zero, as options take it.
+fn bytes_of(text: &str) -> Result<Bytes, String> {
+    let size = size::parse_suffixed(text.as_bytes()).ok().filter(|size| size.0 > 0);
+    size.ok_or_else(|| "a size such as 64M was wanted".to_owned())
 }

@@ -26,6 +26,12 @@ const COMMANDS: &[ReadOnly] = &[
     ReadOnly { name: "checkup", runs: &[&["--run", "a.pagelab"]], codes: &[0], leaves: &["a.pagelab"] },
     // What it shows of a file that is there stands below.
     ReadOnly { name: "tune", runs: &[&["--dry-run", "--", "true"]], codes: &[0], leaves: &[] },
+    ReadOnly {
+        name: "sim",
+        runs: &[&["bench", "--memory", "128M", "--pairs", "1000", "--turns", "1"]],
+        codes: &[0],
+        leaves: &[],
+    },
     ReadOnly { name: "report", runs: &[&["none.pagelab"]], codes: &[3], leaves: &[] },
     ReadOnly { name: "import", runs: &[&["-o", "day.pagelab", "none"]], codes: &[3], leaves: &[] },
     ReadOnly { name: "compare", runs: &[&["none.pagelab", "no.pagelab"]], codes: &[3], leaves: &[] },

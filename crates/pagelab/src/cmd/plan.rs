@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use pagelab_formats::{duration, largepages, plan_toml, size};
+use pagelab_formats::{duration, largepages, plan_toml};
 use pagelab_model::{Bytes, Profile};
 use pagelab_report::json;
 use pagelab_report::plan::{PlanReport, render};
@@ -14,7 +14,7 @@ use pagelab_report::style::{bytes, count};
 use pagelab_tlb::plan::predict::{self, Native};
 use pagelab_tlb::plan::{self, Ask, By, Ranking, Size};
 
-use super::usage;
+use super::{bytes_of, usage};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::whole_file::{self, Target};
 use crate::{out, walk_cost};
@@ -290,11 +290,6 @@ fn share(text: &str) -> Result<f64, String> {
     let percent = text.strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
     let share = percent.map(|percent| percent / 100.0).or_else(|| text.parse().ok());
     share.filter(|share| *share > 0.0 && *share <= 1.0).ok_or_else(|| "a share such as 0.9 or 90%".to_owned())
-}
-
-fn bytes_of(text: &str) -> Result<Bytes, String> {
-    let size = size::parse_suffixed(text.as_bytes()).ok().filter(|size| size.0 > 0);
-    size.ok_or_else(|| "a size such as 64M was wanted".to_owned())
 }
 
 fn pair(text: &str) -> Result<Native, String> {

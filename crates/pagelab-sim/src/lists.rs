@@ -1,0 +1,154 @@
+//! Free lists: nine bytes a frame. A state of one byte, and two links that count where the frame is the
+//! first of a free block.
+//!
+//! The heads of the lists are nodes behind the frames, so that a block leaves its list without anybody
+//! knowing which one it is (as `list_del` in the kernel).
+
+use crate::prefetch;
+use crate::words::{Frame, Kind};
+
+/// The state of a frame: 0 inside of a block; else the order plus one, with a flag or a kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct State(u8);
+
+const FREE: u8 = 0x80;
+const ORDER: u8 = 0x1f;
+const KIND_SHIFT: u8 = 5;
+/// Stands where a kind would.
+const KEPT: u8 = 3;
+
+impl State {
+    /// Inside of a block.
+    pub const INSIDE: State = State(0);
+
+    /// The first frame of a free block.
+    pub fn free(order: u8) -> State {
+        State(FREE | (order + 1))
+    }
+
+    /// The first frame of an allocated block.
+    pub fn used(order: u8, kind: Kind) -> State {
+        State((order + 1) | ((kind as u8) << KIND_SHIFT))
+    }
+
+    /// The first frame of a block that a processor keeps.
+    pub fn kept(order: u8) -> State {
+        State((order + 1) | (KEPT << KIND_SHIFT))
+    }
+
+    /// The order, if it is the first frame of a block that a processor keeps.
+    pub fn kept_order(self) -> Option<u8> {
+        (self.0 & FREE == 0 && self.0 >> KIND_SHIFT == KEPT).then(|| (self.0 & ORDER) - 1)
+    }
+
+    /// The order, if it is the first frame of a free block.
+    pub fn free_order(self) -> Option<u8> {
+        (self.0 & FREE != 0).then(|| (self.0 & ORDER) - 1)
+    }
+
+    /// Order and kind, if it is the first frame of an allocated block.
+    pub fn used_order(self) -> Option<(u8, Kind)> {
+        if self.0 & FREE != 0 || self.0 == 0 {
+            return None;
+        }
+        Some(((self.0 & ORDER) - 1, Kind::of(self.0 >> KIND_SHIFT)?))
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    next: u32,
+    prev: u32,
+}
+
+/// The lists of a zone, over frames numbered from 0.
+#[derive(Clone, Debug)]
+pub struct Lists {
+    links: Vec<Link>,
+    states: Vec<State>,
+    orders: u32,
+}
+
+impl Lists {
+    /// Empty lists for each order and kind of list.
+    pub fn new(frames: u32, orders: u8, lists: u8) -> Lists {
+        let heads = u32::from(orders) * u32::from(lists);
+        let mut links = vec![Link { next: 0, prev: 0 }; frames as usize];
+        links.extend((0..heads).map(|head| Link { next: frames + head, prev: frames + head }));
+        Lists { links, states: vec![State::INSIDE; frames as usize], orders: u32::from(orders) }
+    }
+
+    /// Frames.
+    pub fn frames(&self) -> u32 {
+        self.states.len() as u32
+    }
+
+    /// The state of a frame.
+    pub fn state(&self, frame: Frame) -> State {
+        self.states[frame as usize]
+    }
+
+    /// Sets the state of a frame.
+    pub fn set(&mut self, frame: Frame, state: State) {
+        self.states[frame as usize] = state;
+    }
+
+    fn head(&self, list: u8, order: u8) -> u32 {
+        self.frames() + u32::from(list) * self.orders + u32::from(order)
+    }
+
+    /// The first block of a list.
+    pub fn first(&self, list: u8, order: u8) -> Option<Frame> {
+        let first = self.links[self.head(list, order) as usize].next;
+        (first < self.frames()).then_some(first)
+    }
+
+    /// Puts a free block in front of a list, or at its end.
+    pub fn add(&mut self, list: u8, order: u8, frame: Frame, at_end: bool) {
+        let head = self.head(list, order);
+        let beside = self.links[head as usize];
+        let (prev, next) = if at_end { (beside.prev, head) } else { (head, beside.next) };
+        self.links[frame as usize] = Link { next, prev };
+        self.links[prev as usize].next = frame;
+        self.links[next as usize].prev = frame;
+        self.states[frame as usize] = State::free(order);
+    }
+
+    /// Takes a free block from its list. Its state stays.
+    pub fn remove(&mut self, frame: Frame) {
+        let Link { next, prev } = self.links[frame as usize];
+        self.links[prev as usize].next = next;
+        self.links[next as usize].prev = prev;
+    }
+
+    /// Brings near what freeing the block at a frame looks at first.
+    #[inline]
+    pub fn prefetch_state(&self, frame: Frame) {
+        prefetch::near(&self.states, frame as usize);
+    }
+
+    /// The same for the links.
+    #[inline]
+    pub fn prefetch_link(&self, frame: Frame) {
+        prefetch::near(&self.links, frame as usize);
+    }
+
+    /// The links of both neighbours of a listed block, whose own are near.
+    #[inline]
+    pub fn prefetch_beside(&self, frame: Frame) {
+        let Link { next, prev } = self.links[frame as usize];
+        prefetch::near(&self.links, next as usize);
+        prefetch::near(&self.links, prev as usize);
+    }
+
+    /// The blocks of a list, the first one first.
+    pub fn blocks(&self, list: u8, order: u8) -> impl Iterator<Item = Frame> + '_ {
+        let head = self.head(list, order);
+        let mut at = self.links[head as usize].next;
+        std::iter::from_fn(move || {
+            let frame = (at < self.frames()).then_some(at)?;
+            at = self.links[frame as usize].next;
+            Some(frame)
+        })
+    }
+}

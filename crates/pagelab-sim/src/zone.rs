@@ -1,0 +1,353 @@
+//! The buddy allocator of one zone.
+//!
+//! Splitting, merging and the order of the lists are those of mm/page_alloc.c of Linux 6.1 to 6.8: `expand`,
+//! `__free_one_page` with `buddy_merge_likely`, `__rmqueue_fallback`, `steal_suitable_fallback`.
+
+use crate::lists::{Lists, State};
+use crate::planted::Bug;
+use crate::policy::{Policy, Take};
+use crate::words::{Frame, Kind, Shape, Stolen, Wrong};
+
+/// A block that was allocated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// Its first frame.
+    pub frame: Frame,
+    /// What was taken from another list for it.
+    pub stolen: Option<Stolen>,
+}
+
+/// One zone.
+#[derive(Clone, Debug)]
+pub struct Zone<P> {
+    shape: Shape,
+    policy: P,
+    lists: Lists,
+    /// The list that each pageblock belongs to.
+    owners: Vec<u8>,
+    /// Of each list, the orders at which there may be a block; a bit too many is found out when it is used.
+    filled: Vec<u32>,
+    /// Free blocks of each order.
+    blocks: Vec<u32>,
+    free: u32,
+    /// A bug that a test planted.
+    #[cfg(test)]
+    pub(crate) bug: Option<Bug>,
+}
+
+impl<P: Policy> Zone<P> {
+    /// A zone whose memory is free, in the largest blocks, the lowest first.
+    pub fn new(shape: Shape, policy: P) -> Result<Zone<P>, Wrong> {
+        shape.check()?;
+        let lists = policy.lists();
+        let orders = shape.max_order + 1;
+        let owner = policy.wanted(Kind::Movable);
+        let mut zone = Zone {
+            lists: Lists::new(shape.frames, orders, lists),
+            owners: vec![owner; (shape.frames >> shape.block_order) as usize],
+            filled: vec![0; usize::from(lists)],
+            blocks: vec![0; usize::from(orders)],
+            free: shape.frames,
+            shape,
+            policy,
+            #[cfg(test)]
+            bug: None,
+        };
+        let mut at = 0;
+        while at < shape.frames {
+            let left = (shape.frames - at).ilog2();
+            let order = (shape.first + at).trailing_zeros().min(left).min(u32::from(shape.max_order)) as u8;
+            zone.add(owner, order, at, true);
+            at += 1 << order;
+        }
+        Ok(zone)
+    }
+
+    /// Whether a test planted this bug; nowhere else is there one.
+    #[cfg(test)]
+    fn has(&self, bug: Bug) -> bool {
+        self.bug == Some(bug)
+    }
+
+    #[cfg(not(test))]
+    fn has(&self, _bug: Bug) -> bool {
+        false
+    }
+
+    /// How it is cut.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// The policy.
+    pub fn policy(&self) -> &P {
+        &self.policy
+    }
+
+    /// Free frames.
+    pub fn free_frames(&self) -> u32 {
+        self.free
+    }
+
+    /// Free blocks of each order, from 0 up (`/proc/buddyinfo`).
+    pub fn free_blocks(&self) -> &[u32] {
+        &self.blocks
+    }
+
+    /// The list that each pageblock belongs to.
+    pub fn owners(&self) -> &[u8] {
+        &self.owners
+    }
+
+    /// The free lists, over frames numbered from the zone's first one.
+    pub fn lists(&self) -> &Lists {
+        &self.lists
+    }
+
+    /// Allocates a block. `None`: there is no free block of the order, or none that the policy gives.
+    #[inline]
+    pub fn take(&mut self, order: u8, kind: Kind) -> Result<Option<Taken>, Wrong> {
+        if order > self.shape.max_order {
+            return Err(Wrong::Order { order, max: self.shape.max_order });
+        }
+        let wanted = self.policy.wanted(kind);
+        let (at, stolen) = match self.smallest(wanted, order) {
+            Some((at, _)) => (at, None),
+            None => match self.steal(wanted, order) {
+                Some(stolen) => match self.smallest(wanted, order) {
+                    Some((at, _)) => (at, Some(stolen)),
+                    None => return Ok(None),
+                },
+                None => return Ok(None),
+            },
+        };
+        let (at, found) = (at, self.lists.state(at).free_order().unwrap_or(order));
+        self.remove(at, found);
+        // The upper half of each halving goes in front of its list.
+        for half in (order..found).rev() {
+            let list = match self.has(Bug::SplitToItsOwner) {
+                true => self.owners[(at >> self.shape.block_order) as usize],
+                false => wanted,
+            };
+            self.add(list, half, at + (1 << half), false);
+        }
+        let kind = if self.has(Bug::KindForgotten) { Kind::Movable } else { kind };
+        self.lists.set(at, State::used(order, kind));
+        self.free -= 1 << order;
+        Ok(Some(Taken { frame: self.shape.first + at, stolen }))
+    }
+
+    /// Frees the block that begins at a frame. Returns its order.
+    #[inline]
+    pub fn free(&mut self, frame: Frame) -> Result<u8, Wrong> {
+        let (order, list) = self.used(frame)?;
+        self.merge(frame, order, list);
+        Ok(order)
+    }
+
+    /// Says that the block at a frame will be freed soon: what that reads is brought near.
+    #[inline]
+    pub fn expect_free(&self, frame: Frame) {
+        let at = frame.wrapping_sub(self.shape.first);
+        self.lists.prefetch_state(at);
+        self.lists.prefetch_link(at);
+        self.lists.prefetch_link(at ^ 1);
+    }
+
+    /// The same a moment later, when its state is near: the buddy that it may be merged with.
+    #[inline]
+    pub fn expect_merge(&self, frame: Frame) {
+        let at = frame.wrapping_sub(self.shape.first);
+        if at < self.shape.frames
+            && let Some((order, _)) = self.lists.state(at).used_order()
+            && let Some(buddy) = self.free_at(frame ^ (1 << order), order)
+        {
+            self.lists.prefetch_beside(buddy);
+        }
+    }
+
+    /// Order of the allocated block that begins at a frame, and the list that it goes to.
+    #[inline]
+    pub(crate) fn used(&self, frame: Frame) -> Result<(u8, u8), Wrong> {
+        if !self.shape.has(frame) {
+            return Err(Wrong::Outside(frame));
+        }
+        let at = frame - self.shape.first;
+        let (order, kind) = self.lists.state(at).used_order().ok_or(Wrong::NotAllocated(frame))?;
+        let owner = self.owners[(at >> self.shape.block_order) as usize];
+        let list = self.policy.home(kind, if self.has(Bug::FreedToItsKind) { kind as u8 } else { owner });
+        Ok((order, list))
+    }
+
+    /// Says that a processor keeps an allocated block.
+    pub(crate) fn keep(&mut self, frame: Frame, order: u8) {
+        self.lists.set(frame - self.shape.first, State::kept(order));
+    }
+
+    /// Says that a block which a processor kept is allocated.
+    pub(crate) fn unkeep(&mut self, frame: Frame, order: u8, kind: Kind) {
+        self.lists.set(frame - self.shape.first, State::used(order, kind));
+    }
+
+    /// Puts a block back to a list, merged with its buddies.
+    #[inline]
+    pub(crate) fn merge(&mut self, frame: Frame, order: u8, list: u8) {
+        let first = self.shape.first;
+        self.lists.set(frame - first, State::INSIDE);
+        let (mut from, mut size) = (frame, order);
+        let most = self.shape.max_order - u8::from(self.has(Bug::TopOrderUnmerged));
+        while size < most
+            && let Some(buddy) = self.free_at(from ^ (1 << size), size)
+        {
+            self.remove(buddy, size);
+            if !self.has(Bug::BuddyStaysFree) {
+                self.lists.set(buddy, State::INSIDE);
+            }
+            from &= !(1 << size);
+            size += 1;
+        }
+        let at_end = self.merges_soon(from, size);
+        self.add(list, size, from - first, at_end);
+        self.free += 1 << order;
+    }
+
+    /// Makes an allocated block several allocated ones, each of `order`.
+    pub fn split(&mut self, frame: Frame, order: u8) -> Result<(), Wrong> {
+        if !self.shape.has(frame) {
+            return Err(Wrong::Outside(frame));
+        }
+        let at = frame - self.shape.first;
+        let (whole, kind) = self.lists.state(at).used_order().ok_or(Wrong::NotAllocated(frame))?;
+        if order > whole {
+            return Err(Wrong::Order { order, max: whole });
+        }
+        for part in (0..1u32 << whole).step_by(1 << order) {
+            self.lists.set(at + part, State::used(order, kind));
+        }
+        Ok(())
+    }
+
+    /// The frame, counted from the zone's first, if a free block of this order begins there.
+    fn free_at(&self, frame: Frame, order: u8) -> Option<u32> {
+        let at = frame.wrapping_sub(self.shape.first);
+        (at < self.shape.frames && self.lists.state(at) == State::free(order)).then_some(at)
+    }
+
+    /// Whether the buddy of the block that this one would be half of is free: then this one is likely to be
+    /// merged soon, and goes to the end of its list (`buddy_merge_likely`).
+    fn merges_soon(&self, frame: Frame, order: u8) -> bool {
+        if order + 1 >= self.shape.max_order || self.has(Bug::NoLookAhead) {
+            return false;
+        }
+        let larger = frame & !(1 << order);
+        self.free_at(larger ^ (1 << (order + 1)), order + 1).is_some()
+    }
+
+    fn add(&mut self, list: u8, order: u8, at: u32, at_end: bool) {
+        self.lists.add(list, order, at, at_end);
+        self.filled[usize::from(list)] |= 1 << order;
+        self.blocks[usize::from(order)] += 1;
+    }
+
+    fn remove(&mut self, at: u32, order: u8) {
+        self.lists.remove(at);
+        self.blocks[usize::from(order)] -= 1;
+    }
+
+    /// The first block of the smallest order that is large enough, on one list (`__rmqueue_smallest`).
+    fn smallest(&mut self, list: u8, order: u8) -> Option<(u32, u8)> {
+        let filled = &mut self.filled[usize::from(list)];
+        loop {
+            let order = (*filled >> order << order).trailing_zeros() as u8;
+            if order >= 32 {
+                return None;
+            }
+            match self.lists.first(list, order) {
+                Some(at) => return Some((at, order)),
+                None => *filled &= !(1 << order),
+            }
+        }
+    }
+
+    /// The best of the other lists that has a block of just this order, and the block.
+    fn other(&self, wanted: u8, order: u8) -> Option<(u8, u32)> {
+        self.policy.others(wanted).iter().find_map(|&list| Some((list, self.lists.first(list, order)?)))
+    }
+
+    /// Brings a block onto the list that is short (`__rmqueue_fallback`).
+    fn steal(&mut self, wanted: u8, order: u8) -> Option<Stolen> {
+        let max = self.shape.max_order;
+        let largest = (order..=max).rev().find_map(|size| Some((size, self.other(wanted, size)?)));
+        let (mut size, (mut from, mut at)) = largest?;
+        let mut take = self.policy.take(wanted, size, self.shape.block_order);
+        if take == Take::Smallest && !self.has(Bug::LargestForMovable) {
+            let smallest = (order..=size).find_map(|size| Some((size, self.other(wanted, size)?)));
+            (size, (from, at)) = smallest?;
+            take = self.policy.take(wanted, size, self.shape.block_order);
+        }
+        let owns = self.hand_over(wanted, at, size, take);
+        Some(Stolen { frame: self.shape.first + at, order: size, wanted, from, owns })
+    }
+
+    /// Moves a free block, or all that is free in its pageblock, to another list; whether the pageblock went
+    /// along (`steal_suitable_fallback`).
+    fn hand_over(&mut self, wanted: u8, at: u32, size: u8, take: Take) -> bool {
+        let block_order = self.shape.block_order;
+        let block = (at >> block_order) as usize;
+        if take == Take::Largest {
+            self.relist(at, size, wanted);
+            return false;
+        }
+        if size >= block_order {
+            self.owners[block..block + (1 << (size - block_order))].fill(wanted);
+            self.relist(at, size, wanted);
+            return true;
+        }
+        if take != Take::Pageblock {
+            self.relist(at, size, wanted);
+            return false;
+        }
+        let (free, movable) = self.relist_pageblock(block, wanted);
+        let frames = 1u32 << block_order;
+        let alike = if wanted == Kind::Movable as u8 {
+            movable
+        } else if self.owners[block] == Kind::Movable as u8 {
+            if self.has(Bug::ThirdKindIsAlike) { frames - free } else { frames - free - movable }
+        } else {
+            0
+        };
+        let owns = free + alike >= frames / 2 + u32::from(self.has(Bug::HalfIsNotEnough));
+        if owns {
+            self.owners[block] = wanted;
+        }
+        owns
+    }
+
+    /// Moves a free block to the end of a list.
+    fn relist(&mut self, at: u32, order: u8, list: u8) {
+        self.remove(at, order);
+        self.add(list, order, at, !self.has(Bug::MovedToTheFront));
+    }
+
+    /// The same with all that is free in a pageblock; frames that were moved, and movable ones that are not
+    /// free (`move_freepages_block`).
+    fn relist_pageblock(&mut self, block: usize, list: u8) -> (u32, u32) {
+        let from = (block as u32) << self.shape.block_order;
+        let to = from + (1 << self.shape.block_order);
+        let (mut at, mut free, mut movable) = (from, 0, 0);
+        while at < to {
+            let state = self.lists.state(at);
+            if let Some(order) = state.free_order() {
+                self.relist(at, order, list);
+                free += 1 << order;
+                at += 1 << order;
+            } else if let Some((order, kind)) = state.used_order() {
+                movable += if kind == Kind::Movable { 1u32 << order } else { 0 };
+                at += 1 << order;
+            } else {
+                at += 1;
+            }
+        }
+        (free, movable.min(to - from))
+    }
+}
