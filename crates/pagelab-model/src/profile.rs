@@ -109,6 +109,42 @@ pub struct Effort {
     /// Sweeps of accessed bits that it rests on, summed over the images.
     #[serde(default)]
     pub sweeps: Option<u64>,
+    /// What sweeps took of the time of the process image that they slowed down most, at most, in millionths:
+    /// cleared pages × what one costs that is accessed again, and the time in which it was stopped.
+    #[serde(default)]
+    pub slow_down_ppm: Option<u64>,
+    /// Picoseconds that a cleared page of that image costs when it is accessed again ([`AccessedPrice`]).
+    #[serde(default)]
+    pub accessed_page_ps: Option<u64>,
+}
+
+/// What a program pays when the accessed bit of a page is set again after it was cleared, by how much memory
+/// was cleared: with more of it, page-table lines come from further away.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AccessedPrice {
+    /// (bytes that were cleared, picoseconds a page), rising in the first.
+    pub points: Vec<(u64, u64)>,
+    /// Where it is from: when it was measured, on which processor; or that it was assumed.
+    pub origin: String,
+}
+
+impl AccessedPrice {
+    /// Picoseconds a page where so many bytes are cleared: linear in log2 of the bytes between the points,
+    /// and on with the last slope above them, since the price still grows there. Never 0.
+    pub fn page_ps(&self, bytes: u64) -> u64 {
+        let log = |bytes: u64| (bytes.max(1) as f64).log2();
+        let (Some(first), Some(last)) = (self.points.first(), self.points.last()) else { return 1 };
+        if bytes <= first.0 || self.points.len() < 2 {
+            return first.1.max(1);
+        }
+        let pairs = || self.points.windows(2);
+        let around = pairs().find(|two| bytes <= two[1].0).or_else(|| pairs().last());
+        let Some([low, high]) = around else { return last.1.max(1) };
+        let part = (log(bytes) - log(low.0)) / (log(high.0) - log(low.0)).max(f64::EPSILON);
+        let slope = high.1 as f64 - low.1 as f64;
+        let slope = if bytes > last.0 { slope.max(0.0) } else { slope };
+        ((low.1 as f64 + slope * part).round() as u64).max(1)
+    }
 }
 
 /// What a page walk costs by the reuse distance of its page-table line: how many walks of other lines there

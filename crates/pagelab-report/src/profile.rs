@@ -4,7 +4,7 @@
 mod heat;
 mod table;
 
-use pagelab_model::profile::{MappingKind, UnseenWhy, WhatIf};
+use pagelab_model::profile::{Effort, MappingKind, UnseenWhy, WhatIf};
 use pagelab_model::{Bytes, Profile};
 use pagelab_tlb::cost::of_what_if;
 use pagelab_tlb::plan::{self, Ask, By, Ranked, Ranking};
@@ -151,8 +151,18 @@ fn head(page: &mut Page, profile: &Profile, shown: &Ranking) {
             Some(sweeps) => format!("it rests on {} sweeps, {share} of the time", count(u128::from(sweeps))),
             None => format!("sweeps took {share} of the time"),
         };
-        page.hanging_dim("", &text);
+        let cost = profile.effort.slow_down_ppm.map_or(String::new(), |ppm| slow_down(ppm, &profile.effort));
+        page.hanging_dim("", &(text + &cost));
     }
+}
+
+/// What sweeps cost the program, by what a cleared page was measured to cost.
+fn slow_down(ppm: u64, effort: &Effort) -> String {
+    let share = percent(ppm as f64 / 1e6);
+    let price = effort.accessed_page_ps.map_or(String::new(), |ps| {
+        format!(", by {} ns for each cleared page and its stops", three_digits(ps as f64 / 1000.0))
+    });
+    format!("; they took at most {share} of the program's time{price}")
 }
 
 /// The same accesses with other memory on huge pages.

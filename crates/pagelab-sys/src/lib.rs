@@ -22,6 +22,7 @@ pub mod perf_ring;
 pub mod plain;
 pub mod presence;
 pub mod ptrace;
+pub mod realtime;
 pub mod remote_advice;
 pub mod resident;
 pub mod seccomp;

@@ -5,6 +5,7 @@
 //! the time of a sweep, and merged again after it. A split mapping cannot grow by mremap; how long that was
 //! so is told.
 
+mod budget;
 mod estimate;
 mod going_on;
 mod hands;
@@ -12,9 +13,11 @@ mod image;
 mod instead;
 mod names;
 mod pieces;
+pub mod price;
 mod split;
 mod splitter;
 mod sweep;
+mod turns;
 mod watch;
 mod words;
 
@@ -24,17 +27,24 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Duration;
 
 use pagelab_model::Profile;
+use pagelab_model::profile::AccessedPrice;
 
 pub use splitter::serve;
 pub use watch::profile;
 
-/// Sweeps slow a program down by less than this while they go on, in permille: measured on workloads that do
-/// nothing but walk (`cargo bench -p pagelab --bench accessed`).
-pub const SLOW_DOWN_PERMILLE: u32 = 1300;
+/// What sweeps may take of a program's time by default, in permille: cleared pages that are accessed again ×
+/// what one costs, and the time in which it is stopped.
+pub const SLOW_DOWN_PERMILLE: u32 = 20;
 
-/// The share of the time in which sweeps go on by default, in permille: with [`SLOW_DOWN_PERMILLE`], 2 % of
-/// slow-down.
+/// The share of the time in which pagelab works on sweeps by default, in permille.
 pub const DUTY_PERMILLE: u32 = 15;
+
+/// What sweeps may take of a program's time where so much duty was asked for: in proportion. `None` where it
+/// was all of the time: then they may take what they take.
+pub fn slow_down_permille(duty_permille: u32) -> Option<u32> {
+    let share = duty_permille.saturating_mul(SLOW_DOWN_PERMILLE).div_ceil(DUTY_PERMILLE);
+    (duty_permille < 1000).then_some(share)
+}
 
 /// The longest pause between clearing and looking by default.
 pub const PAUSE: Duration = Duration::from_millis(100);
@@ -56,6 +66,8 @@ pub struct Wanted<'a> {
     pub time: Option<Duration>,
     /// The share of the time in which sweeps may go on, in permille.
     pub duty_permille: u32,
+    /// What a cleared page costs that is accessed again, on this machine.
+    pub price: AccessedPrice,
     /// The longest pause between clearing and looking.
     pub pause: Duration,
     /// Whether a program that is started runs under the supervisor, which knows names of its memory that hold

@@ -4,6 +4,7 @@
 //! resolves them to a plan, carries it out and prints. Exit codes stand in [`exit`]. As PID 1 of a guest the
 //! same program is the guest's agent.
 
+mod accessed_price;
 mod cli;
 mod cmd;
 mod exit;

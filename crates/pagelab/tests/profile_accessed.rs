@@ -146,6 +146,52 @@ fn all_hot_regions_come_first() {
     assert!(profile.effort.split_ns.unwrap() > 0 && profile.effort.cpu_ns.unwrap() > 0);
 }
 
+/// Neither does a short program pay for a long one, nor is a sweep that was not earned made in silence.
+#[test]
+fn sweeps_cost_no_more_than_their_share_and_where_none_is_earned_that_is_said() {
+    let lab = Lab::new();
+    let binary = env!("CARGO_BIN_EXE_pagelab");
+    let head = ["profile", "--source", "accessed", "-o"];
+    // It is filled, and ends.
+    let workload = ["--", binary, "workload", "hot-regions", "--size", "256M", "--rounds", "1000"];
+    let ran = lab.run(&[&head[..], &["short.pagelab", "--duty", "0.1"], &workload].concat());
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    let found = profile(&lab, "short.pagelab");
+    let why = found.notes.iter().find(|note| note.contains("there was no sweep"));
+    let why = why.unwrap_or_else(|| panic!("{:?}", found.notes));
+    assert!(
+        why.contains("for each page") && why.contains("--duty") && why.contains("--source exact"),
+        "{why}"
+    );
+    assert_eq!((found.effort.sweeps, found.effort.slow_down_ppm), (Some(0), None));
+    // One that goes on gets some, and its account holds at least a page's price for each page once.
+    let script = with(
+        "
+end = time.time() + 8
+while time.time() < end:
+    for at in range(0, len(m), 4096): m[at]
+print('all right')",
+    );
+    lab.write("program.py", &script);
+    let ran =
+        lab.run(&[&head[..], &["long.pagelab", "--", "/usr/bin/env", "python3", "program.py"]].concat());
+    if ran.err.contains("No such file") {
+        eprintln!("skipped: python3-absent: no program with these habits");
+        return;
+    }
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    let effort = profile(&lab, "long.pagelab").effort;
+    // Beside many others it may never have run long enough.
+    if effort.sweeps == Some(0) {
+        return;
+    }
+    let (cost, each) = (effort.slow_down_ppm.unwrap(), effort.accessed_page_ps.unwrap());
+    let watched_ns = u128::from(profile(&lab, "long.pagelab").wall_ns);
+    let at_least = u128::from(each) * (64 << 8) / 1000 * 1_000_000 / watched_ns;
+    assert!(u128::from(cost) >= at_least, "{cost} of {at_least}");
+    assert!(effort.stopped_ns.unwrap_or(0) > 0);
+}
+
 #[test]
 fn ctrl_c_keeps_what_was_seen_and_leaves_the_program_as_it_was() {
     let rest = "
@@ -378,8 +424,19 @@ time.sleep(600)
     until("the stop", || state() == b'T');
     let lab = Lab::new();
     let number = pid.to_string();
-    let ran =
-        lab.run(&["profile", "--source", "accessed", "--pid", &number, "--for", "500ms", "-o", "p.pagelab"]);
+    let ran = lab.run(&[
+        "profile",
+        "--source",
+        "accessed",
+        "--duty",
+        "50",
+        "--pid",
+        &number,
+        "--for",
+        "500ms",
+        "-o",
+        "p.pagelab",
+    ]);
     assert_eq!(ran.code, Some(0), "{}", ran.err);
     until("the stop again", || state() == b'T');
     assert_eq!(left_out(pid), 0);
@@ -406,7 +463,8 @@ fn a_program_with_a_filter_of_its_own_is_seen_by_whole_mappings() {
     let Some(target) = python(&format!("{FILTER}{HOLDS}time.sleep(600)")) else { return };
     let lab = Lab::new();
     let pid = target.0.id().to_string();
-    let args = ["profile", "--source", "accessed", "--pid", &pid, "--for", "300ms", "-o", "p.pagelab"];
+    let head = ["profile", "--source", "accessed", "--duty", "50", "--for", "300ms", "-o", "p.pagelab"];
+    let args = [&head[..], &["--pid", &pid]].concat();
     let ran = lab.run(&args);
     assert_eq!(ran.code, Some(0), "{}", ran.err);
     let attached = profile(&lab, "p.pagelab");

@@ -35,6 +35,8 @@ pub(super) fn put(object: Object, profile: &Profile, by_cell: bool) -> Object {
         .option("duty_permille", profile.effort.duty_permille, unaccounted)
         .option("split_ns", profile.effort.split_ns, unaccounted)
         .option("sweeps", profile.effort.sweeps, unaccounted)
+        .option("slow_down_ppm", profile.effort.slow_down_ppm, unaccounted)
+        .option("accessed_page_ps", profile.effort.accessed_page_ps, unaccounted)
         .option("walk_cost", profile.walk_cost.as_ref().map(walk_cost), unpriced)
         .option("cost_ns", shown.timed.then_some((shown.total / 1000.0) as u64), unpriced)
         .put("images", array(&profile.images, image))

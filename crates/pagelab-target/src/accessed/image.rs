@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pagelab_formats::{maps, status};
 use pagelab_host::paths;
@@ -13,12 +13,14 @@ use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
 use pagelab_model::process::Mapping;
 use pagelab_model::profile::{
-    Begun, Cells, ImageProfile, MappingKey, MappingKind, MappingProfile, Program, Reuse, Unseen, UnseenWhy,
+    AccessedPrice, Begun, Cells, ImageProfile, MappingKey, MappingKind, MappingProfile, Program, Reuse,
+    Unseen, UnseenWhy,
 };
 use pagelab_model::{Absence, Bytes, PageSize};
-use pagelab_sys::pagemap_scan;
+use pagelab_sys::{clock, pagemap_scan};
 use pagelab_tlb::engine::ledger::Ledger;
 
+use super::budget::{Account, Growth};
 use super::estimate::{self, Seen};
 use super::names::Names;
 use super::sweep::{self, Piece, Swept};
@@ -88,10 +90,20 @@ pub struct Image {
     pub is_alive: bool,
     /// Clears its accessed bits.
     pub clearer: File,
-    /// Most bytes in memory at any look, and for how many looks that has grown.
-    pub grown: (u64, u32),
+    /// How its memory grew.
+    pub growth: Growth,
     /// The pause of the next sweep.
     pub pause_ns: u64,
+    /// When it was first seen, and how long it had waited for a CPU by then.
+    began: (Instant, Duration),
+    /// CPU time that it had used when it was first seen, and when it was last.
+    cpu_ns: (u64, u64),
+    /// What sweeps may cost it.
+    pub account: Account,
+    /// Work that its last turn took.
+    pub work: Option<Duration>,
+    /// When it was last looked what it had accessed.
+    pub looked: Instant,
     /// What tells this image from the next one of the process: the vdso's address, and the program.
     mark: (u64, String),
     program: Program,
@@ -125,14 +137,20 @@ impl Image {
             true => Program::default(),
             false => identity::of(std::path::Path::new(&mark.1)),
         };
+        let cpu_ns = clock::process_cpu_ns(process.pid).unwrap_or(0);
         Image {
             process,
             parent,
             begun,
             is_alive: true,
             clearer,
-            grown: (0, 0),
+            growth: Growth::default(),
             pause_ns: 0,
+            began: (Instant::now(), waited(root, process.pid)),
+            cpu_ns: (cpu_ns, cpu_ns),
+            account: Account::default(),
+            work: None,
+            looked: Instant::now(),
             mark,
             program,
             arguments,
@@ -146,6 +164,25 @@ impl Image {
             turns: 0,
             known: (Vec::new(), Rc::new([])),
         }
+    }
+
+    /// It is there, with so much in memory; some time has gone by since it was last looked at.
+    pub fn lives(&mut self, root: &Root, resident: u64, price: &AccessedPrice) {
+        let waited = waited(root, self.process.pid).saturating_sub(self.began.1);
+        self.cpu_ns.1 = clock::process_cpu_ns(self.process.pid).unwrap_or(0).max(self.cpu_ns.1);
+        self.account.goes_on();
+        self.account.lives(self.began.0.elapsed().saturating_sub(waited), resident, price);
+    }
+
+    /// The part of its time in which it waited for a CPU.
+    pub fn waited_share(&self) -> f64 {
+        let all = self.began.0.elapsed().as_secs_f64().max(1e-9);
+        (1.0 - self.account.lived().as_secs_f64() / all).clamp(0.0, 1.0)
+    }
+
+    /// CPU time that it used while it was watched.
+    fn ran_ns(&self) -> u64 {
+        self.cpu_ns.1 - self.cpu_ns.0
     }
 
     /// Whether the process is another image by now.
@@ -284,8 +321,9 @@ impl Image {
         if told.is_ok() { found } else { all() }
     }
 
-    /// Of each region that was touched: its walks in so much time, and how far they may be off.
-    pub fn certainty(&self, time_ns: u64) -> impl Iterator<Item = (u64, f64)> + '_ {
+    /// Of each region that was touched: its walks in the program's time, and how far they may be off.
+    pub fn certainty(&self) -> impl Iterator<Item = (u64, f64)> + '_ {
+        let time_ns = self.ran_ns();
         let touched = self.all_regions().filter(|region| region.seen.is_touched());
         touched.map(move |region| (region.seen.walks(time_ns), region.seen.error()))
     }
@@ -305,10 +343,10 @@ impl Image {
         self.sweeps > 0
     }
 
-    /// The profile, with walks as of so much time.
-    pub fn profile(&self, page: PageSize, huge: u64, time_ns: u64) -> ImageProfile {
+    /// The profile, with walks as of all the CPU time that it used.
+    pub fn profile(&self, page: PageSize, huge: u64) -> ImageProfile {
         let mut counts = BTreeMap::new();
-        let scale = Scale { time_ns, sweeps: self.sweeps, huge };
+        let scale = Scale { time_ns: self.ran_ns(), sweeps: self.sweeps, huge };
         let extents = self.extents.values();
         let mut zeros = Vec::new();
         let mut mappings: Vec<MappingProfile> =
@@ -373,7 +411,7 @@ impl Image {
 
 /// What a region's counts are made of.
 pub(super) struct Scale {
-    /// The time that was watched.
+    /// CPU time that it used while it was watched.
     pub time_ns: u64,
     /// Sweeps of the image.
     pub sweeps: u64,
@@ -465,6 +503,14 @@ fn spread(cells: &mut BTreeMap<u64, u64>, range: Range<u64>, grain: u64, count: 
         *cells.entry(at / grain).or_default() += upto(next) - upto(at);
         at = next;
     }
+}
+
+/// How long the first thread of a process has been ready and waited for a CPU (`schedstat`, its second
+/// number; Linux 2.6.23). Nothing where the kernel does not tell.
+pub(super) fn waited(root: &Root, pid: u32) -> Duration {
+    let text = root.read(&paths::process(pid, "schedstat")).unwrap_or_default();
+    let number = std::str::from_utf8(&text).ok().and_then(|text| text.split(' ').nth(1)?.parse().ok());
+    Duration::from_nanos(number.unwrap_or(0))
 }
 
 /// The vdso lies anew after each exec, and the program may be another one.

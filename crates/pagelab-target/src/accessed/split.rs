@@ -9,9 +9,9 @@ use pagelab_host::root::Root;
 use pagelab_model::process::Mapping;
 
 use super::hands::NotDone;
-use super::pieces;
 use super::splitter::Advice;
 use super::watch::Watch;
+use super::{image, pieces};
 use crate::inject::Identity;
 
 /// How the mappings of an image are for a sweep.
@@ -115,7 +115,7 @@ impl Watch<'_> {
 
     /// Has a process advise, and counts what that costs it.
     fn advise(&mut self, process: Identity, advice: Advice, ranges: &[Range<u64>]) -> Result<(), NotDone> {
-        let waited = |root: &Root| waited_ns(root, process.pid).unwrap_or(0);
+        let waited = |root: &Root| image::waited(root, process.pid).as_nanos() as u64;
         let before = waited(&self.root);
         let done = self.hands.advise(process, advice, ranges)?;
         *self.effort.stopped_ns.get_or_insert(0) += done.stopped_ns;
@@ -123,11 +123,4 @@ impl Watch<'_> {
         self.splits += u64::from(advice == Advice::DontDump);
         Ok(())
     }
-}
-
-/// How long the first thread of a process has been ready and waited for a CPU (`schedstat`, its second
-/// number).
-fn waited_ns(root: &Root, pid: u32) -> Option<u64> {
-    let text = root.read(&paths::process(pid, "schedstat")).ok()?;
-    std::str::from_utf8(&text).ok()?.split(' ').nth(1)?.parse().ok()
 }

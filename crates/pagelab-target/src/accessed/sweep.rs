@@ -13,6 +13,7 @@ use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
 use pagelab_model::process::Mapping;
 use pagelab_sys::clock;
+use pagelab_sys::realtime::Realtime;
 
 /// Clears the accessed bits of all pages of a process (`clear_refs`, Linux 2.6.22; 1: anonymous pages and
 /// files alike). The TLB is not flushed: what stays in it is not found accessed, so that walks are counted.
@@ -23,6 +24,14 @@ const SLICE: Duration = Duration::from_millis(50);
 
 /// Waiting that matters at no pause.
 const SOON: Duration = Duration::from_millis(1);
+
+/// When all bits are cleared, the program has run for so long, by its CPU time, before it is looked. One that
+/// does not run is waited for a while.
+const RUNS: Duration = Duration::from_millis(1);
+const RUNS_WITHIN: Duration = Duration::from_millis(20);
+
+/// Of a program that rests, a page may be found accessed that it had not touched: by the kernel, for it.
+const LAG_LEAST: Duration = Duration::from_micros(100);
 
 /// Bytes that are read at most at once.
 const SOME: usize = 64 << 10;
@@ -38,7 +47,7 @@ pub struct Piece {
     pub referenced: u64,
     /// Bytes on huge pages.
     pub huge: u64,
-    /// Time between clearing and looking.
+    /// CPU time that the program had between clearing and looking.
     pub lag_ns: u64,
 }
 
@@ -46,21 +55,28 @@ pub struct Piece {
 #[derive(Clone, Debug, Default)]
 pub struct Swept {
     text: Vec<u8>,
-    /// When all bits were cleared, since the first was.
+    /// When all bits were cleared, by the program's CPU time since the first was: beside others it may not
+    /// run for a while, and accesses nothing then.
     cleared: Duration,
-    /// When the look began.
+    /// When the look began, by the same.
     looking: Duration,
-    /// Of each part of the text: where it ends, and when it was there.
+    /// Of each part of the text: where it ends, and when it was there, by the same.
     parts: Vec<(usize, Duration)>,
-    /// Time in which it wanted to clear, and waited.
-    waited: Duration,
+    /// How long clearing took, and of that the time in which it wanted to clear, and waited.
+    clearing: (Duration, Duration),
 }
 
 impl Swept {
     /// Whether so much of the clearing was waiting that nobody knows which page was cleared when. Looking
     /// tells its times as it goes.
     pub fn is_torn(&self) -> bool {
-        self.waited * 4 > self.cleared && self.waited > SOON
+        let (took, waited) = self.clearing;
+        waited * 4 > took && waited > SOON
+    }
+
+    /// Bytes in memory, and of them those found accessed.
+    pub fn young(&self) -> (u64, u64) {
+        sums(&self.text)
     }
 
     /// By address; nothing of what is no longer there.
@@ -96,24 +112,59 @@ pub fn clearer(pid: u32) -> io::Result<File> {
     OpenOptions::new().write(true).open(paths::process(pid, "clear_refs"))
 }
 
-/// Sweeps once; a person who has seen enough cuts the pause short.
+/// Clears all accessed bits.
+pub fn clear(clearer: &mut File) -> io::Result<()> {
+    clearer.write_all(CLEAR_ALL)
+}
+
+/// Bytes in memory of a process, and of them those that are found accessed.
+pub fn young(root: &Root, pid: u32) -> Option<(u64, u64)> {
+    Some(sums(&root.read(&paths::process(pid, "smaps_rollup")).ok()?))
+}
+
+/// The sums of `Rss` and `Referenced` in a text of smaps, in bytes. Each sweep asks for them before the next
+/// one, with mappings split, so nothing else of the text is read here.
+fn sums(text: &[u8]) -> (u64, u64) {
+    let kib = |line: &[u8], field: &[u8]| -> Option<u64> {
+        let digits = line.strip_prefix(field)?.trim_ascii().strip_suffix(b"kB")?.trim_ascii();
+        std::str::from_utf8(digits).ok()?.parse::<u64>().ok()
+    };
+    let (mut resident, mut referenced) = (0u64, 0u64);
+    for line in text.split(|&byte| byte == b'\n') {
+        resident = resident.saturating_add(kib(line, b"Rss:").unwrap_or(0));
+        referenced = referenced.saturating_add(kib(line, b"Referenced:").unwrap_or(0));
+    }
+    (resident.saturating_mul(1024), referenced.saturating_mul(1024))
+}
+
+/// Sweeps once; a person who has seen enough cuts the pause short. One that is short is not put off by other
+/// programs, if it may be so: of one that is, nobody knows which page was cleared when.
 pub fn sweep(
     root: &Root,
     pid: u32,
+    is_short: bool,
     clearer: &mut File,
     pause: Duration,
     stop: &AtomicBool,
 ) -> io::Result<Swept> {
     let mut smaps = root.file(&paths::process(pid, "smaps")).map_err(|_| gone())?;
+    let _soon = is_short.then(Realtime::enter);
+    let ran_ns = || clock::process_cpu_ns(pid).map_err(|_| gone());
+    let began_ns = ran_ns()?;
+    let ran = || ran_ns().map(|now| Duration::from_nanos(now.saturating_sub(began_ns)));
     let (began, began_cpu) = (Instant::now(), clock::thread_cpu_ns());
-    clearer.write_all(CLEAR_ALL)?;
-    let cleared = began.elapsed();
-    let waited = cleared.saturating_sub(Duration::from_nanos(clock::thread_cpu_ns() - began_cpu));
+    clear(clearer)?;
+    let (took, cleared) = (began.elapsed(), ran()?);
+    let waited = took.saturating_sub(Duration::from_nanos(clock::thread_cpu_ns() - began_cpu));
     let end = Instant::now() + pause;
     while Instant::now() < end && !stop.load(Ordering::Relaxed) {
         thread::sleep(end.saturating_duration_since(Instant::now()).min(SLICE));
     }
-    let looking = began.elapsed();
+    let late = Instant::now() + RUNS_WITHIN;
+    while ran()? < cleared + RUNS && Instant::now() < late && !stop.load(Ordering::Relaxed) {
+        thread::sleep(RUNS / 4);
+    }
+    let looking = ran()?;
     let (mut text, mut parts) = (Vec::new(), Vec::new());
     let mut some = vec![0; SOME];
     loop {
@@ -122,9 +173,9 @@ pub fn sweep(
             0 => break,
             read => text.extend_from_slice(&some[..read]),
         }
-        parts.push((text.len(), began.elapsed()));
+        parts.push((text.len(), ran()?));
     }
-    Ok(Swept { text, cleared, looking, parts, waited })
+    Ok(Swept { text, cleared, looking, parts, clearing: (took, waited) })
 }
 
 fn gone() -> io::Error {
@@ -150,7 +201,7 @@ fn pieces(mappings: &[Mapping], cleared: Duration, looks: &[Duration]) -> Vec<Pi
                 .iter()
                 .map(|f| bytes(mapping, f))
                 .sum(),
-            lag_ns: u64::try_from(lag.as_nanos()).unwrap_or(u64::MAX),
+            lag_ns: u64::try_from(lag.max(LAG_LEAST).as_nanos()).unwrap_or(u64::MAX),
         }
     };
     mappings.iter().zip(looks).map(of).collect()
@@ -172,11 +223,12 @@ mod tests {
             text: (first + &rest).into_bytes(),
             cleared: ms(6),
             looking: ms(10),
-            waited: ms(1),
+            clearing: (ms(6), ms(1)),
         };
         let lags: Vec<u64> = swept.pieces().unwrap().iter().map(|piece| piece.lag_ns).collect();
         // Looked at after 12, 18 and 26 ms; cleared after 1, 3 and 5 ms.
         assert_eq!(lags, [11_000_000, 15_000_000, 21_000_000]);
-        assert!(!swept.is_torn() && Swept { waited: ms(3), ..swept }.is_torn());
+        assert_eq!(swept.young(), (3 * 4096, 3 * 4096));
+        assert!(!swept.is_torn() && Swept { clearing: (ms(6), ms(3)), ..swept }.is_torn());
     }
 }

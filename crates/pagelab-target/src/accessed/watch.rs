@@ -14,31 +14,16 @@ use pagelab_host::root::Root;
 use pagelab_host::{machine, paths};
 use pagelab_model::PageSize;
 use pagelab_model::profile::{Begun, Effort};
-use pagelab_sys::{clock, spawn};
+use pagelab_sys::spawn;
 use rustix::process::setpriority_process;
 
 use super::hands::{self, Hands, Started};
 use super::image::Image;
-use super::split::Pieces;
 use super::splitter::Advice;
 use super::{Done, Subject, Wanted, pieces, sweep};
 use crate::error::{Error, ErrorKind};
 use crate::inject::Identity;
 use crate::priority;
-
-/// Less in memory is not worth a sweep.
-const LEAST_RESIDENT: u64 = 4 << 20;
-
-/// While its memory grows beyond what it ever was by one part of so many at each look, it is filled; it is
-/// swept after, or after so many looks.
-const FILLING_PART: u64 = 100;
-const FILLING_LOOKS: u32 = 250;
-
-/// Sweeps while mappings are split once, as long as there is time for them.
-const SWEEPS_OF_A_SPLIT: u32 = 4;
-
-/// The longest that further sweeps put off the merge.
-const SPLIT_MOST: Duration = Duration::from_millis(50);
 
 /// Process images that are watched at most.
 const IMAGES_MAX: usize = 64;
@@ -58,7 +43,9 @@ pub(super) struct Watch<'w> {
     pub(super) images: Vec<Image>,
     pub(super) notes: Vec<String>,
     pub(super) effort: Effort,
-    sweeps: u64,
+    /// When it began to watch.
+    pub(super) began: Instant,
+    pub(super) sweeps: u64,
     pub(super) busy: Duration,
     pub(super) longest_split: Duration,
     /// Of the time that threads stood, that in which they waited for a CPU.
@@ -87,6 +74,7 @@ pub fn profile(wanted: &mut Wanted<'_>) -> Result<Done, Error> {
         images: Vec::new(),
         notes: Vec::new(),
         effort: Effort::default(),
+        began: Instant::now(),
         sweeps: 0,
         busy: Duration::ZERO,
         longest_split: Duration::ZERO,
@@ -103,6 +91,7 @@ pub fn profile(wanted: &mut Wanted<'_>) -> Result<Done, Error> {
         }
     };
     let began = Instant::now();
+    watch.began = began;
     let usual = priority::sooner();
     let ran = watch.run(child, began);
     if let Some(usual) = usual {
@@ -263,17 +252,11 @@ impl Watch<'_> {
                 }
                 let busy = self.turn();
                 self.busy += busy;
-                let rest = busy.as_secs_f64() * f64::from(1000 - self.wanted.duty_permille.clamp(1, 1000))
-                    / f64::from(self.wanted.duty_permille.max(1));
-                next = Instant::now() + Duration::from_secs_f64(rest);
+                next = Instant::now() + self.until_next();
             }
             let until =
                 next.saturating_duration_since(Instant::now()).clamp(Duration::from_micros(100), TICK);
-            thread::sleep(if self.wanted.duty_permille >= 1000 && self.sweeps > 0 {
-                Duration::ZERO
-            } else {
-                until
-            });
+            thread::sleep(if self.has_all_the_time() && self.sweeps > 0 { Duration::ZERO } else { until });
         }
         let watched = began.elapsed();
         if let (Some(child), None) = (&mut child, exit) {
@@ -345,81 +328,6 @@ impl Watch<'_> {
         }
         let mut stays = stays.iter();
         self.images.retain(|_| stays.next().is_some_and(|stays| *stays));
-    }
-
-    /// Sweeps everybody who is large enough, once: what it cost.
-    fn turn(&mut self) -> Duration {
-        let before = self.cost();
-        if let Some(why) = (self.wanted.pressure)() {
-            self.note(format!("sweeps were left out: {why}"));
-            return self.cost().saturating_sub(before);
-        }
-        for at in 0..self.images.len() {
-            if !self.images[at].is_alive || self.wanted.stop.load(Ordering::Relaxed) {
-                continue;
-            }
-            if !self.images[at].process.is_there(&self.root) {
-                self.images[at].is_alive = false;
-                continue;
-            }
-            let resident = self.images[at].resident(&self.root);
-            let (before, looks) = self.images[at].grown;
-            let is_filled = resident <= before + before / FILLING_PART || looks >= FILLING_LOOKS;
-            self.images[at].grown = (resident.max(before), if is_filled { 0 } else { looks + 1 });
-            if resident < LEAST_RESIDENT || !is_filled {
-                continue;
-            }
-            match self.sweep(at) {
-                Ok(()) => {}
-                // It ended, or became another program.
-                Err(_) => self.images[at].is_alive = self.images[at].process.is_there(&self.root),
-            }
-        }
-        self.cost().saturating_sub(before)
-    }
-
-    /// Time in which work for sweeps was really done: pagelab's own, the splitter's, and as long once more
-    /// for the calls that it, or the supervisor, had the program make. Time of waiting for a CPU slows nobody
-    /// down.
-    fn cost(&self) -> Duration {
-        let own = clock::process_cpu_ns(std::process::id()).unwrap_or_else(|_| clock::thread_cpu_ns());
-        Duration::from_nanos(own + self.hands.cpu_ns() + self.hands.calls_cpu_ns())
-    }
-
-    /// Splits, sweeps a few times and merges.
-    fn sweep(&mut self, at: usize) -> io::Result<()> {
-        let gone = |_| io::Error::from(io::ErrorKind::NotFound);
-        let process = self.images[at].process;
-        let image = &mut self.images[at];
-        let mappings = image.mappings(&self.root).map_err(gone)?;
-        let split = match self.split(at, &mappings) {
-            Pieces::Whole => None,
-            Pieces::Split(ranges, since) => Some((ranges, since)),
-            Pieces::NotNow => return Ok(()),
-        };
-        let began = Instant::now();
-        let mut swept = Vec::new();
-        for _ in 0..SWEEPS_OF_A_SPLIT {
-            let image = &mut self.images[at];
-            let pause = Duration::from_nanos(image.pause_ns);
-            let one = sweep::sweep(&self.root, process.pid, &mut image.clearer, pause, self.wanted.stop);
-            swept.push(one);
-            let each = began.elapsed() / swept.len() as u32;
-            let is_late = began.elapsed() + each > SPLIT_MOST || self.wanted.stop.load(Ordering::Relaxed);
-            if is_late || swept.last().is_some_and(Result::is_err) {
-                break;
-            }
-        }
-        if let Some((ranges, since)) = split {
-            self.merge(process, &ranges, since);
-        }
-        let ledger = self.hands.ledger(process.pid);
-        self.images[at].name(ledger);
-        for one in swept {
-            self.images[at].take(&one?, self.page.bytes(), self.huge, self.wanted.pause)?;
-            self.sweeps += 1;
-        }
-        Ok(())
     }
 }
 

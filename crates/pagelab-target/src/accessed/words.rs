@@ -9,8 +9,9 @@ use pagelab_sys::clock;
 
 use super::hands::Hands;
 use super::image::Image;
-use super::instead;
+use super::turns::LEAST_RESIDENT;
 use super::watch::Watch;
+use super::{DUTY_PERMILLE, SLOW_DOWN_PERMILLE, instead, price, slow_down_permille};
 
 /// The order of the hottest regions is known where none of them may be further off than this, as a part of
 /// its walks.
@@ -26,14 +27,19 @@ const LIMITS: [&str; 3] = ["no_new_privs", "(ptrace)", "32-bit"];
 impl Watch<'_> {
     pub(super) fn into_profile(mut self, command: Vec<String>, watched: Duration) -> Profile {
         let wall_ns = u64::try_from(watched.as_nanos()).unwrap_or(u64::MAX);
-        self.say_what_was_seen(wall_ns);
+        self.say_what_was_seen();
+        let slowed = self.images.iter().filter(|image| image.account.is_used());
+        if let Some(most) = slowed.max_by_key(|image| image.account.spent_ppm()) {
+            self.effort.slow_down_ppm = Some(most.account.spent_ppm());
+            self.effort.accessed_page_ps = Some(most.account.page_ps());
+        }
         let sweeps = self.images.iter().map(Image::sweeps).sum();
         self.effort.sweeps = Some(sweeps);
         let own = clock::process_cpu_ns(std::process::id()).unwrap_or_else(|_| clock::thread_cpu_ns());
         self.effort.cpu_ns = Some(own + self.hands.cpu_ns());
         let permille = self.busy.as_secs_f64() * 1000.0 / watched.as_secs_f64().max(1e-9);
         self.effort.duty_permille = Some(permille.round() as u32);
-        let images = self.images.iter().map(|image| image.profile(self.page, self.huge, wall_ns)).collect();
+        let images = self.images.iter().map(|image| image.profile(self.page, self.huge)).collect();
         Profile {
             source: ProfileSource::Accessed,
             command,
@@ -51,16 +57,13 @@ impl Watch<'_> {
         }
     }
 
-    fn say_what_was_seen(&mut self, wall_ns: u64) {
+    fn say_what_was_seen(&mut self) {
         let (huge, zero) =
             self.images.iter().map(Image::has_unseen).fold((false, false), |a, b| (a.0 | b.0, a.1 | b.1));
         let sweeps: u64 = self.images.iter().map(Image::sweeps).sum();
         if sweeps == 0 {
-            self.note(
-                "there was no sweep: the program ended first, or never had 4 MiB in memory. --source exact \
-                 sees every access"
-                    .to_owned(),
-            );
+            let none = self.why_none();
+            self.note(none);
         }
         self.notes.insert(
             0,
@@ -69,7 +72,7 @@ impl Watch<'_> {
                  told by --source exact"
             ),
         );
-        self.say_whether_the_order_is_known(wall_ns);
+        self.say_whether_the_order_is_known();
         if self.longest_split > Duration::ZERO {
             let (longest, all) = (self.longest_split.as_secs_f64() * 1e3, self.effort.split_ns.unwrap_or(0));
             self.note(format!(
@@ -87,6 +90,9 @@ impl Watch<'_> {
                 self.splits,
                 self.waited_ns as f64 / 1e6
             ));
+        }
+        if sweeps > 0 && self.wanted.price.origin.starts_with(price::ASSUMED) {
+            self.note(format!("what a cleared page costs is {}", self.wanted.price.origin));
         }
         if let Hands::Watch(watch) = &self.hands {
             // Its other notes are about huge pages, and there are none.
@@ -114,9 +120,40 @@ impl Watch<'_> {
         self.note(instead::note(&Root::live()));
     }
 
-    fn say_whether_the_order_is_known(&mut self, wall_ns: u64) {
-        let mut regions: Vec<(u64, f64)> =
-            self.images.iter().flat_map(|image| image.certainty(wall_ns)).collect();
+    /// Why there was no sweep, and what gets one.
+    fn why_none(&self) -> String {
+        let large = self.images.iter().filter(|image| image.growth.most >= LEAST_RESIDENT);
+        let Some((image, permille)) = large
+            .max_by_key(|image| image.account.lived())
+            .zip(slow_down_permille(self.wanted.duty_permille))
+        else {
+            return "there was no sweep: the program ended first, or never had 4 MiB in memory. \
+                    --source exact sees every access"
+                .to_owned();
+        };
+        let (resident, account) = (image.growth.most, &image.account);
+        let one = account.expected(resident / self.page.bytes(), resident / self.huge, Duration::ZERO);
+        let lived = account.lived().as_secs_f64();
+        // In whole percents, twice as much as one sweep needs.
+        let share = one.as_secs_f64() / lived.max(1e-9);
+        let duty = (share * 200.0 * f64::from(DUTY_PERMILLE) / f64::from(SLOW_DOWN_PERMILLE)).ceil();
+        let duty = duty.max((f64::from(self.wanted.duty_permille) / 5.0).ceil());
+        let duty = if duty < 100.0 { duty } else { 100.0 };
+        format!(
+            "there was no sweep: the program was there for {lived:.1} s and had {} MiB in memory. One sweep \
+             costs it {:.0} ms here, {:.0} ns for each page, and may cost it {:.1} % of its time; pagelab \
+             may work for {:.1} % of the time. A longer run or --duty {duty} gets one; \
+             --source exact sees every access",
+            resident >> 20,
+            one.as_secs_f64() * 1e3,
+            account.page_ps() as f64 / 1e3,
+            f64::from(permille) / 10.0,
+            f64::from(self.wanted.duty_permille) / 10.0,
+        )
+    }
+
+    fn say_whether_the_order_is_known(&mut self) {
+        let mut regions: Vec<(u64, f64)> = self.images.iter().flat_map(Image::certainty).collect();
         regions.sort_by_key(|region| std::cmp::Reverse(region.0));
         let hottest = (regions.len() / HOTTEST_PART).max(HOTTEST_LEAST).min(regions.len());
         let unsure =

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use pagelab_host::root::Root;
 use pagelab_model::Profile;
+use pagelab_model::machine::Machine;
 use pagelab_model::run::Ending;
 use pagelab_runfile::Writer;
 
@@ -39,6 +40,9 @@ enum Action {
     /// Splits mappings for a profile; not for people
     #[command(hide = true)]
     Splitter,
+    /// Reads its own memory, to measure what a profile costs; not for people
+    #[command(hide = true)]
+    Reader,
 }
 
 /// What is to be profiled, and how.
@@ -121,6 +125,7 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
         Some(Action::Show(args)) => return show::run(args).map(|exit| exit as u8),
         Some(Action::Setup(args)) => return setup::run(args).map(|exit| exit as u8),
         Some(Action::Splitter) => return accessed::splitter().map(|exit| exit as u8),
+        Some(Action::Reader) => return accessed::reader().map(|exit| exit as u8),
         None => {}
     }
     let ask = &args.ask;
@@ -129,7 +134,7 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
     let manifest = manifest::of_this_process("profile", None, manifest::now(), &look);
     // Made first: a file that cannot be written is told before a program has run for an hour.
     let writer = Writer::create(&output, &manifest).map_err(|error| run_file(&error))?;
-    let made = find(ask).and_then(|mut profile| {
+    let made = find(ask, &look.machine).and_then(|mut profile| {
         if profile.walk_cost.is_none() {
             profile.walk_cost = crate::walk_cost::known(&look.machine);
         }
@@ -142,18 +147,18 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
     Ok(profile.exit.unwrap_or(Exit::Done as u8))
 }
 
-fn find(ask: &Ask) -> Result<Profile, Failure> {
+fn find(ask: &Ask, machine: &Machine) -> Result<Profile, Failure> {
     match ask.source {
         Source::Auto => match pmu::available() {
             Ok(()) => pmu::profile(ask),
             Err(why) => {
-                let mut profile = accessed::profile(ask)?;
+                let mut profile = accessed::profile(ask, machine)?;
                 profile.notes.push(format!("--source auto took accessed bits: {why}"));
                 Ok(profile)
             }
         },
         Source::Pmu => pmu::profile(ask),
-        Source::Accessed => accessed::profile(ask),
+        Source::Accessed => accessed::profile(ask, machine),
         Source::Exact => exact::profile(ask),
         Source::PerfData => perf_data::profile(ask),
     }

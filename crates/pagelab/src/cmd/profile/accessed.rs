@@ -13,12 +13,14 @@ use pagelab_host::guard::{self, Guard, Site, Watched};
 use pagelab_host::paths;
 use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
-use pagelab_model::Profile;
+use pagelab_model::machine::Machine;
+use pagelab_model::{Bytes, Profile};
 use pagelab_sys::spawn;
 use pagelab_target::accessed::{self, Done, Subject, Wanted};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::Ask;
+use crate::accessed_price;
 use crate::cmd::target_failure;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::out;
@@ -27,8 +29,9 @@ use crate::out;
 #[derive(Debug, Default, clap::Args)]
 #[group(skip)]
 pub struct Options {
-    /// accessed: the share of the time in which sweeps go on, in percent
-    /// [default: 1.5]
+    /// accessed: the share of the time in which sweeps go on, in percent; what
+    /// they may cost the program goes with it: 2 % of its time at 1.5, and as
+    /// much as they like at 100 [default: 1.5]
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     duty: Option<u32>,
     /// accessed: run the command without the supervisor of apply: names of its
@@ -56,7 +59,7 @@ fn percent(text: &str) -> Result<u32, String> {
 const PRESSED: u32 = 1000;
 
 /// Profiles what was asked for.
-pub fn profile(ask: &Ask) -> Result<Profile, Failure> {
+pub fn profile(ask: &Ask, machine: &Machine) -> Result<Profile, Failure> {
     let (stop, heard) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         let watched = signal_hook::flag::register_usize(signal, heard.clone(), signal as usize)
@@ -73,6 +76,7 @@ pub fn profile(ask: &Ask) -> Result<Profile, Failure> {
         subject,
         time: ask.time,
         duty_permille: options.duty.unwrap_or(accessed::DUTY_PERMILLE),
+        price: accessed_price::at_hand(machine, room(), reader_command()),
         pause: options.pause.unwrap_or(accessed::PAUSE),
         is_supervised: !options.no_supervise,
         splitter: (!options.no_split).then(splitter_command),
@@ -149,6 +153,27 @@ fn splitter_command() -> Command {
         spawn::write_own_file(&mut command, path, b"-1000".to_vec());
     }
     command
+}
+
+/// This program once more, as a child that reads its own memory.
+fn reader_command() -> Command {
+    let mut command = Command::new(paths::SELF_EXE);
+    command.arg0("pagelab").args(["profile", "reader"]);
+    command
+}
+
+/// Is the child on which the price of an accessed bit is measured.
+pub fn reader() -> Outcome {
+    accessed::price::serve(io::stdin().lock(), io::stdout().lock())?;
+    Ok(Exit::Done)
+}
+
+/// Memory that may be taken for a moment: half of what is above the reserve.
+fn room() -> Bytes {
+    let root = Root::live();
+    let memory = Reader::new(&root).parse(paths::MEMINFO, meminfo::parse).ok();
+    let sizes = memory.and_then(|memory| memory.bytes("MemTotal").zip(memory.bytes("MemAvailable")));
+    sizes.map_or(Bytes(0), |(total, available)| Bytes(Reserve::of(total).room(available).0 / 2))
 }
 
 /// Is the process that splits mappings.
