@@ -62,13 +62,20 @@ static void shrinks_and_grows(void) {
     for (int i = 0; i < 40; i++) grow("child", STEP);
     holds(base, now() - 40 * STEP);
 }
+/* The soft limit alone: the hard one may not be raised. */
+static struct rlimit at_most(int resource, rlim_t bytes) {
+    struct rlimit limit;
+    CHECK(getrlimit(resource, &limit) == 0);
+    limit.rlim_cur = bytes < limit.rlim_max ? bytes : limit.rlim_max;
+    return limit;
+}
 static void limited(void) {
-    struct rlimit limit = { now() - base + 3 * MIB, RLIM_INFINITY };
+    struct rlimit limit = at_most(RLIMIT_DATA, now() - base + 3 * MIB);
     CHECK(setrlimit(RLIMIT_DATA, &limit) == 0);
     for (int i = 0; i < 40; i++) grow("data", STEP);
 }
 static void few_addresses(void) {
-    struct rlimit limit = { 256 * MIB, RLIM_INFINITY };
+    struct rlimit limit = at_most(RLIMIT_AS, 256 * MIB);
     CHECK(prlimit(0, RLIMIT_AS, &limit, 0) == 0);
     long last = 0, got;
     while ((got = ask(now() + STEP)) != last) last = got;
@@ -214,7 +221,7 @@ int main(int count, char **words) {
     again = words;
     in_a_child(run_again);
     /* A program that begins with a limit. */
-    struct rlimit limit = { 5 * MIB, RLIM_INFINITY };
+    struct rlimit limit = at_most(RLIMIT_DATA, 5 * MIB);
     CHECK(setrlimit(RLIMIT_DATA, &limit) == 0);
     run_again();
 }

@@ -376,12 +376,18 @@ fn a_worker_that_hangs_is_killed_and_the_process_goes_on() {
     for _ in 0..50 {
         let line = ["apply", "all", "--pid", &pid, "--deadline", "500ms"];
         let mut front = Ends(lab.command(&line).spawn().unwrap());
+        // Only once it is the worker: the front end waits for its exec.
+        let is_worker = |pid: &u32| {
+            let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            words.split(|&byte| byte == 0).any(|word| word == b"supervise")
+        };
         let worker = until("a worker or its end", || {
-            child_of(front.0.id()).map(Some).or_else(|| front.0.try_wait().unwrap().map(|_| None))
+            let worker = child_of(front.0.id()).filter(is_worker).map(Some);
+            worker.or_else(|| front.0.try_wait().unwrap().map(|_| None))
         });
         if let Some(worker) = worker {
             let _ = kill_process(Pid::from_raw(worker as i32).unwrap(), Signal::STOP);
-            let status = front.0.wait().unwrap();
+            let status = until("the end of the front end", || front.0.try_wait().unwrap());
             let mut said = String::new();
             front.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
             if said.contains("one region took longer") {

@@ -36,7 +36,7 @@ fn sizes_that_cannot_be_are_refused_in_words() {
     let lab = Lab::new();
     for (size, said) in [
         ("3M", "a multiple of 2 MiB"),
-        ("16T", "to 16 TiB less"),
+        ("17000G", "to 16 TiB less"),
         ("0", "a size such as"),
         ("x", "a size such as"),
     ] {

@@ -38,8 +38,8 @@ impl Account for Book {
             fetch(chunk + chunk::cell(in_chunk));
             // Distances from 2^12 on, which cost most, are in the upper half.
             fetch(chunk + chunk::reuse(in_chunk));
-            if self.passes > 1 {
-                // Two pages a word; further passes lie elsewhere.
+            if self.passes > 1 && sets::code(1, page) == 0 {
+                // Two pages a word; further passes lie elsewhere. A page on a huge one hardly ever misses.
                 fetch(chunk + chunk::OTHERS + in_chunk / 2);
             }
         }

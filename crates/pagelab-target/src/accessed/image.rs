@@ -338,6 +338,12 @@ impl Image {
         (huge, self.extents.values().any(|extent| !extent.zero.is_empty()))
     }
 
+    /// Bytes that it had in memory when it was swept, and at its most, where sweeps saw less than half.
+    pub fn seen_part(&self) -> Option<(u64, u64)> {
+        let (seen, most) = (self.most_resident, self.growth.most);
+        (self.sweeps > 0 && seen < most / 2).then_some((seen, most))
+    }
+
     /// Whether any sweep tells of it.
     pub fn was_swept(&self) -> bool {
         self.sweeps > 0

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use pagelab_host::root::Root;
 use pagelab_sys::attach::{self, Injected, Refusal};
+use pagelab_sys::realtime::Realtime;
 
 use crate::inject::{self, Identity};
 
@@ -70,6 +71,8 @@ pub fn advise(
     for some in ranges.chunks(CALLS_OF_A_STOP) {
         let some = some.to_vec();
         let (count, injected) = inject::with(root, process, move |injector| {
+            // The program stands until all are made.
+            let _soon = Realtime::enter();
             let mut count = 0;
             for range in &some {
                 let (number, arguments) = advice.call(range);

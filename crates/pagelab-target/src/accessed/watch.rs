@@ -159,7 +159,11 @@ impl Watch<'_> {
                 Ok(Some(started))
             }
             Err(error) if error.kind() == ErrorKind::NotAvailable => {
-                let why = error.to_string().replace("--no-tracer", "--no-supervise");
+                // The way out that `apply` has is taken here.
+                let why = error.to_string();
+                let why = ["; `--no-tracer`", ": use --no-tracer"]
+                    .iter()
+                    .fold(why.as_str(), |why, way| why.split(way).next().unwrap_or(why));
                 self.note(format!(
                     "anonymous memory is named by its place, which holds for this run alone: the program \
                      cannot be supervised: {why}"

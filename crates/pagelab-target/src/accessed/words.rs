@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pagelab_host::root::Root;
-use pagelab_model::profile::ProfileSource;
+use pagelab_model::profile::{ImageProfile, MappingKind, ProfileSource};
 use pagelab_model::{Bytes, Profile};
 use pagelab_sys::clock;
 
@@ -24,6 +24,20 @@ const HOTTEST_LEAST: usize = 8;
 /// Words of the supervisor's notes on what it keeps a program from, and what it cannot see.
 const LIMITS: [&str; 3] = ["no_new_privs", "(ptrace)", "32-bit"];
 
+/// From so many percent on it is told what part has no name that holds in the next run.
+const PLACED_TOLD: u64 = 10;
+
+/// The part of the walks in memory that is named by its place, in percent.
+fn placed_percent(images: &[ImageProfile]) -> u64 {
+    let (mut placed, mut all) = (0, 0);
+    for mapping in images.iter().flat_map(|image| &image.mappings) {
+        let walks: u64 = mapping.cells.misses.iter().sum();
+        all += walks;
+        placed += if mapping.key.kind == MappingKind::Placed { walks } else { 0 };
+    }
+    (u128::from(placed) * 100 / u128::from(all.max(1))) as u64
+}
+
 impl Watch<'_> {
     pub(super) fn into_profile(mut self, command: Vec<String>, watched: Duration) -> Profile {
         let wall_ns = u64::try_from(watched.as_nanos()).unwrap_or(u64::MAX);
@@ -39,7 +53,15 @@ impl Watch<'_> {
         self.effort.cpu_ns = Some(own + self.hands.cpu_ns());
         let permille = self.busy.as_secs_f64() * 1000.0 / watched.as_secs_f64().max(1e-9);
         self.effort.duty_permille = Some(permille.round() as u32);
-        let images = self.images.iter().map(|image| image.profile(self.page, self.huge)).collect();
+        let images: Vec<ImageProfile> =
+            self.images.iter().map(|image| image.profile(self.page, self.huge)).collect();
+        if let (Hands::Watch(_), part @ PLACED_TOLD..) = (&self.hands, placed_percent(&images)) {
+            let least = self.huge >> 20;
+            self.note(format!(
+                "{part} % of the walks are in memory that is named by its place, mostly mappings of less \
+                 than {least} MiB that touch: a plan for them holds only where addresses are not randomised"
+            ));
+        }
         Profile {
             source: ProfileSource::Accessed,
             command,
@@ -72,6 +94,15 @@ impl Watch<'_> {
                  told by --source exact"
             ),
         );
+        let parts: Vec<(u64, u64)> = self.images.iter().filter_map(Image::seen_part).collect();
+        for (seen, most) in parts {
+            self.note(format!(
+                "sweeps saw {} MiB, and there were {} MiB later: it ended before one more was earned. A \
+                 longer run or a higher --duty gets one; --source exact sees every access",
+                seen >> 20,
+                most >> 20
+            ));
+        }
         self.say_whether_the_order_is_known();
         if self.longest_split > Duration::ZERO {
             let (longest, all) = (self.longest_split.as_secs_f64() * 1e3, self.effort.split_ns.unwrap_or(0));

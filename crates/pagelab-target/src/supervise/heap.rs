@@ -46,8 +46,9 @@ pub(super) struct Break {
     pub real: u64,
     /// Most bytes on a huge page between the two that were seen.
     pub beyond: u64,
-    /// A fork's, which may have been made while another thread changed it: the kernel is to be asked.
-    is_copy: bool,
+    /// The kernel is to be asked: a first small growth was left to it, or this is a fork's, which may have
+    /// been made while another thread changed it.
+    is_unsure: bool,
     /// A part of it was advised.
     is_advised: bool,
     /// Something was mapped over a part of the heap: it is not for us to write there.
@@ -62,14 +63,14 @@ pub(super) struct Break {
 impl Break {
     /// A heap that begins here.
     fn new(start: u64, regions: Option<Arc<[Placed]>>) -> Break {
-        let (is_copy, is_advised, is_overlaid) = (false, false, false);
+        let (is_unsure, is_advised, is_overlaid) = (false, false, false);
         let (end, real, beyond, shrinks, since_ns) = (start, start, 0, 0, clock::monotonic_ns());
-        Break { end, real, beyond, is_copy, is_advised, is_overlaid, shrinks, since_ns, regions }
+        Break { end, real, beyond, is_unsure, is_advised, is_overlaid, shrinks, since_ns, regions }
     }
 
     /// The same in a forked child.
     pub fn forked(&self) -> Break {
-        Break { is_copy: true, beyond: 0, ..self.clone() }
+        Break { is_unsure: true, beyond: 0, ..self.clone() }
     }
 
     /// Memory that the kernel has given and the program has not asked for.
@@ -216,21 +217,21 @@ impl Space {
 impl Tracer {
     /// The program calls brk.
     pub fn breaking(&mut self, world: &mut World, tid: u32, process: u32, call: &Registers) {
-        let mark = self.mark;
         let Some(space) = world.space_of(process) else { return self.go_on(tid, 0) };
-        let start = space.heap;
+        let (start, is_shared) = (space.heap, space.users > 1);
         let Some(known) = &mut space.brk else { return self.go_on(tid, 0) };
-        if known.is_copy {
-            let Some(made) = self.make(tid, At::Entry, &[brk(0, mark)]) else { return };
-            let real = made.results.first().map_or(known.real, |&real| real.cast_unsigned());
-            if real != known.real {
-                (known.end, known.real) = (real, real);
-            }
-            known.is_copy = false;
-            // The call comes again.
-            return self.go_on_after(tid, &made);
-        }
         let asked = call.rdi;
+        if known.is_unsure {
+            return self.learn_break(world, tid, process);
+        }
+        if known.real == start && asked > start && known.is_short(start, asked, self.spec.huge) {
+            // Most programs need no more than this. Another thread's call might come before it.
+            let threads = self.threads.values().filter(|thread| thread.process == process);
+            if !is_shared && threads.count() == 1 {
+                known.is_unsure = true;
+                return self.go_on(tid, 0);
+            }
+        }
         let (page, huge) = (self.spec.page, self.spec.huge);
         let is_shrunk = || {
             let gone = (start..known.end).contains(&asked).then(|| known.zeroed(start, asked, page, huge));
@@ -249,6 +250,19 @@ impl Tracer {
         }
         let goal = if asked > known.real { known.goal(start, asked, huge) } else { asked };
         self.break_by_kernel(world, tid, &known, call, goal);
+    }
+
+    /// Asks the kernel where the break is. The call comes again.
+    fn learn_break(&mut self, world: &mut World, tid: u32, process: u32) {
+        let Some(made) = self.make(tid, At::Entry, &[brk(0, self.mark)]) else { return };
+        let known = world.space_of(process).and_then(|space| space.brk.as_mut());
+        if let (Some(known), Some(real)) = (known, made.results.first().map(|real| real.cast_unsigned())) {
+            if real != known.real {
+                (known.end, known.real) = (real, real);
+            }
+            known.is_unsure = false;
+        }
+        self.go_on_after(tid, &made);
     }
 
     /// Asks the kernel for `goal`, or else for what the program asked for, and gives the answer.
@@ -328,6 +342,10 @@ impl Tracer {
         known.is_overlaid |= is_laid_over(call, &(start..known.real));
         if !is_for_good && (gap.is_empty() || !is_laid_over(call, &gap)) {
             return false;
+        }
+        if known.is_unsure {
+            self.learn_break(world, tid, process);
+            return true;
         }
         let (end, is_whole) = (known.end, known.end == known.real);
         known.real = end;

@@ -120,6 +120,7 @@ impl Ledger {
     /// Memory was moved, grown or shrunk (mremap): it stays what it was. Returns the mapping, if it is known.
     pub fn moved(&mut self, old: Range<u64>, new: Range<u64>) -> Option<MappingId> {
         let (mapping, offset) = self.find(old.start)?;
+        self.cut(&old);
         self.moved_as(mapping, offset, &old, new);
         Some(mapping)
     }

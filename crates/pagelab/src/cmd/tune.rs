@@ -229,7 +229,8 @@ fn launched(args: &Args, words: &[String], name: &str, path: &Path, plan_path: &
     if arms::is_by_address(&chosen.tune.plan) {
         out::complain(
             "pagelab: the profile names memory by its address, which is another one in each run of most \
-             programs; `pagelab profile --supervise`, or no --profile, names it by length and number",
+             programs; `pagelab profile` without --no-supervise, or no --profile, names it by length and \
+             number",
         );
     }
     let text = recipe::text(&recipe::Told::of(args), name, words, &chosen.tune.arms, &chosen.files);

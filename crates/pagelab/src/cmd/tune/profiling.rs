@@ -35,14 +35,7 @@ pub struct How<'h> {
 
 /// What is started for it.
 pub fn in_words(source: Source, words: &[String]) -> String {
-    let mut options = vec!["--source", source.word()];
-    options.extend(named(source));
-    format!("pagelab profile {} -- {}", options.join(" "), words.join(" "))
-}
-
-/// Memory must have names that hold for the next run: the arms are other runs, and addresses are random.
-fn named(source: Source) -> Option<&'static str> {
-    matches!(source, Source::Auto | Source::Accessed).then_some("--supervise")
+    format!("pagelab profile --source {} -- {}", source.word(), words.join(" "))
 }
 
 /// Profiles the program by `pagelab profile`, whose own output this is; what the program prints is dropped.
@@ -50,7 +43,7 @@ fn named(source: Source) -> Option<&'static str> {
 pub fn make(source: Source, words: &[String], at: &Path, how: How<'_>) -> Result<Option<Profile>, Failure> {
     out::note(&format!("profiling: {}", in_words(source, words)));
     let mut command = own(source, at);
-    command.args(named(source)).arg("--").args(words);
+    command.arg("--").args(words);
     finish(command, at, how)
 }
 
