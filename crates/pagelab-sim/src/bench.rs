@@ -4,6 +4,8 @@
 //! allocated, over and over. Of the allocations 85 % are of order 0 and 15 % of orders 1 to 9, evenly; a
 //! tenth is unmovable, a tenth reclaimable, the rest movable. All draws are by splitmix64 from the seed.
 
+use std::ops::Range;
+
 use pagelab_model::seed::SplitMix64;
 
 use crate::percpu::PerCpu;
@@ -40,6 +42,11 @@ pub trait Engine {
     /// Frees.
     fn free(&mut self, frame: Frame) -> Result<(), Wrong>;
 
+    /// Where its books lie in this process's memory, if they lie in one place.
+    fn places(&self) -> Vec<Range<usize>> {
+        Vec::new()
+    }
+
     /// The block at a frame will be freed soon.
     fn expect_free(&self, _frame: Frame) {}
 
@@ -50,6 +57,10 @@ pub trait Engine {
 impl<P: Policy> Engine for Zone<P> {
     fn frames(&self) -> u32 {
         self.shape().frames
+    }
+
+    fn places(&self) -> Vec<Range<usize>> {
+        self.lists().places().to_vec()
     }
 
     #[inline]
@@ -78,6 +89,10 @@ impl<P: Policy> Engine for Zone<P> {
 impl<P: Policy> Engine for PerCpu<P> {
     fn frames(&self) -> u32 {
         self.zone().shape().frames
+    }
+
+    fn places(&self) -> Vec<Range<usize>> {
+        self.zone().lists().places().to_vec()
     }
 
     #[inline]
@@ -183,6 +198,14 @@ impl<E: Engine> Pairs<E> {
             }
         }
         Ok(())
+    }
+
+    /// Where all that a pair reads and writes lies in this process's memory.
+    pub fn places(&self) -> Vec<Range<usize>> {
+        let start = self.live.as_ptr() as usize;
+        let mut places = self.engine.places();
+        places.push(start..start + size_of_val(&self.live[..]));
+        places
     }
 
     /// The engine.

@@ -4,6 +4,8 @@
 //! The heads of the lists are nodes behind the frames, so that a block leaves its list without anybody
 //! knowing which one it is (as `list_del` in the kernel).
 
+use std::ops::Range;
+
 use crate::prefetch;
 use crate::words::{Frame, Kind};
 
@@ -119,6 +121,15 @@ impl Lists {
         let Link { next, prev } = self.links[frame as usize];
         self.links[prev as usize].next = next;
         self.links[next as usize].prev = prev;
+    }
+
+    /// Where the books lie in this process's memory.
+    pub fn places(&self) -> [Range<usize>; 2] {
+        let range = |start: usize, bytes: usize| start..start + bytes;
+        [
+            range(self.links.as_ptr() as usize, size_of_val(&self.links[..])),
+            range(self.states.as_ptr() as usize, size_of_val(&self.states[..])),
+        ]
     }
 
     /// Brings near what freeing the block at a frame looks at first.

@@ -13,6 +13,7 @@ pub mod cpuid;
 pub mod faults;
 pub mod map;
 pub mod nudge;
+pub mod own_memory;
 pub mod page_cache;
 pub mod pagemap_scan;
 pub mod perf;

@@ -14,8 +14,8 @@ use pagelab_sim::plain::Plain;
 use pagelab_sim::policy::{Lists, Mobility, Standard};
 use pagelab_sim::words::{FRAMES_MAX, Shape, Wrong};
 use pagelab_sim::zone::Zone;
-use pagelab_sys::clock;
 use pagelab_sys::map::{Advice, Mapping};
+use pagelab_sys::{clock, own_memory};
 use pagelab_workloads::chase::{Chase, lay_out};
 use serde_json::Value;
 
@@ -60,6 +60,8 @@ const BLOCK_ORDER: u8 = 9;
 const KEEP: Keep = Keep { cpus: 1, batch: 63, high: 378 };
 /// Of the plain allocator, a turn has fewer pairs by this: it is so much slower.
 const PLAIN_PART: u64 = 8;
+/// The size of a huge page, here and in what is simulated.
+const HUGE: usize = 2 << 20;
 /// Dependent reads of a turn.
 const READS: u64 = 1 << 20;
 /// The largest buffer that is read for the floor, in bytes.
@@ -70,6 +72,9 @@ trait Load {
     fn run(&mut self, pairs: u64, ahead: bool) -> Result<(), Wrong>;
     /// Allocations that failed, and blocks taken from another list.
     fn counts(&self) -> (u64, u64);
+    /// Puts what it reads on huge pages, as far as the kernel gives them: it is the allocators that are to be
+    /// measured, and not the TLB.
+    fn collapse(&self);
 }
 
 impl<E: Engine> Load for Pairs<E> {
@@ -79,6 +84,12 @@ impl<E: Engine> Load for Pairs<E> {
 
     fn counts(&self) -> (u64, u64) {
         (self.failed, self.stolen)
+    }
+
+    fn collapse(&self) {
+        for place in self.places() {
+            let _ = own_memory::collapse(place, HUGE);
+        }
     }
 }
 
@@ -152,6 +163,7 @@ fn measure(memory: Bytes, shape: Shape, args: &Args) -> Result<Vec<Row>, Wrong> 
         ("mobility", true, Box::new(Pairs::new(PerCpu::new(zone(shape, Mobility)?, KEEP)?, seed)?)),
         ("plain", false, Box::new(Pairs::new(Plain::new(shape)?, seed)?)),
     ];
+    loads.iter().for_each(|(_, _, load)| load.collapse());
     let is_plain = |name: &str| name == "plain";
     let mut rows: Vec<Row> = Vec::new();
     for (engine, per_cpu, _) in &loads {
