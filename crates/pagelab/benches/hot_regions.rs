@@ -25,11 +25,11 @@ fn main() {
         place.and_then(|at| words.get(at + 1)).map_or(usual.to_owned(), Clone::clone)
     };
     let (rounds, reads) = (value("--rounds", "9").parse().unwrap(), value("--reads", "20000000"));
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
     let binary = env!("CARGO_BIN_EXE_pagelab");
     let mut kinds = Vec::new();
     for first in ["read", "write"] {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
         let program = [binary, "workload", "hot-regions", "--first", first, "--advise", "nohuge", "--rounds"];
         let mut profiled = vec!["profile", "--source", "exact", "-o", "hot.pagelab", "--"];
         profiled.extend(program);
