@@ -159,7 +159,7 @@ impl<E: Engine> Pairs<E> {
         Ok(())
     }
 
-    /// The same, with the next [`AHEAD`] draws known: what they will free is brought near. The engine ends as
+    /// The same, with the next 32 draws known: what they will free is brought near. The engine ends as
     /// it does without.
     pub fn run_ahead(&mut self, pairs: u64) -> Result<(), Wrong> {
         let mut draws = [0; AHEAD];
