@@ -57,7 +57,7 @@ fn on_6_12_what_comes_is_what_was_read_back() {
         setting("enabled", "always"),
         apply("all", "always", "2000"),
         setting("enabled", "never"),
-        apply("all", "never", "2000000"),
+        apply("all", "never", "5000000"),
         setting("hugepages-64kB/enabled", "never"),
         apply("small.toml", "closed", "2000"),
         setting("hugepages-64kB/enabled", "madvise"),
