@@ -4,6 +4,7 @@
 //! nodes are data of the machine that a value came from, never constants of this crate.
 
 pub mod absence;
+pub mod alloc_trace;
 pub mod census;
 pub mod choice;
 pub mod counters;
