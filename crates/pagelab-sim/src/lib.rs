@@ -6,6 +6,8 @@
 
 pub mod bench;
 pub mod lists;
+mod loads;
+pub mod machine;
 pub mod marks;
 pub mod memory;
 pub mod naive;
@@ -14,6 +16,7 @@ pub mod plain;
 mod planted;
 pub mod policy;
 mod prefetch;
+pub mod study;
 #[cfg(test)]
 mod twins;
 pub mod validate;

@@ -14,7 +14,7 @@ pub enum Take {
 }
 
 /// A policy. All decisions are by numbers: lists are numbered from 0.
-pub trait Policy {
+pub trait Policy: std::fmt::Debug {
     /// How many lists there are at each order.
     fn lists(&self) -> u8;
 
@@ -29,6 +29,28 @@ pub trait Policy {
 
     /// What is taken when the largest block that others have is of this order.
     fn take(&self, wanted: u8, order: u8, block_order: u8) -> Take;
+}
+
+impl Policy for &'static (dyn Policy + Sync) {
+    fn lists(&self) -> u8 {
+        (**self).lists()
+    }
+
+    fn wanted(&self, kind: Kind) -> u8 {
+        (**self).wanted(kind)
+    }
+
+    fn home(&self, kind: Kind, block: u8) -> u8 {
+        (**self).home(kind, block)
+    }
+
+    fn others(&self, wanted: u8) -> &'static [u8] {
+        (**self).others(wanted)
+    }
+
+    fn take(&self, wanted: u8, order: u8, block_order: u8) -> Take {
+        (**self).take(wanted, order, block_order)
+    }
 }
 
 /// Binary buddies with one list at each order: Linux up to 2.6.23.
