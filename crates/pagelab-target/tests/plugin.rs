@@ -4,7 +4,8 @@
 #![allow(clippy::unwrap_used, reason = "a test's helpers may fail where they stand")]
 #![cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 
-use std::path::Path;
+mod support;
+
 use std::process::Command;
 
 use pagelab_model::PageSize;
@@ -17,15 +18,7 @@ const PLUGIN: &str = concat!(env!("OUT_DIR"), "/tlb-trace.so");
 
 #[test]
 fn a_qemu_of_another_interface_is_refused_by_its_versions() {
-    let folder = tempfile::tempdir().unwrap();
-    let program = folder.path().join("fake_qemu");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake_qemu.c");
-    let mut compiler = Command::new("cc");
-    compiler.args(["-O1", "-Wall", "-Wextra", "-rdynamic", "-o"]).arg(&program).arg(source).arg("-ldl");
-    match compiler.output() {
-        Ok(output) => assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr)),
-        Err(error) => return eprintln!("skipped: no-cc: {error}"),
-    }
+    let Some((_folder, program)) = support::built("fake_qemu", &["-rdynamic", "-ldl"]) else { return };
     let tlb = syntax::parse("l1d=16x4:4K,l2=64x4:4K").unwrap();
     let geometry = modelled::geometry(&tlb, PageSize::USUAL).unwrap();
     let account = Account::create(&geometry, &[], 1, |words| words[head::HUGE_SHIFT as usize] = 21).unwrap();

@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used)] // a test's helpers may fail where they stand
 #![cfg(target_arch = "x86_64")]
 
+mod support;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -18,23 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// The program, compiled once; `None` after saying that there is no compiler.
 fn program() -> Option<&'static Path> {
     static BUILT: OnceLock<Option<(tempfile::TempDir, PathBuf)>> = OnceLock::new();
-    let built = BUILT.get_or_init(|| {
-        let folder = tempfile::tempdir().unwrap();
-        let program = folder.path().join("requests");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/requests.c");
-        let mut cc = Command::new("cc");
-        cc.args(["-O1", "-Wall", "-Wextra", "-pthread", "-o"]).arg(&program).arg(source);
-        match cc.output() {
-            Ok(output) => {
-                assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-                Some((folder, program))
-            }
-            Err(error) => {
-                eprintln!("skipped: no-cc: {error}");
-                None
-            }
-        }
-    });
+    let built = BUILT.get_or_init(|| support::built("requests", &["-pthread"]));
     built.as_ref().map(|(_, program)| program.as_path())
 }
 

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used)] // a test's helpers may fail where they stand
 #![cfg(target_arch = "x86_64")]
 
+mod support;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, OnceLock};
@@ -12,6 +14,7 @@ use pagelab_model::Bytes;
 use pagelab_model::huge_plan::{HugePlan, PlannedMapping, PlannedProgram, PlannedRegion};
 use pagelab_model::profile::{MappingKey, MappingKind, Program};
 use pagelab_target::supervise::{self, Choice, Ended, Spec, Summary, Thp, Watch};
+use support::built;
 
 const HUGE: u64 = 2 << 20;
 const BUFFER: u64 = 64 << 20;
@@ -19,26 +22,7 @@ const BUFFER: u64 = 64 << 20;
 /// The program that makes trouble, compiled once; `None` after saying that there is no compiler.
 fn hostile() -> Option<&'static Path> {
     static BUILT: OnceLock<Option<(tempfile::TempDir, PathBuf)>> = OnceLock::new();
-    BUILT.get_or_init(|| built("hostile")).as_ref().map(|(_, program)| program.as_path())
-}
-
-/// A program of this folder, compiled.
-fn built(name: &str) -> Option<(tempfile::TempDir, PathBuf)> {
-    let folder = tempfile::tempdir().unwrap();
-    let program = folder.path().join(name);
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(format!("{name}.c"));
-    let mut cc = Command::new("cc");
-    cc.args(["-O1", "-Wall", "-Wextra", "-pthread", "-o"]).arg(&program).arg(source);
-    match cc.output() {
-        Ok(output) => {
-            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-            Some((folder, program))
-        }
-        Err(error) => {
-            eprintln!("skipped: no-cc: {error}");
-            None
-        }
-    }
+    BUILT.get_or_init(|| built("hostile", &["-pthread"])).as_ref().map(|(_, program)| program.as_path())
 }
 
 fn spec(program: &Path, word: &str, choice: Choice) -> Spec {
@@ -197,7 +181,7 @@ fn a_program_that_is_against_it_is_told_of_and_overridden() {
 
 #[test]
 fn a_break_is_where_the_kernel_says_without_us() {
-    let Some((folder, program)) = built("breaks") else { return };
+    let Some((folder, program)) = built("breaks", &[]) else { return };
     let log = |name: &str| folder.path().join(name);
     let status = Command::new(&program).arg("all").arg(log("alone")).status().unwrap();
     assert!(status.success());

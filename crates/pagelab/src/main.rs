@@ -9,6 +9,7 @@ mod cli;
 mod cmd;
 mod exit;
 mod input;
+mod kept_price;
 mod manifest;
 mod out;
 mod probe;

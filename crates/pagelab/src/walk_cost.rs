@@ -1,10 +1,6 @@
 //! What a page walk costs on this machine: measured once, kept in the cache folder, found there again.
 
-use std::fs;
-use std::path::PathBuf;
-
 use pagelab_experiment::trial::Others;
-use pagelab_formats::checksum;
 use pagelab_host::collect::{CollectOptions, collect};
 use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
@@ -12,7 +8,6 @@ use pagelab_model::machine::{Hypervisor, Machine};
 use pagelab_model::profile::WalkCost;
 use pagelab_model::run::StreamHead;
 use pagelab_model::{Bytes, Snapshot};
-use pagelab_packages::store;
 use pagelab_report::style::bytes;
 use pagelab_report::utc::utc;
 use pagelab_sys::clock;
@@ -20,14 +15,13 @@ use pagelab_tlb::walk_fit::{self, Measured};
 
 use crate::cmd::checkup::probing::facts as facts_of;
 use crate::exit::{Exit, Failure};
+use crate::kept_price::Place;
 use crate::probe::{self, ProbeFacts, ProbeOptions, Samples};
 
 /// Sizes below the reach of usual TLBs, at it and far above; the last is the largest asked for.
 const SMALLEST: u64 = 2 << 20;
 /// Time for all of it: what a busy machine does in one second says little.
 const TIME_NS: u64 = 15_000_000_000;
-/// Larger files are none of ours.
-const FILE_MAX: u64 = 1 << 16;
 
 /// Measures with two buffers of up to `largest` bytes, and keeps the result for the next time.
 pub fn measure(look: &Snapshot, largest: Bytes) -> Result<WalkCost, Failure> {
@@ -77,7 +71,7 @@ pub fn measure(look: &Snapshot, largest: Bytes) -> Result<WalkCost, Failure> {
             "no huge pages came, or base pages were not slower: try again on a quieter machine".to_owned(),
         )
     })?;
-    keep(&look.machine, &found);
+    place(&machine(&look.machine)).keep(&found);
     Ok(found)
 }
 
@@ -97,27 +91,13 @@ fn sizes(reach: u64, largest: u64) -> Vec<u64> {
 
 /// What was measured on this machine before, if it was.
 pub fn known(of: &Machine) -> Option<WalkCost> {
-    let text = fs::read_to_string(place(of)?).ok().filter(|text| text.len() as u64 <= FILE_MAX)?;
-    let (key, found): (String, WalkCost) = serde_json::from_str(&text).ok()?;
+    let found: WalkCost = place(&machine(of)).known()?;
     let rises = found.points.windows(2).all(|two| two[0].0 < two[1].0 && two[0].1 <= two[1].1);
-    (key == machine(of) && rises && !found.points.is_empty()).then_some(found)
+    (rises && !found.points.is_empty()).then_some(found)
 }
 
-/// Without a place to keep it, it is measured again the next time.
-fn keep(of: &Machine, found: &WalkCost) {
-    let write = || {
-        let place = place(of)?;
-        fs::create_dir_all(place.parent()?).ok()?;
-        let text = serde_json::to_string(&(machine(of), found)).ok()?;
-        let new = place.with_extension(std::process::id().to_string());
-        fs::write(&new, text).and_then(|()| fs::rename(&new, &place)).ok()
-    };
-    let _ = write();
-}
-
-fn place(of: &Machine) -> Option<PathBuf> {
-    let name = format!("walk-cost-{:08x}.json", checksum::crc32(machine(of).as_bytes()));
-    Some(store::usual_folder()?.join(name))
+fn place(machine: &str) -> Place<'_> {
+    Place { name: "walk-cost", machine, key: machine }
 }
 
 /// The processor and the kernel: what a walk costs depends on both, and on whether there is a hypervisor.

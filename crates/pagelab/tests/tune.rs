@@ -6,7 +6,7 @@ mod support;
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pagelab_model::experiment::{Trial, TrialEnd, measures};
 use pagelab_model::profile::{
@@ -18,6 +18,7 @@ use pagelab_model::tune::On;
 use pagelab_model::{Bytes, Machine, PageSize, Profile, Snapshot};
 use rustix::process::{Pid, Signal, kill_process};
 use support::Lab;
+use support::running::until;
 
 const MIB: u64 = 1 << 20;
 const HUGE: u64 = 2 * MIB;
@@ -291,14 +292,6 @@ fn a_curve_has_its_controls_and_no_arm_changes_what_is_computed() {
 fn trials(path: &Path) -> usize {
     let run = pagelab_runfile::read(path).ok();
     run.and_then(|run| run.experiment).map_or(0, |experiment| experiment.trials.len())
-}
-
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(120);
-    while !is_so() {
-        assert!(Instant::now() < deadline, "{what} did not come");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 fn signal(child: &Child, signal: Signal) {
