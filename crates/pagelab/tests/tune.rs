@@ -400,9 +400,11 @@ fn real_programs_are_tuned() {
         assert_eq!(experiment.trials.len(), experiment.plan.schedule.len());
         assert!(experiment.trials.iter().all(|trial| trial.end == TrialEnd::Done), "{program}: {said}");
         assert!(tune.arm(On::Nothing).is_some() && tune.arm(On::All).is_some());
-        // The next run has other addresses.
-        let keys = tune.plan.programs.iter().flat_map(|of| &of.mappings).map(|mapping| &mapping.key.kind);
-        assert!(!keys.into_iter().any(|kind| *kind == MappingKind::Placed), "{program}");
+        // The next run has other addresses. Python's arenas may be parts of mappings that are known by address
+        // alone (docs/profile.md).
+        let mut mappings = tune.plan.programs.iter().flat_map(|of| &of.mappings);
+        let placed = mappings.find(|mapping| mapping.key.kind == MappingKind::Placed);
+        assert!(placed.is_none() || program == "python3", "{program}: {placed:?}");
         // One of the profile, and one a trial.
         let sums = fs::read_to_string(lab.path().join(sums)).expect("what it put out");
         let sums: Vec<&str> = sums.lines().collect();
