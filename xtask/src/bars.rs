@@ -1,6 +1,8 @@
 //! The measured promises of pagelab in one table. A bar changes only here, with its old and new
 //! figure and the reason in `changes`.
 
+mod trace;
+
 /// Which side of the limit is good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Good {
@@ -491,6 +493,10 @@ pub const BARS: &[Bar] = &[
         absent_where: "",
         changes: &[],
     },
+    trace::TRACED,
+    trace::CHURN_BYTES,
+    trace::BUILD_BYTES,
+    trace::READ,
     Bar {
         name: "exact_memory_cpu_ratio",
         good: Good::AtMost,

@@ -40,7 +40,7 @@ pub const CRATES: [Crate; 17] = [
     host("pagelab-target", &["model", "formats", "tlb", "host", "sys", "packages"]),
     host("pagelab-guest", &["model", "formats", "sys", "packages"]),
     host("pagelab-workloads", &["model", "formats", "sys"]),
-    host("pagelab-runfile", &["model"]),
+    host("pagelab-runfile", &["model", "formats"]),
     host("pagelab-contig", &["model", "formats", "metrics", "sys", "host"]),
     host(
         "pagelab-experiment",

@@ -76,6 +76,7 @@ pub const TARGETS: &[Target] = &[
     tracing::PERF_RECORD,
     tracing::KALLSYMS,
     tracing::MAPS,
+    tracing::ALLOC_TRACE,
 ];
 
 const BUDDYINFO: &[u8] =

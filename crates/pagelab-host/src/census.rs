@@ -8,6 +8,7 @@ mod assemble;
 mod draw;
 mod frames;
 pub mod page_map;
+pub mod runs;
 mod scan;
 
 use std::time::{Duration, Instant};

@@ -4,6 +4,7 @@
 //! of kernel files stand in [`paths`] and nowhere else.
 
 pub mod address_space;
+pub mod alloc_trace;
 pub mod capture;
 pub mod census;
 pub mod cgroup;

@@ -36,6 +36,8 @@ pub const PROC: &str = "/proc";
 pub const SELF_CGROUP: &str = "/proc/self/cgroup";
 /// Open files of this process, by number: another name for one that is open.
 pub const SELF_FD: &str = "/proc/self/fd";
+/// Threads of this process, a folder each.
+pub const SELF_TASK: &str = "/proc/self/task";
 /// Mounts of the reader.
 pub const SELF_MOUNTINFO: &str = "/proc/self/mountinfo";
 /// Status of the reader.

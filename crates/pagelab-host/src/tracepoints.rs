@@ -8,6 +8,7 @@
 //! CPUs that come online later are not followed: what happens there is not seen. [`Tracepoints::cpus`] are
 //! those that are.
 
+mod allocator;
 mod drain;
 mod extfrag;
 mod open;
@@ -24,7 +25,8 @@ use pagelab_formats::trace_format::{Field, TraceFormat};
 use pagelab_model::Bytes;
 use pagelab_sys::perf_ring::{self, PerfEvent, Ring};
 
-pub use drain::{Drained, Losses};
+pub use allocator::AllocatorFields;
+pub use drain::{Drained, Losses, ToldLoss};
 pub use extfrag::ExtfragFields;
 pub use stacks::{KernelSymbols, StackCollector};
 pub use tally::Tally;
@@ -66,11 +68,15 @@ pub struct Options {
     /// Whether events of this process itself are seen. The thread that opens the tracepoints is left out by
     /// the kernel already, other threads of the process when they are read.
     pub own_events: bool,
+    /// The kernel is told later which threads to leave out, by [`Tracepoints::leave_out_threads`]: once all
+    /// threads are there that shall be left out.
+    pub own_threads_later: bool,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { ring_bytes: Bytes(1 << 20), wakeup_bytes: 0, own_events: false }
+        let (own_events, own_threads_later) = (false, false);
+        Options { ring_bytes: Bytes(1 << 20), wakeup_bytes: 0, own_events, own_threads_later }
     }
 }
 
@@ -207,6 +213,11 @@ impl Tracepoints {
     /// [`Tracepoints::counts`] alone.
     pub fn losses(&self) -> Losses {
         self.state.losses
+    }
+
+    /// The losses that rings told since the last call, in the order of reading.
+    pub fn take_losses(&mut self) -> Vec<ToldLoss> {
+        std::mem::take(&mut self.state.told)
     }
 
     /// CPU time in nanoseconds that reading the rings has cost so far, callbacks included.

@@ -3,6 +3,7 @@
 //! Pure: values in, values out. An undefined metric is `None`, not NaN or 0.
 
 pub mod address_space;
+pub mod alloc_trace;
 pub mod averages;
 pub mod balance;
 pub mod callers;

@@ -151,7 +151,7 @@ pub enum Was {
 }
 
 /// Free blocks as the kernel said, at a moment of the trace.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TraceSample {
     /// Nanoseconds since the trace began.
     pub at_ns: u64,
@@ -160,12 +160,110 @@ pub struct TraceSample {
 }
 
 /// Events that the recorder did not see.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TraceLoss {
     /// Nanoseconds since the trace began: the loss was told here; it happened before.
     pub at_ns: u64,
-    /// The processor.
+    /// The processor; [`TraceLoss::CPU_UNKNOWN`] where the kernel told only their sum.
     pub cpu: u16,
     /// How many.
     pub events: u64,
+}
+
+impl TraceLoss {
+    /// No processor: the events were lost at the end, behind the last record that one of the rings took.
+    pub const CPU_UNKNOWN: u16 = u16::MAX;
+}
+
+impl Was {
+    /// All states, by number.
+    pub const ALL: [Was; 5] = [Was::Free, Was::Unknown, Was::Kernel, Was::User, Was::Hole];
+}
+
+/// What a recording came to, by the recorder's and the kernel's own counts; absent where it was killed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TraceEnd {
+    /// Each tracepoint.
+    pub kinds: Vec<TraceKind>,
+    /// Events that hold what a trace cannot: none is expected.
+    pub unreadable: u64,
+    /// Events that came after a later one, because their processor was held up before it wrote them.
+    pub late: u64,
+    /// Nanoseconds of CPU time of the recorder's process: reading, encoding, writing, and its scan of memory.
+    pub cpu_ns: u64,
+    /// Of these, what the scan took.
+    pub scan_cpu_ns: u64,
+    /// Bytes for records on each processor.
+    pub ring_bytes: u64,
+    /// Whether the kernel left the recorder's threads out; else the recorder did.
+    pub is_filtered: bool,
+    /// Pages allocated and freed meanwhile by `/proc/vmstat` (`pgalloc_*` in sum, `pgfree`): the recorder's
+    /// own and those of bulk allocations included, which no tracepoint tells.
+    pub vmstat_pages: Option<[u64; 2]>,
+    /// The free lists of the snapshot beside those of the kernel.
+    pub check: Option<TraceCheck>,
+}
+
+/// One tracepoint of a recording.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TraceKind {
+    /// `kmem:mm_page_alloc`.
+    pub name: String,
+    /// How often it happened, by the kernel's count; what was filtered out is not in it.
+    pub times: u64,
+    /// How many of these did not get into a ring, by the kernel's count; `None` before Linux 6.0.
+    pub lost: Option<u64>,
+    /// How many were read.
+    pub delivered: u64,
+    /// How many were read and left out, because the recorder caused them.
+    pub own: u64,
+}
+
+/// Free blocks by order over all zones: rebuilt from runs of free frames, and as `/proc/buddyinfo` had them
+/// before and after the scan. On a machine at rest the three agree but for order 0, which the recorder itself
+/// takes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TraceCheck {
+    /// From the snapshot.
+    pub found: Vec<u64>,
+    /// From the kernel, before.
+    pub before: Vec<u64>,
+    /// From the kernel, after.
+    pub after: Vec<u64>,
+}
+
+impl TraceCheck {
+    /// Orders from 1 on whose count lies between the two readings or on one of them, and how many orders.
+    pub fn agreeing(&self) -> (usize, usize) {
+        let between = self.found.iter().zip(self.before.iter().zip(&self.after)).skip(1);
+        let agrees = |&(&found, (&before, &after)): &(&u64, (&u64, &u64))| {
+            (before.min(after)..=before.max(after)).contains(&found)
+        };
+        (between.clone().filter(agrees).count(), between.count())
+    }
+
+    /// Pages of free blocks of order 1 and more by which the snapshot lies outside of the two readings, and
+    /// free pages of these orders before it.
+    pub fn pages_off(&self) -> (u64, u64) {
+        let orders = self.found.iter().zip(self.before.iter().zip(&self.after)).enumerate().skip(1);
+        orders.fold((0, 0), |(off, free), (order, (&found, (&before, &after)))| {
+            let (low, high) = (before.min(after), before.max(after));
+            let outside = low.saturating_sub(found).max(found.saturating_sub(high));
+            let pages = |blocks: u64| blocks.saturating_mul(1 << order.min(40));
+            (off + pages(outside), free + pages(before))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn free_lists_agree_where_they_lie_between_two_readings() {
+        let (before, after) = (vec![90, 10, 20, 30], vec![70, 12, 20, 29]);
+        let check = TraceCheck { found: vec![1, 11, 20, 32], before, after };
+        assert_eq!((check.agreeing(), check.pages_off()), ((2, 3), (16, 20 + 80 + 240)));
+        assert_eq!(TraceCheck::default().agreeing(), (0, 0));
+    }
 }

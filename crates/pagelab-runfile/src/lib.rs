@@ -15,6 +15,7 @@ mod plausible;
 mod queue;
 mod reader;
 mod schema;
+mod trace;
 mod trust;
 mod writer;
 
@@ -22,4 +23,5 @@ pub use blob::BLOB_BYTES_MAX;
 pub use error::{Error, ErrorKind};
 pub use maps::{EncodedMap, MAP_FRAMES_MAX, MapEncoder};
 pub use reader::{BlobHead, Reader, read};
+pub use trace::{EncodedTrace, TraceBlock, TraceEncoder, TraceReader};
 pub use writer::{SeriesId, StreamId, Writer};

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use pagelab_model::experiment::{Experiment, Plan, Trial};
 use pagelab_model::run::{
-    Column, ColumnHead, Ending, Event, MapHead, Run, Series, Stream, StreamHead, Unit, Values,
+    Column, ColumnHead, Ending, Event, Manifest, MapHead, Run, Series, Stream, StreamHead, Unit, Values,
 };
 use pagelab_model::{PageMap, Profile, Snapshot, Stacks, Tune};
 use rusqlite::types::ValueRef;
@@ -19,6 +19,7 @@ use crate::maps::{self, MapReader};
 use crate::open::{self, Opened};
 use crate::plausible;
 use crate::schema::SeriesTable;
+use crate::trace;
 
 /// The schema version that brought the events.
 const EVENTS_SINCE: u32 = 2;
@@ -93,6 +94,47 @@ impl Reader {
             log,
             not_shown,
         })
+    }
+
+    /// Who ran what, and how it ended: nothing else is read.
+    pub(crate) fn told(&self) -> Result<(Manifest, Ending), Error> {
+        let mut rows = self.manifest()?;
+        let manifest = rows.manifest().map_err(|problem| self.damaged(problem))?;
+        Ok((manifest, rows.ending().map_err(|problem| self.damaged(problem))?))
+    }
+
+    /// Bytes of the file's pages, those in its log included.
+    pub(crate) fn file_bytes(&self) -> u64 {
+        self.opened.bytes
+    }
+
+    /// Bytes that the blobs of a kind take, in the order of writing.
+    pub(crate) fn packed_bytes(&self, kind: &str) -> Result<Vec<u64>, Error> {
+        let mut bytes = Vec::new();
+        self.each("SELECT kind, length(data) FROM blob ORDER BY id", |row| {
+            if text(row, 0)? == kind {
+                bytes.push(time(row, 1)?);
+            }
+            Ok(())
+        })?;
+        Ok(bytes)
+    }
+
+    /// The contents of one blob as they stand in the file, packed; what is wrong is said in words.
+    pub(crate) fn with_packed<T>(
+        &self,
+        id: i64,
+        take: impl FnOnce(&[u8]) -> Result<T, String>,
+    ) -> Result<T, String> {
+        self.opened.watch.allow(self.opened.bytes);
+        let statement = self.connection().prepare("SELECT data FROM blob WHERE id = ?");
+        let mut statement = statement.map_err(|error| error.to_string())?;
+        let mut rows = statement.query([id]).map_err(|error| error.to_string())?;
+        let row = rows.next().map_err(|error| error.to_string())?;
+        match row.and_then(|row| row.get_ref(0).ok()) {
+            Some(ValueRef::Blob(data)) => take(data),
+            _ => Err("it has no contents".to_owned()),
+        }
     }
 
     /// The blobs of all kinds, in the order of writing.
@@ -192,10 +234,14 @@ impl Reader {
 
     fn snapshot(&self, blobs: &[BlobHead]) -> Result<(Option<Box<Snapshot>>, Vec<String>), Error> {
         let (mut last, mut not_shown, mut earlier) = (None, Vec::new(), 0u64);
+        if blobs.iter().any(|head| trace::is_trace(&head.kind, head.version)) {
+            not_shown.push("a trace of the page allocator, which `pagelab trace info` shows".to_owned());
+        }
         for head in blobs.iter().filter(|head| map_head(head).is_none()).cloned() {
             match kind_of(&head) {
                 Some(kind) if kind.name == blob::SNAPSHOT.name => {}
                 Some(_) => continue,
+                None if trace::is_trace(&head.kind, head.version) => continue,
                 None => {
                     let BlobHead { kind, version, name, .. } = &head;
                     not_shown.push(format!("a blob of kind {kind}, version {version}: {name}"));
@@ -255,7 +301,7 @@ impl Reader {
     }
 
     /// The record that a blob holds as JSON.
-    fn record<T: DeserializeOwned>(&self, head: &BlobHead, kind: &Kind) -> Result<T, Error> {
+    pub(crate) fn record<T: DeserializeOwned>(&self, head: &BlobHead, kind: &Kind) -> Result<T, Error> {
         if head.raw_bytes > kind.bytes_max {
             let bytes = head.raw_bytes;
             return Err(self.damaged(format!("{} says that it has {bytes} bytes", kind.what)));
@@ -382,7 +428,7 @@ impl Reader {
         Error::sqlite_read(&self.path, error)
     }
 
-    fn damaged(&self, problem: String) -> Error {
+    pub(crate) fn damaged(&self, problem: String) -> Error {
         Error::damaged(&self.path, problem)
     }
 }

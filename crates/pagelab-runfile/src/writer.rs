@@ -286,7 +286,13 @@ impl Writer {
         self.record(&blob::TRIAL, &trial.slot.to_string(), trial.ended_ns, trial)
     }
 
-    fn record(&mut self, kind: &Kind, name: &str, at_ns: u64, value: &impl Serialize) -> Result<(), Error> {
+    pub(crate) fn record(
+        &mut self,
+        kind: &Kind,
+        name: &str,
+        at_ns: u64,
+        value: &impl Serialize,
+    ) -> Result<(), Error> {
         let what = kind.what;
         let (data, raw_bytes) =
             blob::pack_json(value).map_err(|error| self.refuse(format_args!("{what}: {error}")))?;
@@ -315,7 +321,7 @@ impl Writer {
         self.packed(kind, version, name, at_ns, packed, raw_bytes)
     }
 
-    fn packed(
+    pub(crate) fn packed(
         &mut self,
         kind: &str,
         version: u32,
@@ -387,7 +393,7 @@ impl Writer {
     }
 
     /// What the caller gave cannot be stored; the file goes on without it.
-    fn refuse(&self, problem: impl std::fmt::Display) -> Error {
+    pub(crate) fn refuse(&self, problem: impl std::fmt::Display) -> Error {
         Error::write(ErrorKind::NotStorable, &self.path, problem)
     }
 }

@@ -54,6 +54,8 @@ pub enum Command {
     Gate(cmd::run::gate::Args),
     /// The page-allocator simulator: how fast its engines are
     Sim(cmd::sim::Args),
+    /// Traces of the page allocator: record each allocation and free, say what a trace holds
+    Trace(cmd::trace::Args),
     /// Where a program's TLB misses cost time, by 2 MiB region: with or without hardware counters
     Profile(Box<cmd::profile::Args>),
     /// Which huge pages pay, from a profile: the curve, the knee, and a plan

@@ -19,6 +19,7 @@ pub mod report;
 pub mod restore;
 pub mod run;
 pub mod sim;
+pub mod trace;
 pub mod tune;
 pub mod usage;
 pub mod watch;
@@ -59,6 +60,7 @@ pub fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Watch(args) => return watch::run(&args),
         Command::Run(args) => return run::run(&args),
         Command::Sim(args) => sim::run(&args),
+        Command::Trace(args) => return trace::run(&args),
         Command::Profile(args) => return profile::run(&args),
         Command::Tune(args) => return tune::run(&args),
         Command::Plan(args) => plan::run(&args),

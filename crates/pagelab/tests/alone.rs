@@ -32,6 +32,7 @@ const COMMANDS: &[ReadOnly] = &[
         codes: &[0],
         leaves: &[],
     },
+    ReadOnly { name: "trace", runs: &[&["info", "none.pagelab"]], codes: &[3], leaves: &[] },
     ReadOnly { name: "report", runs: &[&["none.pagelab"]], codes: &[3], leaves: &[] },
     ReadOnly { name: "import", runs: &[&["-o", "day.pagelab", "none"]], codes: &[3], leaves: &[] },
     ReadOnly { name: "compare", runs: &[&["none.pagelab", "no.pagelab"]], codes: &[3], leaves: &[] },

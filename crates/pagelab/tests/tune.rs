@@ -400,8 +400,7 @@ fn real_programs_are_tuned() {
         assert_eq!(experiment.trials.len(), experiment.plan.schedule.len());
         assert!(experiment.trials.iter().all(|trial| trial.end == TrialEnd::Done), "{program}: {said}");
         assert!(tune.arm(On::Nothing).is_some() && tune.arm(On::All).is_some());
-        // The next run has other addresses. Python's arenas may be parts of mappings that are known by address
-        // alone (docs/profile.md).
+        // The next run has other addresses. Python's arenas may be known by address alone (docs/profile.md).
         let mut mappings = tune.plan.programs.iter().flat_map(|of| &of.mappings);
         let placed = mappings.find(|mapping| mapping.key.kind == MappingKind::Placed);
         assert!(placed.is_none() || program == "python3", "{program}: {placed:?}");

@@ -1,7 +1,7 @@
 //! Fuzz targets of what tracing reads: formats of tracepoints, records in a ring, symbols and mappings.
 
 use super::{Target, checked, filled, starting};
-use crate::{kallsyms, maps, perf_record, trace_format};
+use crate::{alloc_trace, kallsyms, maps, perf_record, trace_format};
 
 pub(super) const TRACE_FORMAT: Target =
     Target { name: "trace_format", run: run_trace_format, seeds: &[TRACE_FORMAT_TEXT] };
@@ -13,6 +13,21 @@ pub(super) const KALLSYMS: Target =
     Target { name: "kallsyms", run: run_kallsyms, seeds: &[KALLSYMS_TEXT, b"0000000000000000 T _text\n"] };
 
 pub(super) const MAPS: Target = Target { name: "maps", run: run_maps, seeds: &[MAPS_TEXT] };
+
+pub(super) const ALLOC_TRACE: Target =
+    Target { name: "alloc_trace", run: alloc_trace::fuzz, seeds: &[TRACE_BLOCK, TRACE_EMPTY, TRACE_RUNS] };
+
+/// An allocation, a free, a migration and a fallback of two threads.
+const TRACE_BLOCK: &[u8] =
+    b"\x07\x09\xe8\x14\xc6\x0b\x05\x53\x01\x0f\x03\x09\x01\x20\x40\x80\x72\x03\x05\x05\x13\x0d\x01\x07\
+\x10\x20\x01\x20\x20\0\x01\x01\0\0\x01\x02\x03\x0b\x01\xb5\xf2\x0a\x07\x0d\x04\x17\x11\x02\
+\x10\x1b\x07\x3f\xb2\x04\0\0\0\0\0\0\0\0";
+
+/// A block without an event.
+const TRACE_EMPTY: &[u8] = b"\x07\x01\x01\x01\x01\x01\x01\x01\0\0\0\0\0\0\0\0";
+
+/// Three runs of frames.
+const TRACE_RUNS: &[u8] = b"\x07\x21\x51\xc9\x01\x15\x01\x82\x3e\x0e\x40\x62\x6d\0\0\0\0\0\0\0\0";
 
 const TRACE_FORMAT_TEXT: &[u8] = b"name: mm_compaction_end\nID: 669\nformat:\n\
 \tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\n\

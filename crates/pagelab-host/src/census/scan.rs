@@ -275,7 +275,7 @@ fn put(places: &mut [PageClass], from: usize, classes: &[PageClass]) {
 
 /// Reads the entries of frames `first` to `end` and gives them to `take`; how many there were. Fewer than
 /// asked for means that the kernel knows no later frame.
-fn read_frames(
+pub(super) fn read_frames(
     file: &File,
     first: u64,
     end: u64,

@@ -44,6 +44,20 @@ impl Losses {
     }
 }
 
+/// A loss as a ring told it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ToldLoss {
+    /// CLOCK_BOOTTIME in nanoseconds of the first record that was taken again; the loss was before it.
+    pub at_ns: u64,
+    /// The CPU.
+    pub cpu: u32,
+    /// Events that did not fit in.
+    pub events: u64,
+}
+
+/// Losses that are kept for whoever asks; more are added to the last one.
+const TOLD_MAX: usize = 5_000;
+
 /// What one round of reading brought.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drained {
@@ -71,6 +85,7 @@ pub(super) struct State {
     /// CLOCK_BOOTTIME ahead of CLOCK_MONOTONIC: the time asleep.
     asleep_ns: u64,
     last_ns: u64,
+    pub(super) told: Vec<ToldLoss>,
 }
 
 impl State {
@@ -85,7 +100,8 @@ impl State {
         }
         let (delivered, own) = (vec![0; kinds], vec![0; kinds]);
         let (losses, asleep_ns) = (Losses::default(), asleep_ns());
-        State { losses, cpu_ns: 0, kind_of, delivered, own, own_pid, asleep_ns, last_ns: 0 }
+        let told = Vec::new();
+        State { losses, cpu_ns: 0, kind_of, delivered, own, own_pid, asleep_ns, last_ns: 0, told }
     }
 
     pub(super) fn counts(&self) -> Vec<KindCount> {
@@ -134,6 +150,16 @@ impl State {
             record: sample.raw,
         });
         true
+    }
+
+    /// A ring told of a loss.
+    #[cold]
+    fn tell(&mut self, time_ns: u64, cpu: u32, events: u64) {
+        let is_full = self.told.len() >= TOLD_MAX;
+        match self.told.last_mut() {
+            Some(last) if is_full => last.events = last.events.saturating_add(events),
+            _ => self.told.push(ToldLoss { at_ns: time_ns.saturating_add(self.asleep_ns), cpu, events }),
+        }
     }
 
     #[cold]
@@ -211,7 +237,8 @@ impl Tracepoints {
         drained: &mut Drained,
         each: &mut impl FnMut(&Event<'_>),
     ) -> Option<u64> {
-        let Tracepoints { rings, layout, state, .. } = self;
+        let Tracepoints { rings, layout, state, cpus, .. } = self;
+        let cpu = cpus.get(ring).copied().unwrap_or(u32::MAX);
         let ring = &mut rings[ring];
         let mut unreleased = 0;
         loop {
@@ -227,7 +254,12 @@ impl Tracepoints {
                 return Some(time).filter(|&time| time <= until);
             }
             let size = record.len();
+            let lost = state.losses.lost();
             drained.events += u64::from(state.take(record, layout, each));
+            let lost = state.losses.lost() - lost;
+            if lost > 0 {
+                state.tell(time, cpu, lost);
+            }
             drained.bytes += size as u64;
             ring.pass(size);
             unreleased += size;

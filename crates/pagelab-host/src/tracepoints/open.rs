@@ -46,6 +46,38 @@ impl Tracepoints {
     }
 }
 
+/// Whether numbers of threads are here what they are in the kernel.
+fn knows_itself(reader: &Reader<'_>) -> bool {
+    let namespace = reader.root().link(paths::SELF_PID_NAMESPACE);
+    namespace.is_ok_and(|link| link == FIRST_PID_NAMESPACE)
+}
+
+impl Tracepoints {
+    /// Has the kernel leave out all threads that this process has now, where it knows them by their numbers
+    /// here; `false` where it does not, and the reader alone leaves them out. For tracepoints that were
+    /// opened with [`Options::own_threads_later`], once: a filter that is set cannot be changed.
+    pub fn leave_out_threads(&self, reader: &Reader<'_>) -> Reading<bool> {
+        if !knows_itself(reader) {
+            return Ok(false);
+        }
+        let threads = reader.root().list(paths::SELF_TASK)?;
+        let not: Vec<String> = threads
+            .iter()
+            .filter(|thread| thread.bytes().all(|byte| byte.is_ascii_digit()))
+            .map(|thread| format!("common_pid != {thread}"))
+            .collect();
+        let expression = not.join(" && ");
+        self.events().try_for_each(|(kind, event)| {
+            event.filter(&expression).map_err(|error| {
+                let detail = format!("the kernel does not take the filter `{expression}`: {error}");
+                let name = self.kinds.get(kind).map_or_else(String::new, Kind::full_name);
+                Absence::new(name, AbsentWhy::Failed, detail)
+            })
+        })?;
+        Ok(true)
+    }
+}
+
 fn has_stacks(wanted: &Wanted<'_>) -> bool {
     wanted.stacks != StackDepth::None
 }
@@ -117,9 +149,9 @@ impl Opening<'_, '_> {
     /// Sets the filter that is wanted, and leaves the thread that reads out, where the kernel can. It knows
     /// threads by their numbers in the first PID namespace; in another one the reader alone leaves them out.
     fn filter(&self, event: &PerfEvent, wanted: &Wanted<'_>, kind: &Kind) -> Reading<()> {
-        let namespace = self.reader.root().link(paths::SELF_PID_NAMESPACE);
-        let knows_itself = namespace.is_ok_and(|link| link == FIRST_PID_NAMESPACE);
-        let own = match !self.options.own_events && knows_itself {
+        let knows_itself = knows_itself(self.reader);
+        let is_now = !self.options.own_events && !self.options.own_threads_later;
+        let own = match is_now && knows_itself {
             true => format!("common_pid != {}", rustix::thread::gettid().as_raw_nonzero()),
             false => String::new(),
         };

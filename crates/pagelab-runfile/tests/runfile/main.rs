@@ -13,4 +13,5 @@ mod mutated;
 mod refused;
 mod resumed;
 mod round_trip;
+mod trace;
 mod versions;

@@ -7,8 +7,8 @@ mod rows;
 #[cfg(test)]
 mod rows_tests;
 mod session;
-mod status;
-mod tick;
+pub(super) mod status;
+pub(super) mod tick;
 mod wall;
 
 use std::path::{Path, PathBuf};
@@ -138,7 +138,7 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
 
 /// Tracepoints take a dozen descriptors on each CPU, and huge pages by size one for each counter: on a large
 /// machine that is more than the usual soft limit. What the hard limit allows is taken.
-fn allow_files() {
+pub(super) fn allow_files() {
     let now = getrlimit(Resource::Nofile);
     // Where it cannot be raised, the metric that lacks descriptors says so.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: now.maximum, maximum: now.maximum });
@@ -175,10 +175,10 @@ fn resolve(args: &Args) -> Result<Plan, Failure> {
     Ok(Plan { root, every_ns, for_ns, metrics, maps_every, look })
 }
 
-const DAY: Duration = Duration::from_secs(86_400);
+pub(super) const DAY: Duration = Duration::from_secs(86_400);
 
 /// A length of time within bounds, in nanoseconds.
-fn time(option: &str, text: &str, least: Duration, most: Duration) -> Result<u64, Failure> {
+pub(super) fn time(option: &str, text: &str, least: Duration, most: Duration) -> Result<u64, Failure> {
     let length = duration::parse(text).map_err(|error| super::usage(&format!("{option} {error}")))?;
     if length < least || length > most {
         let most = most.as_secs() / DAY.as_secs();
@@ -236,7 +236,7 @@ fn record(args: &Args, plan: &Plan, sampler: Sampler) -> Result<u8, Failure> {
 }
 
 /// From now on a signal ends the recording in good order, and the process a little later in any case.
-fn watch_signals(path: &Path, stop: &Stop) {
+pub(super) fn watch_signals(path: &Path, stop: &Stop) {
     let (stop, file) = (stop.clone(), path.display().to_string());
     let watched = Watched::signals(Box::new(move |code, outcomes| {
         stop.ask(code);

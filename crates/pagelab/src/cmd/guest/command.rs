@@ -35,7 +35,7 @@ fn refusal(command: &Command) -> Option<String> {
         Command::Run(_) | Command::Recipes(_) | Command::Gate(_) | Command::Profile(_) => false,
         Command::Plan(args) => args.reads_stdin(),
         Command::Apply(_) | Command::Supervise(_) => false,
-        Command::Tune(_) | Command::Sim(_) => false,
+        Command::Tune(_) | Command::Sim(_) | Command::Trace(_) => false,
     };
     reads_stdin.then(|| {
         "standard input is not passed to a guest: put it into a file, and \

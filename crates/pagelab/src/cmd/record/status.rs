@@ -79,7 +79,7 @@ impl Status {
     }
 }
 
-fn whole_seconds(ns: u64) -> String {
+pub fn whole_seconds(ns: u64) -> String {
     match ns / 1_000_000_000 {
         seconds @ 0..60 => format!("{seconds} s"),
         _ => duration(ns),

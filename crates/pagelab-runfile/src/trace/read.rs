@@ -1,0 +1,210 @@
+//! Reading a trace: its head, the memory it began with, samples, losses, and its events block by block.
+
+use std::path::Path;
+
+use pagelab_formats::ParseError;
+use pagelab_formats::alloc_trace::{self, BLOCK_BYTES_MAX, BLOCK_EVENTS_MAX};
+use pagelab_model::alloc_trace::{TraceEnd, TraceEvent, TraceHead, TraceLoss, TraceRun, TraceSample};
+use pagelab_model::run::{Ending, Manifest};
+
+use super::{END, EVENTS, HEAD, LOSSES, RUNS, SAMPLES, VERSION};
+use crate::error::{Error, ErrorKind};
+use crate::reader::{BlobHead, Reader};
+
+/// Runs of a snapshot at most, which bounds the memory that reading one takes: one a frame of 256 GiB.
+const SNAPSHOT_RUNS_MAX: usize = 1 << 26;
+
+/// A trace that was opened for reading.
+pub struct TraceReader {
+    reader: Reader,
+    manifest: Manifest,
+    ending: Ending,
+    head: TraceHead,
+    blobs: Vec<BlobHead>,
+    blocks: Vec<TraceBlock>,
+    decompressor: zstd::bulk::Decompressor<'static>,
+    raw: Vec<u8>,
+}
+
+/// A stored block of events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TraceBlock {
+    /// The number of its blob in the file.
+    pub id: i64,
+    /// Nanoseconds from the start of the trace to its first event.
+    pub at_ns: u64,
+    /// How many events it has, as the file says: at most 65 536.
+    pub events: u64,
+    /// Bytes before compression, as the file says: at most 4 MiB.
+    pub raw_bytes: u64,
+    /// Bytes in the file.
+    pub packed_bytes: u64,
+}
+
+impl TraceReader {
+    /// Opens and checks a file, and reads the head of its trace. The events stay in the file.
+    pub fn open(path: &Path) -> Result<TraceReader, Error> {
+        let reader = Reader::open(path)?;
+        let (manifest, ending) = reader.told()?;
+        let blobs = reader.blobs()?;
+        let Some(head) = blobs.iter().find(|blob| blob.kind == HEAD.name) else {
+            let kind = &manifest.kind;
+            let problem = format!(
+                "it is a run file of `{kind}` and holds no trace; `pagelab trace record -o FILE` makes one"
+            );
+            return Err(Error::read(ErrorKind::NotOurs, path, problem));
+        };
+        if let Some(newer) = blobs.iter().find(|b| b.kind.starts_with("trace_") && b.version > VERSION) {
+            let problem = format!(
+                "its trace is of version {}, this pagelab reads {VERSION}; get a newer one",
+                newer.version
+            );
+            return Err(Error::read(ErrorKind::Newer, path, problem));
+        }
+        let head: TraceHead = reader.record(head, &HEAD)?;
+        let blocks = blocks(&reader, &blobs)?;
+        let decompressor = zstd::bulk::Decompressor::new()
+            .map_err(|error| Error::read(ErrorKind::Io, path, format_args!("no memory: {error}")))?;
+        Ok(TraceReader { reader, manifest, ending, head, blobs, blocks, decompressor, raw: Vec::new() })
+    }
+
+    /// Who recorded what, where and when.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// How the recording ended. [`Ending::NotClosed`]: it has every block up to the death of its writer.
+    pub fn ending(&self) -> &Ending {
+        &self.ending
+    }
+
+    /// The machine.
+    pub fn head(&self) -> &TraceHead {
+        &self.head
+    }
+
+    /// The memory that the trace began with, ascending; empty where it was not scanned.
+    pub fn snapshot(&self) -> Result<Vec<TraceRun>, Error> {
+        let mut runs = Vec::new();
+        for blob in self.blobs.iter().filter(|blob| blob.kind == RUNS) {
+            if blob.raw_bytes > BLOCK_BYTES_MAX as u64 {
+                return Err(self.damaged(blob, "it says that it is larger than any piece"));
+            }
+            let piece = self.reader.blob(blob)?;
+            let before = runs.last().map_or(0, end);
+            let first = runs.len();
+            alloc_trace::decode_runs(&piece, &mut runs).map_err(|error| self.parse(blob, &error))?;
+            if runs.get(first).is_some_and(|run| u64::from(run.pfn) < before) {
+                return Err(self.damaged(blob, "its frames are not behind those of the piece before"));
+            }
+            if runs.len() > SNAPSHOT_RUNS_MAX {
+                return Err(self.damaged(blob, "the snapshot has more runs than any machine"));
+            }
+        }
+        Ok(runs)
+    }
+
+    /// Free memory as the kernel told it during the trace.
+    pub fn samples(&self) -> Result<Vec<TraceSample>, Error> {
+        let mut samples: Vec<TraceSample> = Vec::new();
+        for blob in self.blobs.iter().filter(|blob| blob.kind == SAMPLES.name) {
+            samples.extend(self.reader.record::<Vec<TraceSample>>(blob, &SAMPLES)?);
+        }
+        Ok(samples)
+    }
+
+    /// Events that were lost.
+    pub fn losses(&self) -> Result<Vec<TraceLoss>, Error> {
+        let mut losses: Vec<TraceLoss> = Vec::new();
+        for blob in self.blobs.iter().filter(|blob| blob.kind == LOSSES.name) {
+            losses.extend(self.reader.record::<Vec<TraceLoss>>(blob, &LOSSES)?);
+        }
+        Ok(losses)
+    }
+
+    /// What the recording came to; `None` where its writer was killed, or is at work.
+    pub fn end(&self) -> Result<Option<TraceEnd>, Error> {
+        let blob = self.blobs.iter().find(|blob| blob.kind == END.name);
+        blob.map(|blob| self.reader.record(blob, &END)).transpose()
+    }
+
+    /// The blocks, in the order of time.
+    pub fn blocks(&self) -> &[TraceBlock] {
+        &self.blocks
+    }
+
+    /// Bytes of the file, what is in its log included.
+    pub fn file_bytes(&self) -> u64 {
+        self.reader.file_bytes()
+    }
+
+    /// Reads the block with this place in [`TraceReader::blocks`] into `events`, whose contents are replaced
+    /// and whose memory is used again. After an error it is empty.
+    pub fn block(&mut self, place: usize, events: &mut Vec<TraceEvent>) -> Result<(), Error> {
+        let Some(block) = self.blocks.get(place).copied() else {
+            events.clear();
+            return Err(self.reader.damaged(format!("it has {} blocks of events", self.blocks.len())));
+        };
+        let (raw, decompressor) = (&mut self.raw, &mut self.decompressor);
+        raw.clear();
+        raw.reserve(block.raw_bytes as usize);
+        let unpacked = self.reader.with_packed(block.id, |packed| {
+            decompressor.decompress_to_buffer(packed, raw).map_err(|error| error.to_string())
+        });
+        let failed = |problem: String| {
+            let (number, at) = (place + 1, block.at_ns as f64 / 1e9);
+            self.reader.damaged(format!("block {number} of its events, {at:.3} s after the start: {problem}"))
+        };
+        let decoded = match unpacked {
+            Err(problem) => Err(problem),
+            Ok(bytes) if bytes as u64 != block.raw_bytes => {
+                Err(format!("it unpacks to {bytes} bytes, not {}", block.raw_bytes))
+            }
+            Ok(_) => alloc_trace::decode(&self.raw, events).map_err(|error| plain(&error)),
+        };
+        let decoded = decoded.and_then(|()| match events.len() as u64 == block.events {
+            true => Ok(()),
+            false => Err(format!("it has {} events, not {}", events.len(), block.events)),
+        });
+        decoded.map_err(|problem| {
+            events.clear();
+            failed(problem)
+        })
+    }
+
+    fn parse(&self, blob: &BlobHead, error: &ParseError) -> Error {
+        self.damaged(blob, &plain(error))
+    }
+
+    fn damaged(&self, blob: &BlobHead, problem: &str) -> Error {
+        self.reader.damaged(format!("blob {} ({}): {problem}", blob.id, blob.kind))
+    }
+}
+
+fn end(run: &TraceRun) -> u64 {
+    u64::from(run.pfn) + u64::from(run.frames)
+}
+
+/// `byte 57: a column is cut off`
+fn plain(error: &ParseError) -> String {
+    let text = error.in_file("");
+    let text = text.strip_prefix(": ").unwrap_or(&text);
+    text.split(" (read as ").next().unwrap_or(text).to_owned()
+}
+
+fn blocks(reader: &Reader, blobs: &[BlobHead]) -> Result<Vec<TraceBlock>, Error> {
+    let bytes = reader.packed_bytes(EVENTS)?;
+    let mut blocks: Vec<TraceBlock> = Vec::new();
+    let events = blobs.iter().filter(|blob| blob.kind == EVENTS);
+    for (blob, packed_bytes) in events.zip(bytes) {
+        let count = blob.name.parse::<u64>().ok().filter(|&count| count <= BLOCK_EVENTS_MAX as u64);
+        let is_late = blocks.last().is_none_or(|before| before.at_ns <= blob.at_ns);
+        let (Some(count), true, true) = (count, blob.raw_bytes <= BLOCK_BYTES_MAX as u64, is_late) else {
+            let id = blob.id;
+            return Err(reader.damaged(format!("blob {id} is no block of events: its size, number or time")));
+        };
+        let (id, at_ns, raw_bytes) = (blob.id, blob.at_ns, blob.raw_bytes);
+        blocks.push(TraceBlock { id, at_ns, events: count, raw_bytes, packed_bytes });
+    }
+    Ok(blocks)
+}

@@ -1,0 +1,40 @@
+//! `pagelab trace`: traces of the page allocator, recorded and read.
+
+mod info;
+mod record;
+mod session;
+mod words;
+
+use crate::exit::Failure;
+
+/// What `trace` was asked for.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  pagelab trace record -o t.pagelab --for 30s    each allocation and free (root)
+  pagelab trace record -o t.pagelab -- make -j2
+  pagelab trace info t.pagelab                   what is in it
+
+What is recorded, what it costs and what it cannot see: docs/trace.md.";
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// Each allocation and free of the whole machine, into a run file
+    Record(record::Args),
+    /// What a trace holds
+    Info(info::Args),
+}
+
+/// Runs it.
+pub fn run(args: &Args) -> Result<u8, Failure> {
+    match &args.what {
+        What::Record(args) => record::run(args),
+        What::Info(args) => info::run(args).map(|exit| exit as u8),
+    }
+}

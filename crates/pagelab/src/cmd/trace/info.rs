@@ -1,0 +1,141 @@
+//! `pagelab trace info`: what a trace holds.
+
+mod json;
+mod text;
+
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use pagelab_metrics::alloc_trace::Account;
+use pagelab_model::alloc_trace::{TraceEnd, TraceHead, TraceLoss, Was};
+use pagelab_model::run::{Ending, Manifest};
+use pagelab_runfile::{ErrorKind, TraceReader};
+
+use super::words::{KINDS, kind};
+use crate::cmd::report;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::out;
+
+/// What `trace info` was asked for.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The trace
+    #[arg(value_name = "FILE.pagelab")]
+    file: PathBuf,
+    /// How many threads are shown, the busiest first
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    threads: usize,
+    /// One JSON document (docs/json.md)
+    #[arg(long)]
+    json: bool,
+}
+
+/// Everything that is said of a trace.
+struct Info {
+    name: String,
+    manifest: Manifest,
+    head: TraceHead,
+    ending: Ending,
+    end: Option<TraceEnd>,
+    account: Account,
+    kinds: [u64; KINDS],
+    blocks: usize,
+    /// Bytes of the blocks as they are stored, and before compression.
+    packed_bytes: u64,
+    raw_bytes: u64,
+    file_bytes: u64,
+    losses: Vec<TraceLoss>,
+    samples: Vec<u64>,
+    /// Frames of the snapshot by state, and how many runs they are.
+    snapshot: Option<Snapshot>,
+    threads: usize,
+}
+
+/// What the memory was when the trace began.
+struct Snapshot {
+    frames: [u64; Was::ALL.len()],
+    runs: usize,
+    /// When the first and the last frames were read.
+    read_ns: (u64, u64),
+}
+
+/// The words for the states of frames, in their order.
+const STATES: [&str; Was::ALL.len()] = ["free", "unknown", "kernel", "user", "hole"];
+
+impl Info {
+    fn events(&self) -> u64 {
+        self.kinds.iter().sum()
+    }
+
+    fn lost(&self) -> u64 {
+        self.losses.iter().fold(0, |sum, loss| sum.saturating_add(loss.events))
+    }
+
+    /// Seconds from the first event to the last; `None` with less than two.
+    fn seconds(&self) -> Option<f64> {
+        let (first, last) = self.account.span_ns?;
+        (last > first).then(|| (last - first) as f64 / 1e9)
+    }
+
+    fn bytes_per_event(&self) -> Option<f64> {
+        (self.events() > 0).then(|| self.packed_bytes as f64 / self.events() as f64)
+    }
+
+    fn migratetype(&self, number: u8) -> String {
+        let name = self.head.migratetypes.get(usize::from(number));
+        name.cloned().unwrap_or_else(|| format!("type {number}"))
+    }
+}
+
+/// Reads all of it, and shows it.
+pub fn run(args: &Args) -> Outcome {
+    let info = read(args)?;
+    let shown = if args.json { json::of(&info)? } else { text::of(&info) };
+    let mut out = out::stdout();
+    out.write_all(shown.as_bytes())?;
+    out.flush()?;
+    Ok(Exit::Done)
+}
+
+fn read(args: &Args) -> Result<Info, Failure> {
+    let refused = |error: pagelab_runfile::Error| match error.kind() {
+        ErrorKind::NotThere => {
+            Failure::new(Exit::BadInput, format!("{error}; `pagelab trace record -o FILE` makes one"))
+        }
+        _ => report::refusal(&error),
+    };
+    let mut reader = TraceReader::open(&args.file).map_err(refused)?;
+    let runs = reader.snapshot().map_err(refused)?;
+    let mut account = Account::new(reader.head(), &runs);
+    let snapshot = runs.first().zip(runs.last()).map(|(first, last)| {
+        let mut frames = [0; Was::ALL.len()];
+        runs.iter().for_each(|run| frames[run.was as usize] += u64::from(run.frames));
+        Snapshot { frames, runs: runs.len(), read_ns: (first.read_ns, last.read_ns) }
+    });
+    drop(runs);
+    let (mut kinds, mut events) = ([0; KINDS], Vec::new());
+    for place in 0..reader.blocks().len() {
+        reader.block(place, &mut events).map_err(refused)?;
+        events.iter().for_each(|event| kinds[kind(&event.what)] += 1);
+        account.add(&events);
+    }
+    let samples = reader.samples().map_err(refused)?;
+    let blocks = reader.blocks();
+    Ok(Info {
+        name: args.file.display().to_string(),
+        manifest: reader.manifest().clone(),
+        head: reader.head().clone(),
+        ending: reader.ending().clone(),
+        end: reader.end().map_err(refused)?,
+        account,
+        kinds,
+        blocks: blocks.len(),
+        packed_bytes: blocks.iter().map(|block| block.packed_bytes).sum(),
+        raw_bytes: blocks.iter().map(|block| block.raw_bytes).sum(),
+        file_bytes: reader.file_bytes(),
+        losses: reader.losses().map_err(refused)?,
+        samples: samples.iter().map(|sample| sample.at_ns).collect(),
+        snapshot,
+        threads: args.threads,
+    })
+}
