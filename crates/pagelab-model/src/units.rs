@@ -132,7 +132,7 @@ impl PageSize {
     }
 
     /// Bytes in one page.
-    pub fn bytes(self) -> u64 {
+    pub const fn bytes(self) -> u64 {
         self.0
     }
 

@@ -1,24 +1,94 @@
-//! The load of the benchmark: pairs of a free and an allocation at a steady state.
+//! The loads of the benchmark: pairs of a free and an allocation at a steady state.
 //!
-//! Memory is filled to three quarters; then a block drawn at random from all live ones is freed and one is
-//! allocated, over and over. Of the allocations 85 % are of order 0 and 15 % of orders 1 to 9, evenly; a
-//! tenth is unmovable, a tenth reclaimable, the rest movable. All draws are by splitmix64 from the seed.
+//! Memory is filled to three quarters; then one block is freed and one is allocated, over and over, as the
+//! [`Load`] says. A tenth of the allocations is unmovable, a tenth reclaimable, the rest movable. All draws
+//! are by splitmix64 from the seed.
+//!
+//! [`Pairs`] remembers which blocks are live, and draws one of them. That list is larger than the books of
+//! the compact engine; [`Drawn`] keeps none, and asks the engine.
+
+mod drawn;
+mod engines;
 
 use std::ops::Range;
 
 use pagelab_model::seed::SplitMix64;
 
-use crate::percpu::PerCpu;
-use crate::policy::Policy;
+pub use drawn::Drawn;
+
 use crate::prefetch;
 use crate::words::{Frame, Kind, Wrong};
-use crate::zone::Zone;
 
 /// Of a hundred frames, those that are in use.
 const FULL: u64 = 75;
 
 /// The largest order that is asked for.
 const LARGEST: u64 = 9;
+
+/// What is asked for, and which block is freed for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Load {
+    /// Any live block is freed. Of the allocations 85 % are of order 0, 15 % of orders 1 to 9, evenly.
+    Mix,
+    /// Any live block; all of order 0.
+    Order0,
+    /// Any live block; all of order 9, huge pages of 2 MiB.
+    Order9,
+    /// The block that was allocated last; orders as in the mix.
+    Hot,
+}
+
+impl Load {
+    /// All of them.
+    pub const ALL: [Load; 4] = [Load::Mix, Load::Order0, Load::Order9, Load::Hot];
+
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Load::Mix => "mix",
+            Load::Order0 => "order0",
+            Load::Order9 => "order9",
+            Load::Hot => "hot",
+        }
+    }
+
+    /// What a draw asks for.
+    #[inline]
+    fn request(self, draw: u64) -> (u8, Kind) {
+        let below = |bits: u64, bound: u64| ((bits & 0xffff) * bound) >> 16;
+        let order = match self {
+            Load::Order0 => 0,
+            Load::Order9 => LARGEST as u8,
+            Load::Mix | Load::Hot => match below(draw, 100) {
+                0..85 => 0,
+                _ => 1 + below(draw >> 16, LARGEST) as u8,
+            },
+        };
+        let kind = match below(draw >> 32, 10) {
+            0 => Kind::Unmovable,
+            1 => Kind::Reclaimable,
+            _ => Kind::Movable,
+        };
+        (order, kind)
+    }
+
+    /// How many blocks are live at the steady state, about.
+    pub fn live_blocks(self, frames: u32) -> u64 {
+        let used = u64::from(frames) * FULL / 100;
+        match self {
+            Load::Order0 => used,
+            Load::Order9 => used >> LARGEST,
+            // On average a block has 0.85 + 0.15 / 9 · (2 + 4 + … + 512) frames, 17.9.
+            Load::Mix | Load::Hot => used / 17,
+        }
+    }
+
+    /// The place of the block that a draw frees, among so many live ones.
+    #[inline]
+    fn place(self, draw: u64, live: usize) -> usize {
+        if self == Load::Hot { live.wrapping_sub(1) } else { place(draw, live) }
+    }
+}
 
 /// Draws that are known ahead.
 const AHEAD: usize = 32;
@@ -50,71 +120,11 @@ pub trait Engine {
     /// The block at a frame will be freed soon.
     fn expect_free(&self, _frame: Frame) {}
 
+    /// It will be freed soon, and its state is near.
+    fn expect_buddy(&self, _frame: Frame) {}
+
     /// It will be freed very soon.
     fn expect_merge(&self, _frame: Frame) {}
-}
-
-impl<P: Policy> Engine for Zone<P> {
-    fn frames(&self) -> u32 {
-        self.shape().frames
-    }
-
-    fn places(&self) -> Vec<Range<usize>> {
-        self.lists().places().to_vec()
-    }
-
-    #[inline]
-    fn take(&mut self, order: u8, kind: Kind) -> Result<Option<(Frame, bool)>, Wrong> {
-        let taken = Zone::take(self, order, kind)?;
-        Ok(taken.map(|taken| (taken.frame, taken.stolen.is_some())))
-    }
-
-    #[inline]
-    fn free(&mut self, frame: Frame) -> Result<(), Wrong> {
-        Zone::free(self, frame).map(drop)
-    }
-
-    #[inline]
-    fn expect_free(&self, frame: Frame) {
-        Zone::expect_free(self, frame);
-    }
-
-    #[inline]
-    fn expect_merge(&self, frame: Frame) {
-        Zone::expect_merge(self, frame);
-    }
-}
-
-/// All calls come from the first processor.
-impl<P: Policy> Engine for PerCpu<P> {
-    fn frames(&self) -> u32 {
-        self.zone().shape().frames
-    }
-
-    fn places(&self) -> Vec<Range<usize>> {
-        self.zone().lists().places().to_vec()
-    }
-
-    #[inline]
-    fn take(&mut self, order: u8, kind: Kind) -> Result<Option<(Frame, bool)>, Wrong> {
-        let taken = PerCpu::take(self, 0, order, kind)?;
-        Ok(taken.map(|taken| (taken.frame, taken.stolen.is_some())))
-    }
-
-    #[inline]
-    fn free(&mut self, frame: Frame) -> Result<(), Wrong> {
-        PerCpu::free(self, 0, frame).map(drop)
-    }
-
-    #[inline]
-    fn expect_free(&self, frame: Frame) {
-        self.zone().expect_free(frame);
-    }
-
-    #[inline]
-    fn expect_merge(&self, frame: Frame) {
-        self.zone().expect_merge(frame);
-    }
 }
 
 /// An engine at its steady state.
@@ -122,6 +132,7 @@ impl<P: Policy> Engine for PerCpu<P> {
 pub struct Pairs<E> {
     engine: E,
     live: Vec<Frame>,
+    load: Load,
     random: SplitMix64,
     /// Allocations that were not to be had.
     pub failed: u64,
@@ -131,13 +142,13 @@ pub struct Pairs<E> {
 
 impl<E: Engine> Pairs<E> {
     /// Fills free memory.
-    pub fn new(engine: E, seed: u64) -> Result<Pairs<E>, Wrong> {
-        let mut pairs =
-            Pairs { engine, live: Vec::new(), random: SplitMix64::new(seed), failed: 0, stolen: 0 };
+    pub fn new(engine: E, load: Load, seed: u64) -> Result<Pairs<E>, Wrong> {
+        let live = Vec::with_capacity(load.live_blocks(engine.frames()) as usize);
+        let mut pairs = Pairs { engine, live, load, random: SplitMix64::new(seed), failed: 0, stolen: 0 };
         let most = u64::from(pairs.engine.frames()) * FULL / 100;
         let mut used = 0;
         while used < most && pairs.failed == 0 {
-            let (order, kind) = request(pairs.random.draw());
+            let (order, kind) = load.request(pairs.random.draw());
             match pairs.engine.take(order, kind)? {
                 Some((frame, stolen)) => {
                     pairs.stolen += u64::from(stolen);
@@ -162,7 +173,7 @@ impl<E: Engine> Pairs<E> {
     /// The same, with the next 32 draws known: what they will free is brought near. The engine ends as
     /// it does without.
     pub fn run_ahead(&mut self, pairs: u64) -> Result<(), Wrong> {
-        let mut draws = [0; AHEAD];
+        let (mut draws, mut frames) = ([0; AHEAD], [0; AHEAD]);
         let known = pairs.min(AHEAD as u64);
         draws[..known as usize].fill_with(|| self.random.draw());
         for pair in 0..pairs {
@@ -170,11 +181,16 @@ impl<E: Engine> Pairs<E> {
             let draw = draws[at];
             if pair + (AHEAD as u64) < pairs {
                 draws[at] = self.random.draw();
-                prefetch::near(&self.live, place(draws[at], self.live.len()));
+                prefetch::near(&self.live, self.load.place(draws[at], self.live.len()));
             }
-            let later = |steps: usize| self.live.get(place(draws[(at + steps) % AHEAD], self.live.len()));
-            later(AHEAD / 2).into_iter().for_each(|&frame| self.engine.expect_free(frame));
-            later(AHEAD / 4).into_iter().for_each(|&frame| self.engine.expect_merge(frame));
+            let later = |steps: usize| (at + steps) % AHEAD;
+            let soon = later(AHEAD * 3 / 4);
+            if let Some(&frame) = self.live.get(self.load.place(draws[soon], self.live.len())) {
+                frames[soon] = frame;
+                self.engine.expect_free(frame);
+            }
+            self.engine.expect_buddy(frames[later(AHEAD / 2)]);
+            self.engine.expect_merge(frames[later(AHEAD / 4)]);
             self.pair(draw)?;
         }
         Ok(())
@@ -183,10 +199,10 @@ impl<E: Engine> Pairs<E> {
     /// Frees the block of a draw, and allocates another in its place.
     #[inline]
     fn pair(&mut self, draw: u64) -> Result<(), Wrong> {
-        let at = place(draw, self.live.len());
+        let at = self.load.place(draw, self.live.len());
         let Some(&frame) = self.live.get(at) else { return Ok(()) };
         self.engine.free(frame)?;
-        let (order, kind) = request(draw.wrapping_mul(MIX));
+        let (order, kind) = self.load.request(draw.wrapping_mul(MIX));
         match self.engine.take(order, kind)? {
             Some((frame, stolen)) => {
                 self.stolen += u64::from(stolen);
@@ -214,36 +230,25 @@ impl<E: Engine> Pairs<E> {
     }
 }
 
-/// What a draw asks for.
-fn request(draw: u64) -> (u8, Kind) {
-    let below = |bits: u64, bound: u64| ((bits & 0xffff) * bound) >> 16;
-    let order = match below(draw, 100) {
-        0..85 => 0,
-        _ => 1 + below(draw >> 16, LARGEST) as u8,
-    };
-    let kind = match below(draw >> 32, 10) {
-        0 => Kind::Unmovable,
-        1 => Kind::Reclaimable,
-        _ => Kind::Movable,
-    };
-    (order, kind)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::percpu::Keep;
+    use crate::compact::Compact;
+    use crate::marks::Marks;
+    use crate::memory::{Memory, Setup};
+    use crate::percpu::{Keep, PerCpu};
     use crate::plain::Plain;
     use crate::policy::Mobility;
     use crate::words::Shape;
+    use crate::zone::{Extras, Zone};
 
     const SHAPE: Shape = Shape { first: 0, frames: 1 << 16, max_order: 10, block_order: 9 };
 
     #[test]
     fn looking_ahead_changes_nothing_but_the_time() {
         let zone = Zone::new(SHAPE, Mobility).unwrap();
-        let mut plain = Pairs::new(zone.clone(), 7).unwrap();
-        let mut ahead = Pairs::new(zone, 7).unwrap();
+        let mut plain = Pairs::new(zone.clone(), Load::Mix, 7).unwrap();
+        let mut ahead = Pairs::new(zone, Load::Mix, 7).unwrap();
         plain.run(50_000).unwrap();
         ahead.run_ahead(50_000).unwrap();
         assert_eq!(plain.live, ahead.live);
@@ -256,7 +261,8 @@ mod tests {
     fn the_steady_state_is_three_quarters_full_of_the_mix_that_is_said() {
         let keep = Keep { cpus: 1, batch: 63, high: 378 };
         let mut pairs =
-            Pairs::new(PerCpu::new(Zone::new(SHAPE, Mobility).unwrap(), keep).unwrap(), 3).unwrap();
+            Pairs::new(PerCpu::new(Zone::new(SHAPE, Mobility).unwrap(), keep).unwrap(), Load::Mix, 3)
+                .unwrap();
         pairs.run(100_000).unwrap();
         let engine = pairs.engine();
         engine.validate().unwrap();
@@ -264,16 +270,70 @@ mod tests {
         let share = f64::from(used) / f64::from(SHAPE.frames);
         assert!((0.65..0.85).contains(&share), "{share}");
         let mut random = SplitMix64::new(1);
-        let drawn: Vec<(u8, Kind)> = (0..100_000).map(|_| request(random.draw())).collect();
+        let drawn: Vec<(u8, Kind)> = (0..100_000).map(|_| Load::Mix.request(random.draw())).collect();
         let share = |is: &dyn Fn(&(u8, Kind)) -> bool| drawn.iter().filter(|one| is(one)).count() / 1000;
         assert!((84..=86).contains(&share(&|one| one.0 == 0)));
         assert!((1..=2).contains(&share(&|one| one.0 == 9)) && share(&|one| one.0 > 9) == 0);
         assert!((79..=81).contains(&share(&|one| one.1 == Kind::Movable)));
     }
 
+    /// The compact engine, with a list of live blocks and without.
+    #[test]
+    fn the_compact_engine_serves_each_load_and_keeps_its_shares() {
+        for load in Load::ALL {
+            let mut pairs = Pairs::new(Compact::new(SHAPE).unwrap(), load, 3).unwrap();
+            pairs.run(20_000).unwrap();
+            pairs.engine().validate().unwrap();
+            assert!(pairs.failed < 200, "{load:?}: {}", pairs.failed);
+            let drawn = Drawn::new(Compact::new(SHAPE).unwrap(), load, 3).unwrap();
+            let free = drawn.engine().free_frames();
+            let (mut plain, mut ahead) = (drawn.clone(), drawn);
+            plain.run(20_000).unwrap();
+            ahead.run_ahead(20_000).unwrap();
+            for drawn in [&plain, &ahead] {
+                drawn.engine().validate().unwrap();
+            }
+            let blocks = plain.engine().free_blocks();
+            assert_eq!((blocks, plain.stolen), (ahead.engine().free_blocks(), ahead.stolen));
+            if load != Load::Hot && plain.failed == 0 {
+                assert_eq!(plain.engine().free_frames(), free, "{load:?}");
+            }
+        }
+        // By the mix, 85 % of the frames in use lie in blocks of order 0.
+        let mut drawn = Drawn::new(Compact::new(SHAPE).unwrap(), Load::Mix, 5).unwrap();
+        drawn.run(50_000).unwrap();
+        let engine = drawn.engine();
+        let singles = (0..SHAPE.frames).filter(|&frame| engine.order(frame) == Ok(0)).count() as f64;
+        let share = singles / f64::from(SHAPE.frames - engine.free_frames());
+        assert!((0.7..0.95).contains(&share), "{share}");
+    }
+
+    /// A memory of one zone without marks whose processors keep nothing is that zone.
+    #[test]
+    fn zones_and_lists_that_hold_nothing_back_change_nothing() {
+        let name = "Normal".to_owned();
+        let marks = Marks::default();
+        let setup = Setup {
+            name,
+            node: 0,
+            height: 0,
+            shape: SHAPE,
+            marks,
+            reserves: Vec::new(),
+            extras: Extras::default(),
+        };
+        let memory = Memory::new(vec![setup], &Mobility, Keep::NOTHING).unwrap();
+        let mut memory = Pairs::new(memory, Load::Mix, 11).unwrap();
+        let mut zone = Pairs::new(Zone::new(SHAPE, Mobility).unwrap(), Load::Mix, 11).unwrap();
+        memory.run_ahead(20_000).unwrap();
+        zone.run(20_000).unwrap();
+        assert_eq!((&memory.live, memory.failed, memory.stolen), (&zone.live, zone.failed, zone.stolen));
+        memory.engine().validate().unwrap();
+    }
+
     #[test]
     fn the_plain_allocator_serves_the_same_load() {
-        let mut pairs = Pairs::new(Plain::new(SHAPE).unwrap(), 3).unwrap();
+        let mut pairs = Pairs::new(Plain::new(SHAPE).unwrap(), Load::Mix, 3).unwrap();
         pairs.run(20_000).unwrap();
         let live: Vec<Frame> = pairs.live.clone();
         let mut plain = pairs.engine().clone();

@@ -5,8 +5,11 @@
 //! things by looking through a flat array, and is compared with it event by event.
 
 pub mod bench;
+pub mod compact;
+pub mod difficulty;
+pub mod layout;
 pub mod lists;
-mod loads;
+pub mod loads;
 pub mod machine;
 pub mod marks;
 pub mod memory;
@@ -14,9 +17,12 @@ pub mod naive;
 pub mod percpu;
 pub mod plain;
 mod planted;
+pub mod policies;
 pub mod policy;
 mod prefetch;
+pub mod replay;
 pub mod study;
+pub mod trees;
 #[cfg(test)]
 mod twins;
 pub mod validate;

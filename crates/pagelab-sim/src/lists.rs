@@ -24,31 +24,43 @@ impl State {
     pub const INSIDE: State = State(0);
 
     /// The first frame of a free block.
+    #[inline]
     pub fn free(order: u8) -> State {
         State(FREE | (order + 1))
     }
 
     /// The first frame of an allocated block.
-    pub fn used(order: u8, kind: Kind) -> State {
+    #[inline]
+    pub const fn used(order: u8, kind: Kind) -> State {
         State((order + 1) | ((kind as u8) << KIND_SHIFT))
     }
 
     /// The first frame of a block that a processor keeps.
+    #[inline]
     pub fn kept(order: u8) -> State {
         State((order + 1) | (KEPT << KIND_SHIFT))
     }
 
     /// The order, if it is the first frame of a block that a processor keeps.
+    #[inline]
     pub fn kept_order(self) -> Option<u8> {
         (self.0 & FREE == 0 && self.0 >> KIND_SHIFT == KEPT).then(|| (self.0 & ORDER) - 1)
     }
 
     /// The order, if it is the first frame of a free block.
+    #[inline]
     pub fn free_order(self) -> Option<u8> {
         (self.0 & FREE != 0).then(|| (self.0 & ORDER) - 1)
     }
 
+    /// The order, if it is the first frame of a block of whatever sort.
+    #[inline]
+    pub fn order(self) -> Option<u8> {
+        (self.0 & ORDER).checked_sub(1)
+    }
+
     /// Order and kind, if it is the first frame of an allocated block.
+    #[inline]
     pub fn used_order(self) -> Option<(u8, Kind)> {
         if self.0 & FREE != 0 || self.0 == 0 {
             return None;
@@ -68,44 +80,52 @@ struct Link {
 pub struct Lists {
     links: Vec<Link>,
     states: Vec<State>,
-    orders: u32,
 }
 
+/// Heads of a list, one for each order: a power of two above the largest order.
+const HEADS: u32 = 32;
+
 impl Lists {
-    /// Empty lists for each order and kind of list.
-    pub fn new(frames: u32, orders: u8, lists: u8) -> Lists {
-        let heads = u32::from(orders) * u32::from(lists);
+    /// So many empty lists at each order.
+    pub fn new(frames: u32, lists: u8) -> Lists {
+        let heads = HEADS * u32::from(lists);
         let mut links = vec![Link { next: 0, prev: 0 }; frames as usize];
         links.extend((0..heads).map(|head| Link { next: frames + head, prev: frames + head }));
-        Lists { links, states: vec![State::INSIDE; frames as usize], orders: u32::from(orders) }
+        Lists { links, states: vec![State::INSIDE; frames as usize] }
     }
 
     /// Frames.
+    #[inline]
     pub fn frames(&self) -> u32 {
         self.states.len() as u32
     }
 
     /// The state of a frame.
+    #[inline]
     pub fn state(&self, frame: Frame) -> State {
         self.states[frame as usize]
     }
 
     /// Sets the state of a frame.
+    #[inline]
     pub fn set(&mut self, frame: Frame, state: State) {
         self.states[frame as usize] = state;
     }
 
+    #[inline]
     fn head(&self, list: u8, order: u8) -> u32 {
-        self.frames() + u32::from(list) * self.orders + u32::from(order)
+        self.frames() + u32::from(list) * HEADS + u32::from(order)
     }
 
     /// The first block of a list.
+    #[inline]
     pub fn first(&self, list: u8, order: u8) -> Option<Frame> {
         let first = self.links[self.head(list, order) as usize].next;
         (first < self.frames()).then_some(first)
     }
 
     /// Puts a free block in front of a list, or at its end.
+    #[inline]
     pub fn add(&mut self, list: u8, order: u8, frame: Frame, at_end: bool) {
         let head = self.head(list, order);
         let beside = self.links[head as usize];
@@ -116,7 +136,26 @@ impl Lists {
         self.states[frame as usize] = State::free(order);
     }
 
+    /// Takes the first block of a list, if there is one. Its state stays.
+    #[inline]
+    pub fn pop(&mut self, list: u8, order: u8) -> Option<Frame> {
+        let head = self.head(list, order);
+        let first = self.links[head as usize].next;
+        if first >= self.frames() {
+            return None;
+        }
+        let next = self.links[first as usize].next;
+        self.links[head as usize].next = next;
+        let link = &mut self.links[next as usize];
+        link.prev = head;
+        // The next one that is taken writes to the link behind it.
+        let behind = link.next;
+        self.prefetch_link(behind);
+        Some(first)
+    }
+
     /// Takes a free block from its list. Its state stays.
+    #[inline]
     pub fn remove(&mut self, frame: Frame) {
         let Link { next, prev } = self.links[frame as usize];
         self.links[prev as usize].next = next;

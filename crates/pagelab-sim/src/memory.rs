@@ -5,7 +5,9 @@ use crate::marks::Marks;
 use crate::percpu::{Keep, PerCpu};
 use crate::policy::Policy;
 use crate::words::{Frame, Kind, Shape, Wrong};
-use crate::zone::{Taken, Zone};
+use crate::zone::{Extras, Manner, Taken, Zone};
+
+pub mod begin;
 
 /// A zone of a memory.
 #[derive(Clone, Debug)]
@@ -22,6 +24,8 @@ pub struct Setup {
     pub marks: Marks,
     /// What it keeps from a request that may go up to each height.
     pub reserves: Vec<u64>,
+    /// Reserves of pageblocks, and the order of its lists.
+    pub extras: Extras,
 }
 
 /// Which mark must stand after an allocation.
@@ -31,7 +35,8 @@ pub enum Down {
     ToLow,
     /// To the minimum: after background reclaim was woken.
     ToMin,
-    /// To a quarter below the minimum: the caller cannot wait (`ALLOC_HARDER`).
+    /// To a quarter below the minimum: the caller cannot wait (`ALLOC_HARDER`). A block of more than one
+    /// frame may come from the highatomic reserve.
     BelowMin,
     /// To nothing: the caller frees memory itself.
     ToNothing,
@@ -52,14 +57,21 @@ pub struct Request {
     pub cpu: u16,
     /// How far down it may go.
     pub down: Down,
+    /// Whether kinds may be mixed in a pageblock. Under a policy that avoids it
+    /// ([`Policy::avoids_mixing`]) this is set only when reclaim and compaction have not helped.
+    pub may_mix: bool,
 }
 
 /// All zones.
 #[derive(Clone, Debug)]
 pub struct Memory<P> {
     zones: Vec<(Setup, PerCpu<P>)>,
+    /// The frame behind each zone: there are few, and each call looks for one.
+    ends: Vec<Frame>,
     /// For each node the zones in the order in which they are asked.
     lists: Vec<Vec<usize>>,
+    /// Whether a mark must also stand, halved each time, in the blocks of each larger order: Linux up to 4.3.
+    halves_marks: bool,
 }
 
 impl<P: Policy + Clone> Memory<P> {
@@ -79,7 +91,7 @@ impl<P: Policy + Clone> Memory<P> {
             if let Some((other, _)) = zones.iter().find(|(other, _)| !is_beside(&other.shape)) {
                 return wrong(format!("zones {} and {} overlap", other.name, setup.name));
             }
-            let zone = Zone::new(setup.shape, policy.clone())?;
+            let zone = Zone::with(setup.shape, policy.clone(), &setup.extras)?;
             zones.push((setup, PerCpu::new(zone, keep)?));
         }
         if zones.is_empty() {
@@ -97,7 +109,13 @@ impl<P: Policy + Clone> Memory<P> {
             order
         };
         let lists = (0..nodes).map(order).collect();
-        Ok(Memory { zones, lists })
+        let ends = zones.iter().map(|(setup, _)| setup.shape.end()).collect();
+        Ok(Memory { zones, ends, lists, halves_marks: false })
+    }
+
+    /// Whether requests should not mix kinds at first ([`Policy::avoids_mixing`]).
+    pub fn avoids_mixing(&self) -> bool {
+        self.zones.first().is_some_and(|(_, zone)| zone.zone().policy().avoids_mixing())
     }
 
     /// The zones by address.
@@ -105,16 +123,65 @@ impl<P: Policy + Clone> Memory<P> {
         self.zones.iter().map(|(setup, zone)| (setup, zone))
     }
 
+    /// Marks as Linux had them up to 4.3: above each order below the one wanted half of the mark must be free
+    /// in larger blocks (`zone_watermark_ok` of 2.6.16).
+    pub fn halve_marks(&mut self) {
+        self.halves_marks = true;
+    }
+
+    /// A zone, by its number in order of address.
+    pub fn zone(&self, at: usize) -> Option<(&Setup, &PerCpu<P>)> {
+        self.zones.get(at).map(|(setup, zone)| (setup, zone))
+    }
+
+    /// How many zones there are.
+    pub fn count(&self) -> usize {
+        self.zones.len()
+    }
+
+    /// The zone at a place in the order in which a node asks them.
+    pub fn asked(&self, node: u16, place: usize) -> Option<usize> {
+        self.lists.get(usize::from(node))?.get(place).copied()
+    }
+
+    /// The number of the zone that a frame lies in.
+    pub fn zone_of(&self, frame: Frame) -> Option<usize> {
+        let at = self.place_of(frame);
+        self.zones.get(at).filter(|(setup, _)| setup.shape.has(frame)).map(|_| at)
+    }
+
+    pub(crate) fn zone_mut(&mut self, at: usize) -> Option<&mut Zone<P>> {
+        self.zones.get_mut(at).map(|(_, zone)| zone.zone_mut())
+    }
+
+    /// Gives back all that processors keep (`drain_all_pages`).
+    pub fn drain(&mut self) {
+        self.zones.iter_mut().for_each(|(_, zone)| zone.drain());
+    }
+
+    /// Whether a zone would stay above a mark after an allocation by one who may go up to a height, and has a
+    /// block that is large enough.
+    pub fn stands(&self, at: usize, mark: u64, order: u8, height: u8) -> bool {
+        self.zones.get(at).is_some_and(|(setup, zone)| {
+            let zone = zone.zone();
+            let reserved = zone.highatomic_frames() + zone.cma_free_frames();
+            stands(setup, zone, mark, (order, height), (reserved, self.halves_marks))
+        })
+    }
+
     /// Allocates from the first zone that may give: which one, and the block.
+    #[inline]
     pub fn take(&mut self, request: &Request) -> Result<Option<(usize, Taken)>, Wrong> {
         let list = self.lists.get(usize::from(request.node));
         let list = list.ok_or_else(|| Wrong::Shape(format!("there is no node {}", request.node)))?;
         for &at in list {
             let (setup, zone) = &mut self.zones[at];
-            if setup.height > request.height || !may_give(setup, zone.zone(), request) {
+            if setup.height > request.height || !may_give(setup, zone.zone(), request, self.halves_marks) {
                 continue;
             }
-            if let Some(taken) = zone.take(request.cpu, request.order, request.kind)? {
+            let is_atomic = request.down == Down::BelowMin;
+            let manner = Manner { may_mix: request.may_mix, is_atomic, ..Manner::USUAL };
+            if let Some(taken) = zone.take_as(request.cpu, request.order, request.kind, manner)? {
                 return Ok(Some((at, taken)));
             }
         }
@@ -122,10 +189,23 @@ impl<P: Policy + Clone> Memory<P> {
     }
 
     /// Frees a block.
+    #[inline]
     pub fn free(&mut self, cpu: u16, frame: Frame) -> Result<u8, Wrong> {
-        let at = self.zones.partition_point(|(setup, _)| setup.shape.end() <= frame);
+        let at = self.place_of(frame);
         let (_, zone) = self.zones.get_mut(at).ok_or(Wrong::Outside(frame))?;
         zone.free(cpu, frame)
+    }
+
+    /// The first zone that does not end below a frame.
+    #[inline]
+    fn place_of(&self, frame: Frame) -> usize {
+        self.ends.iter().position(|&end| frame < end).unwrap_or(self.ends.len())
+    }
+
+    /// The zone of a frame.
+    #[inline]
+    pub fn zone_at(&self, frame: Frame) -> Option<&Zone<P>> {
+        self.zones.get(self.place_of(frame)).map(|(_, zone)| zone.zone())
     }
 
     /// Checks all books.
@@ -135,19 +215,43 @@ impl<P: Policy + Clone> Memory<P> {
 }
 
 /// Whether a zone stays above its mark, and has a block that is large enough.
-fn may_give<P: Policy>(setup: &Setup, zone: &Zone<P>, request: &Request) -> bool {
+#[inline]
+fn may_give<P: Policy>(setup: &Setup, zone: &Zone<P>, request: &Request, halves: bool) -> bool {
     let mark = match request.down {
         Down::ToLow => setup.marks.low,
         Down::ToMin => setup.marks.min,
         Down::BelowMin => setup.marks.min - setup.marks.min / 4,
         Down::ToNothing => return true,
     };
+    // Reserves that are not for this request (`__zone_watermark_unusable_free`).
+    let aside = if request.down == Down::BelowMin { 0 } else { zone.highatomic_frames() };
+    let cma = if request.kind == Kind::Movable { 0 } else { zone.cma_free_frames() };
+    stands(setup, zone, mark, (request.order, request.height), (aside + cma, halves))
+}
+
+fn stands<P: Policy>(
+    setup: &Setup,
+    zone: &Zone<P>,
+    mark: u64,
+    (order, height): (u8, u8),
+    (reserved, halves): (u32, bool),
+) -> bool {
     // Of the block itself all frames but the last count as gone.
-    let left = u64::from(zone.free_frames()).saturating_sub((1 << request.order) - 1);
-    let kept = setup.reserves.get(usize::from(request.height)).copied().unwrap_or(0);
-    left > mark + kept
-        && (request.order == 0
-            || zone.free_blocks().iter().skip(usize::from(request.order)).any(|&blocks| blocks > 0))
+    let unusable = (1 << order) - 1 + u64::from(reserved);
+    let left = u64::from(zone.free_frames()).saturating_sub(unusable);
+    let kept = setup.reserves.get(usize::from(height)).copied().unwrap_or(0);
+    if left <= mark + kept {
+        return false;
+    }
+    if !halves {
+        return order == 0 || zone.free_blocks().iter().skip(usize::from(order)).any(|&blocks| blocks > 0);
+    }
+    let (mut left, mut mark) = (left, mark);
+    zone.free_blocks().iter().take(usize::from(order)).enumerate().all(|(size, &blocks)| {
+        left = left.saturating_sub(u64::from(blocks) << size);
+        mark /= 2;
+        left > mark
+    })
 }
 
 #[cfg(test)]
@@ -165,6 +269,7 @@ mod tests {
             shape: Shape { first, frames: 256, max_order: 6, block_order: 4 },
             marks: Marks { min, low: min + 8, high: min + 16 },
             reserves: reserves.to_vec(),
+            extras: Extras::default(),
         }
     }
 
@@ -179,7 +284,7 @@ mod tests {
     }
 
     fn request(kind: Kind, height: u8, node: u16, down: Down) -> Request {
-        Request { order: 0, kind, height, node, cpu: 0, down }
+        Request { order: 0, kind, height, node, cpu: 0, down, may_mix: true }
     }
 
     /// How many frames each zone gives, by address, until none gives any more.
@@ -226,6 +331,26 @@ mod tests {
         let frame = memory.take(&request(Kind::Unmovable, 0, 0, Down::ToLow)).unwrap().unwrap().1.frame;
         assert_eq!(memory.free(0, frame), Ok(0));
         assert!(memory.free(0, 1 << 20).is_err() && memory.free(0, 800).is_err());
+    }
+
+    #[test]
+    fn reserves_do_not_count_for_those_who_may_not_use_them() {
+        let mut normal = setup("Normal", 0, 0, 0, 8, &[]);
+        let cma = std::iter::once(0..64).collect();
+        normal.extras = Extras { has_highatomic: true, cma, ..Extras::default() };
+        let mut memory = Memory::new(vec![normal], &Mobility, KEEP).unwrap();
+        let mut atomic = request(Kind::Unmovable, 0, 0, Down::BelowMin);
+        atomic.order = 1;
+        assert!(memory.take(&atomic).unwrap().is_some());
+        // Of 256 frames 2 are taken and 2 kept by the processor, 64 are CMA's, and 16 set aside. All of
+        // these count as gone, and the mark of 16 stays.
+        let count = |memory: &mut Memory<Mobility>, kind: Kind| {
+            std::iter::from_fn(|| memory.take(&request(kind, 0, 0, Down::ToLow)).unwrap()).count()
+        };
+        assert_eq!(count(&mut memory, Kind::Unmovable), 256 - 4 - 64 - 16 - 16);
+        assert_eq!(count(&mut memory, Kind::Movable), 64);
+        assert!(memory.take(&atomic).unwrap().is_some(), "its reserve is left");
+        memory.validate().unwrap();
     }
 
     #[test]

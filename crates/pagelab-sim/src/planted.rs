@@ -23,12 +23,38 @@ pub(crate) enum Bug {
     ThirdKindIsAlike,
     /// What is taken from another list goes to the front.
     MovedToTheFront,
+    /// What is left of a cut block goes to the list that was short.
+    RestIsKept,
+    /// Only one pageblock is tried to be claimed.
+    ClaimsOnce,
+    /// A buddy that is merged keeps the owner of its pageblock.
+    BuddyKeepsItsOwner,
+    /// A batch does not remember that nothing can be claimed.
+    BatchForgets,
+    /// What a processor kept goes back to the list that it was on, whoever owns the pageblock now.
+    ShelfIsForGood,
+    /// Kinds are mixed even for those who said that they may not be.
+    MixesAnyway,
+    /// Pageblocks change hands, and the border stays where it was.
+    BorderStandsStill,
+    /// Blocks of reserves and regions merge with others.
+    ReservesMerge,
+    /// The highatomic reserve grows without end.
+    ReserveUnbounded,
+    /// CMA areas are used last, however much of them is free.
+    CmaLast,
+    /// A tree that is half free is as good as one that is almost used up.
+    HalfFreeFirst,
+    /// A tree that was exchanged stays reserved.
+    TreeStaysReserved,
+    /// A tree that a lower class took from keeps its class.
+    ClassStays,
 }
 
 #[cfg(test)]
 impl Bug {
-    /// All of them.
-    pub const ALL: [Bug; 10] = [
+    /// All that are in lists; the trees have their own.
+    pub const ALL: [Bug; 20] = [
         Bug::SplitToItsOwner,
         Bug::KindForgotten,
         Bug::FreedToItsKind,
@@ -39,5 +65,15 @@ impl Bug {
         Bug::HalfIsNotEnough,
         Bug::ThirdKindIsAlike,
         Bug::MovedToTheFront,
+        Bug::RestIsKept,
+        Bug::ClaimsOnce,
+        Bug::BuddyKeepsItsOwner,
+        Bug::BatchForgets,
+        Bug::ShelfIsForGood,
+        Bug::MixesAnyway,
+        Bug::BorderStandsStill,
+        Bug::ReservesMerge,
+        Bug::ReserveUnbounded,
+        Bug::CmaLast,
     ];
 }

@@ -1,6 +1,13 @@
-//! Placement policies: on which list a block lies, and what is taken from the list of another kind.
+//! What a placement policy decides: on which list a block lies, and what is taken from the list of another
+//! kind. The policies themselves are in [`crate::policies`].
+
+use std::fmt::Debug;
 
 use crate::words::Kind;
+
+pub use crate::policies::lists::Lists;
+pub use crate::policies::mobility::Mobility;
+pub use crate::policies::standard::Standard;
 
 /// How much a request takes from a list that is not its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,9 +20,33 @@ pub enum Take {
     Largest,
 }
 
+/// How a request is served whose own list is empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Short {
+    /// Free blocks move to the list that is short, whoever owns their pageblock, and it is served from there:
+    /// Linux up to 6.9.
+    Moves,
+    /// The pageblock of the largest block is claimed; if too little of it is alike, what is asked for is cut
+    /// out of that block, and the rest stays with its owner: `steal_suitable_fallback` of Linux 6.10 to 6.14.
+    Cuts,
+    /// Pageblocks are tried from the largest block down until one can be claimed; then what is asked for is
+    /// cut out of the smallest block: `__rmqueue_claim` and `__rmqueue_steal` of Linux 6.15 to 6.18.
+    Claims,
+    /// List 0 owns the pageblocks below a border, list 1 those above, and the border moves over pageblocks
+    /// that are wholly free.
+    Border,
+}
+
+impl Short {
+    /// Whether each free block lies on the list that owns its pageblock.
+    pub fn is_strict(self) -> bool {
+        self != Short::Moves
+    }
+}
+
 /// A policy. All decisions are by numbers: lists are numbered from 0.
-pub trait Policy: std::fmt::Debug {
-    /// How many lists there are at each order.
+pub trait Policy: Debug {
+    /// How many lists there are at each order; 1 to 8.
     fn lists(&self) -> u8;
 
     /// The list that an allocation of this kind takes from.
@@ -29,9 +60,27 @@ pub trait Policy: std::fmt::Debug {
 
     /// What is taken when the largest block that others have is of this order.
     fn take(&self, wanted: u8, order: u8, block_order: u8) -> Take;
+
+    /// How a request is served whose own list is empty. Lists that are not [`Short::Moves`] are strict:
+    /// `home` must give the pageblock's list.
+    fn short(&self) -> Short {
+        Short::Moves
+    }
+
+    /// Whether a request asks for pageblocks that are wholly free before it mixes kinds in one, and reclaims
+    /// and compacts in between (`vm.defrag_mode` of Linux 6.15). The caller of the allocator acts on it.
+    fn avoids_mixing(&self) -> bool {
+        false
+    }
+
+    /// The list that a pageblock belongs to when all is free, of so many in the zone.
+    fn owner_at_start(&self, _block: u32, _blocks: u32) -> u8 {
+        self.wanted(Kind::Movable)
+    }
 }
 
-impl Policy for &'static (dyn Policy + Sync) {
+/// So that one that is chosen at run time can stand where a type is asked for.
+impl<P: Policy + ?Sized> Policy for &P {
     fn lists(&self) -> u8 {
         (**self).lists()
     }
@@ -51,110 +100,16 @@ impl Policy for &'static (dyn Policy + Sync) {
     fn take(&self, wanted: u8, order: u8, block_order: u8) -> Take {
         (**self).take(wanted, order, block_order)
     }
-}
 
-/// Binary buddies with one list at each order: Linux up to 2.6.23.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Standard;
-
-impl Policy for Standard {
-    fn lists(&self) -> u8 {
-        1
+    fn short(&self) -> Short {
+        (**self).short()
     }
 
-    fn wanted(&self, _kind: Kind) -> u8 {
-        0
+    fn avoids_mixing(&self) -> bool {
+        (**self).avoids_mixing()
     }
 
-    fn home(&self, _kind: Kind, _block: u8) -> u8 {
-        0
-    }
-
-    fn others(&self, _wanted: u8) -> &'static [u8] {
-        &[]
-    }
-
-    fn take(&self, _wanted: u8, _order: u8, _block_order: u8) -> Take {
-        Take::Smallest
-    }
-}
-
-/// Grouping by mobility as Linux has it (mm/page_alloc.c of 6.1 to 6.8: `fallbacks`, `can_steal_fallback`,
-/// `__rmqueue_fallback`, `steal_suitable_fallback`): a list for each kind, and each pageblock belongs to one.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Mobility;
-
-impl Policy for Mobility {
-    fn lists(&self) -> u8 {
-        Kind::ALL.len() as u8
-    }
-
-    fn wanted(&self, kind: Kind) -> u8 {
-        kind as u8
-    }
-
-    fn home(&self, _kind: Kind, block: u8) -> u8 {
-        block
-    }
-
-    fn others(&self, wanted: u8) -> &'static [u8] {
-        const UNMOVABLE: u8 = Kind::Unmovable as u8;
-        const MOVABLE: u8 = Kind::Movable as u8;
-        const RECLAIMABLE: u8 = Kind::Reclaimable as u8;
-        match wanted {
-            UNMOVABLE => &[RECLAIMABLE, MOVABLE],
-            MOVABLE => &[RECLAIMABLE, UNMOVABLE],
-            _ => &[UNMOVABLE, MOVABLE],
-        }
-    }
-
-    fn take(&self, wanted: u8, order: u8, block_order: u8) -> Take {
-        if order >= block_order / 2 || wanted != Kind::Movable as u8 {
-            Take::Pageblock
-        } else {
-            Take::Smallest
-        }
-    }
-}
-
-/// The list-based strategy of Gorman and Whitcroft (Ottawa Linux Symposium 2006, section 5): a list for each
-/// type at each order, no pageblocks. A block goes back to the list of its own type; a type that is short
-/// takes the largest block that another has, and keeps what is left of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lists {
-    /// EasyRclm, and all that is the kernel's.
-    Two,
-    /// EasyRclm, KernRclm and KernNoRclm.
-    Three,
-}
-
-impl Policy for Lists {
-    fn lists(&self) -> u8 {
-        match self {
-            Lists::Two => 2,
-            Lists::Three => 3,
-        }
-    }
-
-    fn wanted(&self, kind: Kind) -> u8 {
-        match (self, kind) {
-            (Lists::Two, Kind::Reclaimable) => Kind::Unmovable as u8,
-            (_, kind) => kind as u8,
-        }
-    }
-
-    fn home(&self, kind: Kind, _block: u8) -> u8 {
-        self.wanted(kind)
-    }
-
-    fn others(&self, wanted: u8) -> &'static [u8] {
-        match self {
-            Lists::Two => [&[1], &[0]][usize::from(wanted == 1)],
-            Lists::Three => Mobility.others(wanted),
-        }
-    }
-
-    fn take(&self, _wanted: u8, _order: u8, _block_order: u8) -> Take {
-        Take::Largest
+    fn owner_at_start(&self, block: u32, blocks: u32) -> u8 {
+        (**self).owner_at_start(block, blocks)
     }
 }

@@ -22,7 +22,8 @@ pub struct Scheme {
 
 impl Scheme {
     /// A scheme in words joined by `+`: a policy, `zone`, `linear`, `lumpy`, `compaction`, `proactive`,
-    /// `noactivate`; `list` is `list3`. `zone` alone has the standard policy in its zones.
+    /// `noactivate`; `list` is `list3`, `mobility` that of the newest kernel. `zone` alone has the standard
+    /// policy in its zones.
     pub fn parse(text: &str) -> Result<Scheme, Wrong> {
         let mut scheme = Scheme {
             policy: String::new(),
@@ -41,7 +42,12 @@ impl Scheme {
                 "proactive" => (scheme.compacts, scheme.is_proactive) = (true, true),
                 "noactivate" => scheme.keeps_referenced = false,
                 _ if scheme.policy.is_empty() => {
-                    scheme.policy = if word == "list" { "list3" } else { word }.to_owned();
+                    let policy = match word {
+                        "list" => "list3",
+                        "mobility" => "mobility-6.18",
+                        _ => word,
+                    };
+                    scheme.policy = policy.to_owned();
                 }
                 _ => {
                     let both = format!("{text}: two placement policies, {} and {word}", scheme.policy);
@@ -125,6 +131,11 @@ pub struct Picture {
     pub runs: Vec<(Frame, u32, Option<Class>)>,
     /// The list that each pageblock belongs to, by address, over all zones.
     pub owners: Vec<u8>,
+}
+
+/// Whether an experiment can be run; nothing is allocated for it.
+pub fn check(spec: &Spec) -> Result<(), Wrong> {
+    crate::loads::check(spec)
 }
 
 /// Runs one experiment. `progress` hears how much of a thousand is done, and says whether to go on.

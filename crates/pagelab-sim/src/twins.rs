@@ -2,40 +2,104 @@
 
 use pagelab_model::seed::SplitMix64;
 
-use crate::naive::{Naive, NaivePerCpu, Rule};
+use crate::naive::{How, Naive, NaivePerCpu, Rule};
 use crate::percpu::{Keep, PerCpu};
 use crate::planted::Bug;
-use crate::policy::{Lists, Mobility, Policy, Standard};
-use crate::words::{Frame, Kind, Shape};
-use crate::zone::Zone;
+use crate::policies::{Entry, TABLE};
+use crate::policy::{Mobility, Policy};
+use crate::words::{Frame, Kind, ORDER_MAX, Shape};
+use crate::zone::{Ends, Extras, Manner, Zone};
 
-/// Up to the first difference: the event, and what differs.
-fn differ<P: Policy>(
+/// What two are compared at.
+#[derive(Clone, Debug)]
+struct Case {
     shape: Shape,
-    policy: P,
-    rule: Rule,
+    entry: &'static Entry,
+    extras: Extras,
     bug: Option<Bug>,
     seed: u64,
     events: u32,
-) -> Option<(u32, String)> {
-    let mut zone = Zone::new(shape, policy).unwrap();
-    zone.bug = bug;
-    let mut naive = Naive::new(shape, rule);
-    let mut random = SplitMix64::new(seed);
+}
+
+impl Case {
+    fn new(shape: Shape, entry: &'static Entry, seed: u64, events: u32) -> Case {
+        Case { shape, entry, extras: Extras::default(), bug: None, seed, events }
+    }
+
+    fn zone(&self) -> Zone<&'static (dyn Policy + Sync)> {
+        let mut zone = Zone::with(self.shape, self.entry.policy, &self.extras).unwrap();
+        zone.bug = self.bug;
+        zone
+    }
+
+    fn naive(&self) -> Naive {
+        let rule = Rule::named(self.entry.name).expect("each policy has its rule in the twin");
+        Naive::new(self.shape, rule, &self.extras)
+    }
+}
+
+/// What is asked for: for a while mostly of one kind, then of another, then evenly.
+fn request(random: &mut SplitMix64, shape: &Shape, event: u32) -> (u8, Kind, How) {
+    let order = match random.below(100) {
+        0..85 => 0,
+        _ => random.below(u64::from(shape.max_order) + 1) as u8,
+    };
+    let kind = match Kind::of((event / 700 % 4) as u8) {
+        Some(kind) if random.below(20) > 0 => kind,
+        _ => Kind::ALL[random.below(3) as usize],
+    };
+    let how = How { may_mix: random.below(8) > 0, is_atomic: random.below(10) == 0, last: 0 };
+    (order, kind, how)
+}
+
+fn manner(how: &How) -> Manner {
+    Manner { may_mix: how.may_mix, is_atomic: how.is_atomic, ..Manner::USUAL }
+}
+
+/// What the books of both say that is not said by any answer.
+fn books<P: Policy>(ours: &Zone<P>, theirs: &Naive, event: u32) -> Option<String> {
+    if ours.free_blocks() != theirs.free_blocks() {
+        return Some("free blocks".to_owned());
+    }
+    if ours.owners() != theirs.owners() {
+        return Some("owners of pageblocks".to_owned());
+    }
+    if event.is_multiple_of(64) { ours.validate().err().map(|wrong| wrong.to_string()) } else { None }
+}
+
+/// Up to the first difference: the event, and what differs.
+fn differ(case: &Case) -> Option<(u32, String)> {
+    let (mut zone, mut naive, shape) = (case.zone(), case.naive(), case.shape);
+    let mut random = SplitMix64::new(case.seed);
     let mut live: Vec<Frame> = Vec::new();
-    for event in 0..events {
+    for event in 0..case.events {
         // Memory fills and empties in long waves, so that stealing and merging both come up.
         let full = u64::from(shape.frames - zone.free_frames()) * 100 / u64::from(shape.frames);
         let goal = if event / 500 % 2 == 0 { 97 } else { 30 };
         let takes = live.is_empty() || random.below(100) < if full < goal { 70 } else { 30 };
-        if takes {
-            let order = match random.below(100) {
-                0..85 => 0,
-                _ => random.below(u64::from(shape.max_order) + 1) as u8,
-            };
-            let kind = Kind::ALL[random.below(3) as usize];
-            let ours = zone.take(order, kind).unwrap().map(|taken| (taken.frame, taken.stolen));
-            let theirs = naive.take(order, kind);
+        let (order, kind, mut how) = request(&mut random, &shape, event);
+        let odd = random.below(64);
+        if odd == 0 {
+            let (ours, theirs) =
+                (zone.unreserve(kind, event % 2 == 0), naive.unreserve(kind, event % 2 == 0));
+            if ours != theirs {
+                return Some((event, format!("given back: {ours}, the twin {theirs}")));
+            }
+        } else if odd == 1 {
+            let frame = (shape.first + random.below(shape.frames.into()) as u32) >> order << order;
+            if frame < shape.first || frame + (1 << order) > shape.end() {
+                continue;
+            }
+            let ours = zone.take_at(frame, order, kind).unwrap();
+            let theirs = naive.take_at(frame, order, kind);
+            if ours != theirs {
+                return Some((event, format!("at {frame:#x} order {order}: {ours}, the twin {theirs}")));
+            }
+            live.extend(ours.then_some(frame));
+        } else if takes {
+            let ours = zone.take_as(order, kind, &mut manner(&how)).unwrap();
+            let ours = ours.map(|taken| (taken.frame, taken.stolen));
+            let theirs = naive.take_as(order, kind, &mut how);
             if ours != theirs {
                 return Some((event, format!("order {order} {kind:?}: {ours:?}, the twin {theirs:?}")));
             }
@@ -47,44 +111,40 @@ fn differ<P: Policy>(
                 return Some((event, format!("freed {frame:#x}: {ours:?}, the twin {theirs:?}")));
             }
         }
-        if zone.free_blocks() != naive.free_blocks() || zone.owners() != naive.owners() {
-            return Some((event, "free blocks, or owners of pageblocks".to_owned()));
-        }
-        if event % 64 == 0
-            && let Err(wrong) = zone.validate()
-        {
-            return Some((event, wrong.to_string()));
+        if let Some(what) = books(&zone, &naive, event) {
+            return Some((event, what));
         }
     }
     None
 }
 
 /// The same with lists of three processors.
-fn differ_by_cpu(shape: Shape, keep: Keep, seed: u64) -> Option<(u32, String)> {
-    let mut ours = PerCpu::new(Zone::new(shape, Mobility).unwrap(), keep).unwrap();
-    let mut theirs = NaivePerCpu::new(Naive::new(shape, Rule::Mobility), keep.batch, keep.high);
-    let mut random = SplitMix64::new(seed);
+fn differ_by_cpu(case: &Case, keep: Keep) -> Option<(u32, String)> {
+    let mut ours = PerCpu::new(case.zone(), keep).unwrap();
+    let mut theirs = NaivePerCpu::new(case.naive(), keep.batch, keep.high);
+    let mut random = SplitMix64::new(case.seed);
     let mut live: Vec<Frame> = Vec::new();
-    for event in 0..4000 {
+    for event in 0..case.events {
         let goal = if event / 300 % 2 == 0 { 80 } else { 20 };
         let cpu = random.below(u64::from(keep.cpus)) as u16;
         if live.is_empty() || random.below(100) < goal {
-            let order =
-                if random.below(10) < 8 { 0 } else { random.below(u64::from(shape.max_order) + 1) as u8 };
-            let kind = Kind::ALL[random.below(3) as usize];
-            let taken = ours.take(cpu, order, kind).unwrap().map(|taken| (taken.frame, taken.stolen));
-            let twin = theirs.take(cpu, order, kind);
+            let (order, kind, how) = request(&mut random, &case.shape, event);
+            let taken = ours.take_as(cpu, order, kind, manner(&how)).unwrap();
+            let taken = taken.map(|taken| (taken.frame, taken.stolen));
+            let twin = theirs.take(cpu, order, kind, how);
             if taken != twin {
                 return Some((event, format!("order {order} {kind:?}: {taken:?}, the twin {twin:?}")));
             }
             live.extend(taken.map(|(frame, _)| frame));
         } else {
             let frame = live.swap_remove(random.below(live.len() as u64) as usize);
-            assert_eq!(ours.free(cpu, frame).ok(), theirs.free(cpu, frame), "{event}: {frame:#x}");
-            assert!(ours.free(cpu, frame).is_err(), "{event}: {frame:#x} is freed twice");
+            let (freed, twin) = (ours.free(cpu, frame).ok(), theirs.free(cpu, frame));
+            if freed != twin || ours.free(cpu, frame).is_ok() {
+                return Some((event, format!("freed {frame:#x}: {freed:?}, the twin {twin:?}; or twice")));
+            }
         }
-        if ours.zone().free_blocks() != theirs.zone.free_blocks() {
-            return Some((event, "free blocks".to_owned()));
+        if let Some(what) = books(ours.zone(), &theirs.zone, event) {
+            return Some((event, what));
         }
         if event % 64 == 0 {
             ours.validate().unwrap();
@@ -94,23 +154,15 @@ fn differ_by_cpu(shape: Shape, keep: Keep, seed: u64) -> Option<(u32, String)> {
         ours.free(0, frame).unwrap();
     }
     ours.drain();
-    assert_eq!((ours.zone().free_frames(), ours.kept_frames()), (shape.frames, 0));
+    assert_eq!((ours.zone().free_frames(), ours.kept_frames()), (case.shape.frames, 0));
     None
 }
 
-#[test]
-fn what_processors_keep_is_what_the_twin_keeps() {
-    for shape in SHAPES {
-        for (batch, high) in [(1, 1), (4, 12), (31, 40)] {
-            let keep = Keep { cpus: 3, batch, high };
-            assert_eq!(differ_by_cpu(shape, keep, 5), None, "{shape:?} {keep:?}");
-        }
-    }
-    let zone = || Zone::new(SHAPES[0], Mobility).unwrap();
-    for (cpus, batch, high) in [(0, 1, 1), (1, 0, 4), (1, 5, 4)] {
-        assert!(PerCpu::new(zone(), Keep { cpus, batch, high }).is_err());
-    }
-}
+const KEEPS: [Keep; 3] = [
+    Keep { cpus: 3, batch: 1, high: 1 },
+    Keep { cpus: 3, batch: 4, high: 12 },
+    Keep { cpus: 3, batch: 31, high: 40 },
+];
 
 const SHAPES: [Shape; 4] = [
     Shape { first: 0, frames: 256, max_order: 6, block_order: 4 },
@@ -120,17 +172,71 @@ const SHAPES: [Shape; 4] = [
     Shape { first: 0, frames: 96, max_order: 3, block_order: 1 },
 ];
 
+/// What a zone may have beside its lists, one by one and all at once.
+fn all_extras(shape: &Shape) -> Vec<Extras> {
+    let block = 1 << shape.block_order;
+    let cma = vec![shape.first + block..shape.first + 3 * block, shape.end() - block..shape.end()];
+    let none = Extras::default();
+    vec![
+        Extras { ends: Ends::Fifo, ..none.clone() },
+        Extras { ends: Ends::Shuffled(3), ..none.clone() },
+        Extras { has_highatomic: true, ..none.clone() },
+        Extras { cma: cma.clone(), ..none },
+        Extras { ends: Ends::Shuffled(4), has_highatomic: true, cma },
+    ]
+}
+
 #[test]
 fn the_engine_and_its_twin_agree_on_every_event() {
     for shape in SHAPES {
-        for seed in 0..4 {
-            let found = [
-                differ(shape, Mobility, Rule::Mobility, None, seed, 4000),
-                differ(shape, Standard, Rule::Standard, None, seed, 2000),
-                differ(shape, Lists::Two, Rule::Lists(2), None, seed, 3000),
-                differ(shape, Lists::Three, Rule::Lists(3), None, seed, 3000),
-            ];
-            assert_eq!(found, [None, None, None, None], "{shape:?} seed {seed}");
+        for entry in TABLE {
+            for seed in 0..4 {
+                let case = Case::new(shape, entry, seed, 3000);
+                assert_eq!(differ(&case), None, "{case:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_processors_keep_is_what_the_twin_keeps() {
+    for (seed, shape) in (5..).zip(SHAPES) {
+        for entry in TABLE {
+            for keep in KEEPS {
+                let case = Case::new(shape, entry, seed, 2500);
+                assert_eq!(differ_by_cpu(&case, keep), None, "{case:?} {keep:?}");
+            }
+        }
+    }
+    let zone = || Zone::new(SHAPES[0], Mobility).unwrap();
+    for (cpus, batch, high) in [(0, 1, 1), (1, 0, 4), (1, 5, 4)] {
+        assert!(PerCpu::new(zone(), Keep { cpus, batch, high }).is_err());
+    }
+}
+
+#[test]
+fn reserves_and_other_ends_are_those_of_the_twin() {
+    for (seed, shape) in (11..).zip(SHAPES) {
+        for entry in TABLE {
+            for extras in all_extras(&shape) {
+                let case = Case { extras, ..Case::new(shape, entry, seed, 2000) };
+                assert_eq!(differ(&case), None, "{case:?}");
+                assert_eq!(differ_by_cpu(&case, KEEPS[1]), None, "{case:?}");
+            }
+        }
+    }
+}
+
+/// The largest orders there can be, over zones that begin inside of a largest block and are smaller than one.
+#[test]
+fn large_orders_agree_too() {
+    for max_order in 9..=ORDER_MAX {
+        for entry in TABLE {
+            let block_order = 4 + max_order % 3;
+            let shape = Shape { first: 3 << block_order, frames: 31 << 6, max_order, block_order };
+            let case = Case::new(shape, entry, u64::from(max_order), 300);
+            assert_eq!(differ(&case), None, "{case:?}");
+            assert_eq!(differ_by_cpu(&case, KEEPS[1]), None, "{case:?}");
         }
     }
 }
@@ -138,33 +244,51 @@ fn the_engine_and_its_twin_agree_on_every_event() {
 #[test]
 fn each_planted_bug_is_found_within_ten_thousand_events() {
     for bug in Bug::ALL {
-        let found = SHAPES.iter().any(|&shape| {
-            std::panic::catch_unwind(|| {
-                differ(shape, Mobility, Rule::Mobility, Some(bug), 1, 10_000).is_some()
-            })
+        let finds = |shape: Shape, entry: &'static Entry, extras: &Extras| {
+            let case = Case { bug: Some(bug), extras: extras.clone(), ..Case::new(shape, entry, 1, 10_000) };
             // What a bug makes of the books may be out of all bounds.
-            .unwrap_or(true)
+            let differs = || differ(&case).or_else(|| differ_by_cpu(&case, KEEPS[1])).is_some();
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(differs)).unwrap_or(true)
+        };
+        let found = [SHAPES[0], SHAPES[2]].iter().any(|&shape| {
+            let mut all = all_extras(&shape);
+            all.truncate(4);
+            all.insert(0, Extras::default());
+            all.iter().any(|extras| TABLE[2..].iter().any(|entry| finds(shape, entry, extras)))
         });
         assert!(found, "{bug:?} is not found");
     }
 }
 
+/// Live blocks never overlap, all memory can be had, and what is all freed is whole again.
 #[test]
 fn what_is_all_freed_is_whole_again() {
-    for shape in SHAPES {
-        let mut zone = Zone::new(shape, Mobility).unwrap();
+    for (shape, entry) in SHAPES.into_iter().flat_map(|shape| TABLE.iter().map(move |entry| (shape, entry))) {
+        let mut zone = Zone::new(shape, entry.policy).unwrap();
         let whole = zone.free_blocks().to_vec();
         let mut random = SplitMix64::new(9);
-        let mut live = Vec::new();
-        while let Some(taken) = zone.take(0, Kind::ALL[random.below(3) as usize]).unwrap() {
-            live.push(taken.frame);
+        let (mut live, mut held) = (Vec::new(), vec![false; shape.frames as usize]);
+        for kind in [Kind::Movable, Kind::Unmovable] {
+            for order in [2, 1, 0] {
+                while let Some(taken) = zone.take(order, kind).unwrap() {
+                    live.push(taken.frame);
+                    for frame in taken.frame..taken.frame + (1 << order) {
+                        let held = &mut held[(frame - shape.first) as usize];
+                        assert!(!std::mem::replace(held, true), "{frame:#x} is given twice");
+                    }
+                }
+            }
         }
-        assert_eq!((live.len() as u32, zone.free_frames()), (shape.frames, 0));
+        assert!(held.into_iter().all(|held| held) && zone.free_frames() == 0, "{}", entry.name);
         while !live.is_empty() {
             let frame = live.swap_remove(random.below(live.len() as u64) as usize);
             zone.free(frame).unwrap();
         }
-        assert_eq!(zone.free_blocks(), whole);
+        // Regions meet where their border is, and blocks do not reach over it.
+        if zone.border().is_none() {
+            assert_eq!(zone.free_blocks(), whole, "{}", entry.name);
+        }
+        assert_eq!(zone.free_frames(), shape.frames);
         zone.validate().unwrap();
     }
 }

@@ -1,12 +1,26 @@
 //! The buddy allocator of one zone.
 //!
 //! Splitting, merging and the order of the lists are those of mm/page_alloc.c of Linux 6.1 to 6.8: `expand`,
-//! `__free_one_page` with `buddy_merge_likely`, `__rmqueue_fallback`, `steal_suitable_fallback`.
+//! `__free_one_page` with `buddy_merge_likely`, `__rmqueue_fallback`, `steal_suitable_fallback`. What later
+//! kernels do when a list is empty is in `claim.rs` and `border.rs`, reserves and the order of lists that are
+//! not LIFO in `extras.rs`.
+
+mod border;
+mod claim;
+mod extras;
+mod range;
+pub mod spot;
+#[cfg(test)]
+mod tests;
 
 use crate::lists::{Lists, State};
 use crate::planted::Bug;
-use crate::policy::{Policy, Take};
+use crate::policy::{Policy, Short, Take};
 use crate::words::{Frame, Kind, Shape, Stolen, Wrong};
+
+use extras::Reserves;
+pub use extras::{Ends, Extras};
+pub mod begin;
 
 /// A block that was allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +29,44 @@ pub struct Taken {
     pub frame: Frame,
     /// What was taken from another list for it.
     pub stolen: Option<Stolen>,
+}
+
+/// How an allocation is made, beside its order and kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Manner {
+    /// Whether kinds may be mixed in a pageblock; if not, only blocks of whole pageblocks are taken from
+    /// other lists (`ALLOC_NOFRAGMENT`).
+    pub may_mix: bool,
+    /// Whether the highatomic reserve serves it, and grows by it: it cannot wait, and is not of order 0.
+    pub is_atomic: bool,
+    /// What served the last allocation of a batch (`enum rmqueue_mode` of Linux 6.15).
+    pub(crate) last: Last,
+}
+
+impl Manner {
+    /// Kinds may be mixed, and no reserve is touched.
+    pub const USUAL: Manner = Manner { may_mix: true, is_atomic: false, last: Last::Own };
+}
+
+/// What served the last allocation of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Last {
+    /// The own list, or a pageblock that was claimed for it.
+    Own,
+    /// The CMA areas.
+    Cma,
+    /// A piece of another list's block: the own list is empty, and no pageblock can be claimed.
+    Cut,
+}
+
+/// A block that was just taken off its list.
+#[derive(Clone, Copy, Debug)]
+struct Found {
+    at: u32,
+    order: u8,
+    /// Where what is left of it goes.
+    rest: u8,
+    stolen: Option<Stolen>,
 }
 
 /// One zone.
@@ -30,6 +82,9 @@ pub struct Zone<P> {
     /// Free blocks of each order.
     blocks: Vec<u32>,
     free: u32,
+    /// The first pageblock above the border, where the policy has one.
+    border: u32,
+    extras: Option<Box<Reserves>>,
     /// A bug that a test planted.
     #[cfg(test)]
     pub(crate) bug: Option<Bug>,
@@ -38,28 +93,35 @@ pub struct Zone<P> {
 impl<P: Policy> Zone<P> {
     /// A zone whose memory is free, in the largest blocks, the lowest first.
     pub fn new(shape: Shape, policy: P) -> Result<Zone<P>, Wrong> {
+        Zone::with(shape, policy, &Extras::default())
+    }
+
+    /// The same with reserves, or with lists in another order.
+    pub fn with(shape: Shape, policy: P, extras: &Extras) -> Result<Zone<P>, Wrong> {
         shape.check()?;
         let lists = policy.lists();
+        if lists == 0 || lists > 8 {
+            return Err(Wrong::Shape(format!("a policy of {lists} lists: 1 to 8 are possible")));
+        }
+        let reserves = Reserves::new(shape, lists, extras)?;
         let orders = shape.max_order + 1;
-        let owner = policy.wanted(Kind::Movable);
+        let blocks = shape.frames >> shape.block_order;
+        let owners: Vec<u8> = (0..blocks).map(|block| policy.owner_at_start(block, blocks)).collect();
+        let all_lists = lists + reserves.as_ref().map_or(0, |_| extras::LISTS);
         let mut zone = Zone {
-            lists: Lists::new(shape.frames, orders, lists),
-            owners: vec![owner; (shape.frames >> shape.block_order) as usize],
-            filled: vec![0; usize::from(lists)],
+            lists: Lists::new(shape.frames, all_lists),
+            border: owners.partition_point(|&owner| owner == 0) as u32,
+            owners,
+            filled: vec![0; usize::from(all_lists)],
             blocks: vec![0; usize::from(orders)],
-            free: shape.frames,
+            free: 0,
+            extras: reserves,
             shape,
             policy,
             #[cfg(test)]
             bug: None,
         };
-        let mut at = 0;
-        while at < shape.frames {
-            let left = (shape.frames - at).ilog2();
-            let order = (shape.first + at).trailing_zeros().min(left).min(u32::from(shape.max_order)) as u8;
-            zone.add(owner, order, at, true);
-            at += 1 << order;
-        }
+        zone.fill(extras);
         Ok(zone)
     }
 
@@ -104,44 +166,93 @@ impl<P: Policy> Zone<P> {
         &self.lists
     }
 
+    /// Free frames in blocks of a whole pageblock or more (`NR_FREE_PAGES_BLOCKS` of Linux 6.15, which
+    /// `vm.defrag_mode` holds against the watermarks).
+    pub fn free_in_pageblocks(&self) -> u32 {
+        let orders = (self.shape.block_order..).zip(self.blocks.iter().skip(self.shape.block_order.into()));
+        orders.map(|(order, &blocks)| blocks << order).sum()
+    }
+
     /// Allocates a block. `None`: there is no free block of the order, or none that the policy gives.
     #[inline]
     pub fn take(&mut self, order: u8, kind: Kind) -> Result<Option<Taken>, Wrong> {
+        self.take_as(order, kind, &mut { Manner::USUAL })
+    }
+
+    /// The same, in a manner.
+    #[inline]
+    pub fn take_as(&mut self, order: u8, kind: Kind, manner: &mut Manner) -> Result<Option<Taken>, Wrong> {
         if order > self.shape.max_order {
             return Err(Wrong::Order { order, max: self.shape.max_order });
         }
         let wanted = self.policy.wanted(kind);
-        let (at, stolen) = match self.smallest(wanted, order) {
-            Some((at, _)) => (at, None),
-            None => match self.steal(wanted, order) {
-                Some(stolen) => match self.smallest(wanted, order) {
-                    Some((at, _)) => (at, Some(stolen)),
-                    None => return Ok(None),
-                },
+        let popped = match self.extras.is_none() && manner.last == Last::Own {
+            true => self.pop_smallest(wanted, order),
+            false => None,
+        };
+        let (mut rest, mut stolen) = (wanted, None);
+        let (at, found) = match popped {
+            Some(block) => block,
+            None => match self.find(wanted, order, kind, manner) {
+                Some(found) => {
+                    (rest, stolen) = (found.rest, found.stolen);
+                    (found.at, found.order)
+                }
                 None => return Ok(None),
             },
         };
-        let (at, found) = (at, self.lists.state(at).free_order().unwrap_or(order));
-        self.remove(at, found);
         // The upper half of each halving goes in front of its list.
         for half in (order..found).rev() {
             let list = match self.has(Bug::SplitToItsOwner) {
                 true => self.owners[(at >> self.shape.block_order) as usize],
-                false => wanted,
+                false => rest,
             };
             self.add(list, half, at + (1 << half), false);
         }
         let kind = if self.has(Bug::KindForgotten) { Kind::Movable } else { kind };
         self.lists.set(at, State::used(order, kind));
         self.free -= 1 << order;
+        if manner.is_atomic && order > 0 {
+            self.reserve(at, order);
+        }
         Ok(Some(Taken { frame: self.shape.first + at, stolen }))
+    }
+
+    /// Takes the block for a request off another list than its own one, as the policy and the reserves say.
+    #[cold]
+    #[inline(never)]
+    fn find(&mut self, wanted: u8, order: u8, kind: Kind, manner: &mut Manner) -> Option<Found> {
+        if self.extras.is_some() {
+            return self.find_with_reserves(wanted, order, kind, manner);
+        }
+        if manner.last == Last::Cut {
+            return self.go_on_cutting(wanted, order, manner);
+        }
+        self.find_elsewhere(wanted, order, manner)
+    }
+
+    fn find_elsewhere(&mut self, wanted: u8, order: u8, manner: &mut Manner) -> Option<Found> {
+        match self.policy.short() {
+            Short::Moves => {
+                let stolen = self.steal(wanted, order, manner)?;
+                let (at, found) = self.pop_smallest(wanted, order)?;
+                Some(Found { at, order: found, rest: wanted, stolen: Some(stolen) })
+            }
+            Short::Cuts => self.claim_or_cut(wanted, order, manner),
+            Short::Claims => self.claim_then_cut(wanted, order, manner),
+            Short::Border => self.over_border(wanted, order),
+        }
     }
 
     /// Frees the block that begins at a frame. Returns its order.
     #[inline]
     pub fn free(&mut self, frame: Frame) -> Result<u8, Wrong> {
         let (order, list) = self.used(frame)?;
-        self.merge(frame, order, list);
+        if order > self.shape.block_order && self.is_mixed(frame, order) {
+            self.merge_by_pageblock(frame, order);
+        } else {
+            self.merge(frame, order, list);
+        }
         Ok(order)
     }
 
@@ -151,19 +262,34 @@ impl<P: Policy> Zone<P> {
         let at = frame.wrapping_sub(self.shape.first);
         self.lists.prefetch_state(at);
         self.lists.prefetch_link(at);
-        self.lists.prefetch_link(at ^ 1);
     }
 
     /// The same a moment later, when its state is near: the buddy that it may be merged with.
     #[inline]
+    pub fn expect_buddy(&self, frame: Frame) {
+        if let Some((buddy, _)) = self.buddy(frame) {
+            self.lists.prefetch_state(buddy);
+            self.lists.prefetch_link(buddy);
+        }
+    }
+
+    /// The same once more, when the buddy is near: the blocks that it stands between on its list.
+    #[inline]
     pub fn expect_merge(&self, frame: Frame) {
-        let at = frame.wrapping_sub(self.shape.first);
-        if at < self.shape.frames
-            && let Some((order, _)) = self.lists.state(at).used_order()
-            && let Some(buddy) = self.free_at(frame ^ (1 << order), order)
+        if let Some((buddy, order)) = self.buddy(frame)
+            && self.lists.state(buddy) == State::free(order)
         {
             self.lists.prefetch_beside(buddy);
         }
+    }
+
+    /// The buddy of the block at a frame, if there is one in the zone, and its order.
+    #[inline]
+    fn buddy(&self, frame: Frame) -> Option<(u32, u8)> {
+        let at = frame.wrapping_sub(self.shape.first);
+        let order = (at < self.shape.frames).then(|| self.lists.state(at).order())??;
+        let buddy = (frame ^ (1 << order)).wrapping_sub(self.shape.first);
+        (buddy < self.shape.frames).then_some((buddy, order))
     }
 
     /// Order of the allocated block that begins at a frame, and the list that it goes to.
@@ -175,6 +301,9 @@ impl<P: Policy> Zone<P> {
         let at = frame - self.shape.first;
         let (order, kind) = self.lists.state(at).used_order().ok_or(Wrong::NotAllocated(frame))?;
         let owner = self.owners[(at >> self.shape.block_order) as usize];
+        if self.is_reserve(owner) {
+            return Ok((order, owner));
+        }
         let list = self.policy.home(kind, if self.has(Bug::FreedToItsKind) { kind as u8 } else { owner });
         Ok((order, list))
     }
@@ -198,6 +327,7 @@ impl<P: Policy> Zone<P> {
         let most = self.shape.max_order - u8::from(self.has(Bug::TopOrderUnmerged));
         while size < most
             && let Some(buddy) = self.free_at(from ^ (1 << size), size)
+            && (size < self.shape.block_order || self.may_merge(from - first, buddy, size))
         {
             self.remove(buddy, size);
             if !self.has(Bug::BuddyStaysFree) {
@@ -206,7 +336,12 @@ impl<P: Policy> Zone<P> {
             from &= !(1 << size);
             size += 1;
         }
-        let at_end = self.merges_soon(from, size);
+        let at_end = if self.extras.is_none() {
+            self.merges_soon(from, size)
+        } else {
+            self.count_cma(list, 1i64 << order);
+            self.goes_last(from, size)
+        };
         self.add(list, size, from - first, at_end);
         self.free += 1 << order;
     }
@@ -254,17 +389,22 @@ impl<P: Policy> Zone<P> {
         self.blocks[usize::from(order)] -= 1;
     }
 
-    /// The first block of the smallest order that is large enough, on one list (`__rmqueue_smallest`).
-    fn smallest(&mut self, list: u8, order: u8) -> Option<(u32, u8)> {
+    /// Takes the first block of the smallest order that is large enough from one list
+    /// (`__rmqueue_smallest`).
+    #[inline]
+    fn pop_smallest(&mut self, list: u8, order: u8) -> Option<(u32, u8)> {
         let filled = &mut self.filled[usize::from(list)];
         loop {
-            let order = (*filled >> order << order).trailing_zeros() as u8;
-            if order >= 32 {
+            let found = (*filled >> order << order).trailing_zeros() as u8;
+            if found >= 32 {
                 return None;
             }
-            match self.lists.first(list, order) {
-                Some(at) => return Some((at, order)),
-                None => *filled &= !(1 << order),
+            match self.lists.pop(list, found) {
+                Some(at) => {
+                    self.blocks[usize::from(found)] -= 1;
+                    return Some((at, found));
+                }
+                None => *filled &= !(1 << found),
             }
         }
     }
@@ -275,9 +415,10 @@ impl<P: Policy> Zone<P> {
     }
 
     /// Brings a block onto the list that is short (`__rmqueue_fallback`).
-    fn steal(&mut self, wanted: u8, order: u8) -> Option<Stolen> {
+    fn steal(&mut self, wanted: u8, order: u8, manner: &Manner) -> Option<Stolen> {
         let max = self.shape.max_order;
-        let largest = (order..=max).rev().find_map(|size| Some((size, self.other(wanted, size)?)));
+        let largest =
+            (self.least(order, manner)..=max).rev().find_map(|size| Some((size, self.other(wanted, size)?)));
         let (mut size, (mut from, mut at)) = largest?;
         let mut take = self.policy.take(wanted, size, self.shape.block_order);
         if take == Take::Smallest && !self.has(Bug::LargestForMovable) {
@@ -308,7 +449,16 @@ impl<P: Policy> Zone<P> {
             return false;
         }
         let (free, movable) = self.relist_pageblock(block, wanted);
-        let frames = 1u32 << block_order;
+        let owns = self.is_enough(block, wanted, free, movable);
+        if owns {
+            self.owners[block] = wanted;
+        }
+        owns
+    }
+
+    /// Whether enough of a pageblock is free or of the kind that wants it.
+    fn is_enough(&self, block: usize, wanted: u8, free: u32, movable: u32) -> bool {
+        let frames = 1u32 << self.shape.block_order;
         let alike = if wanted == Kind::Movable as u8 {
             movable
         } else if self.owners[block] == Kind::Movable as u8 {
@@ -316,11 +466,12 @@ impl<P: Policy> Zone<P> {
         } else {
             0
         };
-        let owns = free + alike >= frames / 2 + u32::from(self.has(Bug::HalfIsNotEnough));
-        if owns {
-            self.owners[block] = wanted;
-        }
-        owns
+        free + alike >= frames / 2 + u32::from(self.has(Bug::HalfIsNotEnough))
+    }
+
+    /// The least order that may be taken from another list.
+    fn least(&self, order: u8, manner: &Manner) -> u8 {
+        if manner.may_mix || self.has(Bug::MixesAnyway) { order } else { order.max(self.shape.block_order) }
     }
 
     /// Moves a free block to the end of a list.

@@ -1,4 +1,4 @@
-//! The bar of the simulator: `pagelab sim bench` over 16 GiB, its figures for a person and as a ratio.
+//! The bar of the simulator: `pagelab sim bench` over 16 GiB, its figures as ratios.
 
 #![allow(
     clippy::unwrap_used,
@@ -16,15 +16,30 @@ fn main() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let said: Value = serde_json::from_slice(&output.stdout).unwrap();
     let engines = said["engines"].as_array().unwrap();
-    let of = |engine: &str, ahead: bool| {
+    let row = |engine: &str, ahead: bool| {
         let is = |row: &&Value| {
             row["engine"] == engine && row["look_ahead"] == ahead && row["per_cpu_lists"] == false
         };
-        engines.iter().find(is).unwrap()["pairs_per_s"].as_f64().unwrap()
+        engines.iter().find(is).unwrap()
     };
-    let (ours, ahead, plain) = (of("mobility", false), of("mobility", true), of("plain", false));
+    let of = |engine: &str, ahead: bool| row(engine, ahead)["pairs_per_s"].as_f64().unwrap();
+    let plain = of("plain", false);
+    for (bar, engine, ahead) in [
+        ("sim_pairs_to_plain", "mobility", false),
+        ("sim_ahead_to_plain", "mobility", true),
+        ("sim_memory_to_plain", "memory", true),
+        ("sim_compact_to_plain", "compact", true),
+    ] {
+        let ours = of(engine, ahead);
+        println!(
+            r#"{{"bar":"{bar}","value":{:.3},"unit":"ratio","how":"{ours:.0} pairs a second to {plain:.0}"}}"#,
+            ours / plain
+        );
+    }
+    let compact = row("compact", false);
+    let pages = compact["memory_bytes"].as_f64().unwrap() / 4096.0;
     println!(
-        r#"{{"bar":"sim_pairs_to_plain","value":{:.3},"unit":"ratio","how":"{ours:.0} pairs a second to {plain:.0}; {ahead:.0} with look-ahead"}}"#,
-        ours / plain
+        r#"{{"bar":"sim_compact_bytes_a_page","value":{:.4},"unit":"bytes","how":"of 16 GiB"}}"#,
+        compact["books_bytes"].as_f64().unwrap() / pages
     );
 }

@@ -11,16 +11,29 @@ use support::{Lab, fields};
 fn bench_measures_each_engine_and_documents_each_field() {
     let lab = Lab::new();
     let ran = lab.run(&[
-        "sim", "bench", "--memory", "128M", "--memory", "256M", "--pairs", "4000", "--turns", "2", "--json",
+        "sim", "bench", "--memory", "128M", "--memory", "256M", "--load", "mix", "--load", "hot", "--pairs",
+        "2000", "--turns", "2", "--json",
     ]);
     assert_eq!(ran.code, Some(0), "{}", ran.err);
     let said: Value = serde_json::from_str(&ran.out).unwrap();
     let engines = said["engines"].as_array().unwrap();
-    // Four engines with and without look-ahead, and the plain one, over two sizes.
-    assert_eq!(engines.len(), 18);
+    // Seven engines, two of them with per-CPU lists too, with and without look-ahead but for the plain one;
+    // two sizes, two loads.
+    assert_eq!(engines.len(), 17 * 4);
     for row in engines {
         assert_eq!(row["pair_ps_by_turn"].as_array().unwrap().len(), 2, "{row}");
         assert!(row["pairs_per_s"].as_u64().unwrap() > 0 && row["failed"].as_u64().unwrap() < 400, "{row}");
+        let pages = row["memory_bytes"].as_u64().unwrap() / 4096;
+        let engine = row["engine"].as_str().unwrap();
+        let Some(books) = row["books_bytes"].as_u64() else {
+            assert_eq!(engine, "plain");
+            continue;
+        };
+        if engine.starts_with("compact") {
+            assert!(books * 4 <= pages, "{row}");
+        } else {
+            assert!((9 * pages..10 * pages).contains(&books), "{row}");
+        }
     }
     let mut found = BTreeSet::new();
     fields(&said, &mut found);
@@ -29,6 +42,12 @@ fn bench_measures_each_engine_and_documents_each_field() {
     assert!(missing.is_empty(), "not in docs/json.md: {missing:?}");
     let text = lab.run(&["sim", "bench", "--memory", "128M", "--pairs", "1000", "--turns", "1"]).out;
     assert!(text.contains("mobility") && text.contains("look-ahead") && text.contains("plain"), "{text}");
+    let chosen = ["sim", "bench", "--memory", "128M", "--pairs", "1000", "--turns", "1", "--engine", "drawn"];
+    let text = lab.run(&[&chosen[..], &["--load", "order9"]].concat()).out;
+    assert!(
+        text.contains("compact, drawn") && text.contains("order9") && !text.contains("mobility"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -36,7 +55,7 @@ fn sizes_that_cannot_be_are_refused_in_words() {
     let lab = Lab::new();
     for (size, said) in [
         ("3M", "a multiple of 2 MiB"),
-        ("17000G", "to 16 TiB less"),
+        ("17000G", "to 16 TiB"),
         ("0", "a size such as"),
         ("x", "a size such as"),
     ] {
@@ -44,4 +63,10 @@ fn sizes_that_cannot_be_are_refused_in_words() {
         assert_eq!(ran.code, Some(2), "{size}: {}", ran.out);
         assert!(ran.err.contains(said), "{size}: {}", ran.err);
     }
+    // Nine bytes of books for each of 2^32 frames, and the list of live blocks.
+    let ran = lab.run(&["sim", "bench", "--memory", "16T", "--load", "order0"]);
+    assert_eq!(ran.code, Some(4), "{}", ran.out);
+    assert!(ran.err.contains("available") && ran.err.contains("--engine drawn takes 8"), "{}", ran.err);
+    let ran = lab.run(&["sim", "bench", "--engine", "lists"]);
+    assert!(ran.code == Some(2) && ran.err.contains("compact"), "{}", ran.err);
 }

@@ -1,18 +1,24 @@
-//! The path of a request, and what is reclaimed for it.
+//! The path of a request (mm/page_alloc.c: `__alloc_pages` of 2.6.16, `__alloc_pages_slowpath` of 6.1).
 
-use super::{Ask, Class, Effort, Machine, NOWHERE};
+use super::compaction::{Came, Manner};
+use super::journal::Event;
+use super::reclaim::COSTLY;
+use super::{Ask, Class, Effort, Machine, Release};
 use crate::memory::{Down, Request};
 use crate::words::{Frame, Wrong};
 
-/// Pages that reclaim frees at a time (`SWAP_CLUSTER_MAX`).
-const AT_ONCE: u32 = 32;
+/// Rounds after which a request that is tried again ends, though reclaim goes on: it would wait for ever.
+const ROUNDS: u32 = 1000;
 
-/// Rounds of direct reclaim of a request that may go on.
-const ROUNDS: u32 = 16;
+/// Rounds of reclaim without a page freed, and of compaction (`MAX_RECLAIM_RETRIES`, `MAX_COMPACT_RETRIES`).
+const RETRIES: u32 = 16;
+
+/// Zone and frame.
+type Found = Option<(u8, Frame)>;
 
 impl Machine {
     /// Zone and frame for a request.
-    pub(super) fn request(&mut self, ask: &Ask) -> Result<Option<(u8, Frame)>, Wrong> {
+    pub(super) fn request(&mut self, ask: &Ask) -> Result<Found, Wrong> {
         let heights = self.config.heights;
         let height = match ask.class {
             Class::Kernel | Class::Cache => heights.kernel,
@@ -20,38 +26,32 @@ impl Machine {
             Class::File | Class::Anonymous | Class::Huge => heights.user,
         };
         let (kind, order, node, cpu) = (ask.class.kind(), ask.order, ask.node, ask.cpu);
-        let mut request = Request { order, kind, height, node, cpu, down: Down::ToLow };
+        if order > self.max_order {
+            return Err(Wrong::Order { order, max: self.max_order });
+        }
+        let may_mix = !self.memory.avoids_mixing();
+        let mut request = Request { order, kind, height, node, cpu, down: Down::ToLow, may_mix };
         if let Some(found) = self.take(&request)? {
             return Ok(Some(found));
         }
-        if let Some(awake) = self.awake.get_mut(usize::from(ask.node)) {
-            self.stats.kswapd_wakes += u64::from(awake.is_none());
-            *awake = Some(awake.map_or(order, |before| before.max(order)));
-        }
+        self.wake(node, height, order);
         request.down = if ask.effort == Effort::Atomic { Down::BelowMin } else { Down::ToMin };
-        if let Some(found) = self.take(&request)? {
-            return Ok(Some(found));
-        }
-        let rounds = match ask.effort {
-            Effort::Atomic => 0,
-            Effort::Once => 1,
-            Effort::Usual => ROUNDS,
+        let found = match self.take(&request)? {
+            Some(found) => Some(found),
+            None if ask.effort == Effort::Atomic => None,
+            None if self.config.compacts || self.tuning.release == Release::V6_1 => {
+                self.insist(&request, ask.effort)?
+            }
+            None => self.insist_by_reclaim(&request, ask.effort)?,
         };
-        for _ in 0..rounds {
-            self.stats.direct += 1;
-            let freed = self.reclaim_zones(ask.node, height, AT_ONCE.max(1 << order))?;
-            if let Some(found) = self.take(&request)? {
-                return Ok(Some(found));
-            }
-            if freed == 0 {
-                break;
-            }
-        }
-        self.stats.failed[usize::from(order)] += 1;
-        Ok(None)
+        // Better mixed than not at all (`defrag_mode` in `__alloc_pages_slowpath` of 6.15).
+        request.may_mix = true;
+        let found = if found.is_none() && !may_mix { self.take(&request)? } else { found };
+        self.stats.failed[usize::from(order)] += u64::from(found.is_none());
+        Ok(found)
     }
 
-    fn take(&mut self, request: &Request) -> Result<Option<(u8, Frame)>, Wrong> {
+    fn take(&mut self, request: &Request) -> Result<Found, Wrong> {
         let Some((zone, taken)) = self.memory.take(request)? else { return Ok(None) };
         if let Some(stolen) = taken.stolen {
             self.stats.stolen += 1;
@@ -61,100 +61,180 @@ impl Machine {
         Ok(Some((zone as u8, taken.frame)))
     }
 
-    /// Lets background reclaim work: until all zones are above their high marks, or `most` pages were freed.
-    pub fn background(&mut self, most: u32) -> Result<(), Wrong> {
-        for node in 0..self.awake.len() {
-            if self.awake[node].is_none() {
-                continue;
+    /// Reclaims, and tries again as long as that helps (2.6.16: the part from `rebalance` on).
+    fn insist_by_reclaim(&mut self, request: &Request, effort: Effort) -> Result<Found, Wrong> {
+        let is_repeated = match effort {
+            Effort::Hard => true,
+            Effort::Usual => request.order <= COSTLY,
+            Effort::Once | Effort::Atomic => false,
+        };
+        for _ in 0..ROUNDS {
+            self.stats.direct += 1;
+            let before = self.stats.slab_objects;
+            let freed = self.reclaim(request.node, request.height, request.order)?;
+            if let Some(found) = self.take(request)? {
+                return Ok(Some(found));
             }
-            let mut left = most;
-            let mut is_done = true;
-            for zone in 0..self.config.zones.len() {
-                while self.is_short(zone, node as u16) {
-                    let freed = self.reclaim_zone(zone, AT_ONCE.min(left))?;
-                    left -= freed.min(left);
-                    if freed == 0 || left == 0 {
-                        is_done &= freed == 0;
-                        break;
-                    }
+            // The kernel would kill a program where nothing was freed. Objects without a page are not counted
+            // there, and are here: nobody is killed.
+            let is_stuck = freed == 0 && self.stats.slab_objects == before;
+            if is_stuck || !is_repeated {
+                break;
+            }
+        }
+        Ok(None)
+    }
+
+    /// Compacts and reclaims in turns.
+    fn insist(&mut self, request: &Request, effort: Effort) -> Result<Found, Wrong> {
+        let order = request.order;
+        let is_costly = order > COSTLY;
+        let mut manner = Manner::Light;
+        if is_costly || order > 0 && request.kind != crate::words::Kind::Movable {
+            let (came, found) = self.compact_for(request, Manner::Careful)?;
+            if found.is_some() {
+                return Ok(found);
+            }
+            if is_costly && effort == Effort::Once {
+                if came <= Came::Deferred {
+                    return Ok(None);
+                }
+                manner = Manner::Careful;
+            }
+        }
+        let (mut idle, mut compacted) = (0, 0);
+        for _ in 0..ROUNDS {
+            self.wake(request.node, request.height, order);
+            if let Some(found) = self.take(request)? {
+                return Ok(Some(found));
+            }
+            let freed = self.reclaim_or_drain(request)?;
+            if let Some(found) = freed.1 {
+                return Ok(Some(found));
+            }
+            let (came, found) = self.compact_for(request, manner)?;
+            if found.is_some() {
+                return Ok(found);
+            }
+            if effort == Effort::Once || is_costly && effort != Effort::Hard {
+                break;
+            }
+            idle = if freed.0 && !is_costly { 0 } else { idle + 1 };
+            let helps = idle <= RETRIES && self.may_help(request);
+            if !(helps || freed.0 && self.may_compact(request, came, &mut manner, &mut compacted)) {
+                break;
+            }
+        }
+        Ok(None)
+    }
+
+    /// Direct reclaim (`__alloc_pages_direct_reclaim`): whether it got anywhere, and what was found.
+    fn reclaim_or_drain(&mut self, request: &Request) -> Result<(bool, Found), Wrong> {
+        if self.has_enough_to_compact(request) {
+            return Ok((true, None));
+        }
+        self.stats.direct += 1;
+        let before = self.stats.slab_objects;
+        let freed = self.reclaim(request.node, request.height, request.order)?;
+        if freed == 0 {
+            return Ok((self.stats.slab_objects > before, None));
+        }
+        if let Some(found) = self.take(request)? {
+            return Ok((true, Some(found)));
+        }
+        self.memory.drain();
+        self.stats.drained += 1;
+        Ok((true, self.take(request)?))
+    }
+
+    /// Whether a costly request needs compaction and nothing else (`compaction_ready`): a zone has room for
+    /// both copies of the block above its high mark.
+    fn has_enough_to_compact(&self, request: &Request) -> bool {
+        if !self.config.compacts || request.order <= COSTLY {
+            return false;
+        }
+        (0..self.memory.count()).filter_map(|place| self.memory.asked(request.node, place)).any(|zone| {
+            let gap = 2u64 << request.order;
+            self.memory.zone(zone).is_some_and(|(setup, _)| {
+                setup.height <= request.height
+                    && self.memory.stands(zone, setup.marks.high + gap, 0, request.height)
+            })
+        })
+    }
+
+    /// Whether the request would be served if all that can be reclaimed were free (`should_reclaim_retry`).
+    fn may_help(&self, request: &Request) -> bool {
+        (0..self.memory.count()).filter_map(|place| self.memory.asked(request.node, place)).any(|at| {
+            let Some((setup, zone)) = self.memory.zone(at) else { return false };
+            let kept = setup.reserves.get(usize::from(request.height)).copied().unwrap_or(0);
+            let has_block = (request.order..=setup.shape.max_order).any(|size| {
+                zone.zone().free_blocks().get(usize::from(size)).is_some_and(|&blocks| blocks > 0)
+            });
+            let available = u64::from(zone.zone().free_frames())
+                + u64::from(self.lru_pages(usize::from(self.area_of[at])));
+            setup.height <= request.height && has_block && available > setup.marks.min + kept
+        })
+    }
+
+    /// Whether compaction is tried again, and in which manner (`should_compact_retry`).
+    fn may_compact(&self, request: &Request, came: Came, manner: &mut Manner, compacted: &mut u32) -> bool {
+        if request.order == 0 || !self.config.compacts {
+            return false;
+        }
+        match came {
+            Came::Skipped => return self.may_make_room(request),
+            Came::Success => {
+                *compacted += 1;
+                let most = if request.order > COSTLY { RETRIES / 4 } else { RETRIES };
+                if *compacted <= most {
+                    return true;
                 }
             }
-            if is_done {
-                self.awake[node] = None;
-            }
+            Came::Deferred | Came::Partial | Came::Complete | Came::Interrupted => {}
         }
-        Ok(())
+        let thorough = match (*manner, request.order > COSTLY) {
+            (Manner::Careful, _) => Manner::Light,
+            (Manner::Light, false) => Manner::Full,
+            (Manner::Light, true) | (Manner::Full, _) => return false,
+        };
+        (*manner, *compacted) = (thorough, 0);
+        true
     }
 
-    fn is_short(&self, zone: usize, node: u16) -> bool {
-        let Some((setup, zone)) = self.memory.zones().nth(zone) else { return false };
-        setup.node == node && u64::from(zone.zone().free_frames()) < setup.marks.high
+    /// Whether reclaim may make the room that compaction needs (`compaction_zonelist_suitable`).
+    fn may_make_room(&self, request: &Request) -> bool {
+        (0..self.memory.count()).filter_map(|place| self.memory.asked(request.node, place)).any(|at| {
+            let Some((setup, zone)) = self.memory.zone(at) else { return false };
+            let mark = if request.order > COSTLY { setup.marks.low } else { setup.marks.min };
+            let kept = setup.reserves.get(usize::from(request.height)).copied().unwrap_or(0);
+            let pages = u64::from(self.lru_pages(usize::from(self.area_of[at])));
+            let available = u64::from(zone.zone().free_frames()) + pages / u64::from(request.order.max(1));
+            setup.height <= request.height && available > mark + kept + (2 << request.order)
+        })
     }
 
-    fn reclaim_zones(&mut self, node: u16, height: u8, pages: u32) -> Result<u32, Wrong> {
-        let is_asked =
-            |(_, setup): &(usize, &crate::memory::Setup)| setup.node == node && setup.height <= height;
-        let zones: Vec<usize> = self
-            .memory
-            .zones()
-            .map(|(setup, _)| setup)
-            .enumerate()
-            .filter(is_asked)
-            .map(|zone| zone.0)
-            .collect();
-        let mut freed = 0;
-        for zone in zones {
-            freed += self.reclaim_zone(zone, pages)?;
+    /// Compacts the zones that a request may have, until one has a block (`try_to_compact_pages`).
+    fn compact_for(&mut self, request: &Request, manner: Manner) -> Result<(Came, Found), Wrong> {
+        let mut came = Came::Skipped;
+        if request.order == 0 || !self.config.compacts {
+            return Ok((came, None));
         }
-        Ok(freed)
-    }
-
-    /// Reclaims the oldest pages of a zone.
-    fn reclaim_zone(&mut self, zone: usize, pages: u32) -> Result<u32, Wrong> {
-        let mut freed = 0;
-        let mut looks = 4 * (self.lru.count(zone, false) + self.lru.count(zone, true));
-        while freed < pages && looks > 0 {
-            looks -= 1;
-            if self.lru.count(zone, false) <= self.lru.count(zone, true)
-                && let Some(handle) = self.lru.last(zone, true)
-            {
-                self.turn(handle, false);
-            }
-            let Some(handle) = self.lru.last(zone, false) else { break };
-            let entry = self.entries[handle as usize];
-            self.stats.scanned += 1;
-            let is_full = entry.class == Class::Anonymous && self.swapped >= self.config.swap_frames;
-            if entry.is_pinned || is_full || (entry.is_referenced && self.config.keeps_referenced) {
-                self.turn(handle, true);
+        for place in 0..self.memory.count() {
+            let Some(zone) = self.memory.asked(request.node, place) else { break };
+            if self.memory.zone(zone).is_none_or(|(setup, _)| setup.height > request.height) {
                 continue;
             }
-            self.evict(handle)?;
-            freed += 1 << entry.order;
+            let now = self.compact_directly(zone, request, manner)?;
+            came = came.max(now);
+            if now == Came::Success {
+                break;
+            }
         }
-        Ok(freed)
-    }
-
-    /// Moves a page to the other list, as one that was not used.
-    fn turn(&mut self, handle: u32, to_active: bool) {
-        let entry = &mut self.entries[handle as usize];
-        let (zone, was_active) = (usize::from(entry.zone), entry.is_active);
-        (entry.is_active, entry.is_referenced) = (to_active, false);
-        self.lru.remove(zone, was_active, handle);
-        self.lru.add(zone, to_active, handle);
-    }
-
-    /// Frees the frame of a page; its holder keeps the handle.
-    fn evict(&mut self, handle: u32) -> Result<(), Wrong> {
-        self.unsettle(handle);
-        let entry = &mut self.entries[handle as usize];
-        let frame = std::mem::replace(&mut entry.frame, NOWHERE);
-        entry.is_referenced = false;
-        if entry.class == Class::Anonymous {
-            self.swapped += 1;
-            self.stats.swapped += 1;
+        let found = self.take(request)?;
+        if let Some((zone, _)) = found {
+            self.compactors[usize::from(zone)].forgive(request.order, true);
+            self.journal.note(Event::Forgiven { zone: usize::from(zone), order: request.order });
         }
-        self.stats.reclaimed += 1 << entry.order;
-        self.memory.free(0, frame)?;
-        Ok(())
+        Ok((came, found))
     }
 }

@@ -16,6 +16,8 @@ const EXAMPLES: &str = "\
 Examples:
   pagelab sim bench                              allocators of 16 GiB
   pagelab sim bench --memory 1G --memory 256G --json
+  pagelab sim bench --memory 1T --engine memory --engine compact --load order0
+  pagelab sim bench --memory 16T --engine drawn
 
 What is simulated, and after which kernel: docs/sim.md.";
 

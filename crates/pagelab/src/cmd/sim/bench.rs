@@ -1,34 +1,40 @@
 //! `pagelab sim bench`: pairs of a free and an allocation, in turns over all engines.
 
+mod engines;
+mod floor;
+mod show;
+
 use std::io::Write;
 
+use pagelab_contig::asking;
+use pagelab_formats::cpuinfo;
+use pagelab_host::paths;
+use pagelab_host::reader::Reader;
+use pagelab_host::root::Root;
 use pagelab_metrics::statistics::Statistics;
 use pagelab_model::{Bytes, PageSize};
-use pagelab_report::json::object::{Object, array};
-use pagelab_report::json::{header, to_text};
-use pagelab_report::style::{bytes, three_digits};
-use pagelab_report::text::{Column, Page};
-use pagelab_sim::bench::{Engine, Pairs};
-use pagelab_sim::percpu::{Keep, PerCpu};
-use pagelab_sim::plain::Plain;
-use pagelab_sim::policy::{Lists, Mobility, Standard};
+use pagelab_report::style::bytes;
+use pagelab_sim::bench::Load;
 use pagelab_sim::words::{FRAMES_MAX, Shape, Wrong};
-use pagelab_sim::zone::Zone;
-use pagelab_sys::map::{Advice, Mapping};
-use pagelab_sys::{clock, own_memory};
-use pagelab_workloads::chase::{Chase, lay_out};
-use serde_json::Value;
+use pagelab_sys::clock;
 
 use crate::cmd::{bytes_of, usage};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::out;
+use engines::{BLOCK_ORDER, MAX_ORDER, Name, Run};
 
 /// What `sim bench` was asked for.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Simulated memory; several times for several sizes [default: 16G]
-    #[arg(long, value_name = "SIZE", value_parser = bytes_of)]
+    #[arg(long, value_name = "SIZE", value_parser = memory_of)]
     memory: Vec<Bytes>,
+    /// An engine; several times for several of them [default: all]
+    #[arg(long, value_name = "NAME", value_enum)]
+    engine: Vec<Name>,
+    /// What is freed and asked for; several times for several [default: mix]
+    #[arg(long, value_name = "LOAD", value_enum)]
+    load: Vec<LoadName>,
     /// Pairs of a turn
     #[arg(
         long,
@@ -53,42 +59,36 @@ pub struct Args {
     json: bool,
 }
 
-/// As on x86-64: blocks of up to 4 MiB, pageblocks of 2 MiB.
-const MAX_ORDER: u8 = 10;
-const BLOCK_ORDER: u8 = 9;
-/// The kernel's figures for a zone of some GiB.
-const KEEP: Keep = Keep { cpus: 1, batch: 63, high: 378 };
 /// Of the plain allocator, a turn has fewer pairs by this: it is so much slower.
 const PLAIN_PART: u64 = 8;
-/// The size of a huge page, here and in what is simulated.
-const HUGE: usize = 2 << 20;
-/// Dependent reads of a turn.
-const READS: u64 = 1 << 20;
-/// The largest buffer that is read for the floor, in bytes.
-const FLOOR_MAX: u64 = 1 << 30;
 
-/// An engine at its steady state, whichever it is.
-trait Load {
-    fn run(&mut self, pairs: u64, ahead: bool) -> Result<(), Wrong>;
-    /// Allocations that failed, and blocks taken from another list.
-    fn counts(&self) -> (u64, u64);
-    /// Puts what it reads on huge pages, as far as the kernel gives them: it is the allocators that are to be
-    /// measured, and not the TLB.
-    fn collapse(&self);
+/// A size, with T besides the suffixes that all options take.
+fn memory_of(text: &str) -> Result<Bytes, String> {
+    let Some(digits) = text.strip_suffix(['T', 't']) else { return bytes_of(text) };
+    let size = bytes_of(&format!("{digits}G"))?.0.checked_mul(1 << 10);
+    size.map(Bytes).ok_or_else(|| "a size such as 16T was wanted".to_owned())
 }
 
-impl<E: Engine> Load for Pairs<E> {
-    fn run(&mut self, pairs: u64, ahead: bool) -> Result<(), Wrong> {
-        if ahead { self.run_ahead(pairs) } else { Pairs::run(self, pairs) }
-    }
+/// A load by its name.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum LoadName {
+    /// Any live block; 85 % of order 0, 15 % of orders 1 to 9
+    Mix,
+    /// Any live block; all of order 0
+    Order0,
+    /// Any live block; all of order 9, huge pages
+    Order9,
+    /// The block that was allocated last; orders as in the mix
+    Hot,
+}
 
-    fn counts(&self) -> (u64, u64) {
-        (self.failed, self.stolen)
-    }
-
-    fn collapse(&self) {
-        for place in self.places() {
-            let _ = own_memory::collapse(place, HUGE);
+impl LoadName {
+    fn load(self) -> Load {
+        match self {
+            LoadName::Mix => Load::Mix,
+            LoadName::Order0 => Load::Order0,
+            LoadName::Order9 => Load::Order9,
+            LoadName::Hot => Load::Hot,
         }
     }
 }
@@ -96,11 +96,14 @@ impl<E: Engine> Load for Pairs<E> {
 /// One line of the result.
 struct Row {
     memory: Bytes,
-    engine: &'static str,
+    load: Load,
+    engine: Name,
     per_cpu: bool,
     ahead: bool,
     /// Picoseconds of a pair, by turn.
     ps: Vec<u64>,
+    /// The bytes of the engine's books.
+    books: Option<Bytes>,
     failed: u64,
     stolen: u64,
 }
@@ -119,67 +122,106 @@ impl Row {
 pub fn run(args: &Args) -> Outcome {
     let usual = [Bytes(16 << 30)];
     let sizes = if args.memory.is_empty() { &usual[..] } else { &args.memory };
+    let loads: Vec<Load> = match args.load.is_empty() {
+        true => vec![Load::Mix],
+        false => args.load.iter().map(|load| load.load()).collect(),
+    };
+    let all = <Name as clap::ValueEnum>::value_variants();
+    let engines = if args.engine.is_empty() { all } else { &args.engine };
     let shapes: Vec<(Bytes, Shape)> =
         sizes.iter().map(|&size| Ok((size, shape(size)?))).collect::<Result<_, Failure>>()?;
+    for &(memory, shape) in &shapes {
+        loads.iter().try_for_each(|&load| fits(memory, shape, load, engines))?;
+    }
     let mut rows = Vec::new();
     let mut floors = Vec::new();
     for (memory, shape) in shapes {
-        rows.extend(
-            measure(memory, shape, args).map_err(|wrong| Failure::new(Exit::Bug, wrong.to_string()))?,
-        );
-        floors.push((memory, floor(shape, args)));
+        for &load in &loads {
+            let measured = measure((memory, shape), load, engines, args);
+            rows.extend(measured.map_err(|wrong| Failure::new(Exit::Bug, wrong.to_string()))?);
+        }
+        floors.push((memory, floor::floor(shape, args)));
     }
-    let text = if args.json { json_text(args, &rows, &floors)? } else { text(args, &rows, &floors) };
+    let processor = processor();
+    let text = match args.json {
+        true => show::json(args, &processor, &rows, &floors)?,
+        false => show::text(args, &processor, &rows, &floors),
+    };
     let mut out = out::stdout();
     out.write_all(text.as_bytes())?;
     out.flush()?;
     Ok(Exit::Done)
 }
 
+fn processor() -> String {
+    let Ok(cpu) = Reader::new(&Root::live()).parse(paths::CPUINFO, cpuinfo::parse) else {
+        return "an unknown processor".to_owned();
+    };
+    let number = |number: Option<u32>| number.map_or("?".to_owned(), |number| number.to_string());
+    let numbers = [cpu.family, cpu.model, cpu.stepping].map(number).join("/");
+    format!("{} ({numbers})", cpu.model_name)
+}
+
 fn shape(memory: Bytes) -> Result<Shape, Failure> {
-    let frames = memory.0 / PageSize::USUAL.bytes();
+    let page = PageSize::USUAL.bytes();
     let block = 1u64 << BLOCK_ORDER;
-    if frames < 64 * block || frames > FRAMES_MAX || !frames.is_multiple_of(block) {
-        let least = bytes(Bytes(64 * block * PageSize::USUAL.bytes()));
+    // 16 TiB has a few more frames than can be numbered: the last of them are left out.
+    let frames = (memory.0 / page).min(FRAMES_MAX);
+    if frames < 64 * block || memory.0 > 16 << 40 || !frames.is_multiple_of(block) {
+        let least = bytes(Bytes(64 * block * page));
         return Err(usage(&format!(
-            "--memory {}: a multiple of 2 MiB is wanted, from {least} to 16 TiB less 256 MiB",
+            "--memory {}: a multiple of 2 MiB is wanted, from {least} to 16 TiB",
             bytes(memory)
         )));
     }
     Ok(Shape { first: 0, frames: frames as u32, max_order: MAX_ORDER, block_order: BLOCK_ORDER })
 }
 
-/// All engines over one size, in turns there and back.
-fn measure(memory: Bytes, shape: Shape, args: &Args) -> Result<Vec<Row>, Wrong> {
-    out::note(&format!("pagelab: filling {} of simulated memory for each engine", bytes(memory)));
-    fn zone<P: pagelab_sim::policy::Policy>(shape: Shape, policy: P) -> Result<Zone<P>, Wrong> {
-        Zone::new(shape, policy)
+/// Refuses what does not fit in this machine's memory.
+fn fits(memory: Bytes, shape: Shape, load: Load, engines: &[Name]) -> Result<(), Failure> {
+    let times = |name: &Name| if name.has_per_cpu() { 2 } else { 1 };
+    let need = engines.iter().map(|name| name.need(shape, load).0 * times(name)).sum();
+    let Ok(available) = asking::available(&Root::live()) else { return Ok(()) };
+    if need <= available.0 / 10 * 9 {
+        return Ok(());
     }
-    let seed = args.seed;
-    let mut loads: Vec<(&'static str, bool, Box<dyn Load>)> = vec![
-        ("standard", false, Box::new(Pairs::new(zone(shape, Standard)?, seed)?)),
-        ("list, 2 types", false, Box::new(Pairs::new(zone(shape, Lists::Two)?, seed)?)),
-        ("mobility", false, Box::new(Pairs::new(zone(shape, Mobility)?, seed)?)),
-        ("mobility", true, Box::new(Pairs::new(PerCpu::new(zone(shape, Mobility)?, KEEP)?, seed)?)),
-        ("plain", false, Box::new(Pairs::new(Plain::new(shape)?, seed)?)),
-    ];
-    loads.iter().for_each(|(_, _, load)| load.collapse());
-    let is_plain = |name: &str| name == "plain";
-    let mut rows: Vec<Row> = Vec::new();
-    for (engine, per_cpu, _) in &loads {
-        for ahead in [false, true] {
-            // There is nothing to bring near in a tree.
-            if !(ahead && is_plain(engine)) {
-                rows.push(Row {
-                    memory,
-                    engine,
-                    per_cpu: *per_cpu,
-                    ahead,
-                    ps: Vec::new(),
-                    failed: 0,
-                    stolen: 0,
-                });
+    let least = Name::Drawn.need(shape, load);
+    Err(Failure::new(
+        Exit::NotAvailable,
+        format!(
+            "--memory {} under the load {}: the engines asked for take {}, and {} are available; fewer of \
+             them take less, and --engine drawn takes {}",
+            bytes(memory),
+            load.name(),
+            bytes(Bytes(need)),
+            bytes(available),
+            bytes(least)
+        ),
+    ))
+}
+
+/// All engines over one size, in turns there and back.
+fn measure(size: (Bytes, Shape), load: Load, engines: &[Name], args: &Args) -> Result<Vec<Row>, Wrong> {
+    let (memory, shape) = size;
+    out::note(&format!("pagelab: filling {} of simulated memory for each engine", bytes(memory)));
+    let mut runs: Vec<Box<dyn Run>> = Vec::new();
+    let mut rows: Vec<(usize, Row)> = Vec::new();
+    for &engine in engines {
+        for per_cpu in [false, true] {
+            if per_cpu && !engine.has_per_cpu() {
+                continue;
             }
+            let run = engine.set_up(shape, per_cpu, load, args.seed)?;
+            run.collapse();
+            for ahead in [false, true] {
+                // There is nothing to bring near in a tree.
+                if !(ahead && engine == Name::Plain) {
+                    let (ps, books) = (Vec::new(), run.books());
+                    let row = Row { memory, load, engine, per_cpu, ahead, ps, books, failed: 0, stolen: 0 };
+                    rows.push((runs.len(), row));
+                }
+            }
+            runs.push(run);
         }
     }
     for turn in 0..args.turns {
@@ -188,117 +230,15 @@ fn measure(memory: Bytes, shape: Shape, args: &Args) -> Result<Vec<Row>, Wrong> 
             order.reverse();
         }
         for at in order {
-            let row = &mut rows[at];
-            let load = loads.iter_mut().find(|load| (load.0, load.1) == (row.engine, row.per_cpu));
-            let Some((engine, _, load)) = load else { continue };
-            let pairs = if is_plain(engine) { (args.pairs / PLAIN_PART).max(1) } else { args.pairs };
+            let (run, row) = &mut rows[at];
+            let run = &mut runs[*run];
+            let pairs = if row.engine == Name::Plain { (args.pairs / PLAIN_PART).max(1) } else { args.pairs };
             let before = clock::thread_cpu_ns();
-            load.run(pairs, row.ahead)?;
+            run.run(pairs, row.ahead)?;
             let spent = clock::thread_cpu_ns().saturating_sub(before);
             row.ps.push(spent.saturating_mul(1000) / pairs);
-            (row.failed, row.stolen) = load.counts();
+            (row.failed, row.stolen) = run.counts();
         }
     }
-    Ok(rows)
-}
-
-/// Picoseconds of a read that waits for the one before, at random places of as much as the engine's books
-/// take: nine bytes a frame, at most 1 GiB.
-fn floor(shape: Shape, args: &Args) -> Option<(Bytes, f64)> {
-    let size = Bytes((u64::from(shape.frames) * 9).clamp(1 << 20, FLOOR_MAX));
-    let mut map = Mapping::anonymous(size, Bytes(2 << 20)).ok()?;
-    map.advise(0..map.len().0, Advice::HugePage).ok()?;
-    lay_out(map.words_mut(), args.seed, || true);
-    let mut chase = Chase::new(map.words());
-    chase.walk(READS);
-    let turns = (0..args.turns).map(|_| chase.measure(READS) as f64).collect();
-    Statistics::of(turns).map(|found| (size, found.median))
-}
-
-fn text(args: &Args, rows: &[Row], floors: &[(Bytes, Option<(Bytes, f64)>)]) -> String {
-    let mut page = Page::new(out::style());
-    page.hanging(
-        "",
-        &format!(
-            "Pairs of a free and an allocation at 75 % full: 85 % of order 0, 15 % of orders 1 to 9, three \
-             kinds; seed {}, {} turns of {} pairs, the middle one of each",
-            args.seed, args.turns, args.pairs
-        ),
-    );
-    page.gap();
-    let columns = [
-        Column::left("memory"),
-        Column::left("engine"),
-        Column::left("per-CPU lists"),
-        Column::left("look-ahead"),
-        Column::right("ns a pair"),
-        Column::right("million pairs/s"),
-        Column::right("to plain"),
-    ];
-    let plain = |row: &Row| {
-        let of = rows.iter().find(|other| other.engine == "plain" && other.memory == row.memory);
-        of.map_or(0.0, |plain| plain.median_ps() / row.median_ps().max(1.0))
-    };
-    let yes = |is: bool| if is { "yes" } else { "no" }.to_owned();
-    let table: Vec<Vec<String>> = rows
-        .iter()
-        .map(|row| {
-            vec![
-                bytes(row.memory),
-                row.engine.to_owned(),
-                yes(row.per_cpu),
-                yes(row.ahead),
-                format!("{:.1}", row.median_ps() / 1e3),
-                three_digits(row.pairs_per_s() / 1e6),
-                format!("{:.1}×", plain(row)),
-            ]
-        })
-        .collect();
-    page.table(0, &columns, &table);
-    page.gap();
-    for (memory, floor) in floors {
-        if let Some((size, ps)) = floor {
-            page.hanging(
-                "",
-                &format!(
-                    "{}: a read that misses all caches costs {:.1} ns, in {} on huge pages; a pair looks at \
-                     two to four such lines",
-                    bytes(*memory),
-                    ps / 1e3,
-                    bytes(*size)
-                ),
-            );
-        }
-    }
-    page.finish()
-}
-
-fn json_text(args: &Args, rows: &[Row], floors: &[(Bytes, Option<(Bytes, f64)>)]) -> Result<String, Failure> {
-    let row = |row: &Row| {
-        Object::new()
-            .put("memory_bytes", row.memory.0)
-            .put("engine", row.engine)
-            .put("per_cpu_lists", row.per_cpu)
-            .put("look_ahead", row.ahead)
-            .put("pair_ps", row.median_ps() as u64)
-            .put("pair_ps_by_turn", row.ps.clone())
-            .put("pairs_per_s", row.pairs_per_s() as u64)
-            .put("failed", row.failed)
-            .put("stolen", row.stolen)
-    };
-    let floor = |(memory, floor): &(Bytes, Option<(Bytes, f64)>)| {
-        let reason = "no memory was to be had for it";
-        Object::new()
-            .put("memory_bytes", memory.0)
-            .option("buffer_bytes", floor.map(|(size, _)| size.0), reason)
-            .option("read_ps", floor.map(|(_, ps)| ps as u64), reason)
-    };
-    let document: Value = header("sim_bench")
-        .put("seed", args.seed)
-        .put("turns", args.turns)
-        .put("pairs_of_a_turn", args.pairs)
-        .put("engines", array(rows, row))
-        .put("floors", array(floors, floor))
-        .into();
-    to_text(&document).map_err(|error| Failure::new(Exit::Bug, "JSON").because(error))
+    Ok(rows.into_iter().map(|(_, row)| row).collect())
 }

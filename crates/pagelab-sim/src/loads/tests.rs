@@ -1,0 +1,155 @@
+//! Loads: what they hold in the end is what their description says, and the seed alone decides.
+
+use super::{TABLE, find};
+use crate::study::{Outcome, Scheme, Spec, run};
+
+fn spec(load: &str, machine: &str, seed: u64) -> Spec {
+    Spec {
+        machine: machine.to_owned(),
+        kernelcore: None,
+        scheme: Scheme::parse("standard").unwrap(),
+        load: load.to_owned(),
+        parameters: Vec::new(),
+        seed,
+        pictures: 0,
+    }
+}
+
+fn ran(spec: &Spec) -> Outcome {
+    run(spec, &mut |_| true).unwrap()
+}
+
+/// A figure of the last phase that has it.
+fn figure(outcome: &Outcome, name: &str) -> (u64, u64) {
+    let found = outcome.figures.iter().rev().find(|figure| figure.name == name);
+    let found = found.unwrap_or_else(|| panic!("no {name} among {:?}", outcome.figures));
+    (found.value, found.per)
+}
+
+/// Pages of a class in percent of memory.
+fn percent(outcome: &Outcome, class: &str) -> u64 {
+    let (value, per) = figure(outcome, &format!("pages: {class}"));
+    value * 100 / per
+}
+
+#[test]
+fn the_seed_alone_decides() {
+    for load in ["updatedb", "desktop", "streaming", "server", "churn"] {
+        let mut spec = spec(load, "512M", 3);
+        for (name, value) in [("seconds", 20), ("disk_files", 20_000), ("pairs", 20_000)] {
+            if find(load).unwrap().parameters().any(|parameter| parameter.name == name) {
+                spec.parameters.push((name.to_owned(), value));
+            }
+        }
+        spec.pictures = 3;
+        let first = ran(&spec);
+        assert_eq!(first, ran(&spec), "{load}");
+        assert_eq!(first.pictures.len(), 3, "{load}");
+        for picture in &first.pictures {
+            let frames: u64 = picture.runs.iter().map(|run| u64::from(run.1)).sum();
+            assert_eq!(frames, figure(&first, "pages: free").1, "{load}: a picture has all frames");
+        }
+        spec.seed = 4;
+        assert_ne!(first.pictures, ran(&spec).pictures, "{load}");
+    }
+}
+
+#[test]
+fn each_load_holds_what_its_description_says() {
+    let outcome = ran(&spec("updatedb", "x86", 1));
+    // 150 000 inodes at 7 a page and names at 28: 26 800 pages, and 6250 of blocks that they were read from.
+    assert!((8..=9).contains(&percent(&outcome, "names and inodes")));
+    let outcome = ran(&spec("streaming", "x86", 1));
+    assert!(percent(&outcome, "files") > 85 && percent(&outcome, "free") < 10);
+    let outcome = ran(&spec("churn", "x86", 1));
+    // In use are 75 % of memory; a tenth of it the kernel's, a tenth caches.
+    assert!((6..=9).contains(&percent(&outcome, "kernel")));
+    assert!((6..=9).contains(&percent(&outcome, "names and inodes")));
+    assert!((56..=68).contains(&percent(&outcome, "programs")));
+    let outcome = ran(&spec("desktop", "x86", 1));
+    // What the kernel keeps: four pages a second over 620 s, given for 10 s.
+    let leaking = |leak| Spec { parameters: vec![("leak".to_owned(), leak)], ..spec("desktop", "x86", 1) };
+    let kernel = |leak| figure(&ran(&leaking(leak)), "pages: kernel").0;
+    let leaked = kernel(40).saturating_sub(kernel(0));
+    assert!((2400..=2560).contains(&leaked), "{leaked}");
+    // Programs of a desktop that are open: six of twelve or more, of 12 000 pages each.
+    assert!(percent(&outcome, "programs") > 20);
+}
+
+#[test]
+fn a_build_allocates_what_a_build_of_its_time_did() {
+    let mut spec = spec("kbuild", "x86", 1);
+    spec.parameters = vec![("units".to_owned(), 300)];
+    let outcome = ran(&spec);
+    assert_eq!(figure(&outcome, "compilations"), (300, 1));
+    // 3137 pages of a compiler, 400 of the assembler, 60 of a linker, 390 of small programs, with tables.
+    let (asked, units) = figure(&outcome, "allocations a compilation");
+    // The tree itself, its inodes and buffer heads are some 60 000 more.
+    assert!((3900..=4500).contains(&((asked - 60_000) / units)), "{asked}");
+    // A tree of 54 000 pages, archive 11 600, boot 10 000, objects.
+    let files = figure(&outcome, "pages: files").0;
+    assert!((78_000..=90_000).contains(&files), "{files}");
+    assert_eq!(figure(&outcome, "no room for").0, 0);
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_the_names_that_can() {
+    let refused = |spec: &Spec| run(spec, &mut |_| true).unwrap_err().to_string();
+    let text = refused(&spec("chrun", "x86", 1));
+    assert!(TABLE.iter().all(|load| text.contains(load.name)), "{text}");
+    let text = refused(&Spec { parameters: vec![("leek".to_owned(), 1)], ..spec("desktop", "x86", 1) });
+    assert!(
+        text.contains("no parameter leek") && text.contains("leak") && text.contains("daemons"),
+        "{text}"
+    );
+    let text = refused(&Spec { parameters: vec![("full".to_owned(), 96)], ..spec("churn", "x86", 1) });
+    assert!(text.contains("95"), "{text}");
+    for machine in ["x87", "16", "G", "", "1K", "99999999T", "é", "63M"] {
+        assert!(refused(&spec("churn", machine, 1)).contains("machines are"), "{machine}");
+    }
+    let zone = Scheme::parse("zone").unwrap();
+    for core in [0, 3 << 10, 28 << 20, 2 << 30] {
+        let text = refused(&Spec { kernelcore: Some(core), scheme: zone.clone(), ..spec("churn", "x86", 1) });
+        assert!(text.contains("kernelcore of"), "{text}");
+    }
+}
+
+#[test]
+fn a_load_ends_when_nobody_wants_it_any_more() {
+    let mut calls = 0;
+    let outcome = run(&spec("desktop", "x86", 1), &mut |_| {
+        calls += 1;
+        calls < 3
+    });
+    assert_eq!(outcome.unwrap().notes, ["stopped before its end"]);
+    assert_eq!(calls, 3);
+}
+
+#[test]
+fn parameters_are_named_once_and_within_their_range() {
+    for load in TABLE {
+        let mut names: Vec<&str> = load.parameters().map(|parameter| parameter.name).collect();
+        names.sort_unstable();
+        let all = names.len();
+        names.dedup();
+        assert_eq!(names.len(), all, "{}", load.name);
+        for parameter in load.parameters() {
+            assert!(parameter.default <= parameter.most, "{} {}", load.name, parameter.name);
+        }
+    }
+}
+
+#[test]
+fn the_page_has_all_loads_and_parameters() {
+    let page = include_str!("../../../../docs/loads.md");
+    for load in TABLE {
+        let row = format!("| `{}` | {} |", load.name, load.summary);
+        assert!(page.contains(&row), "{row}");
+        for parameter in load.parameters() {
+            let super::Parameter { name, default, unit, meaning, .. } = parameter;
+            let row = format!("| `{name}` | {default} | {unit} | {meaning} |");
+            let is_light = load.name.ends_with("-light") && *name == "builds";
+            assert!(is_light || page.contains(&row), "{}: {row}", load.name);
+        }
+    }
+}

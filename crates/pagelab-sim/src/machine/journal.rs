@@ -1,0 +1,123 @@
+//! What the machine decided, for the tests that compare it with its twin, and bugs that they plant. Nothing
+//! is kept outside of tests.
+
+use super::compaction::{Came, Job};
+use super::lru::List;
+use crate::words::Frame;
+
+/// What becomes of a page that reclaim looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It loses its frame.
+    Reclaim,
+    /// It goes to the active list.
+    Activate,
+    /// It stays where it is, as the newest.
+    Keep,
+    /// It lies in a zone that the request may not have.
+    Skip,
+}
+
+/// A decision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(not(test), allow(dead_code, reason = "only tests keep and read them"))]
+pub(super) enum Event {
+    /// The page at the end of an inactive list.
+    Looked { list: List, handle: u32, verdict: Verdict },
+    /// A turn of reclaim begins: the order that is short, and the highest zone that will do.
+    Planned { order: u8, height: u8 },
+    /// The page at the end of an active list: whether pages of programs may leave it, and whether it stays.
+    Aged { list: List, handle: u32, takes_mapped: bool, stays: bool },
+    /// A page that is tried since others beside it are.
+    Beside { handle: u32, verdict: Verdict },
+    /// A page of the kernel's caches: objects that are left in it.
+    Shrunk { handle: u32, objects: u8 },
+    /// A region that linear reclaim assesses.
+    Region { from: Frame, order: u8, is_tried: bool },
+    /// A compaction that is asked for: whether it is put off.
+    Asked { zone: usize, order: u8, is_deferred: bool },
+    /// All pageblocks are worth a look again, if the zone was gone through.
+    Flushed { zone: usize },
+    /// A request was served after a compaction.
+    Forgiven { zone: usize, order: u8 },
+    /// A compaction begins.
+    Began { zone: usize, job: Job },
+    /// A page moves.
+    Moved { handle: u32, from: Frame, to: Frame },
+    /// It ended.
+    Ended { zone: usize, came: Came },
+}
+
+/// Bugs that tests plant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(test), allow(dead_code, reason = "only tests plant them"))]
+pub(super) enum Flaw {
+    /// A pinned page is moved.
+    PinnedMoved,
+    /// Regions begin in the middle of blocks of their order.
+    RegionUnaligned,
+    /// A compaction that was put off once is put off for ever.
+    DeferralNeverEnds,
+    /// The active list is taken from before the inactive one.
+    ActiveFirst,
+    /// The free scanner goes on below the migrate scanner.
+    ScannersCross,
+    /// The books keep the old frame of a moved page.
+    OwnerForgotten,
+    /// Pages that were used are reclaimed as the others.
+    NoSecondChance,
+    /// Swap has no end.
+    SwapWithoutEnd,
+    /// Linear reclaim tries regions that hold pages which cannot be reclaimed.
+    RegionNotAssessed,
+    /// Pages that are careful about moving go into pageblocks of other kinds.
+    AnyBlockTaken,
+}
+
+/// The journal.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Journal {
+    #[cfg(test)]
+    pub events: Vec<Event>,
+    #[cfg(test)]
+    pub flaw: Option<Flaw>,
+}
+
+impl Journal {
+    #[cfg(test)]
+    pub fn note(&mut self, event: Event) {
+        self.events.push(event);
+    }
+
+    #[cfg(not(test))]
+    #[inline]
+    pub fn note(&mut self, _event: Event) {}
+
+    #[cfg(test)]
+    pub fn has(&self, flaw: Flaw) -> bool {
+        self.flaw == Some(flaw)
+    }
+
+    #[cfg(not(test))]
+    #[inline]
+    pub fn has(&self, _flaw: Flaw) -> bool {
+        false
+    }
+}
+
+#[cfg(test)]
+impl Flaw {
+    /// All of them.
+    pub const ALL: [Flaw; 10] = [
+        Flaw::PinnedMoved,
+        Flaw::RegionUnaligned,
+        Flaw::DeferralNeverEnds,
+        Flaw::ActiveFirst,
+        Flaw::ScannersCross,
+        Flaw::OwnerForgotten,
+        Flaw::NoSecondChance,
+        Flaw::SwapWithoutEnd,
+        Flaw::RegionNotAssessed,
+        Flaw::AnyBlockTaken,
+    ];
+}
