@@ -24,6 +24,98 @@ export interface Page {
   runs: Run[];
   /** A picture of memory (`pagelab map`), in a page of its own without runs. */
   picture?: Picture;
+  /** Simulations (`pagelab sim`), in a page of their own without runs. */
+  sim?: Sim;
+  /** A demonstration (`pagelab sim demo`), in a page of its own without runs. */
+  demo?: Demo;
+}
+
+/** Simulations side by side. */
+export interface Sim {
+  title: string;
+  facts: string[];
+  /** How memory was managed; `lists`: what the numbers of owners of pageblocks are. */
+  schemes: { name: string; lists: string[] }[];
+  figures: SimFigure[];
+  series: SimSeries[];
+  /** The share of a zone that must be released for a block of an order, if that is by chance. */
+  reclaim: { order: number; share: number }[];
+  memory: SimMemory | null;
+  notes: string[];
+  /** As the terminal shows it. */
+  text: string;
+}
+
+export interface SimFigure {
+  phase: string;
+  name: string;
+  /** null: of the whole machine. */
+  zone: string | null;
+  /** `blocks`, `pages`, `share` of 1, or one that the page does not know. */
+  unit: string;
+  /** For each scheme the median over the seeds; null: not measured. */
+  values: (SimValue | null)[];
+  /** For each scheme what the paper says. */
+  paper: (number | null)[];
+}
+
+export interface SimValue {
+  middle: number;
+  low: number;
+  high: number;
+  seeds: number;
+}
+
+export interface SimSeries {
+  name: string;
+  /** What is counted along it. */
+  over: string;
+  scheme: number;
+  at: Block;
+  values: Block;
+}
+
+export interface SimMemory {
+  /** How many pictures there were. */
+  recorded: number;
+  legend: Category[];
+  /** By scheme and step. */
+  pictures: SimPicture[];
+}
+
+export interface SimPicture {
+  scheme: number;
+  step: number;
+  phase: string;
+  /** Pages of each category of the legend. */
+  pages: number[];
+  ground: Ground;
+  /** Index into the legend for each pixel, row by row; 255 behind the last frame. */
+  cells: Block;
+  /** The list of each pageblock. */
+  owners: Block;
+}
+
+/** A small memory step by step, under several policies. */
+export interface Demo {
+  title: string;
+  facts: string[];
+  block_frames: number;
+  goal_order: number;
+  lanes: { policy: string; lists: string[]; steps: DemoStep[] }[];
+  text: string;
+}
+
+export interface DemoStep {
+  asked: string;
+  did: string[];
+  /** A sign for each page: a dot is free. */
+  frames: string;
+  owners: number[];
+  /** First pages of free blocks by list and order. */
+  free: number[][][];
+  unusable: number[];
+  touched: number[];
 }
 
 /** One run file, or one look at a machine. */

@@ -51,10 +51,10 @@ export const PAPER: Palette = {
 const FONT = "system-ui, sans-serif";
 const SIZE = 12;
 /** Pixels that a sign takes, on the safe side. */
-const SIGN = 7.2;
+export const SIGN = 7.2;
 /** Below this a chart's names stand above its bars. */
-const NARROW = 520;
-const DASHES = ["", "8 4", "2 3", "10 3 2 3", "5 2", "1 4"];
+export const NARROW = 520;
+export const DASHES = ["", "8 4", "2 3", "10 3 2 3", "5 2", "1 4"];
 
 export function shape(
   tag: Shape["tag"],
@@ -64,19 +64,19 @@ export function shape(
   return { tag, attributes, children };
 }
 
-function text(x: number, y: number, of: string, more: Shape["attributes"] = {}): Shape {
+export function text(x: number, y: number, of: string, more: Shape["attributes"] = {}): Shape {
   return shape("text", { x: round(x), y: round(y), "font-size": SIZE, ...more }, of);
 }
 
-function line(x1: number, y1: number, x2: number, y2: number, more: Shape["attributes"]): Shape {
+export function line(x1: number, y1: number, x2: number, y2: number, more: Shape["attributes"]): Shape {
   return shape("line", { x1: round(x1), y1: round(y1), x2: round(x2), y2: round(y2), ...more });
 }
 
-function round(value: number): number {
+export function round(value: number): number {
   return Math.round(value * 100) / 100;
 }
 
-function whole(width: number, height: number, label: string, ...children: Shape[]): Shape {
+export function whole(width: number, height: number, label: string, ...children: Shape[]): Shape {
   const size = {
     width: round(width),
     height: round(height),

@@ -2,6 +2,7 @@
 
 import * as decode from "./decode";
 import type { Page, Run } from "./data";
+import { demonstration } from "./demo";
 import { el, heading, newId } from "./dom";
 import { header } from "./head";
 import { crossed, experiment, measures, overAxis } from "./experiment";
@@ -9,6 +10,7 @@ import { findings } from "./findings";
 import { freeMemory } from "./orders";
 import { pageblocks } from "./blocks";
 import { picture } from "./picture";
+import { simulation } from "./sim";
 import { supply } from "./supply";
 import { use } from "./use";
 import { probe } from "./probe";
@@ -64,6 +66,8 @@ async function build(page: Page): Promise<void> {
   const main = document.getElementById("report");
   if (main === null) throw new Error("the page has no place for the report");
   if (page.picture !== undefined) return main.replaceChildren(...(await picture(page.picture)));
+  if (page.sim !== undefined) return main.replaceChildren(...(await simulation(page.sim)));
+  if (page.demo !== undefined) return main.replaceChildren(...demonstration(page.demo));
   const several = page.runs.length !== 1;
   const shown: HTMLElement[] = [];
   if (several) shown.push(el("h1", {}, page.title), runsNav(page.runs));

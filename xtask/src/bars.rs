@@ -1,6 +1,7 @@
 //! The measured promises of pagelab in one table. A bar changes only here, with its old and new
 //! figure and the reason in `changes`.
 
+mod sim;
 mod trace;
 
 /// Which side of the limit is good.
@@ -483,16 +484,12 @@ pub const BARS: &[Bar] = &[
         absent_where: "not tool perf or not root",
         changes: &[],
     },
-    Bar {
-        name: "sim_pairs_to_plain",
-        good: Good::AtLeast,
-        limit: 3.0,
-        unit: "ratio",
-        what: "pairs a second of a simulated zone of 16 GiB, no look-ahead, to those of plain ordered sets",
-        source: "issue 7, Must hold",
-        absent_where: "",
-        changes: &[],
-    },
+    sim::PAIRS,
+    sim::AHEAD,
+    sim::MEMORY,
+    sim::COMPACT,
+    sim::COMPACT_BYTES,
+    sim::REPLAY,
     trace::TRACED,
     trace::CHURN_BYTES,
     trace::BUILD_BYTES,

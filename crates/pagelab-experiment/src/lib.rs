@@ -16,6 +16,7 @@ pub mod recipe;
 pub mod resolve;
 pub mod schedule;
 pub mod session;
+pub mod simulated;
 pub mod swap;
 pub mod trial;
 

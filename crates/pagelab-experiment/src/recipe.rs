@@ -234,7 +234,7 @@ fn count(problems: &mut Problems, fields: &mut Fields<'_>, key: &'static str, le
 }
 
 /// The name becomes part of file names.
-fn check_name(problems: &mut Problems, fields: &mut Fields<'_>, name: &str) {
+pub(crate) fn check_name(problems: &mut Problems, fields: &mut Fields<'_>, name: &str) {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if !name.is_empty() && !name.chars().all(is_plain) {
         let line = fields.item("name").map_or(1, |item| item.line);

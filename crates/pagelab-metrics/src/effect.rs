@@ -20,6 +20,7 @@ use crate::statistics::Statistics;
 
 pub use advice::{Advice, thp_mode};
 pub use judge::{Doubt, Floor, Verdict};
+pub(crate) use paired::rank_cut;
 pub use paired::{Interval, LEVEL, PAIRS_DEFAULT, PAIRS_MIN, Paired, difference, unpaired};
 
 /// What all trials together say.

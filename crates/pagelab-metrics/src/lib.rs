@@ -25,6 +25,7 @@ pub mod over_time;
 pub mod recorded;
 mod rules;
 pub mod statistics;
+pub mod study;
 pub mod supply;
 pub mod tune;
 pub mod usage;

@@ -28,6 +28,7 @@ pub mod seed;
 pub mod settings;
 pub mod slab;
 pub mod snapshot;
+pub mod study;
 pub mod tune;
 pub mod units;
 pub mod zoneinfo;

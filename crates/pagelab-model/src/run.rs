@@ -6,6 +6,7 @@ use crate::experiment::Experiment;
 use crate::extfrag::Stacks;
 use crate::profile::Profile;
 use crate::settings::Settings;
+use crate::study::Study;
 use crate::{Machine, Snapshot, Tune};
 
 /// Everything that was read from one run file.
@@ -35,6 +36,8 @@ pub struct Run {
     pub profile: Option<Box<Profile>>,
     /// How the arms of that experiment were chosen, in a run of `tune`.
     pub tune: Option<Box<Tune>>,
+    /// The simulated study, in a run of `sim`.
+    pub study: Option<Box<Study>>,
     /// The log that belongs to the file, if the last records are or may be there.
     pub log: Option<Log>,
     /// What this reader does not know and therefore does not show, in words.
@@ -57,6 +60,7 @@ impl Run {
             experiment: None,
             profile: None,
             tune: None,
+            study: None,
             log: None,
             not_shown: Vec::new(),
         }

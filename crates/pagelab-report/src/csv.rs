@@ -10,6 +10,7 @@ mod look;
 mod measured;
 mod needs;
 mod profile;
+mod study;
 
 use std::collections::BTreeSet;
 
@@ -60,6 +61,7 @@ pub fn tables(run: &Run) -> Vec<Table<'_>> {
         tables.extend(experiment::tables(experiment));
     }
     tables.extend(run.profile.as_deref().map(|of| profile(of, false)));
+    tables.extend(run.study.as_deref().map(study::tables).unwrap_or_default());
     let mut taken = BTreeSet::new();
     for table in &mut tables {
         let stem = table.file.trim_end_matches(".csv");

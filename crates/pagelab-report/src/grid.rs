@@ -13,8 +13,11 @@ pub enum Lean {
 /// `indent` blanks before them, nothing at the ends of lines.
 pub fn align(rows: &[Vec<String>], leans: &[Lean], indent: usize) -> Vec<String> {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width_of =
-        |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| width(cell)).max();
+    // A row of one cell is a title: it may reach over the columns.
+    let counts = |row: &&Vec<String>| row.len() > 1 || columns == 1;
+    let width_of = |column: usize| {
+        rows.iter().filter(counts).filter_map(|row| row.get(column)).map(|cell| width(cell)).max()
+    };
     let widths: Vec<usize> = (0..columns).map(|column| width_of(column).unwrap_or(0)).collect();
     let line = |row: &Vec<String>| {
         let mut line = " ".repeat(indent);
@@ -22,7 +25,7 @@ pub fn align(rows: &[Vec<String>], leans: &[Lean], indent: usize) -> Vec<String>
             if column > 0 {
                 line.push_str("  ");
             }
-            let blanks = " ".repeat(widths[column] - width(cell));
+            let blanks = " ".repeat(widths[column].saturating_sub(width(cell)));
             match leans.get(column) {
                 Some(Lean::Left) => line.extend([cell.as_str(), &blanks]),
                 _ => line.extend([blanks.as_str(), cell]),

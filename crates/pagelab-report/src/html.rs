@@ -13,6 +13,7 @@ mod decimate;
 pub mod maps;
 pub mod picture;
 mod series;
+pub mod sim;
 
 use pagelab_metrics::checkup::Checkup;
 use pagelab_metrics::derived;

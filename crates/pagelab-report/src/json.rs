@@ -18,6 +18,7 @@ mod probe;
 pub mod profile;
 pub mod run;
 mod stacks;
+pub mod study;
 mod supply;
 pub mod tune;
 mod zones;

@@ -22,6 +22,8 @@ pub mod plan;
 pub mod profile;
 pub mod quantity;
 pub mod run;
+pub mod sim;
+pub mod study;
 pub mod style;
 pub mod text;
 pub mod utc;

@@ -16,8 +16,9 @@ mod recorder;
 mod samples;
 mod scores;
 mod series;
-mod spark;
+pub(crate) mod spark;
 mod stacks;
+mod study;
 pub(crate) mod tune;
 mod used;
 
@@ -44,10 +45,11 @@ struct Section {
 }
 
 /// The sections, in the order of the report.
-const SECTIONS: [Section; 17] = [
+const SECTIONS: [Section; 18] = [
     Section { applies: |_| true, show: head::show },
     Section { applies: tune::applies, show: tune::show },
     Section { applies: |run| run.experiment.is_some(), show: experiment::show },
+    Section { applies: |run| run.study.is_some(), show: study::show },
     Section { applies: |run| run.profile.is_some(), show: profile::show },
     Section { applies: |run| run.snapshot.is_some(), show: look::show },
     Section { applies: |run| !recorded::zones(run).is_empty(), show: fragmentation::show },

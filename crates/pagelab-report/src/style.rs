@@ -15,8 +15,29 @@ pub struct Style {
     pub width: usize,
 }
 
+/// How a part of a line is set off. It repeats what the text says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tint {
+    /// Not at all.
+    Plain,
+    /// Less prominent.
+    Dim,
+    /// More prominent.
+    Bold,
+    /// In one of the colours that are told apart.
+    Green,
+    /// In another one.
+    Yellow,
+    /// In another one.
+    Blue,
+    /// In another one.
+    Magenta,
+    /// In another one.
+    Cyan,
+}
+
 /// The codes that [`Style`] paints with, behind the escape character.
-const COLOURS: [&str; 5] = ["[0m", "[1m", "[2m", "[33m", "[36m"];
+const COLOURS: [&str; 8] = ["[0m", "[1m", "[2m", "[32m", "[33m", "[34m", "[35m", "[36m"];
 
 impl Style {
     /// For pipes and files: no colour, Unicode, 80 columns.
@@ -40,6 +61,20 @@ impl Style {
     /// `text` as something to type.
     pub fn command(&self, text: &str) -> String {
         self.paint("36", text)
+    }
+
+    /// `text` set off.
+    pub fn tint(&self, text: &str, tint: Tint) -> String {
+        match tint {
+            Tint::Plain => text.to_owned(),
+            Tint::Dim => self.dim(text),
+            Tint::Bold => self.bold(text),
+            Tint::Green => self.paint("32", text),
+            Tint::Yellow => self.paint("33", text),
+            Tint::Blue => self.paint("34", text),
+            Tint::Magenta => self.paint("35", text),
+            Tint::Cyan => self.paint("36", text),
+        }
     }
 
     /// A text as the terminal can show it: without Unicode, its signs become ASCII ones, and what the

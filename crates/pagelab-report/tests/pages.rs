@@ -6,6 +6,8 @@
 mod example;
 #[path = "../src/run/tests/experiment.rs"]
 mod experiments;
+#[path = "pages/sim.rs"]
+mod sim;
 
 use std::path::PathBuf;
 

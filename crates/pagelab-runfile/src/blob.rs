@@ -38,8 +38,17 @@ pub(crate) const PROFILE: Kind =
 pub(crate) const TUNE: Kind =
     Kind { name: "tune", version: 1, bytes_max: 512 << 20, what: "the arms of tune" };
 
+/// What a simulated study is to do.
+pub(crate) const STUDY: Kind =
+    Kind { name: "study", version: 1, bytes_max: 64 << 20, what: "the plan of the study" };
+
+/// One trial of a study. Of two with the same slot, the later one counts.
+pub(crate) const STUDY_TRIAL: Kind =
+    Kind { name: "study_trial", version: 1, bytes_max: 256 << 20, what: "a trial of the study" };
+
 /// The kinds that a reader knows; maps stand apart.
-pub(crate) const KINDS: [&Kind; 6] = [&SNAPSHOT, &STACKS, &EXPERIMENT, &TRIAL, &PROFILE, &TUNE];
+pub(crate) const KINDS: [&Kind; 8] =
+    [&SNAPSHOT, &STACKS, &EXPERIMENT, &TRIAL, &PROFILE, &TUNE, &STUDY, &STUDY_TRIAL];
 
 /// The name of a look that the next one has all of: kept in case no next one comes.
 pub(crate) const SO_FAR: &str = "so far";

@@ -1,6 +1,7 @@
 //! Whether a snapshot could be that of a machine, as far as what judges and shows it relies on that.
 
 use pagelab_model::experiment::Plan;
+use pagelab_model::study::{StudyPlan, StudyTrial};
 use pagelab_model::{Census, CensusZone, FreeAreas, Order, PageClass, Snapshot, ZoneInfo};
 
 /// The largest order that anything in a snapshot has: 4 TiB at 4 KiB.
@@ -45,6 +46,53 @@ pub(crate) fn check_plan(plan: &Plan) -> Result<(), String> {
         None if plan.baseline >= plan.variants.len() => Err("its baseline is no variant of it".to_owned()),
         None => Ok(()),
     }
+}
+
+/// Trials that no study has more of.
+const SLOTS_MAX: usize = 1 << 22;
+
+/// Checks the plan of a study, and says how many trials it has.
+pub(crate) fn check_study(plan: &StudyPlan) -> Result<usize, String> {
+    if plan.cells.is_empty() || plan.seeds.is_empty() {
+        return Err("it has no cells, or no seeds".to_owned());
+    }
+    if let Some(at) = plan.cells.iter().position(|cell| cell.values.len() != plan.varied.len()) {
+        let (has, wanted) = (plan.cells[at].values.len(), plan.varied.len());
+        return Err(format!("cell {at} has {has} values of the {wanted} that are varied"));
+    }
+    let slots = plan.slots().filter(|&slots| slots <= SLOTS_MAX);
+    slots.ok_or_else(|| format!("it has more than {SLOTS_MAX} trials"))
+}
+
+/// Checks a trial of a study that has so many.
+pub(crate) fn check_study_trial(trial: &StudyTrial, slots: usize) -> Result<(), String> {
+    if trial.slot >= slots {
+        return Err(format!("a trial of slot {}, and the study has {slots}", trial.slot));
+    }
+    if let Some(figure) = trial.figures.iter().find(|figure| figure.per == 0) {
+        return Err(format!("the figure {} of slot {} is divided by 0", figure.key(), trial.slot));
+    }
+    let is_rising = |points: &[(u64, i64)]| points.windows(2).all(|pair| pair[0].0 <= pair[1].0);
+    if let Some(series) = trial.series.iter().find(|series| !is_rising(&series.points)) {
+        return Err(format!("the places of series {} of slot {} go back", series.name, trial.slot));
+    }
+    match trial.pictures.iter().all(|picture| in_order(&picture.runs)) {
+        true => Ok(()),
+        false => {
+            Err(format!("a picture of slot {} has frames twice, or a use that there is not", trial.slot))
+        }
+    }
+}
+
+/// Whether runs of frames follow each other, and each is of a use that there is.
+fn in_order(runs: &[(u32, u32, u8)]) -> bool {
+    const USES: u8 = 7;
+    let mut end = 0u64;
+    runs.iter().all(|&(first, frames, class)| {
+        let follows = u64::from(first) >= end && frames > 0 && class < USES;
+        end = u64::from(first) + u64::from(frames);
+        follows
+    })
 }
 
 fn is_order(what: &str, order: Order) -> Result<(), String> {

@@ -7,6 +7,7 @@ use pagelab_model::experiment::{Experiment, Plan, Trial};
 use pagelab_model::run::{
     Column, ColumnHead, Ending, Event, Manifest, MapHead, Run, Series, Stream, StreamHead, Unit, Values,
 };
+use pagelab_model::study::{Study, StudyPlan, StudyTrial};
 use pagelab_model::{PageMap, Profile, Snapshot, Stacks, Tune};
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Row};
@@ -91,6 +92,7 @@ impl Reader {
             profile: self.profile(&blobs)?,
             tune: self.tune(&blobs)?,
             experiment: self.experiment(&blobs)?,
+            study: self.study(&blobs)?,
             log,
             not_shown,
         })
@@ -298,6 +300,22 @@ impl Reader {
         trials.sort_by_key(|(at, _)| *at);
         let trials = trials.into_iter().map(|(_, trial)| trial).collect();
         Ok(Some(Box::new(Experiment { plan, trials })))
+    }
+
+    /// The study: the first plan, and of each slot the last trial, by slot.
+    fn study(&self, blobs: &[BlobHead]) -> Result<Option<Box<Study>>, Error> {
+        let Some(head) = of_kind(blobs, &blob::STUDY).next() else { return Ok(None) };
+        let plan: StudyPlan = self.record(head, &blob::STUDY)?;
+        let problem = plausible::check_study(&plan);
+        let slots = problem.map_err(|problem| self.damaged(format!("the plan of its study: {problem}")))?;
+        let mut trials: BTreeMap<usize, StudyTrial> = BTreeMap::new();
+        for head in of_kind(blobs, &blob::STUDY_TRIAL) {
+            let trial: StudyTrial = self.record(head, &blob::STUDY_TRIAL)?;
+            let problem = plausible::check_study_trial(&trial, slots);
+            problem.map_err(|problem| self.damaged(format!("blob {}: {problem}", head.id)))?;
+            trials.insert(trial.slot, trial);
+        }
+        Ok(Some(Box::new(Study { plan, trials: trials.into_values().collect() })))
     }
 
     /// The record that a blob holds as JSON.

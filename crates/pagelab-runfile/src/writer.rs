@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 
 use pagelab_model::experiment::{Plan, Trial};
 use pagelab_model::run::{ColumnHead, Ending, Event, Manifest, Run, StreamHead};
+use pagelab_model::study::{StudyPlan, StudyTrial};
 use pagelab_model::{Profile, Snapshot, Stacks, Tune};
 use rusqlite::Connection;
 use serde::Serialize;
@@ -284,6 +285,16 @@ impl Writer {
             return Err(self.refuse("a measure of a trial is not a number that can be stored"));
         }
         self.record(&blob::TRIAL, &trial.slot.to_string(), trial.ended_ns, trial)
+    }
+
+    /// Stores what a simulated study is to do: once, before its first trial.
+    pub fn study(&mut self, at_ns: u64, plan: &StudyPlan) -> Result<(), Error> {
+        self.record(&blob::STUDY, &plan.name, at_ns, plan)
+    }
+
+    /// Stores one trial of the study, as soon as it was made.
+    pub fn study_trial(&mut self, at_ns: u64, trial: &StudyTrial) -> Result<(), Error> {
+        self.record(&blob::STUDY_TRIAL, &trial.slot.to_string(), at_ns, trial)
     }
 
     pub(crate) fn record(

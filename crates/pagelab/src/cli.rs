@@ -52,8 +52,8 @@ pub enum Command {
     /// What an experiment starts its trials with
     #[command(hide = true)]
     Gate(cmd::run::gate::Args),
-    /// The page-allocator simulator: how fast its engines are
-    Sim(cmd::sim::Args),
+    /// The page-allocator simulator: policies compared, swept over, measured
+    Sim(Box<cmd::sim::Args>),
     /// Traces of the page allocator: record each allocation and free, say what a trace holds
     Trace(cmd::trace::Args),
     /// Where a program's TLB misses cost time, by 2 MiB region: with or without hardware counters

@@ -59,7 +59,7 @@ pub fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Import(args) => import::run(&args),
         Command::Watch(args) => return watch::run(&args),
         Command::Run(args) => return run::run(&args),
-        Command::Sim(args) => sim::run(&args),
+        Command::Sim(args) => return sim::run(&args),
         Command::Trace(args) => return trace::run(&args),
         Command::Profile(args) => return profile::run(&args),
         Command::Tune(args) => return tune::run(&args),

@@ -21,6 +21,7 @@ pub mod view;
 use std::io;
 
 use pagelab_sys::clock;
+use ratatui_core::buffer::Buffer;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
@@ -66,6 +67,66 @@ impl Source<'_> {
     }
 }
 
+/// Something that is shown on a terminal until it is left.
+pub trait Scene {
+    /// When something is due, in nanoseconds of CLOCK_BOOTTIME; `None` if nothing is until a key is pressed.
+    fn due_ns(&self, _now_ns: u64) -> Option<u64> {
+        None
+    }
+
+    /// Brings it up to this moment. Whether it has changed.
+    fn advance(&mut self, _now_ns: u64) -> bool {
+        false
+    }
+
+    /// The screen for a terminal of this many columns and rows.
+    fn draw(&self, width: u16, height: u16) -> Buffer;
+
+    /// A key.
+    fn press(&mut self, key: Key, now_ns: u64) -> Answer;
+}
+
+/// What a key comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It is left.
+    Quit,
+    /// It is drawn again.
+    Redraw,
+    /// Nothing.
+    Nothing,
+}
+
+/// The view of a machine or a recording.
+struct Watching<'a> {
+    source: Source<'a>,
+    view: View,
+    look: Look,
+}
+
+impl Scene for Watching<'_> {
+    fn due_ns(&self, now_ns: u64) -> Option<u64> {
+        self.source.due_ns(now_ns)
+    }
+
+    fn advance(&mut self, now_ns: u64) -> bool {
+        self.source.advance(now_ns, &mut self.view)
+    }
+
+    fn draw(&self, width: u16, height: u16) -> Buffer {
+        screen::render(&self.view, width, height, self.look)
+    }
+
+    fn press(&mut self, key: Key, now_ns: u64) -> Answer {
+        match self.view.press(key) {
+            Asked::Quit => Answer::Quit,
+            Asked::Redraw => Answer::Redraw,
+            Asked::Elsewhere if self.source.press(key, now_ns, &mut self.view) => Answer::Redraw,
+            Asked::Elsewhere => Answer::Nothing,
+        }
+    }
+}
+
 /// How long the rest of a key's bytes is waited for.
 const KEY_PATIENCE_NS: u64 = 50_000_000;
 /// The longest wait, so that no clock that jumps stops the view for good.
@@ -81,6 +142,11 @@ enum Input {
 
 /// Shows the view until it is left, and returns the exit code.
 pub fn run(source: Source<'_>, view: View, look: Look) -> Result<u8, Failure> {
+    play(&mut Watching { source, view, look }, look.colour)
+}
+
+/// Shows a scene until it is left, and returns the exit code.
+pub fn play(scene: &mut dyn Scene, colour: bool) -> Result<u8, Failure> {
     let system =
         |error: io::Error| Failure::new(Exit::NotAvailable, "cannot watch for signals").because(error);
     let signals = Signals::watch().map_err(system)?;
@@ -89,7 +155,7 @@ pub fn run(source: Source<'_>, view: View, look: Look) -> Result<u8, Failure> {
         terminal::give_back();
         before(what);
     }));
-    let ended = shown(source, view, look, &signals);
+    let ended = shown(scene, colour, &signals);
     terminal::give_back();
     match ended {
         Ok(code) => Ok(code),
@@ -108,9 +174,9 @@ fn hung_up(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|code| gone.iter().any(|errno| errno.raw_os_error() == code))
 }
 
-fn shown(mut source: Source<'_>, mut view: View, look: Look, signals: &Signals) -> io::Result<u8> {
+fn shown(scene: &mut dyn Scene, colour: bool, signals: &Signals) -> io::Result<u8> {
     let gives_up = || signals.ended().is_some();
-    let mut terminal = Terminal::enter(look.colour, gives_up)?;
+    let mut terminal = Terminal::enter(colour, gives_up)?;
     let mut keys = Keys::default();
     let mut redraw = true;
     loop {
@@ -120,7 +186,7 @@ fn shown(mut source: Source<'_>, mut view: View, look: Look, signals: &Signals) 
         if let Some(stop) = signals.take_stop() {
             drop(terminal);
             stop.carry_out()?;
-            terminal = Terminal::enter(look.colour, gives_up)?;
+            terminal = Terminal::enter(colour, gives_up)?;
             redraw = true;
         }
         if signals.take_resumed() {
@@ -130,13 +196,13 @@ fn shown(mut source: Source<'_>, mut view: View, look: Look, signals: &Signals) 
         }
         redraw |= signals.take_resized();
         let now_ns = clock::boottime_ns();
-        redraw |= source.advance(now_ns, &mut view);
+        redraw |= scene.advance(now_ns);
         if redraw {
             let (width, height) = Terminal::size();
-            terminal.show(screen::render(&view, width, height, look), gives_up)?;
+            terminal.show(scene.draw(width, height), gives_up)?;
             redraw = false;
         }
-        let due_ns = source.due_ns(now_ns).unwrap_or(u64::MAX);
+        let due_ns = scene.due_ns(now_ns).unwrap_or(u64::MAX);
         let patience_ns = if keys.is_undecided() { KEY_PATIENCE_NS } else { WAIT_MAX_NS };
         let wait_ns = due_ns.saturating_sub(clock::boottime_ns()).min(patience_ns);
         let came = match wait(signals, &mut keys, wait_ns)? {
@@ -144,10 +210,10 @@ fn shown(mut source: Source<'_>, mut view: View, look: Look, signals: &Signals) 
             Input::Bytes(count) => count,
         };
         while let Some(key) = keys.next(came == 0 && wait_ns == KEY_PATIENCE_NS) {
-            match view.press(key) {
-                Asked::Quit => return Ok(Exit::Done as u8),
-                Asked::Redraw => redraw = true,
-                Asked::Elsewhere => redraw |= source.press(key, clock::boottime_ns(), &mut view),
+            match scene.press(key, clock::boottime_ns()) {
+                Answer::Quit => return Ok(Exit::Done as u8),
+                Answer::Redraw => redraw = true,
+                Answer::Nothing => {}
             }
         }
     }

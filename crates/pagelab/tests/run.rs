@@ -543,6 +543,7 @@ fn plans_and_recipes_are_shown_and_every_field_of_their_json_is_documented() {
         "fragmentation-cost",
         "fragment-compact",
         "external",
+        "anti-fragmentation",
     ];
     for name in recipes {
         assert!(list.contains(name));

@@ -1,119 +1,16 @@
 //! `pagelab watch` on a terminal: tmux is that terminal, presses the keys and reads the screen.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test panics to fail, and says what it skips")]
+#![allow(clippy::unwrap_used, reason = "a test panics to fail")]
 
+#[path = "support/screen.rs"]
+mod screen;
 mod support;
 
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use screen::{PATIENCE, Screen};
 use support::Lab;
-
-/// How long a screen is waited for; machines of tests are slow.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// A terminal with a shell in it.
-struct Screen {
-    lab: Lab,
-}
-
-impl Screen {
-    /// A shell on a terminal of 80×24; `None`, and a word about it, where there is no tmux.
-    fn open(lab: Lab) -> Option<Screen> {
-        let has_tmux =
-            Command::new("tmux").arg("-V").stdout(Stdio::null()).status().is_ok_and(|s| s.success());
-        if !has_tmux {
-            eprintln!("skipped: tmux-absent: the view is not driven on a terminal");
-            return None;
-        }
-        let screen = Screen { lab };
-        let shell = "env PS1='$ ' ENV= sh";
-        screen.tmux(&["-f", "/dev/null", "new-session", "-d", "-x", "80", "-y", "24", "-s", "s", shell]);
-        screen.tmux(&["set", "-g", "status", "off"]);
-        screen.until("a prompt", |text| text.contains('$'));
-        Some(screen)
-    }
-
-    fn tmux(&self, arguments: &[&str]) -> String {
-        let mut command = Command::new("tmux");
-        command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
-        command.envs([("LANG", "C.UTF-8"), ("LC_ALL", "C.UTF-8"), ("TERM", "xterm-256color"), ("HOME", "/")]);
-        command.arg("-u").arg("-S").arg(self.lab.path().join("socket")).args(arguments);
-        let output = command.current_dir(self.lab.path()).stdin(Stdio::null()).output().unwrap();
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    }
-
-    fn text(&self) -> String {
-        self.tmux(&["capture-pane", "-p", "-t", "s"])
-    }
-
-    fn press(&self, keys: &[&str]) {
-        self.tmux(&[&["send-keys", "-t", "s"], keys].concat());
-    }
-
-    /// Types a line into the shell.
-    fn line(&self, line: &str) {
-        self.tmux(&["send-keys", "-t", "s", "-l", line]);
-        self.press(&["Enter"]);
-    }
-
-    /// Runs pagelab in the shell, which says the exit code behind it.
-    fn pagelab(&self, arguments: &str) {
-        self.line(&format!("clear; {} {arguments}; echo code $?.", env!("CARGO_BIN_EXE_pagelab")));
-    }
-
-    fn resize(&self, width: &str, height: &str) {
-        self.tmux(&["resize-window", "-t", "s", "-x", width, "-y", height]);
-    }
-
-    /// Waits for a screen, and returns it.
-    fn until(&self, what: &str, is_there: impl Fn(&str) -> bool) -> String {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let text = self.text();
-            if is_there(&text) {
-                return text;
-            }
-            assert!(Instant::now() < deadline, "waited for {what} in vain:\n{text}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    fn until_shown(&self, part: &str) -> String {
-        self.until(part, |text| text.contains(part))
-    }
-
-    /// The terminal is the shell's again: the code is told, lines are edited, the cursor is seen.
-    fn until_ended(&self, code: u8) {
-        self.until_shown(&format!("code {code}."));
-        self.line(
-            "clear; stty -a | tr ' ;' '\\n\\n' | grep -x -e icanon -e echo -e ixon | tr '\\n' ' '; echo end.",
-        );
-        let text = self.until_shown("end.\n");
-        assert!(text.contains("icanon") && text.contains("echo") && text.contains("ixon"), "{text}");
-        let cursor = self.tmux(&["display", "-p", "-t", "s", "#{cursor_flag} #{alternate_on}"]);
-        assert_eq!(cursor.trim(), "1 0", "the cursor is seen, on the first screen");
-    }
-
-    /// The process that runs in the shell.
-    fn pid(&self) -> String {
-        let shell = self.tmux(&["display", "-p", "-t", "s", "#{pane_pid}"]);
-        let list = Path::new("/proc").join(shell.trim()).join("task").join(shell.trim()).join("children");
-        std::fs::read_to_string(list).unwrap().split_whitespace().next().unwrap().to_owned()
-    }
-
-    fn signal(&self, pid: &str, signal: rustix::process::Signal) {
-        let pid = rustix::process::Pid::from_raw(pid.parse().unwrap()).unwrap();
-        rustix::process::kill_process(pid, signal).unwrap();
-    }
-}
-
-impl Drop for Screen {
-    fn drop(&mut self) {
-        self.tmux(&["kill-server"]);
-    }
-}
 
 #[test]
 fn the_live_view_follows_keys_sizes_and_job_control() {

@@ -30,6 +30,11 @@ const ALL = [
   "experiment",
   "experiment-crossing",
   "experiment-axis",
+  "sim",
+  "sim-nothing",
+  "sim-hostile",
+  "sim-large",
+  "demo",
 ];
 
 let browser: Browser;

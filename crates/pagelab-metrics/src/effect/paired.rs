@@ -223,7 +223,7 @@ fn mean(values: &[f64]) -> f64 {
 
 /// How many of the sorted averages lie outside on each side: the test's critical value; and the level that is
 /// left. The distribution of the rank sum is exact up to 50 pairs; beyond, it is as good as normal.
-fn rank_cut(count: usize) -> Option<(usize, f64)> {
+pub(crate) fn rank_cut(count: usize) -> Option<(usize, f64)> {
     const EXACT_MAX: usize = 50;
     let sums = count * (count + 1) / 2;
     if count > EXACT_MAX {

@@ -35,6 +35,9 @@ struct RunFile<'a> {
     tune: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tune_absent_reason: Option<&'static str>,
+    study: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    study_absent_reason: Option<&'static str>,
     not_shown: &'a [String],
 }
 
@@ -132,6 +135,8 @@ fn run_file<'a>(run: &'a Run, derived: &'a [Series]) -> RunFile<'a> {
         profile_absent_reason: run.profile.is_none().then_some("the run is no profile"),
         tune: super::tune::document(run),
         tune_absent_reason: run.tune.is_none().then_some("the run is no tuning"),
+        study: run.study.as_deref().map(|of| super::study::put(Object::new(), of).into()),
+        study_absent_reason: run.study.is_none().then_some("the run is no simulated study"),
         not_shown: &run.not_shown,
     }
 }

@@ -3,7 +3,7 @@
 use crate::style::Style;
 
 /// Values over time in `width` bars, each the mean of its share of the time; a blank where there is none.
-pub(super) fn line(points: &[(u64, f64)], width: usize, style: Style) -> String {
+pub(crate) fn line(points: &[(u64, f64)], width: usize, style: Style) -> String {
     let (Some(&(first, _)), Some(&(last, _))) = (points.first(), points.last()) else { return String::new() };
     let mut sums = vec![(0.0, 0u32); width];
     let span = u128::from(last.saturating_sub(first)) + 1;

@@ -11,11 +11,11 @@ use super::*;
 use crate::grid::width;
 use example::{hostile, look, record};
 
-pub(super) const SUMMARY: View = View { verbose: false, all: false };
-pub(super) const VERBOSE: View = View { verbose: true, all: false };
+pub(crate) const SUMMARY: View = View { verbose: false, all: false };
+pub(crate) const VERBOSE: View = View { verbose: true, all: false };
 
 /// Renders, checks what holds for every report, and compares with the stored text.
-pub(super) fn check(run: &Run, view: View, expected: &ExpectFile) {
+pub(crate) fn check(run: &Run, view: View, expected: &ExpectFile) {
     let text = render(run, view, Style::PLAIN);
     expected.assert_eq(&text);
     let ascii = render(run, view, Style { unicode: false, ..Style::PLAIN });

@@ -13,5 +13,6 @@ mod mutated;
 mod refused;
 mod resumed;
 mod round_trip;
+mod studies;
 mod trace;
 mod versions;

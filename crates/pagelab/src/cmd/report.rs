@@ -13,6 +13,7 @@ use pagelab_model::run::Run;
 use pagelab_report::html::{self, maps::Maps};
 use pagelab_report::json;
 use pagelab_report::run::{View, render};
+use pagelab_report::study;
 use pagelab_report::style::bytes;
 use pagelab_runfile::{Error, ErrorKind, Reader};
 
@@ -200,7 +201,14 @@ impl Show {
             // Without a run there is nothing that a page could show.
             Show::Page { runs, .. } if runs.is_empty() => {}
             Show::Page { target, runs, maps } => {
-                let page = html::page_with_maps(&runs, &maps);
+                let page = match runs.iter().find_map(|run| run.study.as_deref()) {
+                    Some(_) if runs.len() > 1 => {
+                        let text = "--html: a simulated study fills a page alone; give its file by itself";
+                        return Err(super::usage(text));
+                    }
+                    Some(study) => html::sim::page(&study::page(study)),
+                    None => html::page_with_maps(&runs, &maps),
+                };
                 let page = page.map_err(|error| Failure::new(Exit::Bug, "the page").because(error))?;
                 target.write(page.as_bytes())?;
                 let (name, size) = (out::style().one_line(target.name()), bytes(Bytes(page.len() as u64)));

@@ -1,7 +1,7 @@
 //! `pagelab run`: an experiment, from its recipe to its run file and report.
 
 pub mod gate;
-mod load;
+pub mod load;
 mod plan;
 mod progress;
 mod ready;
@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use clap::Parser;
 use pagelab_experiment::resolve::{Overrides, Resolved};
 use pagelab_experiment::session::{Came, News, Session, Times};
+use pagelab_experiment::simulated;
 use pagelab_experiment::swap::Swap;
 use pagelab_experiment::trial::Bench;
 use pagelab_host::capture::Stop;
@@ -21,7 +22,7 @@ use pagelab_model::{Bytes, Snapshot};
 use pagelab_runfile::Writer;
 use pagelab_sys::cpuid;
 
-use super::{report, tune, usage};
+use super::{report, sim, tune, usage};
 use crate::cli::{Cli, Command};
 use crate::exit::{Exit, Failure};
 use crate::{manifest, out};
@@ -95,8 +96,11 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
         return resume(path, args.json);
     }
     let name = args.recipe.as_deref().unwrap_or_default();
-    let recipe = load::recipe(name)?;
-    let resolved = resolve(args, recipe)?;
+    let (origin, text) = load::text(name)?;
+    if simulated::is_simulated(&text) {
+        return simulate(args, &origin, &text);
+    }
+    let resolved = resolve(args, load::parse(&origin, &text)?)?;
     if args.dry_run {
         return plan::show(&resolved, args.json).map(|()| Exit::Done as u8);
     }
@@ -115,6 +119,19 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
     let times = Times::since(started);
     let swap = Swap::in_dir(args.swap_dir.clone());
     carry_out(&path, writer, (times, None), swap, &resolved, &snapshot, args.json)
+}
+
+/// A recipe of the simulator, which has seeds for rounds.
+fn simulate(args: &Args, origin: &str, text: &str) -> Result<u8, Failure> {
+    if !args.command.is_empty() || args.swap_dir.is_some() {
+        return Err(usage("this recipe is simulated: it starts no program, and needs no folder for swap"));
+    }
+    let asked = sim::run::Asked { quick: args.quick, seeds: args.repeats, ..Default::default() };
+    if args.dry_run {
+        return sim::run::dry_run(origin, text, &asked, args.json);
+    }
+    let how = sim::session::How { output: args.output.clone(), json: args.json, ..Default::default() };
+    sim::run::recipe(origin, text, &asked, how)
 }
 
 /// What a recipe and a command line come to.

@@ -5,6 +5,8 @@
 pub enum Key {
     /// A printable ASCII character.
     Char(char),
+    /// Enter.
+    Enter,
     /// Tab.
     Tab,
     /// Shift and Tab.
@@ -85,6 +87,7 @@ fn decode(bytes: &[u8]) -> Option<(Key, usize)> {
         // Alt and a key.
         [ESCAPE, _, ..] => Some((Key::Other, 2)),
         [b'\t', ..] => Some((Key::Tab, 1)),
+        [b'\r' | b'\n', ..] => Some((Key::Enter, 1)),
         [byte @ b' '..=b'~', ..] => Some((Key::Char(char::from(*byte)), 1)),
         _ => Some((Key::Other, 1)),
     }
@@ -133,7 +136,7 @@ mod tests {
             (b"\x1bq", &[Key::Other]),
             (b"\x1b[200~", &[Key::Other]),
             (b"\x1b[5", &[Key::Other]),
-            ("é\r".as_bytes(), &[Key::Other, Key::Other, Key::Other]),
+            ("é\r".as_bytes(), &[Key::Other, Key::Other, Key::Enter]),
             (b"\x03 +", &[Key::Other, Key::Char(' '), Key::Char('+')]),
         ];
         for (bytes, wanted) in cases {

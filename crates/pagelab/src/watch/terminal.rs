@@ -135,8 +135,11 @@ fn graphics(cell: &Cell, colour: bool) -> String {
         }
     }
     match cell.fg {
-        Color::Cyan if colour => codes.push_str(";36"),
+        Color::Green if colour => codes.push_str(";32"),
         Color::Yellow if colour => codes.push_str(";33"),
+        Color::Blue if colour => codes.push_str(";34"),
+        Color::Magenta if colour => codes.push_str(";35"),
+        Color::Cyan if colour => codes.push_str(";36"),
         _ => {}
     }
     codes.push('m');

@@ -3,6 +3,7 @@
 #![allow(clippy::print_stderr, reason = "a skipped check says so")]
 #![allow(clippy::unwrap_used, reason = "a test's helpers may fail where they stand")]
 
+pub mod made_trace;
 pub mod running;
 
 use std::collections::BTreeSet;

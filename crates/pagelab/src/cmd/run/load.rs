@@ -5,6 +5,7 @@ use std::path::Path;
 use pagelab_experiment::recipe::{self, Recipe, Supervised};
 use pagelab_experiment::resolve::{PAGELAB, Resolved};
 use pagelab_experiment::schedule::first_of_each;
+use pagelab_experiment::simulated;
 
 use crate::cmd::usage;
 use crate::exit::{Exit, Failure};
@@ -12,15 +13,17 @@ use crate::exit::{Exit, Failure};
 /// Recipes are some pages of text.
 const BYTES_MAX: u64 = 1 << 20;
 
-/// The recipe of this name, or of this file.
-pub fn recipe(name: &str) -> Result<Recipe, Failure> {
+/// The recipe of this name, or of this file: where it is from, and its text.
+pub fn text(name: &str) -> Result<(String, String), Failure> {
     let is_path = name.contains('/') || name.ends_with(".toml");
-    if let Some(built_in) = recipe::find(name).filter(|_| !is_path) {
-        return parse("built in", built_in.text);
+    let built_in = recipe::find(name).or_else(|| simulated::find(name));
+    if let Some(built_in) = built_in.filter(|_| !is_path) {
+        return Ok(("built in".to_owned(), built_in.text.to_owned()));
     }
     let path = Path::new(name);
     if !is_path && !path.exists() {
-        let names: Vec<&str> = recipe::BUILT_IN.iter().map(|recipe| recipe.name).collect();
+        let all = recipe::BUILT_IN.iter().chain(simulated::BUILT_IN);
+        let names: Vec<&str> = all.map(|recipe| recipe.name).collect();
         return Err(usage(&format!(
             "{name}: no recipe of this name comes with pagelab, and there is no such file; there are {}",
             names.join(", ")
@@ -35,11 +38,11 @@ pub fn recipe(name: &str) -> Result<Recipe, Failure> {
         let text = format!("{name}: a recipe is a text file of at most {BYTES_MAX} bytes; this is none");
         return Err(Failure::new(Exit::BadInput, text));
     }
-    let text = std::fs::read_to_string(path).map_err(unread)?;
-    parse(name, &text)
+    Ok((name.to_owned(), std::fs::read_to_string(path).map_err(unread)?))
 }
 
-fn parse(origin: &str, text: &str) -> Result<Recipe, Failure> {
+/// The recipe that a text is.
+pub fn parse(origin: &str, text: &str) -> Result<Recipe, Failure> {
     // All that is wrong, a line each, with file and line.
     Recipe::parse(origin, text)
         .map_err(|bad| Failure::new(Exit::BadInput, format!("{bad}\n  nothing was run")))

@@ -1,0 +1,210 @@
+//! What there is to simulate, and whether a configuration makes sense, before anything runs.
+
+use pagelab_model::Bytes;
+use pagelab_model::study::{StudyCell, StudyFigure, StudyPicture, StudySeries, StudyTrial};
+use pagelab_report::style::bytes;
+use pagelab_sim::loads::{self, Load};
+use pagelab_sim::machine::Class;
+use pagelab_sim::policies::{self, SHORT};
+use pagelab_sim::study::{self, Figure, Outcome, Picture, Scheme, Series, Spec};
+use pagelab_sim::words::Kind;
+
+/// Something that can be chosen by name.
+pub struct Named {
+    /// What it is called.
+    pub name: &'static str,
+    /// What it is, in one line.
+    pub summary: &'static str,
+    /// Where it is from; may be empty.
+    pub source: &'static str,
+}
+
+/// Placement policies.
+pub fn policies() -> Vec<Named> {
+    let named = |of: &policies::Entry| Named { name: of.name, summary: of.summary, source: of.source };
+    policies::TABLE.iter().map(named).collect()
+}
+
+/// Words that are added to a policy by `+`.
+pub const ADDED: [Named; 6] = [
+    Named {
+        name: "zone",
+        summary: "a zone for movable pages alone, above kernelcore",
+        source: "Gorman and Whitcroft 2006, section 6; ZONE_MOVABLE",
+    },
+    Named {
+        name: "linear",
+        summary: "for large blocks, reclaim empties aligned regions",
+        source: "Gorman and Whitcroft 2006, section 10",
+    },
+    Named {
+        name: "lumpy",
+        summary: "reclaim takes the neighbours of the oldest page too",
+        source: "Linux 2.6.23 to 3.4",
+    },
+    Named {
+        name: "compaction",
+        summary: "pages are moved together for large blocks",
+        source: "mm/compaction.c",
+    },
+    Named {
+        name: "proactive",
+        summary: "compaction ahead of need",
+        source: "vm.compaction_proactiveness, Linux 5.9",
+    },
+    Named {
+        name: "noactivate",
+        summary: "reclaim takes pages that were used again like the others",
+        source: "mm/vmscan.c without PAGEREF_ACTIVATE",
+    },
+];
+
+/// The words that say what reclaim takes; one scheme has one of them at most.
+const RECLAIMS: [&str; 2] = ["linear", "lumpy"];
+
+/// Machines by name; any size of x86-64 is one too.
+pub const MACHINES: [Named; 3] = [
+    Named {
+        name: "x86",
+        summary: "1518 MiB, huge pages of 4 MiB (order 10), high memory",
+        source: "Gorman and Whitcroft 2006, section 7",
+    },
+    Named {
+        name: "ppc64",
+        summary: "4019 MiB, huge pages of 16 MiB (order 12), one zone",
+        source: "Gorman and Whitcroft 2006, section 7",
+    },
+    Named { name: "16G", summary: "any size of x86-64, huge pages of 2 MiB (order 9)", source: "" },
+];
+
+/// Loads.
+pub fn loads() -> &'static [Load] {
+    loads::TABLE
+}
+
+/// What is wrong with a configuration, in words: what was wanted, what stands in the way, the way out.
+pub fn check(cell: &StudyCell) -> Result<(), String> {
+    check_scheme(&cell.scheme)?;
+    check_kernelcore(cell)?;
+    study::check(&spec(cell, 0, 0)?).map_err(|wrong| format!("{wrong} (pagelab sim list)"))
+}
+
+fn check_scheme(text: &str) -> Result<(), String> {
+    let words: Vec<&str> = text.split('+').collect();
+    for (at, word) in words.iter().enumerate() {
+        if word.is_empty() || words[..at].contains(word) {
+            let what = if word.is_empty() { "an empty word".to_owned() } else { format!("{word} twice") };
+            return Err(format!("{text:?}: {what}; a scheme is words joined by +, such as zone+linear"));
+        }
+    }
+    if RECLAIMS.iter().filter(|word| words.contains(word)).count() > 1 {
+        return Err(format!("{text}: reclaim takes one or the other: {}", RECLAIMS.join(" or ")));
+    }
+    let scheme = Scheme::parse(text).map_err(|wrong| wrong.to_string())?;
+    let there = policies();
+    if there.iter().any(|policy| policy.name == scheme.policy) {
+        return Ok(());
+    }
+    let short = SHORT.iter().map(|(name, _)| *name);
+    let names: Vec<&str> = there.iter().map(|policy| policy.name).chain(short).collect();
+    let added: Vec<&str> = ADDED.iter().map(|word| word.name).collect();
+    Err(format!(
+        "{text}: no policy is called {:?}; there are {}, and with + {} (pagelab sim list)",
+        scheme.policy,
+        names.join(", "),
+        added.join(", ")
+    ))
+}
+
+/// Bytes of the largest blocks of a machine: what zones are cut at.
+fn largest(machine: &str) -> u64 {
+    if machine == "ppc64" { 16 << 20 } else { 4 << 20 }
+}
+
+/// A zone begins at one of the largest blocks: another size would be rounded, and not be what was asked for.
+fn check_kernelcore(cell: &StudyCell) -> Result<(), String> {
+    let Some(size) = cell.kernelcore else { return Ok(()) };
+    let largest = largest(&cell.machine);
+    if size > 0 && size.is_multiple_of(largest) {
+        return Ok(());
+    }
+    let (asked, whole) = (bytes(Bytes(size)), bytes(Bytes(largest)));
+    Err(format!(
+        "kernelcore of {asked}: zones of {} are cut at multiples of {whole}; give one, such as 1024M",
+        cell.machine
+    ))
+}
+
+/// What each list of a scheme's policy holds, by number; nothing for a scheme that there is not.
+pub fn lists(scheme: &str) -> Vec<String> {
+    let entry = Scheme::parse(scheme).ok().and_then(|scheme| policies::find(&scheme.policy));
+    let Some(policy) = entry.map(|entry| entry.policy) else { return Vec::new() };
+    let word = |kind: Kind| match kind {
+        Kind::Unmovable => "unmovable",
+        Kind::Movable => "movable",
+        Kind::Reclaimable => "reclaimable",
+    };
+    let list = |list: u8| {
+        let kinds: Vec<&str> =
+            Kind::ALL.into_iter().filter(|&kind| policy.wanted(kind) == list).map(word).collect();
+        match kinds.len() {
+            0 => format!("list {list}"),
+            count if count == Kind::ALL.len() => "all".to_owned(),
+            _ => kinds.join(", "),
+        }
+    };
+    (0..policy.lists()).map(list).collect()
+}
+
+/// What the simulator is asked for.
+pub fn spec(cell: &StudyCell, seed: u64, pictures: u32) -> Result<Spec, String> {
+    let scheme = Scheme::parse(&cell.scheme).map_err(|wrong| wrong.to_string())?;
+    Ok(Spec {
+        machine: cell.machine.clone(),
+        // A scheme without a movable zone has nothing to divide.
+        kernelcore: cell.kernelcore.filter(|_| scheme.movable_zone),
+        scheme,
+        load: cell.load.clone(),
+        parameters: cell.parameters.clone(),
+        seed,
+        pictures,
+    })
+}
+
+/// What came of it, as a run file keeps it.
+pub fn trial(slot: usize, outcome: Outcome) -> StudyTrial {
+    let figure = |of: Figure| StudyFigure {
+        phase: of.phase,
+        name: of.name,
+        value: of.value,
+        per: of.per.max(1),
+        unit: of.unit.to_owned(),
+    };
+    let series = |of: Series| StudySeries { name: of.name, over: of.over.to_owned(), points: of.points };
+    StudyTrial {
+        slot,
+        figures: outcome.figures.into_iter().map(figure).collect(),
+        series: outcome.series.into_iter().map(series).collect(),
+        pictures: outcome.pictures.into_iter().map(picture).collect(),
+        notes: outcome.notes,
+    }
+}
+
+fn picture(of: Picture) -> StudyPicture {
+    let run = |(first, frames, class): (u32, u32, Option<Class>)| (first, frames, number(class));
+    let runs = of.runs.into_iter().map(run).collect();
+    StudyPicture { step: of.step, phase: of.phase, runs, owners: of.owners }
+}
+
+/// The number of a use in the file; 0 is free.
+fn number(class: Option<Class>) -> u8 {
+    match class {
+        None => 0,
+        Some(Class::Kernel) => 1,
+        Some(Class::PageTable) => 2,
+        Some(Class::Cache) => 3,
+        Some(Class::File) => 4,
+        Some(Class::Anonymous) => 5,
+        Some(Class::Huge) => 6,
+    }
+}

@@ -1,0 +1,317 @@
+//! `pagelab sim replay`: a recorded trace under simulated policies, beside what the kernel's memory was.
+
+mod lane;
+mod show;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use pagelab_metrics::frag::unusable;
+use pagelab_model::alloc_trace::{TraceEvent, TraceHead, TraceLoss, TraceSample};
+use pagelab_model::free_areas::{BuddyInfo, FreeAreas};
+use pagelab_model::run::Ending;
+use pagelab_model::{Bytes, Order};
+use pagelab_report::style::bytes;
+use pagelab_runfile::TraceReader;
+use pagelab_sim::policies;
+use pagelab_sim::replay::start::Start;
+use pagelab_sim::replay::words::{Account, Options, Zones};
+use pagelab_sim::words::Wrong;
+use pagelab_sys::clock;
+
+use crate::cmd::report::refusal;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::out;
+use lane::Lane;
+
+/// What `sim replay` was asked for.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The trace, as `pagelab trace record` made it
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Policies, side by side, of `pagelab sim list` [default: that of the traced
+    /// machine's kernel]
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    policy: Vec<String>,
+    /// Which zone an object may lie in: the one it lay in, or all it may lie in
+    #[arg(long, value_name = "WHICH", default_value = "traced", value_parser = ["traced", "asked"])]
+    zones: String,
+    /// Also say how long it took; then no two outputs are alike
+    #[arg(long)]
+    time: bool,
+    /// One JSON document (docs/json.md)
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  pagelab sim replay t.pagelab                        how true the simulator is
+  pagelab sim replay t.pagelab --policy mobility,standard,list2
+
+What is replayed, and which holes a trace has: docs/sim.md.";
+
+/// Blocks of events that are looked at beforehand for what they tell of pageblocks: 4 million events.
+const TOLD_BLOCKS: usize = 64;
+/// Bytes of a frame that the state to begin with takes, and those of a policy.
+const START_BYTES: u64 = 2;
+const LANE_BYTES: u64 = 14;
+
+/// Free memory of a moment.
+#[derive(Clone, Debug)]
+struct Free {
+    /// All zones together.
+    all: FreeAreas,
+    /// By zone of the trace.
+    zones: Vec<FreeAreas>,
+}
+
+impl Free {
+    fn of(info: &BuddyInfo, head: &TraceHead) -> Free {
+        let zone = |key| info.zone(key).cloned().unwrap_or_default();
+        let zones: Vec<FreeAreas> = head.zones.iter().map(|of| zone(&of.key)).collect();
+        let mut all = vec![0u64; usize::from(head.max_order) + 1];
+        for zone in &zones {
+            for (sum, blocks) in all.iter_mut().zip(zone.counts()) {
+                *sum = sum.saturating_add(*blocks);
+            }
+        }
+        Free { all: FreeAreas::new(all).unwrap_or_default(), zones }
+    }
+
+    fn unusable(&self, order: u8) -> f64 {
+        unusable(&self.all, Order(order))
+    }
+}
+
+/// What the kernel said at a moment.
+#[derive(Clone, Debug)]
+struct Sampled {
+    at_ns: u64,
+    free: Free,
+}
+
+/// What became of one policy.
+#[derive(Debug)]
+struct Replayed {
+    policy: &'static str,
+    /// As many as samples.
+    free: Vec<Free>,
+    end: Free,
+    kept_frames: u64,
+    account: Account,
+    cpu_ns: u64,
+}
+
+/// All that is to be told.
+#[derive(Debug)]
+struct Told {
+    file: String,
+    head: TraceHead,
+    ending: Ending,
+    losses: Vec<TraceLoss>,
+    end_ns: u64,
+    complete_ns: u64,
+    /// Samples before the snapshot was complete, or behind a trace that was cut.
+    left_out: u64,
+    /// Frames that the snapshot says nothing of, though zones have memory there.
+    uncovered: u64,
+    /// The state that all policies begin with.
+    begin: Free,
+    owners: [u64; 3],
+    owners_told: u64,
+    zones: Zones,
+    sampled: Vec<Sampled>,
+    replayed: Vec<Replayed>,
+    decode_cpu_ns: u64,
+}
+
+/// Replays and prints.
+pub fn run(args: &Args) -> Outcome {
+    let mut policies =
+        args.policy.iter().map(|name| lane::known(name)).collect::<Result<Vec<_>, Failure>>()?;
+    let mut reader = TraceReader::open(&args.file).map_err(|error| refusal(&error))?;
+    if policies.is_empty() {
+        policies.push(policies::of_release(&reader.head().kernel));
+    }
+    let told = replay(&mut reader, args, &policies)?;
+    let text = if args.json { show::json(&told, args.time)? } else { show::text(&told, args.time) };
+    let mut out = out::stdout();
+    out.write_all(text.as_bytes())?;
+    out.flush()?;
+    Ok(Exit::Done)
+}
+
+fn bad(file: &Path, what: impl std::fmt::Display) -> Failure {
+    Failure::new(Exit::BadInput, format!("{}: {what}", file.display()))
+}
+
+fn contradicts(file: &Path, wrong: &Wrong) -> Failure {
+    bad(
+        file,
+        format_args!("{wrong}; a trace that `pagelab trace record` made does not say so: it is damaged"),
+    )
+}
+
+/// The state to begin with, from the snapshot and the first events.
+fn start(reader: &mut TraceReader, file: &Path, policies: usize) -> Result<Start, Failure> {
+    let frames = Start::spanned(reader.head()).map_err(|wrong| contradicts(file, &wrong))?;
+    let needed = frames.saturating_mul(START_BYTES + LANE_BYTES * policies as u64);
+    if let Some(available) = lane::available()
+        && needed > available.0
+    {
+        let (needed, available) = (bytes(Bytes(needed)), bytes(available));
+        return Err(Failure::new(
+            Exit::NotAvailable,
+            format!(
+                "{}: its zones span {frames} frames, and to replay them takes {needed}; {available} are \
+                 available. Name fewer policies, or replay it on a larger machine",
+                file.display()
+            ),
+        ));
+    }
+    let runs = reader.snapshot().map_err(|error| refusal(&error))?;
+    if runs.is_empty() {
+        return Err(bad(
+            file,
+            "it has no snapshot of the memory that it began with, so nothing can be replayed; \
+             `pagelab trace record` makes one where the state of each page can be read (as root)",
+        ));
+    }
+    let mut start = Start::new(reader.head(), &runs).map_err(|wrong| contradicts(file, &wrong))?;
+    let mut events = Vec::new();
+    for place in 0..reader.blocks().len() {
+        let is_told = place >= TOLD_BLOCKS;
+        if is_told && reader.blocks()[place].at_ns > start.complete_ns() {
+            break;
+        }
+        reader.block(place, &mut events).map_err(|error| refusal(&error))?;
+        start.observe(&events);
+    }
+    Ok(start)
+}
+
+fn replay(reader: &mut TraceReader, args: &Args, policies: &[&'static str]) -> Result<Told, Failure> {
+    let file = &args.file;
+    let start = start(reader, file, policies.len())?;
+    let zones = if args.zones == "asked" { Zones::Asked } else { Zones::Traced };
+    let lane = |policy: &&'static str| lane::begin(policy, &start, Options { zones });
+    let lanes: Vec<Box<dyn Lane>> =
+        policies.iter().map(lane).collect::<Result<_, Wrong>>().map_err(|wrong| contradicts(file, &wrong))?;
+    let begin = lanes.first().map(|lane| lane.sample()).unwrap_or_default();
+    let samples = reader.samples().map_err(|error| refusal(&error))?;
+    let losses = reader.losses().map_err(|error| refusal(&error))?;
+    let head = reader.head().clone();
+    let mut feed = Feed::new(&head, file, policies, lanes);
+    let (mut sampled, mut end_ns, mut decode_cpu_ns) = (Vec::new(), 0, 0);
+    let is_late = |sample: &&TraceSample| sample.at_ns > start.complete_ns();
+    let mut next = samples.iter().filter(is_late).peekable();
+    let mut events = Vec::new();
+    for place in 0..reader.blocks().len() {
+        let before = clock::thread_cpu_ns();
+        reader.block(place, &mut events).map_err(|error| refusal(&error))?;
+        decode_cpu_ns += clock::thread_cpu_ns().saturating_sub(before);
+        let mut from = 0;
+        end_ns = events.last().map_or(end_ns, |event| event.at_ns);
+        while let Some(sample) = next.next_if(|sample| sample.at_ns < end_ns) {
+            let to = from + events[from..].partition_point(|event| event.at_ns <= sample.at_ns);
+            feed.events(&events[from..to])?;
+            feed.sample();
+            sampled.push(Sampled { at_ns: sample.at_ns, free: Free::of(&sample.free, &head) });
+            from = to;
+        }
+        feed.events(&events[from..])?;
+    }
+    // Behind the last event nothing happened; unless the trace was cut there.
+    if *reader.ending() != Ending::NotClosed {
+        for sample in next {
+            feed.sample();
+            sampled.push(Sampled { at_ns: sample.at_ns, free: Free::of(&sample.free, &head) });
+            end_ns = end_ns.max(sample.at_ns);
+        }
+    }
+    let (owners, owners_told) = start.owners();
+    Ok(Told {
+        file: file.display().to_string(),
+        ending: reader.ending().clone(),
+        losses,
+        end_ns,
+        complete_ns: start.complete_ns(),
+        left_out: (samples.len() - sampled.len()) as u64,
+        uncovered: start.uncovered().saturating_sub(holes(&head)),
+        begin: Free::of(&begin, &head),
+        owners,
+        owners_told,
+        zones,
+        sampled,
+        replayed: feed.done(),
+        decode_cpu_ns,
+        head: head.clone(),
+    })
+}
+
+/// Frames that zones span and do not manage.
+fn holes(head: &TraceHead) -> u64 {
+    head.zones.iter().map(|zone| u64::from(zone.spanned.saturating_sub(zone.managed))).sum()
+}
+
+/// Lanes that are fed the same events.
+struct Feed<'a> {
+    head: &'a TraceHead,
+    file: &'a Path,
+    lanes: Vec<(Box<dyn Lane>, Replayed)>,
+}
+
+impl<'a> Feed<'a> {
+    fn new(
+        head: &'a TraceHead,
+        file: &'a Path,
+        policies: &[&'static str],
+        lanes: Vec<Box<dyn Lane>>,
+    ) -> Self {
+        let replayed = |policy: &&'static str| Replayed {
+            policy,
+            free: Vec::new(),
+            end: Free { all: FreeAreas::default(), zones: Vec::new() },
+            kept_frames: 0,
+            account: Account::default(),
+            cpu_ns: 0,
+        };
+        Feed { head, file, lanes: lanes.into_iter().zip(policies.iter().map(replayed)).collect() }
+    }
+
+    fn events(&mut self, events: &[TraceEvent]) -> Result<(), Failure> {
+        for (lane, replayed) in &mut self.lanes {
+            let before = clock::thread_cpu_ns();
+            lane.feed(events).map_err(|misfit| {
+                bad(
+                    self.file,
+                    format_args!(
+                        "{misfit}; a trace that `pagelab trace record` made does not say so: it is damaged, \
+                         or memory was added to the machine meanwhile"
+                    ),
+                )
+            })?;
+            replayed.cpu_ns += clock::thread_cpu_ns().saturating_sub(before);
+        }
+        Ok(())
+    }
+
+    fn sample(&mut self) {
+        for (lane, replayed) in &mut self.lanes {
+            replayed.free.push(Free::of(&lane.sample(), self.head));
+        }
+    }
+
+    fn done(self) -> Vec<Replayed> {
+        let done = |(lane, replayed): (Box<dyn Lane>, Replayed)| Replayed {
+            end: Free::of(&lane.sample(), self.head),
+            kept_frames: lane.kept_frames(),
+            account: lane.account(),
+            ..replayed
+        };
+        self.lanes.into_iter().map(done).collect()
+    }
+}

@@ -1,0 +1,394 @@
+//! What a replay found, as text and as JSON.
+
+use pagelab_model::alloc_trace::TraceLoss;
+use pagelab_model::run::Ending;
+use pagelab_model::{Bytes, Order};
+use pagelab_report::json::object::{Object, array};
+use pagelab_report::json::{header, to_text};
+use pagelab_report::style::{bytes, count, percent, three_digits};
+use pagelab_report::text::{Column, Page};
+use pagelab_sim::replay::words::{Account, Tally, Zones};
+use serde_json::Value;
+
+use super::{Free, Replayed, Told};
+use crate::exit::{Exit, Failure};
+use crate::out;
+
+/// Moments that the table over time shows at most.
+const MOMENTS: usize = 12;
+
+/// How far a replay is from what the kernel said.
+struct Apart {
+    /// The middle one, that which nine of ten do not exceed, and the largest; of |simulated − sampled|.
+    median: f64,
+    nine_of_ten: f64,
+    worst: f64,
+    /// When the largest was.
+    worst_ns: u64,
+}
+
+/// By how much F_u of the pageblock's order differs; `zone` alone, or all.
+fn apart<'a>(told: &Told, simulated: impl Iterator<Item = &'a Free>, zone: Option<usize>) -> Option<Apart> {
+    let order = Order(told.head.block_order);
+    let unusable = |free: &Free| {
+        let areas = zone.map_or(&free.all, |zone| &free.zones[zone]);
+        pagelab_metrics::frag::unusable(areas, order)
+    };
+    let pairs = told.sampled.iter().zip(simulated);
+    let mut errors: Vec<(f64, u64)> = pairs
+        .map(|(sampled, free)| ((unusable(&sampled.free) - unusable(free)).abs(), sampled.at_ns))
+        .collect();
+    errors.sort_by(|one, other| one.0.total_cmp(&other.0).then(other.1.cmp(&one.1)));
+    let at = |share: usize| errors.get((errors.len() * share / 10).min(errors.len() - 1)).map(|of| of.0);
+    let (worst, worst_ns) = *errors.last()?;
+    Some(Apart { median: at(5)?, nine_of_ten: at(9)?, worst, worst_ns })
+}
+
+/// The same of a memory that nothing happens to: what a replay must be better than.
+fn apart_unchanged(told: &Told) -> Option<Apart> {
+    apart(told, std::iter::repeat(&told.begin), None)
+}
+
+/// By how much the free memory differs at most, as a share of what the kernel said.
+fn free_apart(told: &Told, replayed: &Replayed) -> f64 {
+    let share = |sampled: &Free, free: &Free| {
+        let (theirs, ours) = (sampled.all.free_pages(), free.all.free_pages());
+        ours.abs_diff(theirs) as f64 / theirs.max(1) as f64
+    };
+    let pairs = told.sampled.iter().zip(&replayed.free);
+    pairs.map(|(sampled, free)| share(&sampled.free, free)).fold(0.0, f64::max)
+}
+
+fn seconds(ns: u64) -> String {
+    format!("{:.3} s", ns as f64 / 1e9)
+}
+
+/// What is counted by name, in the order in which it is shown.
+fn named(account: &Account) -> [(&'static str, &'static str, Tally); 13] {
+    [
+        ("allocations", "allocations", account.allocs),
+        ("no_room", "… that found no room in simulated memory", account.no_room),
+        ("from_lists", "… from per-CPU lists of the snapshot", account.from_lists),
+        ("reallocs", "… of frames whose free was not seen", account.reallocs),
+        ("frees", "frees", account.frees),
+        ("matched", "… of a known object", account.matched),
+        ("of_no_room", "… of an object that had no room", account.of_no_room),
+        ("moved", "… by compaction: the object lives on elsewhere", account.moved),
+        ("guessed", "… of unknown frames, guessed to be a moved object", account.guessed),
+        ("given_back", "… by compaction, of frames it did not need", account.given_back),
+        ("partly", "… of frames of which only some are known", account.partly),
+        ("unknown", "… of frames that nobody knows as allocated", account.unknown),
+        (
+            "failed_in_trace",
+            "allocations that failed on the machine",
+            Tally { events: account.failed_in_trace, frames: 0 },
+        ),
+    ]
+}
+
+fn matched(account: &Account) -> f64 {
+    account.matched_permille().map_or(1.0, |permille| f64::from(permille) / 1e3)
+}
+
+/// The whole report.
+pub fn text(told: &Told, with_time: bool) -> String {
+    let mut page = Page::new(out::style());
+    about(&mut page, told);
+    for (number, replayed) in told.replayed.iter().enumerate() {
+        // What is known of objects does not depend on where they lie; room does.
+        if number == 0 || replayed.account.no_room != told.replayed[0].account.no_room {
+            holes(&mut page, replayed);
+        }
+    }
+    policies(&mut page, told);
+    over_time(&mut page, told);
+    if with_time {
+        times(&mut page, told);
+    }
+    page.finish()
+}
+
+fn about(page: &mut Page, told: &Told) {
+    let head = &told.head;
+    let managed: u64 = head.zones.iter().map(|zone| u64::from(zone.managed)).sum();
+    let memory = bytes(Bytes(managed.saturating_mul(u64::from(head.page_bytes))));
+    page.hanging(
+        "",
+        &format!(
+            "{}: Linux {}, {memory} in {} zones, {} processors; {} s recorded",
+            told.file,
+            head.kernel,
+            head.zones.len(),
+            head.cpus,
+            three_digits(told.end_ns as f64 / 1e9)
+        ),
+    );
+    let [unmovable, movable, reclaimable] = told.owners;
+    page.hanging(
+        "",
+        &format!(
+            "Begins {} after its start, when the snapshot was complete. Pageblocks (inferred): {} movable, \
+             {} unmovable, {} reclaimable; events tell of {} of them",
+            seconds(told.complete_ns),
+            count(movable.into()),
+            count(unmovable.into()),
+            count(reclaimable.into()),
+            count(told.owners_told.into())
+        ),
+    );
+    if told.uncovered > 0 {
+        let frames = count(told.uncovered.into());
+        page.hanging("", &format!("The snapshot does not tell of {frames} frames; they count as no memory"));
+    }
+    let lost: u64 = told.losses.iter().map(|TraceLoss { events, .. }| *events).sum();
+    if lost > 0 {
+        let (lost, times) = (count(lost.into()), told.losses.len());
+        page.hanging(
+            "",
+            &format!("The recorder lost {lost} events, at {times} times: holes that have no name"),
+        );
+    }
+    if told.ending == Ending::NotClosed {
+        page.hanging(
+            "",
+            &format!("The trace was cut short; it ends {} after its start", seconds(told.end_ns)),
+        );
+    }
+    page.gap();
+}
+
+fn holes(page: &mut Page, replayed: &Replayed) {
+    let account = &replayed.account;
+    page.heading(&format!("Objects under {}", replayed.policy));
+    page.hanging(
+        "",
+        &format!(
+            "{} of the freed frames belonged to an object that is known; {} objects were split, {} put \
+             together",
+            percent(matched(account)),
+            count(account.splits.into()),
+            count(account.joins.into())
+        ),
+    );
+    let is_told = |tally: &Tally| tally.events > 0;
+    let rows: Vec<Vec<String>> = named(account)
+        .iter()
+        .filter(|(_, _, tally)| is_told(tally))
+        .map(|(_, what, Tally { events, frames })| {
+            vec![(*what).to_owned(), count((*events).into()), count((*frames).into())]
+        })
+        .collect();
+    page.table(2, &[Column::left("what"), Column::right("events"), Column::right("frames")], &rows);
+    page.gap();
+}
+
+fn policies(page: &mut Page, told: &Told) {
+    let order = told.head.block_order;
+    page.heading(&format!("F_u({order}): simulated beside sampled"));
+    let sampled_end = told.sampled.last().map(|sampled| sampled.free.unusable(order));
+    let mut rows = Vec::new();
+    for replayed in &told.replayed {
+        let account = &replayed.account;
+        let error = apart(told, replayed.free.iter(), None);
+        let three = |value: f64| format!("{value:.3}");
+        let of =
+            |pick: fn(&Apart) -> f64| error.as_ref().map_or("—".to_owned(), |error| three(pick(error)));
+        rows.push(vec![
+            replayed.policy.to_owned(),
+            of(|error| error.median),
+            of(|error| error.nine_of_ten),
+            of(|error| error.worst),
+            error.as_ref().map_or("—".to_owned(), |error| seconds(error.worst_ns)),
+            three(replayed.end.unusable(order)),
+            count(account.fallbacks.into()),
+            count(account.claims.into()),
+            count(account.no_room.events.into()),
+        ]);
+    }
+    let columns = [
+        Column::left("policy"),
+        Column::right("error: median"),
+        Column::right("90 %"),
+        Column::right("worst"),
+        Column::right("at"),
+        Column::right("at the end"),
+        Column::right("fallbacks"),
+        Column::right("claims"),
+        Column::right("no room"),
+    ];
+    page.table(2, &columns, &rows);
+    if let Some(Apart { median, worst, .. }) = apart_unchanged(told) {
+        page.hanging(
+            "  ",
+            &format!("Had nothing changed since the start, the error were {median:.3}, the worst {worst:.3}"),
+        );
+    }
+    let traced = told.replayed.first().map(|replayed| &replayed.account);
+    let traced = traced.map_or((0, 0), |account| (account.fallbacks_traced, account.claims_traced));
+    let end = sampled_end.map_or(String::new(), |end| format!("; F_u({order}) was {end:.3} at the end"));
+    page.hanging(
+        "  ",
+        &format!(
+            "{} samples, {} left out; on the machine {} fallbacks, {} of them claims of a pageblock{end}",
+            told.sampled.len(),
+            told.left_out,
+            count(traced.0.into()),
+            count(traced.1.into())
+        ),
+    );
+    page.gap();
+}
+
+/// Some moments, evenly spread, the last one among them.
+fn moments(told: &Told) -> Vec<usize> {
+    let last = told.sampled.len().saturating_sub(1);
+    let steps = MOMENTS.min(told.sampled.len()).max(1) - 1;
+    let mut moments: Vec<usize> = (0..=steps).map(|step| last * step / steps.max(1)).collect();
+    moments.dedup();
+    moments.retain(|&at| at < told.sampled.len());
+    moments
+}
+
+fn over_time(page: &mut Page, told: &Told) {
+    let order = told.head.block_order;
+    if told.sampled.is_empty() {
+        page.line("No sample of free memory lies behind the snapshot: there is nothing to compare with.");
+        return;
+    }
+    let mut columns = vec![Column::right("at"), Column::right("free"), Column::right("sampled")];
+    columns.extend(told.replayed.iter().map(|replayed| Column::right(replayed.policy)));
+    let row = |at: usize| {
+        let Some(sampled) = told.sampled.get(at) else { return Vec::new() };
+        let page_bytes = u128::from(told.head.page_bytes);
+        let free = (sampled.free.all.free_pages() * page_bytes).min(u64::MAX.into()) as u64;
+        let mut row =
+            vec![seconds(sampled.at_ns), bytes(Bytes(free)), format!("{:.3}", sampled.free.unusable(order))];
+        row.extend(told.replayed.iter().map(|of| format!("{:.3}", of.free[at].unusable(order))));
+        row
+    };
+    let rows: Vec<Vec<String>> = moments(told).into_iter().map(row).collect();
+    page.table(2, &columns, &rows);
+}
+
+fn times(page: &mut Page, told: &Told) {
+    page.gap();
+    for replayed in &told.replayed {
+        page.hanging(
+            "",
+            &format!(
+                "{}: {} million events a second of CPU time, decoding included ({} ns an event, {} of them \
+                 decoding)",
+                replayed.policy,
+                three_digits(events_per_s(told, replayed) / 1e6),
+                three_digits(1e9 / events_per_s(told, replayed).max(1.0)),
+                three_digits(told.decode_cpu_ns as f64 / all_events(replayed).max(1) as f64)
+            ),
+        );
+    }
+}
+
+fn all_events(replayed: &Replayed) -> u64 {
+    replayed.account.events + replayed.account.before
+}
+
+fn events_per_s(told: &Told, replayed: &Replayed) -> f64 {
+    all_events(replayed) as f64 * 1e9 / (told.decode_cpu_ns + replayed.cpu_ns).max(1) as f64
+}
+
+/// One document.
+pub fn json(told: &Told, with_time: bool) -> Result<String, Failure> {
+    let order = told.head.block_order;
+    let reason = "the recorder took no sample behind the snapshot";
+    let [unmovable, movable, reclaimable] = told.owners;
+    let sample = |at: usize| {
+        let sampled = &told.sampled[at];
+        let simulated: Vec<f64> = told.replayed.iter().map(|of| of.free[at].unusable(order)).collect();
+        let free: Vec<u64> = told.replayed.iter().map(|of| of.free[at].all.free_pages() as u64).collect();
+        Object::new()
+            .put("at_ns", sampled.at_ns)
+            .put("free_pages", sampled.free.all.free_pages() as u64)
+            .put("unusable", sampled.free.unusable(order))
+            .put("simulated_free_pages", free)
+            .put("simulated_unusable", simulated)
+    };
+    let samples: Vec<usize> = (0..told.sampled.len()).collect();
+    let document: Value = header("sim_replay")
+        .put("trace", told.file.as_str())
+        .put("kernel", told.head.kernel.as_str())
+        .put("page_bytes", told.head.page_bytes)
+        .put("order", order)
+        .put("end_ns", told.end_ns)
+        .put("is_cut_short", told.ending == Ending::NotClosed)
+        .put("lost_events", told.losses.iter().map(|loss| loss.events).sum::<u64>())
+        .put("snapshot_complete_ns", told.complete_ns)
+        .put("uncovered_frames", told.uncovered)
+        .put(
+            "pageblocks",
+            Object::new()
+                .put("unmovable", unmovable)
+                .put("movable", movable)
+                .put("reclaimable", reclaimable)
+                .put("told_by_events", told.owners_told),
+        )
+        .put("zones_by", if told.zones == Zones::Asked { "asked" } else { "traced" })
+        .put("samples_left_out", told.left_out)
+        .option("unusable_at_end", told.sampled.last().map(|sampled| sampled.free.unusable(order)), reason)
+        .option("unusable_error_unchanged", apart_unchanged(told).as_ref().map(error), reason)
+        .put("policies", array(&told.replayed, |replayed| policy(told, replayed, with_time)))
+        .put("samples", array(&samples, |&at| sample(at)))
+        .into();
+    to_text(&document).map_err(|error| Failure::new(Exit::Bug, "JSON").because(error))
+}
+
+fn error(of: &Apart) -> Object {
+    Object::new()
+        .put("median", of.median)
+        .put("nine_of_ten", of.nine_of_ten)
+        .put("worst", of.worst)
+        .put("worst_ns", of.worst_ns)
+}
+
+fn policy(told: &Told, replayed: &Replayed, with_time: bool) -> Object {
+    let account = &replayed.account;
+    let reason = "the recorder took no sample behind the snapshot";
+    let zones: Vec<usize> = (0..told.head.zones.len()).collect();
+    let zone = |&at: &usize| {
+        let key = &told.head.zones[at].key;
+        let apart = apart(told, replayed.free.iter(), Some(at));
+        Object::new().put("node", key.node.0).put("zone", key.zone.as_str()).option(
+            "unusable_error",
+            apart.as_ref().map(error),
+            reason,
+        )
+    };
+    let mut object = Object::new()
+        .put("policy", replayed.policy)
+        .option("unusable_error", apart(told, replayed.free.iter(), None).as_ref().map(error), reason)
+        .put("free_error_worst", free_apart(told, replayed))
+        .put("zones", array(&zones, zone))
+        .put("simulated_unusable_at_end", replayed.end.unusable(told.head.block_order))
+        .put("kept_frames", replayed.kept_frames)
+        .option("matched_permille", account.matched_permille(), "nothing was freed")
+        .put("events", account.events)
+        .put("events_before", account.before)
+        .put("events_backwards", account.backwards);
+    for (name, _, Tally { events, frames }) in named(account) {
+        object = object.put(name, Object::new().put("events", events).put("frames", frames));
+    }
+    object = object
+        .put("splits", account.splits)
+        .put("joins", account.joins)
+        .put("moved_at_end", account.moved_at_end)
+        .put("migrated_traced", account.migrated_traced)
+        .put("fallbacks", account.fallbacks)
+        .put("claims", account.claims)
+        .put("fallbacks_traced", account.fallbacks_traced)
+        .put("claims_traced", account.claims_traced);
+    if with_time {
+        object = object
+            .put("decode_cpu_ns", told.decode_cpu_ns)
+            .put("replay_cpu_ns", replayed.cpu_ns)
+            .put("events_per_s", events_per_s(told, replayed) as u64);
+    }
+    object
+}

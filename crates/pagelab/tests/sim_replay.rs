@@ -1,0 +1,133 @@
+//! `pagelab sim replay`, end to end, on traces whose answer is known.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use pagelab_model::alloc_trace::{TraceEvent, TraceWhat, Was};
+use serde_json::Value;
+use support::made_trace::{Made, head, run, write};
+use support::{Lab, fields};
+
+const FRAMES: u32 = 32 * 1024;
+
+fn made(path: &Path, ends: bool) -> Made {
+    let mut made = Made::new(FRAMES, 3);
+    made.run(200_000);
+    write(path, &head(FRAMES), &[run(FRAMES, Was::Free)], &made.events, &made.samples, ends);
+    made
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).expect("one JSON document")
+}
+
+#[test]
+fn a_trace_of_the_simulator_is_replayed_all_but_exactly() {
+    let lab = Lab::new();
+    let made = made(&lab.path().join("t.pagelab"), true);
+    let args = ["sim", "replay", "t.pagelab", "--policy", "mobility-6.1,standard,list2,list3", "--json"];
+    let ran = lab.run(&args);
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    assert_eq!(ran.out, lab.run(&args).out, "the same trace, the same bytes");
+    let said = json(&ran.out);
+    assert_eq!(said["samples"].as_array().unwrap().len(), made.samples.len());
+    let [mobility, standard, ..] = &said["policies"].as_array().unwrap()[..] else { panic!("{said}") };
+    // Owners of pageblocks are inferred from the first allocation in each, so a little may differ.
+    let worst = mobility["unusable_error"]["worst"].as_f64().unwrap();
+    assert!(worst < 0.02, "{worst}");
+    assert!(standard["unusable_error"]["worst"].as_f64().unwrap() > worst, "another policy, another memory");
+    for policy in said["policies"].as_array().unwrap() {
+        assert_eq!(policy["matched_permille"], 1000, "{policy}");
+        assert_eq!(policy["frees"], policy["matched"], "{policy}");
+        assert_eq!(policy["events"].as_u64().unwrap(), made.events.len() as u64);
+    }
+    let mut found = BTreeSet::new();
+    fields(&said, &mut found);
+    fields(&json(&lab.run(&["sim", "replay", "t.pagelab", "--time", "--json"]).out), &mut found);
+    let docs = include_str!("../../../docs/json.md");
+    let missing: Vec<_> = found.iter().filter(|name| !docs.contains(&format!("`{name}`"))).collect();
+    assert!(missing.is_empty(), "not in docs/json.md: {missing:?}");
+    let text = lab.run(&["sim", "replay", "t.pagelab", "--policy", "mobility-6.1,list3", "--time"]).out;
+    for part in ["100 % of the freed frames", "F_u(9): simulated beside sampled", "list3", "events a second"]
+    {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+}
+
+#[test]
+fn a_trace_that_was_cut_is_replayed_up_to_there() {
+    let lab = Lab::new();
+    let made = made(&lab.path().join("t.pagelab"), false);
+    let ran = lab.run(&["sim", "replay", "t.pagelab"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    assert!(ran.out.contains("The trace was cut short"), "{}", ran.out);
+    let said = json(&lab.run(&["sim", "replay", "t.pagelab", "--json"]).out);
+    assert_eq!(said["is_cut_short"], true);
+    assert_eq!(said["policies"][0]["events"].as_u64().unwrap(), made.events.len() as u64);
+    let whole = std::fs::read(lab.path().join("t.pagelab")).unwrap();
+    lab.write("half.pagelab", &whole[..whole.len() / 2]);
+    let ran = lab.run(&["sim", "replay", "half.pagelab"]);
+    assert_eq!(ran.code, Some(3), "{}", ran.err);
+    assert!(ran.err.contains("half.pagelab"), "{}", ran.err);
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_its_place() {
+    let lab = Lab::new();
+    let at = |name: &str| lab.path().join(name);
+    let mut made = made(&at("t.pagelab"), true);
+    made.events.truncate(1000);
+    let last = *made.events.last().unwrap();
+    let all = [run(FRAMES, Was::Free)];
+    let free = |pfn, order| TraceEvent { what: TraceWhat::Free { pfn, order }, ..last };
+    for (name, event) in [("odd", free(3, 2)), ("outside", free(FRAMES, 0)), ("order", free(0, 11))] {
+        let mut events = made.events.clone();
+        events.push(event);
+        write(&at(name), &head(FRAMES), &all, &events, &[], true);
+    }
+    write(&at("nothing"), &head(FRAMES), &[], &made.events, &[], true);
+    let mut other = head(FRAMES);
+    other.page_bytes = 5000;
+    write(&at("pages"), &other, &all, &made.events, &[], true);
+    let mut other = head(FRAMES);
+    other.zones[0].spanned = 4_000_000_000;
+    write(&at("large"), &other, &all, &made.events, &[], true);
+    for (args, code, said) in [
+        (&["odd"][..], 3, "event 1000 at 0.000200000 s: no block of order 2 begins at frame 0x3"),
+        (&["outside"], 3, "event 1000 at 0.000200000 s: frame 0x8000 lies in no zone"),
+        (&["order"], 3, "order 11 is above the largest, 10"),
+        (&["nothing"], 3, "it has no snapshot"),
+        (&["pages"], 3, "pages are of 5000 bytes"),
+        (&["large"], 4, "its zones span 4000000000 frames"),
+        (&["t.pagelab", "--policy", "best"], 2, "no such policy; there are standard, list2"),
+        (&["t.pagelab", "--zones", "all"], 2, "traced, asked"),
+        (&["missing"], 3, "missing"),
+    ] {
+        let ran = lab.run(&[&["sim", "replay"], args].concat());
+        assert_eq!(ran.code, Some(code), "{args:?}: {} {}", ran.out, ran.err);
+        assert!(ran.err.contains(said), "{args:?}: {}", ran.err);
+    }
+    // No sample: objects alone are told.
+    write(&at("quiet"), &head(FRAMES), &all, &made.events, &[], true);
+    let ran = lab.run(&["sim", "replay", "quiet", "--zones", "asked"]);
+    assert!(ran.out.contains("No sample of free memory"), "{}{}", ran.out, ran.err);
+    assert_eq!(lab.run(&["sim", "replay", "quiet", "--json"]).code, Some(0));
+}
+
+/// A recording of Linux 6.1 in a guest of 700 MiB: `pagelab trace record -- pagelab workload alloc-storm`.
+#[test]
+fn a_recorded_trace_is_replayed_as_the_kernel_had_it() {
+    let lab = Lab::new();
+    lab.write("t.pagelab", include_bytes!("traces/alloc-storm-6.1.pagelab"));
+    let said = json(&lab.run(&["sim", "replay", "t.pagelab", "--json"]).out);
+    let policy = &said["policies"][0];
+    let number = |of: &Value| of.as_f64().expect("a number");
+    assert!(number(&policy["unusable_error"]["worst"]) <= 0.1, "{policy}");
+    assert!(number(&policy["free_error_worst"]) <= 0.02, "{policy}");
+    assert!(number(&policy["matched_permille"]) >= 980.0, "{policy}");
+    assert_eq!(policy["no_room"]["events"], 0, "{policy}");
+    assert!(said["samples"].as_array().is_some_and(|samples| samples.len() > 40), "{said}");
+}

@@ -1,0 +1,273 @@
+// Simulations: figures by scheme, lines over attempts, memory over time.
+
+import type { Sim, SimFigure, SimValue } from "./data";
+import { numbers } from "./decode";
+import { type Child, details, el, figure, heading, newId, scroller, table } from "./dom";
+import { chart } from "./download";
+import { type Bar, bars } from "./drawing";
+import * as format from "./format";
+import { lapse } from "./lapse";
+import type { Section } from "./main";
+import { curves, type Stack, share, stacks } from "./simdraw";
+
+/** Figures that are drawn as bars, at most; all of them are in the tables. */
+const DRAWN_MAX = 8;
+
+type Part = NonNullable<Section>;
+
+/** Phases in the order in which figures name them. */
+export function phases(sim: Sim): string[] {
+  return [...new Set(sim.figures.map(({ phase }) => phase))];
+}
+
+/** A value in its unit: `72`, `18.2 %`. */
+export function amount(value: number, unit: string): string {
+  if (unit === "share") return `${format.threeDigits(value * 100)} %`;
+  return Number.isInteger(value) ? format.count(value) : format.threeDigits(value);
+}
+
+/** A value with its interval: `72 (64 to 80)`. */
+export function within(value: SimValue | null, unit: string): string {
+  if (value === null) return "–";
+  const [middle, low, high] = [value.middle, value.low, value.high].map((of) => amount(of, unit));
+  return value.seeds < 2 || (low === middle && high === middle) ? middle! : `${middle} (${low} to ${high})`;
+}
+
+function nameOf({ name, zone, unit }: SimFigure): string {
+  const of = zone === null ? name : `${name}, ${zone}`;
+  return unit === "share" || unit === "" ? of : `${of} (${unit})`;
+}
+
+/** The tables, one for each phase, in the shape of Figure 11. */
+function tables(sim: Sim): Part | null {
+  if (sim.figures.length === 0) return null;
+  const columns = [
+    { text: "", names: true },
+    ...sim.schemes.map(({ name }) => ({ text: name, right: true })),
+  ];
+  const content = phases(sim).map((phase) => {
+    const rows = sim.figures
+      .filter((of) => of.phase === phase)
+      .flatMap((of): Child[][] => {
+        const ours = [nameOf(of), ...of.values.map((value) => within(value, of.unit))];
+        if (of.paper.every((value) => value === null)) return [ours];
+        const papers = of.paper.map((value) => (value === null ? "–" : amount(value, of.unit)));
+        return [ours, ["in the paper", ...papers]];
+      });
+    return table(phase === "" ? "The whole load" : phase, columns, rows);
+  });
+  const words = "Medians over the seeds; in brackets between what they lie.";
+  return { title: "Figures by scheme", content: [el("p", {}, words), ...content] };
+}
+
+/** Figures of one name and unit over all phases. */
+function groups(sim: Sim): SimFigure[][] {
+  const found = new Map<string, SimFigure[]>();
+  for (const of of sim.figures) {
+    if (of.zone !== null) continue;
+    const key = JSON.stringify([of.name, of.unit]);
+    found.set(key, [...(found.get(key) ?? []), of]);
+  }
+  const isDrawn = ([first]: SimFigure[]) =>
+    first !== undefined &&
+    (sim.figures.some((of) => of.zone !== null && of.name === first.name) ||
+      first.paper.some((value) => value !== null) ||
+      /^(success|F_u)/.test(first.name));
+  return [...found.values()].filter(isDrawn).slice(0, DRAWN_MAX);
+}
+
+/** The bars of a figure over phases and schemes, what the paper says beneath ours. */
+export function barsOf(sim: Sim, group: SimFigure[]): Bar[] {
+  return group.flatMap((of) =>
+    sim.schemes.flatMap(({ name }, at): Bar[] => {
+      const [value, paper] = [of.values[at] ?? null, of.paper[at] ?? null];
+      const label = group.length > 1 ? `${of.phase}: ${name}` : name;
+      const plain = { label, note: "", isBaseline: false };
+      const ours =
+        value === null
+          ? { ...plain, value: null, low: null, high: null }
+          : { ...plain, value: value.middle, ...interval(value) };
+      if (paper === null) return [ours];
+      const theirs = { label: `${label}, in the paper`, value: paper, low: null, high: null };
+      return [ours, { ...theirs, note: "", isBaseline: true }];
+    }),
+  );
+}
+
+/** The zones that a figure is made of, over phases and schemes; null: it has none. */
+export function stacksOf(sim: Sim, group: SimFigure[]): { parts: string[]; stacks: Stack[] } | null {
+  const of = sim.figures.filter(({ zone, name }) => zone !== null && name === group[0]?.name);
+  const parts = [...new Set(of.map(({ zone }) => zone!))];
+  if (parts.length < 2) return null;
+  const found = group.flatMap(({ phase }) =>
+    sim.schemes.map(({ name }, at) => ({
+      label: group.length > 1 ? `${phase}: ${name}` : name,
+      parts: parts.map(
+        (zone) => of.find((one) => one.phase === phase && one.zone === zone)?.values[at]?.middle ?? null,
+      ),
+    })),
+  );
+  return { parts, stacks: found };
+}
+
+/** A unit as axes know it. */
+function axis(unit: string): string {
+  return unit === "share" ? "permille" : "count";
+}
+
+/** Shares are drawn in thousandths, as everywhere in the page. */
+function scaled(bar: Bar, unit: string): Bar {
+  const of = (value: number | null) => (value === null || unit !== "share" ? value : value * 1000);
+  return { ...bar, value: of(bar.value), low: of(bar.low), high: of(bar.high) };
+}
+
+/** With one seed there is no interval. */
+function interval({ low, high, seeds }: SimValue): { low: number | null; high: number | null } {
+  return seeds < 2 ? { low: null, high: null } : { low, high };
+}
+
+/** A title begins with a capital. */
+function capital(title: string): string {
+  return title.charAt(0).toUpperCase() + title.slice(1);
+}
+
+function success(sim: Sim, rank: number): Part | null {
+  const content = groups(sim).flatMap((group) => {
+    const { name, unit } = group[0]!;
+    const own = barsOf(sim, group);
+    const of = unit === "share" || unit === "" ? "" : `, ${unit}`;
+    const title = capital(`${name}${of}: scheme by scheme`);
+    const drawing = { title, unit: axis(unit), bars: own.map((bar) => scaled(bar, unit)) };
+    const rows = () => [
+      ["what", "median", "low", "high"],
+      ...own.map((bar) => [bar.label, bar.value, bar.low, bar.high]),
+    ];
+    const source = "Source: simulations of this page; lines across bars are intervals over seeds.";
+    const made = [
+      figure(
+        rank,
+        [title],
+        [source],
+        chart([title], (width, palette) => bars(drawing, width, palette), rows),
+      ),
+    ];
+    const zones = stacksOf(sim, group);
+    if (zones !== null) {
+      const says = capital(`${name}${of}: from which zone`);
+      const cells = () => [
+        ["what", ...zones.parts],
+        ...zones.stacks.map(({ label, parts }) => [label, ...parts]),
+      ];
+      const shape = { title: says, unit: axis(unit), ...zones };
+      made.push(
+        figure(
+          rank,
+          [says],
+          ["Source: simulations of this page, medians over seeds; zones are numbered as in the key."],
+          chart([says], (width, palette) => stacks(shape, width, palette), cells),
+        ),
+      );
+    }
+    return made;
+  });
+  return content.length === 0 ? null : { title: "Success by scheme and zone", content };
+}
+
+/** Lines in the shape of Figures 5 to 8: a chart for each name, a line for each scheme. */
+async function lines(sim: Sim, rank: number): Promise<Part | null> {
+  const names = [...new Set(sim.series.map(({ name, over }) => JSON.stringify([name, over])))];
+  const content = await Promise.all(
+    names.map(async (key) => {
+      const [name, over] = JSON.parse(key) as [string, string];
+      const of = sim.series.filter((one) => one.name === name && one.over === over);
+      const drawn = await Promise.all(
+        of.map(async (one) => ({
+          name: sim.schemes[one.scheme]?.name ?? "",
+          look: one.scheme,
+          at: await numbers(one.at),
+          values: await numbers(one.values),
+        })),
+      );
+      const title = capital(`${name} over ${over}`);
+      const rows = () => [
+        ["scheme", over, name],
+        ...drawn.flatMap((one) => Array.from(one.at, (at, place) => [one.name, at, one.values[place]!])),
+      ];
+      const ends = drawn.map((one): Child[] => {
+        const shown = (value: number | undefined) => (value === undefined ? "–" : share(value));
+        const values = Array.from(one.values);
+        return [
+          one.name,
+          format.count(values.length),
+          shown(values[0]),
+          shown(values.length > 0 ? Math.min(...values) : undefined),
+          shown(values.length > 0 ? Math.max(...values) : undefined),
+          shown(values.at(-1)),
+        ];
+      });
+      const columns = ["scheme", over, "first", "lowest", "highest", "last"].map((word, at) =>
+        at === 0 ? { text: word, names: true } : { text: word, right: true },
+      );
+      const drawing = { title, axis: over, curves: drawn };
+      return figure(
+        rank,
+        [`${title}, a line for each scheme`],
+        ["Source: simulations of this page, one seed each."],
+        chart([title], (width, palette) => curves(drawing, width, palette), rows),
+        details("The numbers", table(title, columns, ends)),
+      );
+    }),
+  );
+  return content.length === 0 ? null : { title: "Fragmentation over attempts", content };
+}
+
+/** Figure 9. */
+function reclaim(sim: Sim): Part {
+  const rows = sim.reclaim.map(({ order, share }): Child[] => [
+    String(order),
+    `${(share * 100).toFixed(2)} %`,
+  ]);
+  const columns = [
+    { text: "order", names: true },
+    { text: "of a zone", right: true },
+  ];
+  const words =
+    "If pages are released in random order, so much of a zone may have to be released before a block of an " +
+    "order is sure to be free: F_r(j) = (N / 2^j) (2^j − 1) + 1 of N pages (Gorman and Whitcroft 2006).";
+  const content = [el("p", {}, words), table("Pages to release, by order", columns, rows)];
+  return { title: "How hard reclaim is", content };
+}
+
+/** All parts of a page of simulations. */
+export async function parts(sim: Sim, rank: number): Promise<Part[]> {
+  const notes: Part | null =
+    sim.notes.length === 0
+      ? null
+      : { title: "Notes", content: [el("ul", {}, ...sim.notes.map((note) => el("li", {}, note)))] };
+  const memory = sim.memory === null ? null : await lapse(sim, sim.memory, rank);
+  const text = {
+    title: "As text",
+    content: [details("What the terminal shows", scroller(el("pre", {}, sim.text), "The report as text"))],
+  };
+  const all = [success(sim, rank), tables(sim), await lines(sim, rank), memory, reclaim(sim), notes, text];
+  return all.filter((part) => part !== null);
+}
+
+/** The whole page. */
+export async function simulation(sim: Sim): Promise<HTMLElement[]> {
+  const made = (await parts(sim, 3)).map((part) => ({ id: newId("section"), part }));
+  const links = made.map(({ id, part }) => el("li", {}, el("a", { href: `#${id}` }, part.title)));
+  return [
+    el("h1", {}, sim.title),
+    el("p", { class: "source" }, sim.facts.join(" · ")),
+    el("nav", { "aria-label": "Parts of the report", class: "parts" }, el("ul", {}, ...links)),
+    ...made.map(({ id, part }) =>
+      el(
+        "section",
+        { id, "aria-labelledby": `${id}-title` },
+        heading(2, { id: `${id}-title` }, part.title),
+        ...part.content,
+      ),
+    ),
+  ];
+}
