@@ -335,6 +335,9 @@ fn a_tuning_that_was_stopped_and_killed_comes_to_the_same_form() {
     assert_eq!(one.tune.expect("arms").plan, other.tune.expect("arms").plan);
     let sums = told(&lab);
     assert!(sums.iter().all(|sum| sum == &sums[0]), "{sums:?}");
+    // What the killed one had made for its trial.
+    let restored = lab.run(&["restore"]);
+    assert!(matches!(restored.code, Some(0 | 4)), "{}", restored.err);
 }
 
 #[test]
