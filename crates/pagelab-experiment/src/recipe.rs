@@ -101,6 +101,20 @@ pub struct Bad {
     pub problems: Vec<Problem>,
 }
 
+impl Bad {
+    /// These, by line, of a text that came from `origin`.
+    pub(crate) fn of(origin: &str, mut problems: Vec<Problem>) -> Bad {
+        problems.sort_by_key(|problem| problem.line);
+        Bad { origin: origin.to_owned(), problems }
+    }
+}
+
+/// The text of a recipe as TOML.
+pub(crate) fn table(origin: &str, text: &str) -> Result<document::Table, Bad> {
+    document::parse(text, "a recipe is TOML, see docs/recipes.md")
+        .map_err(|problem| Bad::of(origin, vec![problem]))
+}
+
 impl fmt::Display for Bad {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (number, problem) in self.problems.iter().enumerate() {
@@ -116,19 +130,14 @@ impl std::error::Error for Bad {}
 impl Recipe {
     /// Reads a text that came from `origin`, and checks all of it.
     pub fn parse(origin: &str, text: &str) -> Result<Recipe, Bad> {
-        let bad = |mut problems: Vec<Problem>| {
-            problems.sort_by_key(|problem| problem.line);
-            Bad { origin: origin.to_owned(), problems }
-        };
-        let document = document::parse(text, "a recipe is TOML, see docs/recipes.md")
-            .map_err(|problem| bad(vec![problem]))?;
+        let document = table(origin, text)?;
         let mut problems = Problems::default();
         let recipe = read(&document, origin, text, &mut problems);
         // Crossings are judged where every part is good, so that one mistake is not told twice.
         if problems.0.is_empty() {
             crossing::check(&recipe, &mut problems);
         }
-        if problems.0.is_empty() { Ok(recipe) } else { Err(bad(problems.0)) }
+        if problems.0.is_empty() { Ok(recipe) } else { Err(Bad::of(origin, problems.0)) }
     }
 
     /// The recipe as a quick run has it.

@@ -4,7 +4,7 @@
 use pagelab_model::Bytes;
 
 use crate::recipe::fields::{Fields, Problems, bytes};
-use crate::recipe::{Bad, BuiltIn, Problem, check_name, document};
+use crate::recipe::{Bad, BuiltIn, check_name, document, table};
 
 /// Seeds where a recipe does not say: enough for narrow intervals.
 const SEEDS: u32 = 20;
@@ -95,15 +95,10 @@ const PLACE: &str = "sim";
 impl Simulated {
     /// Reads a text that came from `origin`, and checks all of it but the names of what there is.
     pub fn parse(origin: &str, text: &str) -> Result<Simulated, Bad> {
-        let bad = |mut problems: Vec<Problem>| {
-            problems.sort_by_key(|problem| problem.line);
-            Bad { origin: origin.to_owned(), problems }
-        };
-        let document = document::parse(text, "a recipe is TOML, see docs/recipes.md")
-            .map_err(|problem| bad(vec![problem]))?;
+        let document = table(origin, text)?;
         let mut problems = Problems::default();
         let recipe = read(&document, origin, &mut problems);
-        if problems.0.is_empty() { Ok(recipe) } else { Err(bad(problems.0)) }
+        if problems.0.is_empty() { Ok(recipe) } else { Err(Bad::of(origin, problems.0)) }
     }
 
     /// The recipe as a quick run has it.

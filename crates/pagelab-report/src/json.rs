@@ -7,6 +7,7 @@ pub mod can;
 pub mod checkup;
 pub mod compact;
 pub mod compare;
+pub mod demo;
 pub mod experiment;
 pub mod frag;
 mod machine;

@@ -23,6 +23,7 @@ mod validate;
 use std::ops::Range;
 
 use crate::lists::{Lists, State};
+use crate::planted::Planted;
 use crate::prefetch;
 use crate::words::{Frame, Kind, Shape, Stolen, Wrong};
 use crate::zone::Taken;
@@ -55,8 +56,7 @@ pub struct Compact {
     blocks: Vec<u32>,
     free: u32,
     /// A bug that a test planted.
-    #[cfg(test)]
-    bug: Option<Bug>,
+    bug: Planted<Bug>,
 }
 
 /// The orders of a pageblock's free blocks, as bits, from those of its groups.
@@ -101,13 +101,11 @@ impl Compact {
             filled: [0; 3],
             blocks: vec![0; usize::from(shape.max_order) + 1],
             free: shape.frames,
-            #[cfg(test)]
-            bug: None,
+            bug: Planted::NONE,
         };
         let mut at = 0;
         while at < shape.frames {
-            let left = (shape.frames - at).ilog2();
-            let order = (shape.first + at).trailing_zeros().min(left).min(u32::from(shape.max_order)) as u8;
+            let order = shape.largest_order(at);
             compact.list(Kind::Movable as u8, order, at >> shape.block_order, true);
             compact.blocks[usize::from(order)] += 1;
             at += 1 << order;
@@ -115,14 +113,9 @@ impl Compact {
         Ok(compact)
     }
 
-    #[cfg(test)]
+    #[inline]
     fn has(&self, bug: Bug) -> bool {
-        self.bug == Some(bug)
-    }
-
-    #[cfg(not(test))]
-    fn has(&self, _bug: Bug) -> bool {
-        false
+        self.bug.has(&bug)
     }
 
     /// How it is cut.

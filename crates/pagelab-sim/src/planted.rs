@@ -1,5 +1,52 @@
 //! Bugs that tests plant, to show that the comparison with the twin finds them.
 
+use std::marker::PhantomData;
+
+/// The bug that a test planted in an engine; nowhere else is there one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Planted<B> {
+    #[cfg(test)]
+    bug: Option<B>,
+    kind: PhantomData<B>,
+}
+
+impl<B> Planted<B> {
+    /// None.
+    pub const NONE: Planted<B> = Planted {
+        #[cfg(test)]
+        bug: None,
+        kind: PhantomData,
+    };
+}
+
+impl<B> Default for Planted<B> {
+    fn default() -> Planted<B> {
+        Planted::NONE
+    }
+}
+
+#[cfg(test)]
+impl<B: PartialEq> Planted<B> {
+    /// This one, or none.
+    pub fn of(bug: Option<B>) -> Planted<B> {
+        Planted { bug, kind: PhantomData }
+    }
+
+    /// Whether it is this one.
+    pub fn has(&self, bug: &B) -> bool {
+        self.bug.as_ref() == Some(bug)
+    }
+}
+
+#[cfg(not(test))]
+impl<B> Planted<B> {
+    /// Whether it is this one: never.
+    #[inline]
+    pub fn has(&self, _bug: &B) -> bool {
+        false
+    }
+}
+
 /// One of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bug {

@@ -1,6 +1,7 @@
 //! One simulated experiment: a machine, a scheme, a load and a seed; what came of it.
 
 use crate::machine::{Class, Reclaim};
+use crate::policies;
 use crate::words::{Frame, Wrong};
 
 /// How memory is managed: a placement policy, and what is added to it.
@@ -42,12 +43,7 @@ impl Scheme {
                 "proactive" => (scheme.compacts, scheme.is_proactive) = (true, true),
                 "noactivate" => scheme.keeps_referenced = false,
                 _ if scheme.policy.is_empty() => {
-                    let policy = match word {
-                        "list" => "list3",
-                        "mobility" => "mobility-6.18",
-                        _ => word,
-                    };
-                    scheme.policy = policy.to_owned();
+                    scheme.policy = policies::find(word).map_or(word, |entry| entry.name).to_owned();
                 }
                 _ => {
                     let both = format!("{text}: two placement policies, {} and {word}", scheme.policy);

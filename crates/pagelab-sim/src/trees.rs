@@ -15,7 +15,7 @@ mod twin;
 use std::ops::Range;
 
 use crate::bench::Engine;
-use crate::planted::Bug;
+use crate::planted::{Bug, Planted};
 use crate::words::{Frame, Kind, Shape, Wrong};
 
 /// Pageblocks in a tree, as in the paper.
@@ -63,8 +63,7 @@ pub struct Trees {
     /// By processor and class: the pageblock of the last allocation, in the tree that is reserved.
     local: Vec<Option<u32>>,
     free: u32,
-    #[cfg(test)]
-    bug: Option<Bug>,
+    bug: Planted<Bug>,
 }
 
 impl Trees {
@@ -93,19 +92,13 @@ impl Trees {
             local: vec![None; usize::from(cpus) * TreeClass::ALL.len()],
             free: shape.frames,
             shape,
-            #[cfg(test)]
-            bug: None,
+            bug: Planted::NONE,
         })
     }
 
-    #[cfg(test)]
+    #[inline]
     fn has(&self, bug: Bug) -> bool {
-        self.bug == Some(bug)
-    }
-
-    #[cfg(not(test))]
-    fn has(&self, _bug: Bug) -> bool {
-        false
+        self.bug.has(&bug)
     }
 
     /// How it is cut.

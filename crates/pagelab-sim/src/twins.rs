@@ -4,7 +4,7 @@ use pagelab_model::seed::SplitMix64;
 
 use crate::naive::{How, Naive, NaivePerCpu, Rule};
 use crate::percpu::{Keep, PerCpu};
-use crate::planted::Bug;
+use crate::planted::{Bug, Planted};
 use crate::policies::{Entry, TABLE};
 use crate::policy::{Mobility, Policy};
 use crate::words::{Frame, Kind, ORDER_MAX, Shape};
@@ -28,7 +28,7 @@ impl Case {
 
     fn zone(&self) -> Zone<&'static (dyn Policy + Sync)> {
         let mut zone = Zone::with(self.shape, self.entry.policy, &self.extras).unwrap();
-        zone.bug = self.bug;
+        zone.bug = Planted::of(self.bug);
         zone
     }
 

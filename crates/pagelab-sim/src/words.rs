@@ -57,6 +57,12 @@ impl Shape {
         frame >= self.first && frame - self.first < self.frames
     }
 
+    /// The order of the largest block that can begin at a frame, counted from the first one.
+    pub fn largest_order(&self, at: u32) -> u8 {
+        let fits = (self.frames - at).ilog2();
+        (self.first + at).trailing_zeros().min(fits).min(u32::from(self.max_order)) as u8
+    }
+
     /// Checks it: sizes, orders, and that it ends within what frames can be numbered.
     pub fn check(&self) -> Result<(), Wrong> {
         let wrong = |what: &str| Err(Wrong::Shape(what.to_owned()));

@@ -14,7 +14,7 @@ pub mod spot;
 mod tests;
 
 use crate::lists::{Lists, State};
-use crate::planted::Bug;
+use crate::planted::{Bug, Planted};
 use crate::policy::{Policy, Short, Take};
 use crate::words::{Frame, Kind, Shape, Stolen, Wrong};
 
@@ -86,8 +86,7 @@ pub struct Zone<P> {
     border: u32,
     extras: Option<Box<Reserves>>,
     /// A bug that a test planted.
-    #[cfg(test)]
-    pub(crate) bug: Option<Bug>,
+    pub(crate) bug: Planted<Bug>,
 }
 
 impl<P: Policy> Zone<P> {
@@ -118,22 +117,16 @@ impl<P: Policy> Zone<P> {
             extras: reserves,
             shape,
             policy,
-            #[cfg(test)]
-            bug: None,
+            bug: Planted::NONE,
         };
         zone.fill(extras);
         Ok(zone)
     }
 
     /// Whether a test planted this bug; nowhere else is there one.
-    #[cfg(test)]
+    #[inline]
     fn has(&self, bug: Bug) -> bool {
-        self.bug == Some(bug)
-    }
-
-    #[cfg(not(test))]
-    fn has(&self, _bug: Bug) -> bool {
-        false
+        self.bug.has(&bug)
     }
 
     /// How it is cut.

@@ -5,8 +5,9 @@ use serde_json::Value;
 use super::blocks::Blocks;
 use super::picture::category;
 use super::{CONTRACT, TEMPLATE, escaped, fill};
+use crate::json::demo::lane;
 use crate::json::object::{Object, array};
-use crate::sim::demo::{Demo, Lane, Step};
+use crate::sim::demo::Demo;
 use crate::sim::text::{self, RECLAIM_FRAMES, RECLAIM_ORDERS};
 use crate::sim::{SimFigure, SimPicture, SimReport, SimScheme, SimSeries, USES, reclaim_share};
 use crate::style::Style;
@@ -247,24 +248,6 @@ fn demo_document(demo: &Demo) -> Object {
         .put("block_frames", demo.block_frames)
         .put("goal_order", demo.goal_order)
         .put("lanes", array(&demo.lanes, lane))
-}
-
-fn lane(lane: &Lane) -> Object {
-    Object::new()
-        .put("policy", lane.policy.as_str())
-        .put("lists", lane.lists.clone())
-        .put("steps", array(&lane.steps, step))
-}
-
-fn step(step: &Step) -> Object {
-    Object::new()
-        .put("asked", step.asked.as_str())
-        .put("did", step.did.clone())
-        .put("frames", step.frames.as_str())
-        .put("owners", step.owners.clone())
-        .put("free", Value::from(step.free.clone()))
-        .put("unusable", step.unusable.clone())
-        .put("touched", step.touched.clone())
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use pagelab_model::seed::SplitMix64;
 use super::Compact;
 use super::naive::Naive;
 use super::planted::Bug;
+use crate::planted::Planted;
 use crate::words::{Frame, Kind, Shape, Wrong};
 
 const SHAPES: [Shape; 5] = [
@@ -23,7 +24,7 @@ const USUAL: Shape = Shape { first: 512, frames: 2560, max_order: 10, block_orde
 /// Up to the first difference: the event, and what differs.
 fn differ(shape: Shape, bug: Option<Bug>, seed: u64, events: u32) -> Option<(u32, String)> {
     let mut ours = Compact::new(shape).unwrap();
-    ours.bug = bug;
+    ours.bug = Planted::of(bug);
     let mut twin = Naive::new(shape);
     let mut random = SplitMix64::new(seed);
     let mut live: Vec<Frame> = Vec::new();

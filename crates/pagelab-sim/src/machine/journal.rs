@@ -3,6 +3,7 @@
 
 use super::compaction::{Came, Job};
 use super::lru::List;
+use crate::planted::Planted;
 use crate::words::Frame;
 
 /// What becomes of a page that reclaim looks at.
@@ -79,8 +80,7 @@ pub(super) enum Flaw {
 pub(super) struct Journal {
     #[cfg(test)]
     pub events: Vec<Event>,
-    #[cfg(test)]
-    pub flaw: Option<Flaw>,
+    pub flaw: Planted<Flaw>,
 }
 
 impl Journal {
@@ -93,15 +93,9 @@ impl Journal {
     #[inline]
     pub fn note(&mut self, _event: Event) {}
 
-    #[cfg(test)]
-    pub fn has(&self, flaw: Flaw) -> bool {
-        self.flaw == Some(flaw)
-    }
-
-    #[cfg(not(test))]
     #[inline]
-    pub fn has(&self, _flaw: Flaw) -> bool {
-        false
+    pub fn has(&self, flaw: Flaw) -> bool {
+        self.flaw.has(&flaw)
     }
 }
 

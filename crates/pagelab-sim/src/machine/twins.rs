@@ -8,6 +8,7 @@ use super::naive::Naive;
 use super::tests::config;
 use super::{AnyPolicy, Ask, Class, Config, Effort, Held, Machine, Reclaim, Release, Tuning};
 use crate::marks::Marks;
+use crate::planted::Planted;
 use crate::policy::{Mobility, Standard};
 use crate::words::Shape;
 
@@ -67,7 +68,7 @@ struct Pair {
 impl Pair {
     fn new(case: &Case, flaw: Option<Flaw>) -> Pair {
         let mut ours = Machine::tuned(case.config.clone(), case.tuning, case.policy()).unwrap();
-        ours.journal.flaw = flaw;
+        ours.journal.flaw = Planted::of(flaw);
         let theirs = Naive::new(&case.config, case.tuning, case.has_kinds);
         Pair { ours, theirs, held: Vec::new() }
     }

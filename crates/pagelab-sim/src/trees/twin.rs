@@ -4,7 +4,7 @@
 use pagelab_model::seed::SplitMix64;
 
 use super::Trees;
-use crate::planted::Bug;
+use crate::planted::{Bug, Planted};
 use crate::words::{Frame, Kind, Shape};
 
 /// Tree, its class and who has reserved it.
@@ -156,7 +156,7 @@ impl Twin {
 
 fn differ(shape: Shape, per_tree: u32, cpus: u16, bug: Option<Bug>, seed: u64) -> Option<(u32, String)> {
     let mut ours = Trees::new(shape, per_tree, cpus).unwrap();
-    ours.bug = bug;
+    ours.bug = Planted::of(bug);
     let mut theirs = Twin::new(shape, per_tree as usize, cpus.into());
     let (mut random, mut live) = (SplitMix64::new(seed), Vec::new());
     for event in 0..if bug.is_some() { 10_000 } else { 5000 } {

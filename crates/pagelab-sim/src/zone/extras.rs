@@ -105,9 +105,7 @@ impl<P: Policy> Zone<P> {
         let mut largest = Vec::new();
         let mut at = 0;
         while at < shape.frames {
-            let left = (shape.frames - at).ilog2();
-            let mut order =
-                (shape.first + at).trailing_zeros().min(left).min(u32::from(shape.max_order)) as u8;
+            let mut order = shape.largest_order(at);
             let block = (at >> shape.block_order) as usize;
             let owner = self.owners[block];
             let blocks = |order: u8| &self.owners[block..block + (1 << (order - shape.block_order))];

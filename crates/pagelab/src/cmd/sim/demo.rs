@@ -9,9 +9,10 @@ use std::path::PathBuf;
 
 use pagelab_model::Bytes;
 use pagelab_report::html;
-use pagelab_report::json::object::{Object, array};
+use pagelab_report::json::demo::lane;
+use pagelab_report::json::object::array;
 use pagelab_report::json::{header, to_text};
-use pagelab_report::sim::demo::{self as shown, Demo, Lane, Step};
+use pagelab_report::sim::demo::{self as shown, Demo, Lane};
 use pagelab_report::style::{Style, bytes};
 use pagelab_sim::policies::{self, Entry, TABLE};
 use pagelab_sim::words::Shape;
@@ -170,22 +171,6 @@ fn write_page(demo: &Demo, target: &Target) -> Result<(), Failure> {
 }
 
 fn json_text(args: &Args, demo: &Demo) -> Result<String, Failure> {
-    let step = |step: &Step| {
-        Object::new()
-            .put("asked", step.asked.as_str())
-            .put("did", step.did.clone())
-            .put("frames", step.frames.as_str())
-            .put("owners", step.owners.clone())
-            .put("free", Value::from(step.free.clone()))
-            .put("unusable", step.unusable.clone())
-            .put("touched", step.touched.clone())
-    };
-    let lane = |lane: &Lane| {
-        Object::new()
-            .put("policy", lane.policy.as_str())
-            .put("lists", lane.lists.clone())
-            .put("steps", array(&lane.steps, step))
-    };
     let document: Value = header("sim_demo")
         .put("pages", args.pages)
         .put("seed", args.seed)
