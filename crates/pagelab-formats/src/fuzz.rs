@@ -77,6 +77,7 @@ pub const TARGETS: &[Target] = &[
     tracing::KALLSYMS,
     tracing::MAPS,
     tracing::ALLOC_TRACE,
+    tracing::RING_PAGE,
 ];
 
 const BUDDYINFO: &[u8] =

@@ -38,6 +38,7 @@ pub mod plan_toml;
 pub mod pressure;
 pub mod process_stat;
 pub mod region_counts;
+pub mod ring_page;
 pub mod scalar;
 pub mod shell_time;
 pub mod show_mem;

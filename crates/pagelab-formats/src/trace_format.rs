@@ -224,7 +224,7 @@ fn owned(text: &[u8]) -> String {
 }
 
 /// `unsigned long pfn;    offset:8;  size:8;  signed:0;`
-fn field(rest: &[u8]) -> Option<TraceField> {
+pub(crate) fn field(rest: &[u8]) -> Option<TraceField> {
     let mut parts = rest.split(|&byte| byte == b';').map(<[u8]>::trim_ascii).filter(|part| !part.is_empty());
     let declaration = parts.next()?;
     let (mut offset, mut size, mut is_signed, mut other) = (None, None, false, Vec::new());

@@ -1,7 +1,7 @@
 //! What a trace of the page allocator begins with: the machine's zones, and what its numbers stand for.
 
 use pagelab_formats::{buddyinfo, pagetypeinfo, zoneinfo};
-use pagelab_model::alloc_trace::{TraceHead, TraceZone};
+use pagelab_model::alloc_trace::{TraceHead, TraceThrough, TraceZone};
 use pagelab_model::pagetype::Pagetypeinfo;
 use pagelab_model::zoneinfo::ZoneInfo;
 use pagelab_model::{PageSize, Pages, Reading, Zoneinfo};
@@ -13,7 +13,8 @@ use crate::reader::Reader;
 const USUAL_BLOCK_ORDER: u8 = 9;
 
 /// The machine as a trace keeps it, with the zoneinfo that it was read from. `/proc/pagetypeinfo` is
-/// read once: the kernel walks its free lists for it, which takes up to 50 ms.
+/// read once: the kernel walks its free lists for it, which takes up to 50 ms. Whose buffers the events come
+/// through is the caller's to say.
 pub fn head(reader: &Reader<'_>, page_size: PageSize, began: u64) -> Reading<(TraceHead, Zoneinfo)> {
     let zoneinfo = reader.parse(paths::ZONEINFO, zoneinfo::parse)?;
     let buddyinfo = reader.parse(paths::BUDDYINFO, buddyinfo::parse)?;
@@ -32,6 +33,7 @@ pub fn head(reader: &Reader<'_>, page_size: PageSize, began: u64) -> Reading<(Tr
         zones,
         migratetypes: types.map(|types| names(&types)).unwrap_or_default(),
         began,
+        through: TraceThrough::default(),
     };
     Ok((head, zoneinfo))
 }

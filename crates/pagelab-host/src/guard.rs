@@ -38,6 +38,7 @@ mod owner;
 mod restore;
 mod signals;
 mod swap;
+mod trace_instance;
 mod undo;
 
 use std::fmt;
@@ -57,6 +58,7 @@ pub use restore::{JournalReport, Refused, Report, restore};
 pub(crate) use signals::ignored_signals;
 pub use signals::{End, Watched, continued};
 pub use swap::{SwapFile, swap_file_maker};
+pub use trace_instance::TraceInstance;
 pub use undo::{Fate, OWN_MEMORY, Outcome};
 
 use crate::paths;

@@ -108,6 +108,8 @@ pub const DT_HYPERVISOR: &str = "/proc/device-tree/hypervisor/compatible";
 pub const DEBUGFS: &str = "/sys/kernel/debug";
 /// Where tracefs is usually mounted.
 pub const TRACEFS: &str = "/sys/kernel/tracing";
+/// Trace buffers beside the kernel's own one, a folder each; made and removed as folders.
+pub const TRACE_INSTANCES: &str = "/sys/kernel/tracing/instances";
 /// The tracing folder inside debugfs, on kernels before 4.1.
 pub const TRACING_IN_DEBUGFS: &str = "tracing";
 /// The kernel's symbols.

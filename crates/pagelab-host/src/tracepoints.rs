@@ -1,4 +1,5 @@
 //! Tracepoints of the running kernel: opened on every CPU, read in the order of time, with every loss told.
+//! [`Tracepoints`] has rings of perf events, [`Ftrace`] an instance of ftrace; [`Source`] is either.
 //!
 //! ```text
 //! let (mut tracepoints, absent) = Tracepoints::open(&reader, &sets::EXTFRAG, &Options::default())?;
@@ -11,8 +12,10 @@
 mod allocator;
 mod drain;
 mod extfrag;
+mod ftrace;
 mod open;
 pub mod sets;
+mod source;
 mod stacks;
 mod tally;
 mod tracefs;
@@ -28,6 +31,8 @@ use pagelab_sys::perf_ring::{self, PerfEvent, Ring};
 pub use allocator::AllocatorFields;
 pub use drain::{Drained, Losses, ToldLoss};
 pub use extfrag::ExtfragFields;
+pub use ftrace::{Ftrace, Possible};
+pub use source::Source;
 pub use stacks::{KernelSymbols, StackCollector};
 pub use tally::Tally;
 pub use tracefs::Tracefs;
@@ -105,7 +110,8 @@ pub struct Event<'a> {
     pub at_ns: u64,
     /// The CPU that it happened on.
     pub cpu: u32,
-    /// The process, in the PID namespace of this one; 0 if it is not visible there.
+    /// The process, in the PID namespace of this one; 0 if it is not visible there, and in records of
+    /// ftrace, which have the thread alone.
     pub pid: u32,
     /// Its thread.
     pub tid: u32,

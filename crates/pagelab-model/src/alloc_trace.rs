@@ -100,6 +100,30 @@ pub struct TraceHead {
     pub migratetypes: Vec<String>,
     /// Seconds since the epoch when it began.
     pub began: u64,
+    /// Whose buffers the kernel wrote the events into.
+    #[serde(default)]
+    pub through: TraceThrough,
+}
+
+/// Whose buffers the kernel writes events into. Both have the same events in them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TraceThrough {
+    /// Rings of perf events; traces that do not say are of these.
+    #[default]
+    Perf,
+    /// An instance of ftrace, which takes less of the traced program's time.
+    Ftrace,
+}
+
+impl TraceThrough {
+    /// Its name, in texts and in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            TraceThrough::Perf => "perf",
+            TraceThrough::Ftrace => "ftrace",
+        }
+    }
 }
 
 /// A zone of the machine.
@@ -185,6 +209,9 @@ impl Was {
 pub struct TraceEnd {
     /// Each tracepoint.
     pub kinds: Vec<TraceKind>,
+    /// Each processor's buffer by the kernel's count, where it counts by buffer: ftrace.
+    #[serde(default)]
+    pub buffers: Vec<TraceBuffer>,
     /// Events that hold what a trace cannot: none is expected.
     pub unreadable: u64,
     /// Events that came after a later one, because their processor was held up before it wrote them.
@@ -209,14 +236,29 @@ pub struct TraceEnd {
 pub struct TraceKind {
     /// `kmem:mm_page_alloc`.
     pub name: String,
-    /// How often it happened, by the kernel's count; what was filtered out is not in it.
-    pub times: u64,
-    /// How many of these did not get into a ring, by the kernel's count; `None` before Linux 6.0.
+    /// How often it happened, by the kernel's count; what was filtered out is not in it. `None` where the
+    /// kernel counts by buffer.
+    pub times: Option<u64>,
+    /// How many of these did not get into a ring, by the kernel's count; `None` before Linux 6.0, and where
+    /// the kernel counts by buffer.
     pub lost: Option<u64>,
     /// How many were read.
     pub delivered: u64,
     /// How many were read and left out, because the recorder caused them.
     pub own: u64,
+}
+
+/// What the kernel counted for one processor's buffer, all tracepoints together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TraceBuffer {
+    /// The processor.
+    pub cpu: u16,
+    /// Events that happened there.
+    pub written: u64,
+    /// Events that were read.
+    pub read: u64,
+    /// Events that were lost.
+    pub lost: u64,
 }
 
 /// Free blocks by order over all zones: rebuilt from runs of free frames, and as `/proc/buddyinfo` had them

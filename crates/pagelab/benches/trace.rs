@@ -20,8 +20,9 @@ use pagelab_sys::clock;
 use pagelab_sys::map::{Advice, Mapping};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Blocks of four turns.
+/// Blocks of four turns; each so many of them, one of the other way is made too.
 const BLOCKS: usize = 15;
+const PERF_EVERY: usize = 3;
 /// Memory of a round, and rounds of a turn: 0.2 s or so.
 const ROUND: Bytes = Bytes(32 << 20);
 const ROUNDS: usize = 12;
@@ -57,9 +58,9 @@ fn churn() -> io::Result<u64> {
 }
 
 /// A recorder that is at work.
-fn record(file: &Path) -> Result<Child, Failed> {
+fn record(file: &Path, through: &str) -> Result<Child, Failed> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pagelab"));
-    command.args(["trace", "record", "--no-snapshot", "-o"]).arg(file);
+    command.args(["trace", "record", "--no-snapshot", "--through", through, "-o"]).arg(file);
     let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
     let deadline = Instant::now() + Duration::from_secs(20);
     while !file.exists() {
@@ -105,9 +106,9 @@ fn read(file: &Path) -> Result<Read, Failed> {
 }
 
 /// A turn with a recorder beside it: CPU of the load, and the trace.
-fn traced(file: &Path) -> Result<(u64, Read), Failed> {
+fn traced(file: &Path, through: &str) -> Result<(u64, Read), Failed> {
     let _ = fs::remove_file(file);
-    let mut recorder = record(file)?;
+    let mut recorder = record(file, through)?;
     let cpu_ns = churn()?;
     let pid = Pid::from_raw(i32::try_from(recorder.id())?).ok_or("no process")?;
     kill_process(pid, Signal::INT)?;
@@ -120,21 +121,43 @@ fn traced(file: &Path) -> Result<(u64, Read), Failed> {
     Ok((cpu_ns, read))
 }
 
+/// A block of four turns.
+struct Block {
+    /// Microseconds of the load's CPU time that an event costs.
+    cost_us: f64,
+    /// Nanoseconds of an event without a recorder.
+    alone_ns: f64,
+    /// The second of its traces.
+    read: Read,
+}
+
+fn block(file: &Path, through: &str) -> Result<Block, Failed> {
+    let without = churn()?;
+    let ((first, _), (second, read)) = (traced(file, through)?, traced(file, through)?);
+    let without = without + churn()?;
+    let events = 2.0 * read.own as f64;
+    let cost_us = (first as f64 + second as f64 - without as f64) / events / 1e3;
+    Ok(Block { cost_us, alone_ns: without as f64 / events, read })
+}
+
 fn churned(folder: &Path) -> Result<(), Failed> {
     let file = folder.join("churn.pagelab");
     let (mut costs, mut sizes, mut recorders, mut alone) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    let mut lost = 0;
+    let (mut perf, mut perf_recorders, mut lost) = (Vec::new(), Vec::new(), 0);
     churn()?;
-    for _ in 0..BLOCKS {
-        let without = churn()?;
-        let ((first, _), (second, read)) = (traced(&file)?, traced(&file)?);
-        let without = without + churn()?;
-        let events = 2.0 * read.own as f64;
-        costs.push((first as f64 + second as f64 - without as f64) / events / 1e3);
-        alone.push(without as f64 / events);
-        sizes.push(read.bytes_per_event);
-        recorders.push(read.recorder_ns);
-        lost += read.lost;
+    for number in 0..BLOCKS {
+        if number % PERF_EVERY == 0 {
+            let block = block(&file, "perf")?;
+            perf.push(block.cost_us);
+            perf_recorders.push(block.read.recorder_ns);
+        }
+        // What people get, and what is made of it: the file is read below.
+        let block = block(&file, "auto")?;
+        costs.push(block.cost_us);
+        alone.push(block.alone_ns);
+        sizes.push(block.read.bytes_per_event);
+        recorders.push(block.read.recorder_ns);
+        lost += block.read.lost;
     }
     let quartiles = |values: &[f64]| {
         let mut sorted = values.to_vec();
@@ -144,8 +167,10 @@ fn churned(folder: &Path) -> Result<(), Failed> {
     let (low, high) = quartiles(&costs);
     let how = format!(
         "median of {BLOCKS} ABBA blocks of churn by its CPU time, quartiles {low:.3} to {high:.3}; alone \
-         {:.0} ns an event; {lost} lost",
-        median(alone)
+         {:.0} ns an event; {lost} lost; through perf {:.3}, and {:.0} ns for its recorder",
+        median(alone),
+        median(perf),
+        median(perf_recorders)
     );
     say("trace_traced_us", "us", median(costs), &how);
     let how = format!("zstd blocks of churn; the recorder took {:.0} ns of CPU an event", median(recorders));

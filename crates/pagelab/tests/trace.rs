@@ -5,13 +5,14 @@ mod support;
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::PathBuf;
 use std::process::Child;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pagelab_formats::vmstat;
 use pagelab_host::paths;
 use pagelab_model::Bytes;
-use pagelab_model::alloc_trace::{TraceEvent, TraceWhat, Was};
+use pagelab_model::alloc_trace::{TraceBuffer, TraceEvent, TraceWhat, Was};
 use pagelab_model::run::Ending;
 use pagelab_runfile::TraceReader;
 use pagelab_sys::map::{Advice, Mapping};
@@ -29,22 +30,41 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether this machine lets its allocator be traced; else the skip is printed.
-fn is_traced(lab: &Lab) -> bool {
-    let ran = lab.run(&["trace", "record", "-o", "probe.pagelab", "--for", "100ms", "--no-snapshot"]);
+/// Whether this machine lets its allocator be traced that way; else the skip is printed.
+fn is_traced(lab: &Lab, way: &str) -> bool {
+    let args =
+        ["trace", "record", "-o", "probe.pagelab", "--for", "100ms", "--no-snapshot", "--through", way];
+    let ran = lab.run(&args);
     if ran.code == Some(4) {
-        eprintln!("skipped: no-tracepoints: {}", ran.err.trim());
+        let why = if way == "perf" { "no-tracepoints" } else { "no-trace-instance" };
+        eprintln!("skipped: {why}: {}", ran.err.trim());
         return false;
     }
     assert_eq!(ran.code, Some(0), "{}", ran.err);
+    assert!(ran.out.contains(&format!("through {way}")), "{}", ran.out);
     true
 }
 
+/// Checks in a folder of its own for each way that events can come, one recording at a time.
+fn each_way(check: impl Fn(&Lab, &str)) {
+    let _alone = alone();
+    for way in ["ftrace", "perf"] {
+        let lab = Lab::new();
+        if is_traced(&lab, way) {
+            check(&lab, way);
+        }
+    }
+}
+
 /// A recording that has begun and taken events in.
-fn record(lab: &Lab, more: &[&str]) -> Running {
-    let args = [&["trace", "record", "-o", "t.pagelab"], more].concat();
+fn record(lab: &Lab, way: &str, more: &[&str]) -> Running {
+    record_into(lab, "t.pagelab", way, more)
+}
+
+fn record_into(lab: &Lab, name: &str, way: &str, more: &[&str]) -> Running {
+    let args = [&["trace", "record", "-o", name, "--through", way], more].concat();
     let child: Child = lab.command(&args).spawn().unwrap();
-    let file = lab.path().join("t.pagelab");
+    let file = lab.path().join(name);
     until("the first block", || {
         churn(200);
         TraceReader::open(&file).is_ok_and(|reader| !reader.blocks().is_empty())
@@ -89,13 +109,13 @@ fn kernel_pages() -> [u64; 2] {
 
 #[test]
 fn what_is_traced_is_what_the_kernel_counted() {
-    let (_alone, lab) = (alone(), Lab::new());
-    if !is_traced(&lab) {
-        return;
-    }
+    each_way(what_is_traced_is_what_the_kernel_counted_through);
+}
+
+fn what_is_traced_is_what_the_kernel_counted_through(lab: &Lab, way: &str) {
     // The command begins once the state of memory has been read.
     let script = ": > started; exec /bin/sleep 600";
-    let mut running = record(&lab, &["--every", "50ms", "--", "/bin/sh", "-c", script]);
+    let mut running = record(lab, way, &["--every", "50ms", "--", "/bin/sh", "-c", script]);
     until("the snapshot", || lab.path().join("started").exists());
     let file = lab.path().join("t.pagelab");
     (0..3).for_each(|_| churn(PAGES));
@@ -134,10 +154,19 @@ fn what_is_traced_is_what_the_kernel_counted() {
         }
     }
     assert_eq!(end.unreadable, 0);
+    // A processor that was held up while it wrote may do so after the last look.
     for kind in &end.kinds {
         let lost = kind.lost.unwrap_or(0);
-        // A processor that was held up while it wrote may do so after the last look.
-        assert!(kind.times.abs_diff(kind.delivered + kind.own + lost) < 100, "{kind:?}");
+        assert_eq!(kind.times.is_some(), way == "perf");
+        let times = kind.times.unwrap_or(kind.delivered + kind.own);
+        assert!(times.abs_diff(kind.delivered + kind.own + lost) < 100, "{kind:?}");
+    }
+    assert_eq!(end.buffers.is_empty(), way == "perf");
+    if way == "ftrace" {
+        let read: u64 = end.kinds.iter().map(|kind| kind.delivered + kind.own).sum();
+        let sum = |of: fn(&TraceBuffer) -> u64| -> u64 { end.buffers.iter().map(of).sum() };
+        assert!(sum(|buffer| buffer.read).abs_diff(read) < 100, "{read} {:?}", end.buffers);
+        assert!(sum(|buffer| buffer.written).abs_diff(read + lost) < 100, "{read} {lost} {:?}", end.buffers);
     }
     // The snapshot: most of memory, and free lists as the kernel has them but for what moved meanwhile.
     let check = end.check.unwrap();
@@ -150,11 +179,11 @@ fn what_is_traced_is_what_the_kernel_counted() {
 
 #[test]
 fn the_kernel_and_the_trace_agree_on_a_load_of_this_thread() {
-    let (_alone, lab) = (alone(), Lab::new());
-    if !is_traced(&lab) {
-        return;
-    }
-    let mut running = record(&lab, &["--no-snapshot"]);
+    each_way(the_kernel_and_the_trace_agree_on_a_load_of_this_thread_through);
+}
+
+fn the_kernel_and_the_trace_agree_on_a_load_of_this_thread_through(lab: &Lab, way: &str) {
+    let mut running = record(lab, way, &["--no-snapshot"]);
     let before = kernel_pages();
     churn(PAGES);
     let after = kernel_pages();
@@ -169,11 +198,11 @@ fn the_kernel_and_the_trace_agree_on_a_load_of_this_thread() {
 
 #[test]
 fn a_killed_recording_has_every_block_but_the_last_second() {
-    let (_alone, lab) = (alone(), Lab::new());
-    if !is_traced(&lab) {
-        return;
-    }
-    let mut running = record(&lab, &["--no-snapshot"]);
+    each_way(a_killed_recording_has_every_block_but_the_last_second_through);
+}
+
+fn a_killed_recording_has_every_block_but_the_last_second_through(lab: &Lab, way: &str) {
+    let mut running = record(lab, way, &["--no-snapshot"]);
     churn(PAGES);
     let file = lab.path().join("t.pagelab");
     until("the load in the file", || {
@@ -194,11 +223,11 @@ fn a_killed_recording_has_every_block_but_the_last_second() {
 
 #[test]
 fn rings_that_are_too_small_lose_events_and_say_so() {
-    let (_alone, lab) = (alone(), Lab::new());
-    if !is_traced(&lab) {
-        return;
-    }
-    let mut running = record(&lab, &["--no-snapshot", "--ring", "4K"]);
+    each_way(rings_that_are_too_small_lose_events_and_say_so_through);
+}
+
+fn rings_that_are_too_small_lose_events_and_say_so_through(lab: &Lab, way: &str) {
+    let mut running = record(lab, way, &["--no-snapshot", "--ring", "4K"]);
     let file = lab.path().join("t.pagelab");
     until("a loss", || {
         churn(PAGES);
@@ -209,7 +238,10 @@ fn rings_that_are_too_small_lose_events_and_say_so() {
     let reader = TraceReader::open(&file).unwrap();
     let told: u64 = reader.losses().unwrap().iter().map(|loss| loss.events).sum();
     let end = reader.end().unwrap().unwrap();
-    let by_kernel: Option<u64> = end.kinds.iter().map(|kind| kind.lost).sum();
+    let by_kernel = match way {
+        "perf" => end.kinds.iter().map(|kind| kind.lost).sum(),
+        _ => Some(end.buffers.iter().map(|buffer| buffer.lost).sum::<u64>()),
+    };
     assert!(told > 0 && by_kernel.is_none_or(|lost| lost == told), "{told} {by_kernel:?}");
     let text = lab.run(&["trace", "info", "t.pagelab"]).out;
     assert!(text.contains("events were lost") && text.contains("the rings were full"), "{text}");
@@ -217,11 +249,17 @@ fn rings_that_are_too_small_lose_events_and_say_so() {
 
 #[test]
 fn a_command_is_recorded_to_its_end_and_every_field_is_documented() {
-    let (_alone, lab) = (alone(), Lab::new());
-    if !is_traced(&lab) {
-        return;
-    }
-    let ran = lab.run(&["trace", "record", "-o", "t.pagelab", "--", "/bin/sh", "-c", "echo out; exit 3"]);
+    each_way(a_command_is_recorded_to_its_end_and_every_field_is_documented_through);
+}
+
+fn a_command_is_recorded_to_its_end_and_every_field_is_documented_through(lab: &Lab, way: &str) {
+    let ran = lab.run(
+        &[
+            &["trace", "record", "-o", "t.pagelab", "--through", way][..],
+            &["--", "/bin/sh", "-c", "echo out; exit 3"],
+        ]
+        .concat(),
+    );
     assert_eq!(ran.code, Some(0), "{}", ran.err);
     assert!(ran.out.starts_with("out\n") && ran.out.contains("events in"), "{}", ran.out);
     assert!(ran.err.contains("the command ended with exit status: 3"), "{}", ran.err);
@@ -232,6 +270,7 @@ fn a_command_is_recorded_to_its_end_and_every_field_is_documented() {
     let said = lab.run(&["trace", "info", "t.pagelab", "--json", "--threads", "3"]).out;
     let said: Value = serde_json::from_str(&said).unwrap();
     assert_eq!((&said["kind"], &said["ending"]), (&"trace_info".into(), &"complete".into()));
+    assert_eq!(said["through"], way);
     assert!(said["threads"].as_array().unwrap().len() <= 3);
     let snapshot = TraceReader::open(&lab.path().join("t.pagelab")).unwrap().snapshot().unwrap();
     let user: u64 = snapshot.iter().filter(|run| run.was == Was::User).map(|run| u64::from(run.frames)).sum();
@@ -262,7 +301,9 @@ fn what_cannot_be_is_refused_in_words() {
         assert!(ran.err.contains(said), "{args:?}: {}", ran.err);
     }
     assert!(!lab.path().join("a.pagelab").exists());
-    if is_traced(&lab) {
+    let ran = lab.run(&["trace", "record", "-o", "a.pagelab", "--through", "bpf"]);
+    assert!(ran.code == Some(2) && ran.err.contains("auto, ftrace, perf"), "{}", ran.err);
+    if is_traced(&lab, "perf") {
         let ran = lab.run(&["trace", "record", "-o", "probe.pagelab", "--for", "100ms"]);
         assert!(ran.code == Some(2) && ran.err.contains("it exists already"), "{}", ran.err);
         let ran = lab.run(&["trace", "record", "-o", "b.pagelab", "--no-snapshot", "--", "/none/such"]);
@@ -272,15 +313,15 @@ fn what_cannot_be_is_refused_in_words() {
 
 #[test]
 fn a_full_disk_ends_the_recording_and_what_is_there_is_read() {
-    let (_alone, lab) = (alone(), Lab::new());
-    if !is_traced(&lab) {
-        return;
-    }
+    each_way(a_full_disk_ends_the_recording_and_what_is_there_is_read_through);
+}
+
+fn a_full_disk_ends_the_recording_and_what_is_there_is_read_through(lab: &Lab, way: &str) {
     // Programs are started until the disk is full: some hundred events each.
-    let script = "\"$0\" trace record --no-snapshot --for 100s -o disk/t.pagelab & recorder=$!\n\
+    let script = "\"$0\" trace record --through WAY --no-snapshot --for 100s -o disk/t.pagelab & recorder=$!\n\
         while kill -0 $recorder 2>&-; do /bin/true; done\n\
         wait $recorder; echo code $?; \"$0\" trace info disk/t.pagelab";
-    let Some(ran) = lab.run_with_small_disk("256k", script) else { return };
+    let Some(ran) = lab.run_with_small_disk("256k", &script.replace("WAY", way)) else { return };
     assert!(ran.out.starts_with("code 5\n") && ran.code == Some(0), "{} {}", ran.out, ran.err);
     assert!(
         ran.err.contains("the disk is full") && ran.err.contains("the trace stopped after"),
@@ -288,4 +329,133 @@ fn a_full_disk_ends_the_recording_and_what_is_there_is_read() {
         ran.err
     );
     assert!(ran.out.contains("the file was not closed") && ran.out.contains("allocations"), "{}", ran.out);
+}
+
+/// Two recorders at once, one through each: what a program did between its start and its end is the same in
+/// both, event by event.
+#[test]
+fn perf_and_ftrace_have_the_same_events() {
+    let (_alone, lab) = (alone(), Lab::new());
+    if !is_traced(&lab, "ftrace") {
+        return;
+    }
+    let ways = ["ftrace", "perf"];
+    let recordings = ways.map(|way| record_into(&lab, &format!("{way}.pagelab"), way, &["--no-snapshot"]));
+    // Eight mebibytes, touched and given back.
+    let mut child = std::process::Command::new("/bin/dd");
+    child.args(["if=/dev/zero", "of=/dev/null", "bs=8M", "count=2"]).stderr(std::process::Stdio::null());
+    let mut child = child.spawn().unwrap();
+    let pid = child.id();
+    assert!(child.wait().unwrap().success());
+    let found = recordings.into_iter().zip(ways).map(|(mut running, way)| {
+        running.signal(Signal::INT);
+        running.0.wait().unwrap();
+        let mut reader = TraceReader::open(&lab.path().join(format!("{way}.pagelab"))).unwrap();
+        let lost: u64 = reader.losses().unwrap().iter().map(|loss| loss.events).sum();
+        let all = events(&mut reader);
+        let of_child: Vec<TraceEvent> = all.into_iter().filter(|event| event.tid == pid).collect();
+        (lost, of_child)
+    });
+    let found: Vec<_> = found.collect();
+    let [(0, ftrace), (0, perf)] = &found[..] else {
+        // A machine that is so busy that events are lost says nothing here.
+        return assert!(found.iter().any(|(lost, _)| *lost > 0));
+    };
+    let words =
+        |events: &[TraceEvent]| -> Vec<_> { events.iter().map(|event| (event.cpu, event.what)).collect() };
+    assert!(ftrace.len() > 50, "{}", ftrace.len());
+    assert_eq!(words(ftrace), words(perf));
+    eprintln!("{} events of one program through each", ftrace.len());
+    // Both have the same clock; a processor may be held up between one's look at it and the other's.
+    let apart = |events: &[TraceEvent]| events[events.len() - 1].at_ns - events[0].at_ns;
+    assert!(apart(ftrace).abs_diff(apart(perf)) < 100_000_000, "{} {}", apart(ftrace), apart(perf));
+}
+
+/// The instances that are there by the name of this process, as the top folder of tracefs has them.
+fn instance_of(recorder: &Running) -> Option<PathBuf> {
+    let prefix = format!("pagelab-{}-", recorder.0.id());
+    let entries = fs::read_dir(paths::TRACE_INSTANCES).ok()?;
+    let mut paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    paths.find(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&prefix)))
+}
+
+#[test]
+fn an_instance_is_gone_after_every_end() {
+    let (_alone, lab) = (alone(), Lab::new());
+    if !is_traced(&lab, "ftrace") {
+        return;
+    }
+    let first = record(&lab, "ftrace", &["--no-snapshot"]);
+    let Some(instance) = instance_of(&first) else {
+        return eprintln!("skipped: no-trace-instance: tracefs is not mounted where it can be looked at");
+    };
+    let text = |name: &str| fs::read_to_string(instance.join(name)).unwrap().trim().to_owned();
+    let kib: u64 = text("buffer_size_kb").parse().unwrap();
+    assert!(kib >= 32 << 10 && text("tracing_on") == "1", "{kib}");
+    // Killed: recording stops and the buffer is given back at once; `restore` takes the rest away.
+    let mut first = first;
+    first.signal(Signal::KILL);
+    first.0.wait().unwrap();
+    until("the buffer to be freed", || text("buffer_size_kb").parse::<u64>().is_ok_and(|kib| kib < 1 << 10));
+    assert_eq!(text("tracing_on"), "0");
+    let restored = lab.run(&["restore"]);
+    assert!(restored.code == Some(0) && restored.out.contains("trace instance"), "{}", restored.out);
+    assert!(!instance.exists());
+    // Signals: two recorders at once, each with its own, each taken away with its end.
+    let both =
+        ["INT", "TERM"].map(|name| record_into(&lab, &format!("{name}.pagelab"), "auto", &["--no-snapshot"]));
+    let instances = both.each_ref().map(|running| instance_of(running).unwrap());
+    for ((mut running, signal), code) in both.into_iter().zip([Signal::INT, Signal::TERM]).zip([130, 143]) {
+        running.signal(signal);
+        assert_eq!(running.0.wait().unwrap().code(), Some(code));
+    }
+    assert!(instances[0] != instances[1] && !instances.iter().any(|path| path.exists()));
+}
+
+#[test]
+fn tracefs_need_not_be_mounted() {
+    let (_alone, lab) = (alone(), Lab::new());
+    if !is_traced(&lab, "ftrace") {
+        return;
+    }
+    let script = "umount -l \"$1\"; set -e; \"$0\" trace record --through ftrace --no-snapshot --for 300ms -o m.pagelab; \
+        echo files $(ls \"$1\" | wc -l)";
+    let program = env!("CARGO_BIN_EXE_pagelab");
+    let mut command = std::process::Command::new("unshare");
+    command.args(["-m", "/bin/sh", "-c", script, program, paths::TRACEFS]).current_dir(lab.path());
+    let ran = command.output().unwrap();
+    let (out, err) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+    if err.contains("unshare:") {
+        return eprintln!("skipped: no-mount: {}", err.trim());
+    }
+    assert!(ran.status.success() && out.contains("through ftrace"), "{out} {err}");
+    assert!(out.contains("files 0"), "it is not mounted for others: {out}");
+}
+
+/// In another PID namespace ftrace's numbers of threads are not those that are seen there.
+#[test]
+fn in_a_pid_namespace_perf_is_taken_and_that_is_said() {
+    let (_alone, lab) = (alone(), Lab::new());
+    if !is_traced(&lab, "perf") {
+        return;
+    }
+    let traced = |way: &str, name: &str| {
+        let program = env!("CARGO_BIN_EXE_pagelab");
+        let mut command = std::process::Command::new("unshare");
+        command.args(["-p", "-f", "--mount-proc", program, "trace", "record", "--no-snapshot"]);
+        command.args(["--for", "200ms", "--through", way, "-o", name]).current_dir(lab.path());
+        let ran = command.output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (ran.status.code(), text(&ran.stdout), text(&ran.stderr))
+    };
+    let (code, out, err) = traced("auto", "auto.pagelab");
+    if err.contains("unshare:") {
+        return eprintln!("skipped: no-mount: {}", err.trim());
+    }
+    assert!(code == Some(0) && out.contains("through perf"), "{out} {err}");
+    assert!(err.contains("through perf, which costs the traced programs more: "), "{err}");
+    let (code, _, err) = traced("ftrace", "refused.pagelab");
+    assert_eq!(code, Some(4), "{err}");
+    assert!(err.contains("PID namespace") && err.contains("or --through perf"), "{err}");
+    assert!(!lab.path().join("refused.pagelab").exists());
 }

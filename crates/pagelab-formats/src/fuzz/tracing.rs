@@ -1,7 +1,7 @@
-//! Fuzz targets of what tracing reads: formats of tracepoints, records in a ring, symbols and mappings.
+//! Fuzz targets of what tracing reads: formats of tracepoints, records in rings and pages, symbols, mappings.
 
 use super::{Target, checked, filled, starting};
-use crate::{alloc_trace, kallsyms, maps, perf_record, trace_format};
+use crate::{alloc_trace, kallsyms, maps, perf_record, ring_page, trace_format};
 
 pub(super) const TRACE_FORMAT: Target =
     Target { name: "trace_format", run: run_trace_format, seeds: &[TRACE_FORMAT_TEXT] };
@@ -16,6 +16,17 @@ pub(super) const MAPS: Target = Target { name: "maps", run: run_maps, seeds: &[M
 
 pub(super) const ALLOC_TRACE: Target =
     Target { name: "alloc_trace", run: alloc_trace::fuzz, seeds: &[TRACE_BLOCK, TRACE_EMPTY, TRACE_RUNS] };
+
+pub(super) const RING_PAGE: Target = Target { name: "ring_page", run: run_ring_page, seeds: &[PAGE] };
+
+/// Two records of one word, a longer distance between them, and what was lost before.
+const PAGE: &[u8] = b"\x10\x27\0\0\0\0\0\0\x18\0\0\xc0\xff\xff\xff\xff\
+\xe1\0\0\0\x01\0\0\0\x7e\0\0\0\x02\0\0\0\xe1\0\0\0\x02\0\0\0\
+\x07\0\0\0\0\0\0\0";
+
+fn run_ring_page(data: &[u8]) {
+    let _ = ring_page::fuzz(data);
+}
 
 /// An allocation, a free, a migration and a fallback of two threads.
 const TRACE_BLOCK: &[u8] =

@@ -12,6 +12,7 @@ use super::kernel::Kernel;
 use super::knob::Knob;
 use super::owner::{self, Owner};
 use super::swap;
+use super::trace_instance;
 use crate::paths;
 
 /// A journal that says more than this is of a newer pagelab.
@@ -52,10 +53,12 @@ pub(super) enum Record {
     Debugfs { seq: u64, unix_ns: u64, path: String },
     /// A swap file is about to be made and swapped to.
     SwapFile { seq: u64, unix_ns: u64, path: String },
+    /// A trace instance is about to be made.
+    TraceInstance { seq: u64, unix_ns: u64, path: String },
     /// Something is about to be done that cannot be undone.
     OneWay { seq: u64, unix_ns: u64, act: String },
-    /// What was read back: the value of a setting, the inode number of a cgroup or of a
-    /// swap file, the number of a mount.
+    /// What was read back: the value of a setting, the inode number of a cgroup, of a swap file or of a
+    /// trace instance, the number of a mount.
     Seen { seq: u64, value: String, min_free_kbytes: Option<String> },
     /// The act is done.
     Done { seq: u64 },
@@ -75,6 +78,7 @@ pub(super) enum Act {
     Cgroup { path: String, home: Option<String> },
     Debugfs { path: String },
     SwapFile { path: String },
+    TraceInstance { path: String },
     OneWay { act: String },
 }
 
@@ -83,7 +87,10 @@ impl Act {
     pub(super) fn claim(&self) -> Option<String> {
         match self {
             Act::Change { knob, .. } => Some(knob.claim()),
-            Act::Cgroup { path, .. } | Act::Debugfs { path } | Act::SwapFile { path } => Some(path.clone()),
+            Act::Cgroup { path, .. }
+            | Act::Debugfs { path }
+            | Act::SwapFile { path }
+            | Act::TraceInstance { path } => Some(path.clone()),
             Act::OneWay { .. } => None,
         }
     }
@@ -95,6 +102,7 @@ impl Act {
             Act::Cgroup { .. } => "cgroup".to_owned(),
             Act::Debugfs { .. } => "debugfs".to_owned(),
             Act::SwapFile { .. } => "swap file".to_owned(),
+            Act::TraceInstance { .. } => "trace instance".to_owned(),
             Act::OneWay { act } => owner::printable(act),
         }
     }
@@ -103,7 +111,10 @@ impl Act {
     pub(super) fn path(&self) -> &str {
         match self {
             Act::Change { knob, .. } => knob.path(),
-            Act::Cgroup { path, .. } | Act::Debugfs { path } | Act::SwapFile { path } => path,
+            Act::Cgroup { path, .. }
+            | Act::Debugfs { path }
+            | Act::SwapFile { path }
+            | Act::TraceInstance { path } => path,
             Act::OneWay { act } => act,
         }
     }
@@ -153,6 +164,7 @@ impl Entry {
             }
             Act::Debugfs { path } => Record::Debugfs { seq, unix_ns, path: path.clone() },
             Act::SwapFile { path } => Record::SwapFile { seq, unix_ns, path: path.clone() },
+            Act::TraceInstance { path } => Record::TraceInstance { seq, unix_ns, path: path.clone() },
             Act::OneWay { act } => Record::OneWay { seq, unix_ns, act: act.clone() },
         }
     }
@@ -256,6 +268,12 @@ impl Journal {
                     return Err(format!("{} is no swap file of pagelab", owner::printable(&path)));
                 }
                 (seq, unix_ns, Act::SwapFile { path })
+            }
+            Record::TraceInstance { seq, unix_ns, path } => {
+                if !trace_instance::is_ours(&path) {
+                    return Err(format!("{} is no trace instance of pagelab", owner::printable(&path)));
+                }
+                (seq, unix_ns, Act::TraceInstance { path })
             }
             Record::OneWay { seq, unix_ns, act } => (seq, unix_ns, Act::OneWay { act }),
             later => return self.amend(later),

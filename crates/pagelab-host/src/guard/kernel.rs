@@ -12,13 +12,16 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use pagelab_model::Bytes;
+use pagelab_model::{Absence, AbsentWhy, Bytes};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use super::swap;
 use crate::paths;
+use crate::reader::Reader;
+use crate::root::Root;
+use crate::tracepoints::Tracefs;
 
 /// A file that is larger than this is no setting; mountinfo of a machine with 10⁵ mounts still fits.
 const TEXT_MAX_BYTES: u64 = 64 << 20;
@@ -122,9 +125,25 @@ impl Tree {
     fn parent<'p>(&self, path: &'p str) -> io::Result<(OwnedFd, &'p str)> {
         let (parent, name) = path.rsplit_once('/').ok_or(Errno::INVAL)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        if self.is_live && parent == paths::TRACE_INSTANCES {
+            // tracefs need not be mounted, or be mounted there.
+            return Ok((trace_instances()?, name));
+        }
         let parent = if parent.is_empty() { "/." } else { parent };
         Ok((self.open(parent, flags)?, name))
     }
+}
+
+/// The folder of trace instances of the running kernel.
+fn trace_instances() -> io::Result<OwnedFd> {
+    let root = Root::live();
+    let refused = |absence: Absence| match absence.why {
+        AbsentWhy::NotThere => io::Error::new(io::ErrorKind::NotFound, absence.reason()),
+        AbsentWhy::NotPermitted => io::Error::new(io::ErrorKind::PermissionDenied, absence.reason()),
+        _ => io::Error::other(absence.reason()),
+    };
+    let tracefs = Tracefs::find(&Reader::new(&root)).map_err(refused)?;
+    tracefs.open(Tracefs::INSTANCES, OFlags::RDONLY | OFlags::DIRECTORY).map_err(refused)
 }
 
 fn relative(path: &str) -> io::Result<&str> {

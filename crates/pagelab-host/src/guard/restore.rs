@@ -10,6 +10,7 @@ use super::error::GuardError;
 use super::journal::{self, Act, Bad, Entry, Journal, Record};
 use super::kernel::{Kernel, Pretend};
 use super::owner::{Liveness, Owner};
+use super::trace_instance;
 use super::undo::{self, Fate, Outcome};
 
 /// How long a restore waits for another one: filling a large pool again takes its time.
@@ -219,6 +220,11 @@ pub(super) fn survey(
         };
         let Opened { mut journal, mut file, is_locked } = opened;
         let wants = |entry: &Entry| entry.is_open && entry.act.claim().as_deref() == Some(claim);
+        // Nobody wants the instance of a dead one by its name, but whoever makes one clears up behind it.
+        let is_left = |entry: &Entry| {
+            let both = trace_instance::is_ours(claim) && matches!(entry.act, Act::TraceInstance { .. });
+            wants(entry) || entry.is_open && both
+        };
         match journal.owner.liveness(&site.owner, is_locked) {
             // A process of an earlier boot can have had our number and start time.
             Liveness::OtherBoot if *name == own => {
@@ -230,7 +236,7 @@ pub(super) fn survey(
             Liveness::Live => {}
             Liveness::Killed => {
                 let file = (!dry_run).then_some(&mut file);
-                let outcomes = undo_open(kernel, &mut journal.entries, &wants, file);
+                let outcomes = undo_open(kernel, &mut journal.entries, &is_left, file);
                 let is_done =
                     !journal.entries.iter().any(|e| e.is_open && !matches!(e.act, Act::OneWay { .. }));
                 if is_done && !dry_run {

@@ -8,6 +8,7 @@ use super::journal::{Act, Entry, Record, Seen};
 use super::kernel::Kernel;
 use super::knob::Knob;
 use super::swap;
+use super::trace_instance;
 
 /// What became of one change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,9 +73,11 @@ impl Outcome {
     pub(super) fn of(entry: &Entry, fate: Fate) -> Outcome {
         let (ours, original) = match &entry.act {
             Act::Change { ours, old, .. } => (Some(ours.clone()), Some(old.clone())),
-            Act::Cgroup { .. } | Act::Debugfs { .. } | Act::SwapFile { .. } | Act::OneWay { .. } => {
-                (None, None)
-            }
+            Act::Cgroup { .. }
+            | Act::Debugfs { .. }
+            | Act::SwapFile { .. }
+            | Act::TraceInstance { .. }
+            | Act::OneWay { .. } => (None, None),
         };
         let (what, path) = (entry.act.label(), entry.act.path().to_owned());
         Outcome { what, path, fate, found: None, ours, original, detail: String::new() }
@@ -137,6 +140,7 @@ fn undo(kernel: &dyn Kernel, entry: &Entry, note: &mut dyn FnMut(&Record)) -> Ou
         Act::Cgroup { path, home } => undo_cgroup(kernel, entry, path, home.as_deref()),
         Act::Debugfs { path } => undo_debugfs(kernel, entry, path),
         Act::SwapFile { path } => swap::undo(kernel, entry, path),
+        Act::TraceInstance { path } => trace_instance::undo(kernel, entry, path),
         Act::OneWay { act } if act.ends_with(OWN_MEMORY) => Ok((Fate::OneWay, GONE_WITH_ITS_PROCESS)),
         Act::OneWay { .. } => Ok((Fate::OneWay, "")),
     };

@@ -8,7 +8,7 @@ use pagelab_formats::trace_format::{Field, TraceFormat};
 use pagelab_model::alloc_trace::TraceWhat;
 use pagelab_model::{Absence, AbsentWhy, Reading};
 
-use super::{Event, Tracepoints};
+use super::{Event, Kind};
 
 /// Where the fields of each kind lie, by the place of the kind.
 #[derive(Clone, Debug)]
@@ -32,8 +32,8 @@ enum Fields {
 impl AllocatorFields {
     /// Looks the fields of all kinds up. They are those of [`sets::ALLOCATOR`](super::sets::ALLOCATOR), or
     /// some of them.
-    pub fn new(tracepoints: &Tracepoints) -> Reading<AllocatorFields> {
-        let kinds = tracepoints.kinds().iter().map(|kind| fields(&kind.format)).collect::<Reading<_>>()?;
+    pub fn new(kinds: &[Kind]) -> Reading<AllocatorFields> {
+        let kinds = kinds.iter().map(|kind| fields(&kind.format)).collect::<Reading<_>>()?;
         Ok(AllocatorFields { kinds })
     }
 

@@ -83,7 +83,7 @@ pub(super) struct State {
     /// This process, if its events are left out.
     own_pid: Option<u32>,
     /// CLOCK_BOOTTIME ahead of CLOCK_MONOTONIC: the time asleep.
-    asleep_ns: u64,
+    pub(super) asleep_ns: u64,
     last_ns: u64,
     pub(super) told: Vec<ToldLoss>,
 }
@@ -128,21 +128,18 @@ impl State {
                 return false;
             }
         };
-        let id = TraceFormat::id_of(sample.raw).map(usize::from);
-        let Some(kind) = id.and_then(|id| *self.kind_of.get(id)?).map(usize::from) else {
+        let Some(kind) = self.kind(sample.raw) else {
             self.losses.malformed += 1;
             return false;
         };
         if self.own_pid == Some(sample.pid) {
-            self.own[kind] += 1;
+            self.leave_out(kind);
             return false;
         }
-        self.losses.late += u64::from(sample.time_ns < self.last_ns);
-        self.last_ns = self.last_ns.max(sample.time_ns);
-        self.delivered[kind] += 1;
+        let at_ns = self.deliver(kind, sample.time_ns);
         each(&Event {
             kind,
-            at_ns: sample.time_ns.saturating_add(self.asleep_ns),
+            at_ns,
             cpu: sample.cpu,
             pid: sample.pid,
             tid: sample.tid,
@@ -152,9 +149,39 @@ impl State {
         true
     }
 
+    /// Looks whether the machine has slept since the clocks were compared.
+    pub(super) fn follow_sleep(&mut self) {
+        let ahead = asleep_ns();
+        if ahead.abs_diff(self.asleep_ns) > SLEEP_NS {
+            self.asleep_ns = ahead;
+        }
+    }
+
+    /// The kind of a tracepoint's record.
+    #[inline]
+    pub(super) fn kind(&self, record: &[u8]) -> Option<usize> {
+        let id = TraceFormat::id_of(record).map(usize::from)?;
+        self.kind_of.get(id).copied().flatten().map(usize::from)
+    }
+
+    /// Counts an event that this process caused.
+    #[inline]
+    pub(super) fn leave_out(&mut self, kind: usize) {
+        self.own[kind] += 1;
+    }
+
+    /// Counts an event that is delivered, and finds its time in CLOCK_BOOTTIME.
+    #[inline]
+    pub(super) fn deliver(&mut self, kind: usize, time_ns: u64) -> u64 {
+        self.losses.late += u64::from(time_ns < self.last_ns);
+        self.last_ns = self.last_ns.max(time_ns);
+        self.delivered[kind] += 1;
+        time_ns.saturating_add(self.asleep_ns)
+    }
+
     /// A ring told of a loss.
     #[cold]
-    fn tell(&mut self, time_ns: u64, cpu: u32, events: u64) {
+    pub(super) fn tell(&mut self, time_ns: u64, cpu: u32, events: u64) {
         let is_full = self.told.len() >= TOLD_MAX;
         match self.told.last_mut() {
             Some(last) if is_full => last.events = last.events.saturating_add(events),
@@ -193,10 +220,7 @@ impl Tracepoints {
     /// In the first round after the machine slept, events from before the sleep get the time after it.
     pub fn drain(&mut self, mut each: impl FnMut(&Event<'_>)) -> io::Result<Drained> {
         let began_ns = thread_cpu_ns();
-        let ahead = asleep_ns();
-        if ahead.abs_diff(self.state.asleep_ns) > SLEEP_NS {
-            self.state.asleep_ns = ahead;
-        }
+        self.state.follow_sleep();
         let until = monotonic_ns();
         let mut drained = Drained { until_ns: until + self.state.asleep_ns, ..Drained::default() };
         let mut next: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::with_capacity(self.rings.len());

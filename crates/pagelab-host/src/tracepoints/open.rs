@@ -47,7 +47,7 @@ impl Tracepoints {
 }
 
 /// Whether numbers of threads are here what they are in the kernel.
-fn knows_itself(reader: &Reader<'_>) -> bool {
+pub(super) fn knows_itself(reader: &Reader<'_>) -> bool {
     let namespace = reader.root().link(paths::SELF_PID_NAMESPACE);
     namespace.is_ok_and(|link| link == FIRST_PID_NAMESPACE)
 }
@@ -60,12 +60,8 @@ impl Tracepoints {
         if !knows_itself(reader) {
             return Ok(false);
         }
-        let threads = reader.root().list(paths::SELF_TASK)?;
-        let not: Vec<String> = threads
-            .iter()
-            .filter(|thread| thread.bytes().all(|byte| byte.is_ascii_digit()))
-            .map(|thread| format!("common_pid != {thread}"))
-            .collect();
+        let threads = own_threads(reader)?;
+        let not: Vec<String> = threads.iter().map(|thread| format!("common_pid != {thread}")).collect();
         let expression = not.join(" && ");
         self.events().try_for_each(|(kind, event)| {
             event.filter(&expression).map_err(|error| {
@@ -76,6 +72,12 @@ impl Tracepoints {
         })?;
         Ok(true)
     }
+}
+
+/// The threads that this process has now.
+pub(super) fn own_threads(reader: &Reader<'_>) -> Reading<Vec<u32>> {
+    let threads = reader.root().list(paths::SELF_TASK)?;
+    Ok(threads.iter().filter_map(|thread| thread.parse().ok()).collect())
 }
 
 fn has_stacks(wanted: &Wanted<'_>) -> bool {

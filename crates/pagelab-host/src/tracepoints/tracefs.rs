@@ -4,8 +4,7 @@
 //! descriptor of a mount that is attached nowhere. No other process sees it, and it is gone with the
 //! descriptor.
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::OwnedFd;
 
 use pagelab_formats::mountinfo::{self, Mount};
@@ -20,7 +19,9 @@ use crate::paths;
 use crate::reader::Reader;
 
 /// A file of tracefs that is larger than this is refused; the longest format has some 10 KiB.
-const TEXT_MAX: u64 = 1 << 20;
+const TEXT_MAX: usize = 1 << 20;
+/// What is read of it at once.
+const PIECE: usize = 1 << 16;
 
 /// The root of tracefs.
 #[derive(Debug)]
@@ -103,18 +104,45 @@ impl Tracefs {
         self.is_mounted
     }
 
+    /// The folder of trace instances within tracefs (3.10 and later).
+    pub const INSTANCES: &str = "instances";
+
+    /// A file or folder, by its path within tracefs. It is not passed on to programs that are started, and
+    /// reading it never waits.
+    pub fn open(&self, path: &str, flags: OFlags) -> Reading<OwnedFd> {
+        let flags = flags | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let opened = rustix::fs::openat(&self.dir, path, flags, Mode::empty());
+        opened.map_err(|error| refused(&format!("{}/{path}", self.place), error))
+    }
+
+    /// Writes a file that is there, in one call, as the kernel's own files want it.
+    pub fn write(&self, path: &str, text: &str) -> Reading<()> {
+        let file = self.open(path, OFlags::WRONLY)?;
+        let failed = |error: Errno| {
+            let shown = format!("{}/{path}", self.place);
+            Absence::new(shown, AbsentWhy::Failed, format!("it does not take `{text}`: {error}"))
+        };
+        rustix::io::write(&file, text.as_bytes()).map(drop).map_err(failed)
+    }
+
     /// A whole file, by its path within tracefs.
     pub fn read(&self, path: &str) -> Reading<Vec<u8>> {
         let shown = format!("{}/{path}", self.place);
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let file = rustix::fs::openat(&self.dir, path, flags, Mode::empty())
-            .map_err(|error| refused(&shown, error))?;
-        let mut text = Vec::new();
-        let read = File::from(file).take(TEXT_MAX + 1).read_to_end(&mut text);
-        read.map_err(|error| Absence::new(&shown, AbsentWhy::Failed, error.to_string()))?;
-        match text.len() as u64 > TEXT_MAX {
-            true => Err(Absence::new(shown, AbsentWhy::Malformed, "larger than any file of tracefs")),
-            false => Ok(text),
+        let file = self.open(path, OFlags::RDONLY)?;
+        // Some files end behind the first read, however little it asked for (`show_header`).
+        let (mut text, mut piece) = (Vec::new(), vec![0; PIECE]);
+        loop {
+            match rustix::io::read(&file, &mut piece) {
+                Ok(0) => return Ok(text),
+                Ok(bytes) => text.extend_from_slice(&piece[..bytes]),
+                Err(Errno::INTR) => {}
+                Err(error) => {
+                    return Err(Absence::new(shown, AbsentWhy::Failed, io::Error::from(error).to_string()));
+                }
+            }
+            if text.len() > TEXT_MAX {
+                return Err(Absence::new(shown, AbsentWhy::Malformed, "larger than any file of tracefs"));
+            }
         }
     }
 

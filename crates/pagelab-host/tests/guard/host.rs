@@ -8,7 +8,7 @@ use pagelab_host::guard::{self, Fate, Guard, JournalDir, Knob, Options, Site, Tr
 use pagelab_model::Bytes;
 use std::sync::Arc;
 
-use crate::machine::{ENABLED, MIN_FREE, POOL, SWAP_DIR, Stop};
+use crate::machine::{ENABLED, INSTANCES, MIN_FREE, POOL, SWAP_DIR, Stop};
 use crate::victim::{DEBUGFS, Plan, Task, outcomes, thp_target};
 
 /// One machine, one test at a time.
@@ -221,6 +221,30 @@ fn debugfs_after_kills() {
         let report = guard::restore(&host.site(), false).unwrap();
         assert_eq!(outcomes(&report)[0].fate, fate, "{stop:?}: {report:?}");
         assert!(!is_mounted() && !host.journals().exists());
+    }
+}
+
+/// An instance of this machine's tracefs, mounted or not.
+#[test]
+fn a_trace_instance_after_kills() {
+    let Some(host) = Host::new() else { return };
+    let site = host.site();
+    let probe = Guard::begin(&site, Watched::left_to_restore(), Options::default()).unwrap();
+    if let Err(error) = probe.trace_instance() {
+        return eprintln!("skipped: no-trace-instance: {error}");
+    }
+    assert_eq!(probe.finish()[0].fate, Fate::Restored);
+    for (stop, fate) in [
+        (Stop::Before(INSTANCES, 1), Fate::AlreadyBack),
+        (Stop::After(INSTANCES, 1), Fate::Restored),
+        (Stop::After(INSTANCES, 2), Fate::AlreadyBack),
+    ] {
+        host.kill(Task::Trace, stop);
+        let report = guard::restore(&host.site(), false).unwrap();
+        assert_eq!(outcomes(&report)[0].fate, fate, "{stop:?}: {report:?}");
+        let path = outcomes(&report)[0].path.clone();
+        assert!(path.starts_with(INSTANCES) && !fs::exists(&path).unwrap_or(false), "{path}");
+        assert!(!host.journals().exists());
     }
 }
 

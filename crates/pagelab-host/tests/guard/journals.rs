@@ -9,7 +9,7 @@ use pagelab_host::guard::{
     self, ErrorKind, Fate, Guard, JournalDir, Knob, Liveness, Options, Owner, Report, Site, Watched,
 };
 
-use crate::machine::{ENABLED, Ground, MIN_FREE, Machine, POOL, SWAPPINESS, site_at};
+use crate::machine::{ENABLED, Ground, INSTANCES, MIN_FREE, Machine, POOL, SWAPPINESS, site_at};
 use crate::victim::outcomes;
 
 /// CRC-32 by a table of nibbles: another way than the one that is tested.
@@ -185,7 +185,11 @@ fn hostile_journals_write_nothing() {
         r#"{{"record":"change","seq":2,"unix_ns":0,"path":"{SWAPPINESS}","old":"1",{}}}"#,
         r#""ours":"2","min_free_kbytes":"1""#
     );
-    let cases: [(&str, String, &str); 17] = [
+    let instance = |name: &str| {
+        let path = format!("{INSTANCES}/{name}");
+        record(&format!(r#"{{"record":"trace-instance","seq":2,"unix_ns":0,"path":"{path}"}}"#))
+    };
+    let cases: [(&str, String, &str); 19] = [
         ("a path outside", with(change(2, "/etc/passwd", "0", "1")), "not a setting"),
         (
             "a way out of the list",
@@ -203,6 +207,8 @@ fn hostile_journals_write_nothing() {
         ("a cgroup elsewhere", cgroup("/etc/pagelab-x"), "no cgroup"),
         ("a cgroup of others", cgroup("/sys/fs/cgroup/memory/init"), "no cgroup"),
         ("a cgroup by a detour", cgroup("/sys/fs/cgroup/memory/../../pagelab-x"), "no cgroup"),
+        ("a trace instance of others", instance("trace-cmd"), "no trace instance"),
+        ("a trace instance by a detour", instance("pagelab-1/../trace-cmd"), "no trace instance"),
         (
             "a mount elsewhere",
             record(r#"{"record":"debugfs","seq":2,"unix_ns":0,"path":"/home"}"#),

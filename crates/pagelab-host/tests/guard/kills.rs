@@ -8,7 +8,7 @@ use std::time::Duration;
 use pagelab_host::guard::{self, Fate, Liveness};
 use rustix::process::Signal;
 
-use crate::machine::{CGROUPS, ENABLED, Ground, MIN_FREE, POOL, SWAP_DIR, Stop};
+use crate::machine::{CGROUPS, ENABLED, Ground, INSTANCES, MIN_FREE, POOL, SWAP_DIR, Stop};
 use crate::victim::{Plan, Task, outcomes, until};
 
 fn plan<'a>(task: Task, ground: &'a Ground, journals: &'a Path, stop: Stop) -> Plan<'a> {
@@ -41,6 +41,10 @@ fn killed_between_any_two_steps() {
         (Task::Swap, Stop::After(SWAP_DIR, 3), Restored),
         (Task::Swap, Stop::Before(SWAP_DIR, 4), Restored),
         (Task::Swap, Stop::After(SWAP_DIR, 4), AlreadyBack),
+        (Task::Trace, Stop::Before(INSTANCES, 1), AlreadyBack),
+        (Task::Trace, Stop::After(INSTANCES, 1), Restored),
+        (Task::Trace, Stop::Before(INSTANCES, 2), Restored),
+        (Task::Trace, Stop::After(INSTANCES, 2), AlreadyBack),
     ];
     for (task, stop, fate) in cases {
         let ground = Ground::new();
@@ -64,6 +68,33 @@ fn killed_between_any_two_steps() {
         assert!(!journals.exists());
         assert_eq!(guard::restore(&ground.site(), false).unwrap(), guard::Report::default());
     }
+}
+
+/// Nobody else ever wants a dead one's instance by its name.
+#[test]
+fn a_new_trace_instance_clears_up_behind_a_killed_one() {
+    let ground = Ground::new();
+    let (journals, folder) = (ground.journals(), ground.base().join(&INSTANCES[1..]));
+    fs::create_dir(folder.join("somebodys")).unwrap();
+    let pid = plan(Task::Trace, &ground, &journals, Stop::After(INSTANCES, 1)).run_to_kill();
+    let names = || -> Vec<String> {
+        let entries = fs::read_dir(&folder).unwrap();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names().len(), 2);
+    let (first, second) = (ground.guard(), ground.guard());
+    let made = [first.trace_instance().unwrap(), second.trace_instance().unwrap()].map(|made| made.name);
+    let left = first.left_behind();
+    assert_eq!((left.len(), left[0].owner.pid, left[0].outcomes[0].fate), (1, pid, Fate::Restored));
+    assert_eq!(names(), [&made[0], &made[1], "somebodys"], "two at once, and somebody's is left alone");
+    assert_eq!(first.finish()[0].fate, Fate::Restored);
+    assert_eq!(names(), [&made[1], "somebodys"]);
+    drop(second);
+    assert_eq!(names(), ["somebodys"]);
+    assert!(!journals.exists());
 }
 
 #[test]

@@ -19,6 +19,8 @@ pub const SWAPPINESS: &str = "/proc/sys/vm/swappiness";
 pub const MIN_FREE: &str = "/proc/sys/vm/min_free_kbytes";
 pub const COMPACT: &str = "/proc/sys/vm/compact_memory";
 pub const SWAPS: &str = "/proc/swaps";
+/// Where trace instances are.
+pub const INSTANCES: &str = "/sys/kernel/tracing/instances";
 /// Where swap files of a fake machine are.
 pub const SWAP_DIR: &str = "/var/tmp";
 pub const CGROUPS: &str = "/sys/fs/cgroup/memory";
@@ -241,7 +243,7 @@ impl Ground {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
-        for folder in [CGROUPS, SWAP_DIR] {
+        for folder in [CGROUPS, SWAP_DIR, INSTANCES] {
             fs::create_dir_all(base.path().join(&folder[1..])).unwrap();
         }
         Ground { base }
@@ -292,7 +294,7 @@ impl Ground {
             .filter(|(path, _)| *path != COMPACT && *path != "/proc/meminfo")
             .map(|(path, _)| ((*path).to_owned(), self.value(path)))
             .collect();
-        for folder in [CGROUPS, SWAP_DIR] {
+        for folder in [CGROUPS, SWAP_DIR, INSTANCES] {
             let entries = fs::read_dir(self.base().join(&folder[1..])).unwrap();
             all.extend(entries.map(|entry| (entry.unwrap().path().display().to_string(), String::new())));
         }

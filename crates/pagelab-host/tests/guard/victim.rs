@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use pagelab_host::guard::{self, Guard, JournalReport, Knob, Options, Report, Watched};
 use rustix::process::{Pid, Signal, WaitOptions};
 
-use crate::machine::{CGROUPS, ENABLED, Machine, POOL, SWAP_DIR, Stop, site_at};
+use crate::machine::{CGROUPS, ENABLED, INSTANCES, Machine, POOL, SWAP_DIR, Stop, site_at};
 use pagelab_model::Bytes;
 
 /// What a victim does. Each is a name on its command line.
@@ -25,6 +25,8 @@ pub enum Task {
     Debugfs,
     /// Makes a swap file of a mebibyte, and takes it away.
     Swap,
+    /// Makes a trace instance, and takes it away.
+    Trace,
     /// Restores what another one left.
     Restore,
     /// Changes a setting, says that it is ready, and waits for a signal.
@@ -43,18 +45,20 @@ pub struct Plan<'a> {
     pub stop: Stop,
 }
 
-const TASKS: [Task; 8] = [
+const TASKS: [Task; 9] = [
     Task::Thp,
     Task::Pool,
     Task::Cgroup,
     Task::Debugfs,
     Task::Swap,
+    Task::Trace,
     Task::Restore,
     Task::Wait,
     Task::Contend,
 ];
 pub const DEBUGFS: &str = "/sys/kernel/debug";
-const PATHS: [&str; 6] = [ENABLED, POOL, "/sys/fs/cgroup/memory", "/sys/fs/cgroup", DEBUGFS, SWAP_DIR];
+const PATHS: [&str; 7] =
+    [ENABLED, POOL, "/sys/fs/cgroup/memory", "/sys/fs/cgroup", DEBUGFS, SWAP_DIR, INSTANCES];
 
 impl Plan<'_> {
     /// A process that carries the plan out. It ends with its parent's pipe at the latest.
@@ -185,6 +189,7 @@ fn victim() {
             let made = guard.swap_file(SWAP_DIR, Bytes(1 << 20)).unwrap();
             assert_eq!(made.size, Bytes((1 << 20) - (4 << 10)), "all but the header's page: {made:?}");
         }
+        Task::Trace => drop(guard.trace_instance().unwrap()),
         Task::Debugfs => assert!(guard.mount_debugfs().unwrap()),
         Task::Wait => {
             guard.set(&enabled, "never").unwrap();

@@ -36,6 +36,7 @@ fn head(per_cpu: [u32; 2]) -> TraceHead {
         zones: vec![zone("DMA", 1, 1023, per_cpu), zone("Normal", 1024, 15 * 1024, per_cpu)],
         migratetypes: Vec::new(),
         began: 0,
+        ..TraceHead::default()
     }
 }
 

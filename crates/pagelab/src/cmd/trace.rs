@@ -3,6 +3,7 @@
 mod info;
 mod record;
 mod session;
+mod through;
 mod words;
 
 use crate::exit::Failure;

@@ -36,6 +36,7 @@ pub fn head(frames: u32) -> TraceHead {
         }],
         migratetypes: Vec::new(),
         began: 0,
+        ..TraceHead::default()
     }
 }
 

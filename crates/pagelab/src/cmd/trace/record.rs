@@ -9,18 +9,19 @@ use std::time::Duration;
 use pagelab_formats::{duration, size};
 use pagelab_host::alloc_trace;
 use pagelab_host::census::runs::RunScan;
+use pagelab_host::guard::Guard;
 use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
-use pagelab_host::tracepoints::{AllocatorFields, Options, Tracepoints, sets};
-use pagelab_model::alloc_trace::TraceEnd;
+use pagelab_model::alloc_trace::{TraceEnd, TraceThrough};
 use pagelab_model::run::Ending;
-use pagelab_model::{Absence, Bytes, Reading};
+use pagelab_model::{Bytes, Reading};
 use pagelab_report::style::{bytes, count, percent, three_digits};
 use pagelab_report::text::Page;
 use pagelab_runfile::{Error, Writer};
 use pagelab_sys::{clock, spawn};
 
-use super::session::Session;
+use super::session::{Session, Totals};
+use super::through::{self, Opened, Way};
 use super::words::SAID;
 use crate::cmd::record::status::{size as file_size, whole_seconds};
 use crate::cmd::record::tick::Stop;
@@ -44,6 +45,9 @@ pub struct Args {
     /// Leave out the state of each page at the start
     #[arg(long)]
     no_snapshot: bool,
+    /// Whose buffers the events come through: auto is ftrace's where they can be had
+    #[arg(long, value_name = "auto|ftrace|perf", default_value = "auto", hide_possible_values = true)]
+    through: Way,
     /// Room for events on each processor
     #[arg(long, value_name = "SIZE", default_value = "32M", hide = true)]
     ring: String,
@@ -80,21 +84,15 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
     let root = Root::live();
     let reader = Reader::new(&root);
     let look = manifest::this_machine(&root);
-    let options = Options { ring_bytes: plan.ring, own_threads_later: true, ..Options::default() };
-    let (tracepoints, absent) = Tracepoints::open(&reader, &sets::ALLOCATOR, &options).map_err(refused)?;
-    let fields = AllocatorFields::new(&tracepoints).map_err(refused)?;
-    for needed in [("kmem", "mm_page_alloc"), ("kmem", "mm_page_free")] {
-        if tracepoints.kind(needed.0, needed.1).is_none() {
-            let absence = absent.into_iter().find(|absence| absence.source.contains(needed.1));
-            return Err(absence.map_or_else(|| usage("no tracepoint of the allocator"), refused));
-        }
-    }
-    for absence in &absent {
-        out::complain(&format!("pagelab: not in the trace: {}: {}", absence.source, absence.reason()));
-    }
+    let stop = Stop::new()
+        .map_err(|errno| Failure::new(Exit::NotAvailable, "cannot wait for signals").because(errno))?;
+    // A trace instance may be made from here on, and must not outlive a signal.
+    record::watch_signals(&args.output, &stop);
+    let Opened { guard, mut source, fields } = through::open(&reader, args.through, plan.ring)?;
     let page_size = look.machine.page_size;
     let seconds = clock::realtime_ns() / 1_000_000_000;
-    let (head, zoneinfo) = alloc_trace::head(&reader, page_size, seconds).map_err(unread)?;
+    let (mut head, zoneinfo) = alloc_trace::head(&reader, page_size, seconds).map_err(unread)?;
+    head.through = source.through();
     let orders = usize::from(head.max_order) + 1;
     let scan = match args.no_snapshot {
         true => None,
@@ -104,14 +102,11 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
     let manifest = manifest::of_this_process("trace", None, started, &look);
     let mut writer = Writer::create(&args.output, &manifest).map_err(|error| run_file(&error))?;
     writer.trace_head(&head).map_err(|error| run_file(&error))?;
-    let stop = Stop::new()
-        .map_err(|errno| Failure::new(Exit::NotAvailable, "cannot wait for signals").because(errno))?;
-    record::watch_signals(&args.output, &stop);
-    // From here on no thread is added: the kernel leaves out those that are there.
-    let is_filtered = tracepoints.leave_out_threads(&reader).map_err(unread)?;
-    let session = Session::begin(&reader, tracepoints, fields, is_filtered, writer, started.boottime_ns);
-    let mut recording =
-        Recording { args, plan, stop, line_ns: 0, session: session.map_err(|error| run_file(&error))? };
+    // From here on no thread is added: those that are there are left out.
+    let is_filtered = source.leave_out_threads(&reader).map_err(unread)?;
+    let session = Session::begin(&reader, source, fields, is_filtered, writer, started.boottime_ns);
+    let session = session.map_err(|error| run_file(&error))?;
+    let mut recording = Recording { args, plan, stop, line_ns: 0, session, through: head.through, guard };
     let ended = recording.go(scan)?;
     recording.finish(ended)
 }
@@ -130,18 +125,15 @@ fn resolve(args: &Args) -> Result<Plan, Failure> {
     Ok(Plan { for_ns, every_ns: u64::try_from(every.as_nanos()).unwrap_or(u64::MAX), ring })
 }
 
-/// Why there can be no trace here.
-fn refused(absence: Absence) -> Failure {
-    let failure = unread(absence);
-    Failure::new(failure.exit(), format!("cannot trace the page allocator: {failure}"))
-}
-
 struct Recording<'a> {
     args: &'a Args,
     plan: Plan,
     stop: Stop,
     line_ns: u64,
     session: Session<'a>,
+    through: TraceThrough,
+    /// Ends last, once every file of the trace instance is closed.
+    guard: Option<Guard>,
 }
 
 impl Recording<'_> {
@@ -238,7 +230,8 @@ impl Recording<'_> {
             _ => Some(self.session.end()),
         };
         let after_ns = self.session.now_ns();
-        let Session { writer, totals, .. } = self.session;
+        let (writer, totals) = self.session.into_parts();
+        through::close(self.guard);
         let (ending, failed) = match (&ended, &told) {
             (Ended::Failed(error), _) | (_, Some(Err(error))) => {
                 (Ending::Stopped { after_ns, why: error.to_string() }, Some(error.clone()))
@@ -256,7 +249,7 @@ impl Recording<'_> {
         }
         let end = told.and_then(Result::ok).unwrap_or_default();
         let mut out = out::stdout();
-        out.write_all(said(&self.args.output, &totals, &end, after_ns).as_bytes())?;
+        out.write_all(said(&self.args.output, &totals, &end, self.through, after_ns).as_bytes())?;
         out.flush()?;
         Ok(match ended {
             Ended::Signal(code) => u8::try_from(code).unwrap_or(Exit::Bug as u8),
@@ -270,7 +263,7 @@ impl Recording<'_> {
 }
 
 /// What a recording came to, for a person.
-fn said(path: &Path, totals: &super::session::Totals, end: &TraceEnd, after_ns: u64) -> String {
+fn said(path: &Path, totals: &Totals, end: &TraceEnd, through: TraceThrough, after_ns: u64) -> String {
     let mut page = Page::new(out::style());
     let events = totals.events();
     let per_second = events as f64 / (after_ns as f64 / 1e9).max(1e-9);
@@ -292,7 +285,8 @@ fn said(path: &Path, totals: &super::session::Totals, end: &TraceEnd, after_ns: 
         kinds.map(|(times, what)| format!("{} {what}", count((*times).into()))).collect();
     page.facts("  ", &kinds, " · ");
     let each = end.cpu_ns.saturating_sub(end.scan_cpu_ns) / events.max(1);
-    page.hanging("", &format!("the recorder took {each} ns of its own CPU an event"));
+    let through = through.name();
+    page.hanging("", &format!("through {through}; the recorder took {each} ns of its own CPU an event"));
     if let Some(check) = &end.check {
         let (agreeing, orders) = check.agreeing();
         let (off, free) = check.pages_off();

@@ -7,10 +7,8 @@ use pagelab_formats::{buddyinfo, vmstat};
 use pagelab_host::census::runs::RunScan;
 use pagelab_host::paths;
 use pagelab_host::reader::Reader;
-use pagelab_host::tracepoints::{AllocatorFields, Tracepoints};
-use pagelab_model::alloc_trace::{
-    TraceCheck, TraceEnd, TraceEvent, TraceKind, TraceLoss, TraceRun, TraceSample,
-};
+use pagelab_host::tracepoints::{AllocatorFields, Source};
+use pagelab_model::alloc_trace::{TraceCheck, TraceEnd, TraceEvent, TraceLoss, TraceRun, TraceSample};
 use pagelab_model::{BuddyInfo, Reading};
 use pagelab_runfile::{Error, TraceEncoder, Writer};
 use pagelab_sys::clock;
@@ -81,10 +79,10 @@ struct Blocks {
 
 /// Everything that a recording needs.
 pub struct Session<'r> {
-    pub writer: Writer,
+    writer: Writer,
     pub totals: Totals,
     reader: &'r Reader<'r>,
-    tracepoints: Tracepoints,
+    tracepoints: Source,
     fields: AllocatorFields,
     is_filtered: bool,
     blocks: Blocks,
@@ -101,7 +99,7 @@ impl<'r> Session<'r> {
     /// A recording whose times count from `start_ns` of CLOCK_BOOTTIME, and which has begun.
     pub fn begin(
         reader: &'r Reader<'r>,
-        tracepoints: Tracepoints,
+        tracepoints: Source,
         fields: AllocatorFields,
         is_filtered: bool,
         writer: Writer,
@@ -147,8 +145,7 @@ impl<'r> Session<'r> {
     /// Waits for events, at most for `patience` and until the next sample is due, and takes them in.
     pub fn turn(&mut self, patience: Duration) -> Result<(), Error> {
         let due = Duration::from_nanos(self.sample_ns.saturating_sub(self.now_ns()));
-        // That a signal or another error ended the wait is no matter: the rings are looked at anyway.
-        let _ = self.tracepoints.wait(patience.min(due));
+        self.tracepoints.wait(patience.min(due));
         self.drain()?;
         let now_ns = self.now_ns();
         if now_ns >= self.sample_ns {
@@ -167,8 +164,7 @@ impl<'r> Session<'r> {
     fn drain(&mut self) -> Result<(), Error> {
         let Session { tracepoints, fields, blocks, writer, totals, losses, .. } = self;
         let start_ns = blocks.start_ns;
-        // Rings that cannot be read at all tell so by losses.
-        let _ = tracepoints.drain(|event| {
+        tracepoints.drain(|event| {
             let Some(what) = fields.read(event) else {
                 totals.unreadable += 1;
                 return;
@@ -264,44 +260,32 @@ impl<'r> Session<'r> {
         let _ = self.tracepoints.disable();
         for _ in 0..LAST_LOOKS {
             self.drain()?;
-            if self.is_all_read() {
+            if self.tracepoints.is_all_read() {
                 break;
             }
             std::thread::sleep(LAST_PAUSE);
         }
         let end = self.told(vmstat);
-        let lost: u64 = end.kinds.iter().filter_map(|kind| kind.lost).sum();
-        let untold = lost.saturating_sub(self.totals.lost);
-        if untold > 0 {
-            self.totals.lost += untold;
-            let (at_ns, cpu) = (self.now_ns(), TraceLoss::CPU_UNKNOWN);
-            self.losses.push(TraceLoss { at_ns, cpu, events: untold });
+        for (cpu, events) in self.tracepoints.untold(self.totals.lost) {
+            self.totals.lost += events;
+            self.losses.push(TraceLoss { at_ns: self.now_ns(), cpu, events });
         }
         self.flush()?;
         self.writer.trace_end(self.now_ns(), &end)?;
         Ok(end)
     }
 
-    /// Whether everything that the kernel counted was read or lost.
-    fn is_all_read(&self) -> bool {
-        let counts = self.tracepoints.counts().unwrap_or_default();
-        counts.iter().all(|count| count.times <= count.delivered + count.own + count.lost.unwrap_or(0))
+    /// What is needed behind the end. Everything else is closed.
+    pub fn into_parts(self) -> (Writer, Totals) {
+        (self.writer, self.totals)
     }
 
     fn told(&self, vmstat: Option<[u64; 2]>) -> TraceEnd {
-        let counts = self.tracepoints.counts().unwrap_or_default();
-        let kinds = self.tracepoints.kinds().iter().zip(counts);
-        let kinds = kinds.map(|(kind, count)| TraceKind {
-            name: kind.full_name(),
-            times: count.times,
-            lost: count.lost,
-            delivered: count.delivered,
-            own: count.own,
-        });
         let both = self.vmstat.zip(vmstat);
         TraceEnd {
-            kinds: kinds.collect(),
-            unreadable: self.totals.unreadable,
+            kinds: self.tracepoints.told(),
+            buffers: self.tracepoints.buffers(),
+            unreadable: self.totals.unreadable + self.tracepoints.unreadable(),
             late: self.tracepoints.losses().late,
             cpu_ns: clock::process_cpu_ns(std::process::id()).unwrap_or(0),
             scan_cpu_ns: self.totals.scan_cpu_ns,

@@ -1,7 +1,7 @@
 //! A trace as JSON: `docs/json.md`, `trace_info`.
 
 use pagelab_metrics::alloc_trace::{Amount, Thread};
-use pagelab_model::alloc_trace::{TraceCheck, TraceEnd, TraceKind, TraceLoss, TraceZone};
+use pagelab_model::alloc_trace::{TraceBuffer, TraceCheck, TraceEnd, TraceKind, TraceLoss, TraceZone};
 use pagelab_model::run::Ending;
 use pagelab_report::json::object::{Object, array};
 use pagelab_report::json::{header, to_text};
@@ -27,6 +27,7 @@ pub fn of(info: &Info) -> Result<String, Failure> {
         .put("ending", ending)
         .option("ended_after_ns", after_ns, killed)
         .option("ended_why", why, "it was not ended early")
+        .put("through", info.head.through.name())
         .put("machine", machine(info))
         .put("events", info.events())
         .option("first_event_ns", info.account.span_ns.map(|span| span.0), few)
@@ -148,8 +149,8 @@ fn recorder(end: &TraceEnd) -> Object {
     let kind = |kind: &TraceKind| {
         Object::new()
             .put("tracepoint", kind.name.clone())
-            .put("times", kind.times)
-            .option("lost", kind.lost, "a kernel before 6.0 does not count them")
+            .option("times", kind.times, "ftrace counts by buffer")
+            .option("lost", kind.lost, "ftrace counts by buffer, and a kernel before 6.0 not at all")
             .put("delivered", kind.delivered)
             .put("own", kind.own)
     };
@@ -165,8 +166,16 @@ fn recorder(end: &TraceEnd) -> Object {
                 .put("pages_off", check.pages_off().0),
         )
     };
+    let buffer = |buffer: &TraceBuffer| {
+        Object::new()
+            .put("cpu", buffer.cpu)
+            .put("written", buffer.written)
+            .put("read", buffer.read)
+            .put("lost", buffer.lost)
+    };
     Object::new()
         .put("tracepoints", array(&end.kinds, kind))
+        .put("buffers", array(&end.buffers, buffer))
         .put("unreadable", end.unreadable)
         .put("late", end.late)
         .put("cpu_ns", end.cpu_ns)

@@ -37,6 +37,7 @@ fn machine(info: &Info, page: &mut Page) {
         format!("Linux {}", head.kernel),
         format!("{} processors", head.cpus),
         format!("{memory} managed"),
+        format!("through {}", head.through.name()),
         bytes(Bytes(info.file_bytes)),
     ];
     page.facts("", &facts, "   ");

@@ -1,0 +1,110 @@
+//! A trace instance of pagelab's own: a buffer of ftrace's beside the kernel's, made and removed as a folder.
+//!
+//! It holds memory, and its events cost everybody time, as long as it is there. Whoever records into it has
+//! its buffer freed by the kernel when he dies (`tracepoints/ftrace.rs`); what is left is removed here.
+
+use std::io;
+use std::thread;
+use std::time::Duration;
+
+use super::error::{ErrorKind, GuardError};
+use super::journal::{Act, Entry, Seen};
+use super::kernel::Kernel;
+use super::owner::Owner;
+use super::undo::Fate;
+use super::{Guard, created};
+use crate::paths;
+
+/// Every instance of pagelab begins so; no other is ever removed.
+const PREFIX: &str = "pagelab-";
+/// A file of it that is still open keeps it: those of a killed process are closed one after another.
+const TRIES: usize = 25;
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// A trace instance that is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceInstance {
+    /// Its name among the instances.
+    pub name: String,
+}
+
+impl Guard {
+    /// Makes a trace instance, in which nothing is recorded yet. It is removed when the guard ends; all of
+    /// its files must be closed by then. What killed pagelabs had left is removed first.
+    pub fn trace_instance(&self) -> Result<TraceInstance, GuardError> {
+        let kernel = self.site.kernel.as_ref();
+        let Owner { pid, start_ticks, .. } = self.site.owner;
+        let name = format!("{PREFIX}{pid}-{start_ticks}-{}", self.number);
+        let path = format!("{}/{name}", paths::TRACE_INSTANCES);
+        let (mut ledger, locked) = self.claim(&path, "trace instance")?;
+        if kernel.inode(&path).is_ok() {
+            let message = format!("{path} is there already; one guard has one trace instance");
+            return Err(GuardError::new(ErrorKind::Usage, message));
+        }
+        let at = self.announce(&mut ledger, locked, Act::TraceInstance { path: path.clone() })?;
+        match (kernel.make_dir(&path).and_then(|()| kernel.inode(&path)), at) {
+            (Ok(inode), Some(at)) => ledger.saw(at, Seen { value: inode.to_string(), min_free_kbytes: None }),
+            (Ok(_), None) => {}
+            (Err(error), at) => {
+                at.map(|at| ledger.take_back(at));
+                return Err(GuardError::io(format!("{path} cannot be made"), error));
+            }
+        }
+        Ok(TraceInstance { name })
+    }
+}
+
+/// Whether a path may be a trace instance that pagelab made.
+pub(super) fn is_ours(path: &str) -> bool {
+    let name = path.strip_prefix(paths::TRACE_INSTANCES).and_then(|rest| rest.strip_prefix('/'));
+    created::is_plain(path) && name.is_some_and(|name| name.starts_with(PREFIX) && !name.contains('/'))
+}
+
+/// Takes the instance away, with its buffer and whatever is recorded into it.
+pub(super) fn undo(kernel: &dyn Kernel, entry: &Entry, path: &str) -> io::Result<(Fate, &'static str)> {
+    let is_gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+    let inode = match kernel.inode(path) {
+        Ok(inode) => inode.to_string(),
+        Err(error) if is_gone(&error) => return Ok((Fate::AlreadyBack, "")),
+        Err(error) => return Err(error),
+    };
+    if entry.seen.as_ref().is_some_and(|seen| seen.value != inode) {
+        return Ok((Fate::LeftAlone, "another trace instance has its name now"));
+    }
+    let mut tries = 0;
+    loop {
+        match kernel.remove_dir(path) {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy && tries < TRIES => tries += 1,
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+                let text = "a program has one of its files open: end it, then run pagelab restore";
+                return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
+            }
+            Err(error) if !is_gone(&error) => return Err(error),
+            _ => break,
+        }
+        thread::sleep(PAUSE);
+    }
+    match kernel.inode(path) {
+        Err(error) if is_gone(&error) => Ok((Fate::Restored, "removed")),
+        _ => Err(io::Error::other("it is still there after it was removed")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_ours;
+
+    #[test]
+    fn only_our_instances_are_ours() {
+        for path in [
+            "/sys/kernel/tracing/instances/other",
+            "/sys/kernel/tracing/instances/pagelab-1/../other",
+            "/sys/kernel/tracing/instances/pagelab-1/events",
+            "/sys/kernel/tracing/pagelab-1",
+            "/sys/kernel/tracing/instances",
+        ] {
+            assert!(!is_ours(path), "{path}");
+        }
+        assert!(is_ours("/sys/kernel/tracing/instances/pagelab-1-2-0"));
+    }
+}
