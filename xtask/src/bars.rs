@@ -1,6 +1,7 @@
 //! The measured promises of pagelab in one table. A bar changes only here, with its old and new
 //! figure and the reason in `changes`.
 
+mod machine;
 mod sim;
 mod trace;
 
@@ -490,6 +491,8 @@ pub const BARS: &[Bar] = &[
     sim::COMPACT,
     sim::COMPACT_BYTES,
     sim::REPLAY,
+    machine::MACHINE,
+    machine::SWEEP,
     trace::TRACED,
     trace::CHURN_BYTES,
     trace::BUILD_BYTES,

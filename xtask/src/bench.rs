@@ -5,7 +5,7 @@
 //! where it could not be measured. Other lines are shown as they are.
 
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -31,35 +31,33 @@ struct Measured {
     how: String,
 }
 
-/// The command.
+/// The command: all that there is, or the benches of these names alone.
 pub fn run(words: &[&str]) -> Result<(), Failed> {
-    let check = match words {
-        [] => false,
-        ["--check"] => true,
-        _ => return Err(Failed::Usage(format!("`bench` does not know `{}`", words.join(" ")))),
-    };
-    let mut measured = Vec::new();
-    let mut broken = Vec::new();
-    for program in benches()? {
-        println!("{}", program.name());
-        let ran = child::run(program.command(&[]).arg("--bench"), Show::Progress, LIMIT)?;
-        for line in &ran.stdout {
-            match read(line) {
-                Some(Ok(found)) => measured.push(found),
-                Some(Err(problem)) => broken.push(format!("{}: {problem}: {line}", program.name())),
-                None => println!("  {line}"),
-            }
-        }
-        if !ran.ok {
-            broken.push(format!("{}: {}", program.name(), ran.ending));
+    let began = Instant::now();
+    let check = words.contains(&"--check");
+    let names: Vec<&str> = words.iter().copied().filter(|word| *word != "--check").collect();
+    if let Some(unknown) = names.iter().find(|name| name.starts_with('-')) {
+        return Err(Failed::Usage(format!("`bench` does not know `{unknown}`")));
+    }
+    let mut found = Found::default();
+    let programs = benches(&names)?;
+    for name in &names {
+        if programs.iter().all(|program| program.target != *name) {
+            return Err(Failed::Usage(format!("there is no bench `{name}`")));
         }
     }
-    measured.extend(checkups()?);
-    measured.push(zoom());
-    measured.extend(guests()?);
-    measured.push(cold_build()?);
+    programs.iter().for_each(|program| found.run(program));
+    if names.is_empty() {
+        let binary = release_binary();
+        found.all_of("checkups", &["checkup_wall_s", "checkup_probe_wall_s"], || checkups(binary.as_ref()));
+        found.all_of("a zoom in the page", &["page_zoom_ms"], || Ok(vec![zoom()]));
+        found.all_of("guests", &GUEST_BARS.map(|(bar, _)| bar), || guests(binary.as_ref()));
+        found.all_of("a cold build", &["cold_release_build_s"], || Ok(vec![cold_build()?]));
+    }
+    let Found { measured, mut broken } = found;
     println!();
-    for bar in BARS {
+    let is_asked = |bar: &&Bar| names.is_empty() || measured.iter().any(|found| found.bar == bar.name);
+    for bar in BARS.iter().filter(is_asked) {
         let (line, fault) = judge(bar, &measured, &facts::here);
         println!("{line}");
         for Change { old, new, why } in bar.changes {
@@ -70,6 +68,7 @@ pub fn run(words: &[&str]) -> Result<(), Failed> {
     for found in measured.iter().filter(|found| BARS.iter().all(|bar| bar.name != found.bar)) {
         println!("{:<36}{:>9}  {:<14}no bar", found.bar, show(&found.value), found.unit);
     }
+    println!("{} in all", minutes(began.elapsed()));
     if broken.is_empty() {
         return Ok(());
     }
@@ -78,8 +77,72 @@ pub fn run(words: &[&str]) -> Result<(), Failed> {
     if check { Err(Failed::Said) } else { Ok(()) }
 }
 
-/// Builds and names the bench programs; none is no error.
-fn benches() -> Result<Vec<Program>, Failed> {
+/// What was measured, and what went wrong. One part that fails takes no other with it.
+#[derive(Debug, Default)]
+struct Found {
+    measured: Vec<Measured>,
+    broken: Vec<String>,
+}
+
+impl Found {
+    /// Runs a bench program.
+    fn run(&mut self, program: &Program) {
+        println!("{}", program.name());
+        let ran = match child::run(program.command(&[]).arg("--bench"), Show::Progress, LIMIT) {
+            Ok(ran) => ran,
+            Err(failed) => return self.broken.push(format!("{}: {}", program.name(), failed)),
+        };
+        for line in &ran.stdout {
+            match read(line) {
+                Some(Ok(found)) => self.measured.push(found),
+                Some(Err(problem)) => self.broken.push(format!("{}: {problem}: {line}", program.name())),
+                None => println!("  {line}"),
+            }
+        }
+        println!("  took {}", minutes(ran.took));
+        if !ran.ok {
+            self.broken.push(format!("{}: {}", program.name(), ran.ending));
+        }
+    }
+
+    /// What is no program of its own; if it cannot be begun, its bars have no value.
+    fn all_of(&mut self, name: &str, bars: &[&str], measure: impl FnOnce() -> Result<Vec<Measured>, Failed>) {
+        println!("{name}");
+        let began = Instant::now();
+        let found = measure().unwrap_or_else(|failed| {
+            let why = why(failed);
+            bars.iter().map(|bar| nothing(bar, &why)).collect()
+        });
+        self.measured.extend(found);
+        println!("  took {}", minutes(began.elapsed()));
+    }
+}
+
+/// A bar without a value.
+fn nothing(bar: &str, why: &str) -> Measured {
+    let (bar, value) = (bar.to_owned(), Err(why.to_owned()));
+    Measured { bar, value, unit: String::new(), samples: Vec::new(), how: String::new() }
+}
+
+fn why(failed: Failed) -> String {
+    match failed {
+        Failed::Usage(why) | Failed::Because(why) => why,
+        Failed::Said => "the program said why".to_owned(),
+    }
+}
+
+/// `12 min 5 s`
+fn minutes(time: Duration) -> String {
+    let seconds = time.as_secs();
+    if seconds < 60 {
+        format!("{:.1} s", time.as_secs_f64())
+    } else {
+        format!("{} min {} s", seconds / 60, seconds % 60)
+    }
+}
+
+/// Builds and names the bench programs, or those of these names; none is no error.
+fn benches(names: &[&str]) -> Result<Vec<Program>, Failed> {
     let asked = ["metadata", "--no-deps", "--format-version=1"];
     let ran = child::run(built::cargo().args(asked), Show::Progress, LIMIT)?;
     let metadata: Value =
@@ -89,7 +152,12 @@ fn benches() -> Result<Vec<Program>, Failed> {
     if !targets.any(|target| target["kind"][0] == "bench") {
         return Ok(Vec::new());
     }
-    let programs = built::build(&["bench", "--workspace", "--bench", "*", "--no-run"], LIMIT)?;
+    let mut arguments = vec!["bench", "--workspace", "--no-run"];
+    let every = ["*"];
+    for name in if names.is_empty() { &every[..] } else { names } {
+        arguments.extend(["--bench", name]);
+    }
+    let programs = built::build(&arguments, LIMIT)?;
     Ok(programs.into_iter().filter(|program| program.kind == "bench").collect())
 }
 
@@ -169,14 +237,7 @@ fn spread(found: &Measured) -> String {
 /// The time of a zoom in the report page.
 fn zoom() -> Measured {
     let line = web::zoom_line(LIMIT).and_then(|line| Ok(measured(&line)?));
-    line.unwrap_or_else(|failed| {
-        let why = match failed {
-            Failed::Usage(why) | Failed::Because(why) => why,
-            Failed::Said => "node said why".to_owned(),
-        };
-        let (bar, unit) = ("page_zoom_ms".to_owned(), "ms".to_owned());
-        Measured { bar, value: Err(why), unit, samples: vec![], how: String::new() }
-    })
+    line.unwrap_or_else(|failed| nothing("page_zoom_ms", &why(failed)))
 }
 
 fn release_binary() -> Result<Program, Failed> {
@@ -185,11 +246,19 @@ fn release_binary() -> Result<Program, Failed> {
     binary.ok_or_else(|| Failed::Because("there is no pagelab".to_owned()))
 }
 
+/// The bars of guests, and their kernels.
+const GUEST_BARS: [(&str, &str); 2] =
+    [("guest_first_line_cpu_s", "6.1"), ("guest_6_12_first_line_cpu_s", "6.12")];
+
 /// What it costs until a guest says its first line, as the release binary itself measures it.
-fn guests() -> Result<Vec<Measured>, Failed> {
-    let binary = release_binary()?;
-    let bars = [("guest_first_line_cpu_s", "6.1"), ("guest_6_12_first_line_cpu_s", "6.12")];
-    bars.into_iter().map(|(bar, kernel)| guest(&binary, bar, kernel)).collect()
+fn guests(binary: Result<&Program, &Failed>) -> Result<Vec<Measured>, Failed> {
+    let binary = built(binary)?;
+    GUEST_BARS.into_iter().map(|(bar, kernel)| guest(binary, bar, kernel)).collect()
+}
+
+/// The release binary, or why there is none.
+fn built<'a>(binary: Result<&'a Program, &Failed>) -> Result<&'a Program, Failed> {
+    binary.map_err(|_| Failed::Because("the release binary was not built".to_owned()))
 }
 
 fn guest(binary: &Program, bar: &str, kernel: &str) -> Result<Measured, Failed> {
@@ -214,11 +283,11 @@ fn guest(binary: &Program, bar: &str, kernel: &str) -> Result<Measured, Failed> 
 }
 
 /// The time of whole runs of the release binary.
-fn checkups() -> Result<Vec<Measured>, Failed> {
-    let binary = release_binary()?;
+fn checkups(binary: Result<&Program, &Failed>) -> Result<Vec<Measured>, Failed> {
+    let binary = built(binary)?;
     let commands: [(&str, &[&str]); 2] =
         [("checkup_wall_s", &["checkup"]), ("checkup_probe_wall_s", &["checkup", "--probe"])];
-    commands.into_iter().map(|(bar, arguments)| checkup(&binary, bar, arguments)).collect()
+    commands.into_iter().map(|(bar, arguments)| checkup(binary, bar, arguments)).collect()
 }
 
 fn checkup(binary: &Program, bar: &str, arguments: &[&str]) -> Result<Measured, Failed> {
@@ -288,6 +357,23 @@ mod tests {
         check("root", &[&null], "broken", Some("dark"));
         check("", &[LINE, LINE], "broken", Some("measured twice"));
         check("", &[&LINE.replace("ratio", "s")], "broken", Some("measured in `s`"));
+    }
+
+    #[test]
+    fn a_part_that_cannot_be_begun_leaves_the_others() {
+        let mut found = Found::default();
+        found.all_of("lost", &["b", "c"], || Err(Failed::Because("no room on the disk".to_owned())));
+        found.all_of("made", &["d"], || Ok(vec![read(&LINE.replace("\"b\"", "\"d\"")).unwrap().unwrap()]));
+        assert_eq!(found.measured.len(), 3);
+        let (line, wrong) = judge(&bar(""), &found.measured, &|_| false);
+        assert!(line.contains("broken") && wrong.unwrap().contains("not measured: no room on the disk"));
+        // Where its instrument is missing, that is all there is to say.
+        let (line, wrong) = judge(&bar("not root"), &found.measured, &|_| false);
+        assert!(line.contains("not here") && wrong.is_none(), "{line}");
+        assert_eq!(
+            [Duration::from_millis(1500), Duration::from_secs(725)].map(minutes),
+            ["1.5 s", "12 min 5 s"]
+        );
     }
 
     #[test]

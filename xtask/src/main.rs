@@ -30,7 +30,8 @@ cargo xtask COMMAND
                                   --quick: no installing, no rustdoc, no release build, one second of fuzzing
   tidy [--fix] [FOLDER]           the ratchets of CONTRIBUTING.md, all violations at once, here or in another
                                   tree; --fix breaks wide comments and strings
-  bench [--check]                 the measured bars; --check fails when one is broken or not measured
+  bench [--check] [NAME…]         the measured bars, or those of some benches; --check fails when one is
+                                  broken or not measured
   corpus                          the checks over ../shared/corpus (or PAGELAB_CORPUS) alone
   fuzz [SECONDS] [--seed N]       the parsers under a seeded mutator, and cargo-fuzz where it is installed
   guest [OPTIONS] -- COMMAND      a command line of the release binary in a guest: `pagelab guest run`

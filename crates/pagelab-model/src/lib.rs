@@ -18,6 +18,7 @@ pub mod meminfo;
 pub mod page_map;
 pub mod pageflags;
 pub mod pagetype;
+pub mod paper;
 pub mod pressure;
 pub mod probe;
 pub mod process;

@@ -68,6 +68,20 @@ pub struct StudyCell {
     /// What the lists of its policy hold, by number: what [`StudyPicture::owners`] means; may be empty.
     #[serde(default)]
     pub lists: Vec<String>,
+    /// Its zones by address; empty in files of older versions.
+    #[serde(default)]
+    pub zones: Vec<StudyZone>,
+}
+
+/// A zone of a simulated machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StudyZone {
+    /// Its name: `HighMem`.
+    pub name: String,
+    /// Its first frame.
+    pub first: u32,
+    /// Frames in it.
+    pub frames: u32,
 }
 
 /// Something that a sweep varies.

@@ -2,6 +2,7 @@
 //! and a column for each scheme; or what a sweep found.
 
 mod page;
+mod paper;
 mod sweep;
 #[cfg(test)]
 mod tests;

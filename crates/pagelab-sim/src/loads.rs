@@ -254,6 +254,15 @@ pub(crate) fn check(spec: &Spec) -> Result<(), Wrong> {
     place::place(spec).map(|_| ())
 }
 
+/// The zones of an experiment's machine by address: name, first frame, frames.
+pub(crate) fn zones(spec: &Spec) -> Result<Vec<(String, crate::words::Frame, u32)>, Wrong> {
+    let (config, _) = place::place(spec)?;
+    let zone = |of: crate::memory::Setup| (of.name, of.shape.first, of.shape.frames);
+    let mut zones: Vec<_> = config.zones.into_iter().map(zone).collect();
+    zones.sort_by_key(|(_, first, _)| *first);
+    Ok(zones)
+}
+
 /// Runs the load of an experiment.
 pub(crate) fn run(spec: &Spec, progress: &mut dyn FnMut(u32) -> bool) -> Result<Outcome, Wrong> {
     let load = find(&spec.load)?;

@@ -6,6 +6,7 @@
 //! mm/page_alloc.c; what is reclaimed follows mm/vmscan.c, what is moved mm/compaction.c.
 
 mod background;
+mod boost;
 mod check;
 mod compaction;
 mod journal;
@@ -19,10 +20,12 @@ mod terms;
 mod tests;
 #[cfg(test)]
 mod twins;
+mod way;
 
 pub use terms::{Ask, Class, Config, Effort, Heights, Reclaim, Release, Stats, Tuning};
 
 use background::Wake;
+use boost::Boost;
 use compaction::Compactor;
 use journal::Journal;
 use lru::{List, Lru, Sort};
@@ -112,6 +115,8 @@ pub struct Machine {
     mapped: u32,
     /// For each node, what background reclaim was woken for.
     awake: Vec<Wake>,
+    /// For each zone, by how much its marks are raised.
+    boosts: Vec<Boost>,
     /// Whether there is something to do in the background.
     is_busy: bool,
     stats: Stats,
@@ -151,6 +156,7 @@ impl Machine {
             area_of,
             compactors: memory.zones().map(|(setup, _)| Compactor::new(setup.shape)).collect(),
             regions_at: memory.zones().map(|(setup, _)| setup.shape.first).collect(),
+            boosts: vec![Boost::default(); memory.count()],
             memory,
             tuning,
             entries: Vec::new(),

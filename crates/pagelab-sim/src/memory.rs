@@ -72,6 +72,8 @@ pub struct Memory<P> {
     lists: Vec<Vec<usize>>,
     /// Whether a mark must also stand, halved each time, in the blocks of each larger order: Linux up to 4.3.
     halves_marks: bool,
+    /// By how much the marks of each zone are raised for now.
+    raised: Vec<u64>,
 }
 
 impl<P: Policy + Clone> Memory<P> {
@@ -110,7 +112,8 @@ impl<P: Policy + Clone> Memory<P> {
         };
         let lists = (0..nodes).map(order).collect();
         let ends = zones.iter().map(|(setup, _)| setup.shape.end()).collect();
-        Ok(Memory { zones, ends, lists, halves_marks: false })
+        let raised = vec![0; zones.len()];
+        Ok(Memory { zones, ends, lists, halves_marks: false, raised })
     }
 
     /// Whether requests should not mix kinds at first ([`Policy::avoids_mixing`]).
@@ -159,6 +162,25 @@ impl<P: Policy + Clone> Memory<P> {
         self.zones.iter_mut().for_each(|(_, zone)| zone.drain());
     }
 
+    /// Raises all marks of a zone by so many frames, and no longer by what they were raised by before
+    /// (`watermark_boost` of Linux since 5.0). The minimum of requests of order 0 that cannot wait stays.
+    pub fn raise_marks(&mut self, at: usize, by: u64) {
+        if let (Some((setup, _)), Some(raised)) = (self.zones.get_mut(at), self.raised.get_mut(at)) {
+            let before = std::mem::replace(raised, by);
+            let Marks { min, low, high } = &mut setup.marks;
+            [min, low, high].into_iter().for_each(|mark| *mark = *mark - before + by);
+        }
+    }
+
+    /// The same as [`Memory::stands`] of what is free in whole pageblocks.
+    pub fn stands_in_pageblocks(&self, at: usize, mark: u64, order: u8, height: u8) -> bool {
+        self.zones.get(at).is_some_and(|(_, zone)| {
+            // What is free beside them must not count: so much more must be free.
+            let beside = zone.zone().free_frames() - zone.zone().free_in_pageblocks();
+            self.stands(at, mark + u64::from(beside), order, height)
+        })
+    }
+
     /// Whether a zone would stay above a mark after an allocation by one who may go up to a height, and has a
     /// block that is large enough.
     pub fn stands(&self, at: usize, mark: u64, order: u8, height: u8) -> bool {
@@ -176,10 +198,13 @@ impl<P: Policy + Clone> Memory<P> {
         let list = list.ok_or_else(|| Wrong::Shape(format!("there is no node {}", request.node)))?;
         for &at in list {
             let (setup, zone) = &mut self.zones[at];
-            if setup.height > request.height || !may_give(setup, zone.zone(), request, self.halves_marks) {
+            let is_atomic = request.down == Down::BelowMin;
+            let lowered = if is_atomic && request.order == 0 { self.raised[at] } else { 0 };
+            let halves = self.halves_marks;
+            let zone_below = zone.zone();
+            if setup.height > request.height || !may_give(setup, zone_below, request, (lowered, halves)) {
                 continue;
             }
-            let is_atomic = request.down == Down::BelowMin;
             let manner = Manner { may_mix: request.may_mix, is_atomic, ..Manner::USUAL };
             if let Some(taken) = zone.take_as(request.cpu, request.order, request.kind, manner)? {
                 return Ok(Some((at, taken)));
@@ -216,11 +241,16 @@ impl<P: Policy + Clone> Memory<P> {
 
 /// Whether a zone stays above its mark, and has a block that is large enough.
 #[inline]
-fn may_give<P: Policy>(setup: &Setup, zone: &Zone<P>, request: &Request, halves: bool) -> bool {
+fn may_give<P: Policy>(
+    setup: &Setup,
+    zone: &Zone<P>,
+    request: &Request,
+    (lowered, halves): (u64, bool),
+) -> bool {
     let mark = match request.down {
         Down::ToLow => setup.marks.low,
         Down::ToMin => setup.marks.min,
-        Down::BelowMin => setup.marks.min - setup.marks.min / 4,
+        Down::BelowMin => (setup.marks.min - lowered) - (setup.marks.min - lowered) / 4,
         Down::ToNothing => return true,
     };
     // Reserves that are not for this request (`__zone_watermark_unusable_free`).

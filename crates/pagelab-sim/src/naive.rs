@@ -94,6 +94,8 @@ pub struct Naive {
     pages: Vec<Page>,
     owners: Vec<u8>,
     ages: (i64, i64),
+    /// How often a pageblock of another kind was looked at without being had whole.
+    pub mixings: u32,
 }
 
 impl Naive {
@@ -119,7 +121,9 @@ impl Naive {
         let seed = if let Ends::Shuffled(seed) = extras.ends { seed } else { 0 };
         let (pages, extras) = (vec![Page::Inside; shape.frames as usize], extras.clone());
         let (random, bits, ages) = (SplitMix64::new(seed), Vec::new(), (0, 0));
-        let mut naive = Naive { shape, rule, lists, extras, random, bits, border, pages, owners, ages };
+        let mixings = 0;
+        let mut naive =
+            Naive { shape, rule, lists, extras, random, bits, border, pages, owners, ages, mixings };
         naive.begin();
         naive
     }
@@ -255,6 +259,7 @@ impl Naive {
                 let mut sizes = (least..=self.shape.max_order).rev();
                 let (size, (from, at)) = sizes.find_map(|size| Some((size, self.at_order(wanted, size)?)))?;
                 if !self.is_whole(size, wanted) {
+                    self.mixings += 1;
                     return self.cut(order, wanted);
                 }
                 let stolen = Stolen { frame: self.shape.first + at, order: size, wanted, from, owns: false };
@@ -307,6 +312,7 @@ impl Naive {
             self.owners[block..block + (1 << (size - self.shape.block_order))].fill(wanted);
             return Some((at, size, wanted, stolen));
         }
+        self.mixings += 1;
         if !self.is_alike(block, wanted) {
             return None;
         }
@@ -356,6 +362,7 @@ impl Naive {
         let (from, at) = self.at_order(wanted, size)?;
         let block = (at >> self.shape.block_order) as usize;
         let mut owns = size >= self.shape.block_order && !by_paper;
+        self.mixings += u32::from(!owns && !by_paper);
         if owns {
             let blocks = 1 << (size - self.shape.block_order);
             self.owners[block..block + blocks].fill(wanted);

@@ -84,6 +84,10 @@ pub(crate) enum Bug {
     MixesAnyway,
     /// Pageblocks change hands, and the border stays where it was.
     BorderStandsStill,
+    /// Nobody hears that kinds are mixed in a pageblock.
+    MixingUncounted,
+    /// The last free pageblock below the border is given back too.
+    BorderGivesAll,
     /// Blocks of reserves and regions merge with others.
     ReservesMerge,
     /// The highatomic reserve grows without end.
@@ -101,7 +105,7 @@ pub(crate) enum Bug {
 #[cfg(test)]
 impl Bug {
     /// All that are in lists; the trees have their own.
-    pub const ALL: [Bug; 20] = [
+    pub const ALL: [Bug; 22] = [
         Bug::SplitToItsOwner,
         Bug::KindForgotten,
         Bug::FreedToItsKind,
@@ -119,6 +123,8 @@ impl Bug {
         Bug::ShelfIsForGood,
         Bug::MixesAnyway,
         Bug::BorderStandsStill,
+        Bug::MixingUncounted,
+        Bug::BorderGivesAll,
         Bug::ReservesMerge,
         Bug::ReserveUnbounded,
         Bug::CmaLast,

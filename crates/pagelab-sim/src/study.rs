@@ -134,6 +134,11 @@ pub fn check(spec: &Spec) -> Result<(), Wrong> {
     crate::loads::check(spec)
 }
 
+/// The zones of its machine by address: name, first frame, frames.
+pub fn zones(spec: &Spec) -> Result<Vec<(String, Frame, u32)>, Wrong> {
+    crate::loads::zones(spec)
+}
+
 /// Runs one experiment. `progress` hears how much of a thousand is done, and says whether to go on.
 pub fn run(spec: &Spec, progress: &mut dyn FnMut(u32) -> bool) -> Result<Outcome, Wrong> {
     crate::loads::run(spec, progress)

@@ -61,6 +61,9 @@ fn books<P: Policy>(ours: &Zone<P>, theirs: &Naive, event: u32) -> Option<String
     if ours.free_blocks() != theirs.free_blocks() {
         return Some("free blocks".to_owned());
     }
+    if ours.mixings() != theirs.mixings {
+        return Some("how often kinds were mixed".to_owned());
+    }
     if ours.owners() != theirs.owners() {
         return Some("owners of pageblocks".to_owned());
     }
@@ -84,6 +87,11 @@ fn differ(case: &Case) -> Option<(u32, String)> {
                 (zone.unreserve(kind, event % 2 == 0), naive.unreserve(kind, event % 2 == 0));
             if ours != theirs {
                 return Some((event, format!("given back: {ours}, the twin {theirs}")));
+            }
+        } else if odd == 2 {
+            let (ours, theirs) = (zone.lower_border(), naive.lower_border());
+            if ours != theirs {
+                return Some((event, format!("the border went over {ours}, the twin {theirs}")));
             }
         } else if odd == 1 {
             let frame = (shape.first + random.below(shape.frames.into()) as u32) >> order << order;

@@ -84,6 +84,8 @@ pub struct Zone<P> {
     free: u32,
     /// The first pageblock above the border, where the policy has one.
     border: u32,
+    /// How often kinds were about to be mixed in a pageblock; it wraps.
+    mixings: u32,
     extras: Option<Box<Reserves>>,
     /// A bug that a test planted.
     pub(crate) bug: Planted<Bug>,
@@ -114,6 +116,7 @@ impl<P: Policy> Zone<P> {
             filled: vec![0; usize::from(all_lists)],
             blocks: vec![0; usize::from(orders)],
             free: 0,
+            mixings: 0,
             extras: reserves,
             shape,
             policy,
@@ -164,6 +167,12 @@ impl<P: Policy> Zone<P> {
     pub fn free_in_pageblocks(&self) -> u32 {
         let orders = (self.shape.block_order..).zip(self.blocks.iter().skip(self.shape.block_order.into()));
         orders.map(|(order, &blocks)| blocks << order).sum()
+    }
+
+    /// How often a request looked for memory in a pageblock of another kind, of which it could not have all:
+    /// Linux raises the watermarks then (`boost_watermark`). The number wraps.
+    pub fn mixings(&self) -> u32 {
+        self.mixings
     }
 
     /// Allocates a block. `None`: there is no free block of the order, or none that the policy gives.
@@ -437,6 +446,7 @@ impl<P: Policy> Zone<P> {
             self.relist(at, size, wanted);
             return true;
         }
+        self.mixes();
         if take != Take::Pageblock {
             self.relist(at, size, wanted);
             return false;

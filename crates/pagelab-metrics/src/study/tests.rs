@@ -13,6 +13,7 @@ fn cell(scheme: &str, values: &[&str]) -> StudyCell {
         parameters: Vec::new(),
         values: values.iter().map(|&value| value.to_owned()).collect(),
         lists: Vec::new(),
+        zones: Vec::new(),
     }
 }
 

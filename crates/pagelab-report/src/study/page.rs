@@ -1,10 +1,10 @@
 //! A study as the page of simulations has it: a column for each configuration.
 
 use pagelab_metrics::study::{Column, Compared, sweep};
-use pagelab_model::study::{Study, StudyCell};
+use pagelab_model::study::{Study, StudyCell, StudyZone};
 
-use super::{number, place_name, seeds};
-use crate::sim::{SimFigure, SimPicture, SimReport, SimScheme, SimSeries, SimValue};
+use super::{number, paper, place_name, seeds};
+use crate::sim::{SimFigure, SimPicture, SimReport, SimScheme, SimSeries, SimValue, SimZone};
 
 /// Columns that a page has at most: of a sweep, half of them from each end.
 const COLUMNS_MAX: usize = 12;
@@ -41,11 +41,15 @@ pub fn page(study: &Study) -> SimReport {
         format!("{} of {} runs", number(study.trials.len()), number(planned)),
         format!("simulator {}", plan.simulator),
     ];
+    let figures = figures(study, &shown);
+    if figures.iter().any(|figure| !figure.paper.is_empty()) {
+        notes.push(paper::NOTE.to_owned());
+    }
     SimReport {
         title,
         facts: facts.into_iter().filter(|fact| !fact.is_empty()).collect(),
         schemes: shown.iter().map(|&at| scheme(study, &plan.cells[at], is_one_place)).collect(),
-        figures: figures(study, &shown),
+        figures,
         series: series(study, &shown),
         pictures: pictures(study, &shown),
         notes,
@@ -79,7 +83,8 @@ fn scheme(study: &Study, cell: &StudyCell, is_one_place: bool) -> SimScheme {
             each.map(|(of, value)| format!("{} {value}", of.name)).collect::<Vec<String>>().join(", ")
         }
     };
-    SimScheme { name, lists: cell.lists.clone(), zones: Vec::new() }
+    let zone = |of: &StudyZone| SimZone { name: of.name.clone(), first: of.first, frames: of.frames };
+    SimScheme { name, lists: cell.lists.clone(), zones: cell.zones.iter().map(zone).collect() }
 }
 
 /// Figures of all tables, those of a zone behind the figure that they are parts of.
@@ -103,7 +108,11 @@ fn figures(study: &Study, shown: &[usize]) -> Vec<SimFigure> {
                 let at = behind.map_or(figures.len(), |at| at + 1);
                 let values = vec![None; shown.len()];
                 let (phase, unit) = (row.phase.clone(), row.unit.clone());
-                let paper = Vec::new();
+                let said = |&cell: &usize| paper::said(&study.plan.cells[cell], &row.phase, &row.name);
+                let mut paper: Vec<Option<f64>> = shown.iter().map(said).collect();
+                if paper.iter().all(Option::is_none) {
+                    paper.clear();
+                }
                 figures.insert(at, SimFigure { phase, name, zone, unit, values, paper });
                 at
             });

@@ -2,7 +2,7 @@
 
 use expect_test::expect_file;
 use pagelab_model::run::{Ending, Manifest, Run};
-use pagelab_model::study::{StudyFigure, StudyPicture, StudyPlan, StudyTrial, Varied};
+use pagelab_model::study::{StudyFigure, StudyPicture, StudyPlan, StudyTrial, StudyZone, Varied};
 
 use super::*;
 use crate::run::tests::{SUMMARY, VERBOSE, check, example};
@@ -16,6 +16,7 @@ fn study(schemes: &[&str], seeds: u64) -> Study {
         parameters: vec![("builds".to_owned(), 7)],
         values: Vec::new(),
         lists: Vec::new(),
+        zones: Vec::new(),
     };
     let plan = StudyPlan {
         name: "compare".to_owned(),
@@ -141,4 +142,32 @@ fn a_page_has_a_column_for_each_scheme_and_zones_behind_their_figure() {
     assert_eq!((page.series.len(), page.pictures.len()), (2, 12 / 6), "of the first seed alone");
     let text = crate::html::sim::page(&page).unwrap();
     assert!(text.contains("highalloc on x86"));
+}
+
+/// What the paper says stands beside ours where a configuration is its own, and pictures have zones.
+#[test]
+fn a_page_has_the_papers_figures_and_the_zones() {
+    let mut study = study(&["standard", "zone", "list"], 2);
+    for cell in &mut study.plan.cells {
+        cell.parameters.clear();
+        cell.zones = vec![StudyZone { name: "HighMem".to_owned(), first: 229_376, frames: 32_768 }];
+    }
+    let page = page(&study);
+    assert!(page.figures.iter().all(|figure| figure.paper.is_empty()), "these phases are none of its own");
+    for figure in study.trials.iter_mut().flat_map(|trial| &mut trial.figures) {
+        figure.phase = format!("highalloc {}", figure.phase);
+    }
+    let page = super::page(&study);
+    let first = page.figures.iter().find(|figure| figure.name == "huge pages").unwrap();
+    assert_eq!(
+        (first.phase.as_str(), &first.paper[..]),
+        ("highalloc under load, pass 1", &[Some(72.0), Some(82.0), None][..])
+    );
+    let unusable = page.figures.iter().find(|figure| figure.name == "F_u(10)").unwrap();
+    assert!(unusable.paper.is_empty(), "the paper draws it, and gives no number");
+    assert!(page.notes.iter().any(|note| note.contains("In the paper")));
+    let zone = crate::sim::SimZone { name: "HighMem".to_owned(), first: 229_376, frames: 32_768 };
+    assert!(page.schemes.iter().all(|scheme| scheme.zones == [zone.clone()]));
+    study.plan.cells.iter_mut().for_each(|cell| cell.parameters.push(("builds".to_owned(), 1)));
+    assert!(super::page(&study).figures.iter().all(|figure| figure.paper.is_empty()));
 }

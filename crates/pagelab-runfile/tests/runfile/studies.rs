@@ -2,7 +2,7 @@
 
 use pagelab_model::run::Ending;
 use pagelab_model::study::{
-    Study, StudyCell, StudyFigure, StudyPicture, StudyPlan, StudySeries, StudyTrial, Varied,
+    Study, StudyCell, StudyFigure, StudyPicture, StudyPlan, StudySeries, StudyTrial, StudyZone, Varied,
 };
 use pagelab_runfile::{Writer, read};
 
@@ -17,6 +17,7 @@ fn plan() -> StudyPlan {
         parameters: vec![("pairs".to_owned(), u64::MAX)],
         values: vec![scheme.to_owned()],
         lists: vec!["all".to_owned()],
+        zones: vec![StudyZone { name: "Normal".to_owned(), first: 7168, frames: 1 << 18 }],
     };
     StudyPlan {
         name: "sweep".to_owned(),

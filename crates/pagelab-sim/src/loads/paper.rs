@@ -84,6 +84,15 @@ fn books(world: &mut World<'_>) -> Ran {
     ] {
         world.figure(name, value, 1, unit);
     }
+    if world.place.tuning.boost_factor > 0 {
+        world.figure("marks raised", stats.boosts, 1, "times");
+    }
+    if world.machine.memory().zones().any(|(_, zone)| zone.zone().border().is_some()) {
+        world.figure("emptied beside the border", stats.ways, 1, "times");
+        world.figure("not emptied beside the border", stats.ways_failed, 1, "times");
+        world.figure("left for the border", stats.left, 1, "pages");
+        world.figure("given back by the border", stats.given_back, 1, "pageblocks");
+    }
     Ok(())
 }
 

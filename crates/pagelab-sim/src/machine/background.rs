@@ -1,7 +1,7 @@
 //! What happens while requests go on: `kswapd` (mm/vmscan.c: `wakeup_kswapd`, `balance_pgdat`) and
 //! `kcompactd` (mm/compaction.c), in slices that the load gives.
 
-use super::journal::Event;
+use super::journal::{Event, Flaw};
 use super::reclaim::{AT_ONCE, PRIORITY, Plan};
 use super::{Machine, Release};
 use crate::words::Wrong;
@@ -18,6 +18,9 @@ pub(super) struct Wake {
     height: u8,
     /// Pages that it freed since it was woken.
     freed: u32,
+    /// Whether it has begun, and how many pages it is to free since marks were raised.
+    has_begun: bool,
+    boost: u64,
     /// How often it gave up, and at how many pages reclaimed it did so last.
     failures: u8,
     failed_at: u64,
@@ -31,38 +34,49 @@ impl Machine {
         for place in 0..self.memory.count() {
             let Some(zone) = self.memory.asked(node, place) else { break };
             let Some((setup, _)) = self.memory.zone(zone) else { break };
-            let (owner, own_height, low) = (setup.node, setup.height, setup.marks.low);
-            if own_height > height {
-                continue;
+            if setup.height <= height {
+                // Whole pageblocks are wanted, whatever is asked for (`wake_all_kswapds` of 6.15).
+                let least = if self.counts_pageblocks() { setup.shape.block_order } else { 0 };
+                self.wake_for(zone, height, order.max(least));
             }
-            let is_fine = match self.tuning.release {
-                Release::V2_6_16 => self.memory.stands(zone, low, order, 0),
-                Release::V6_1 => self.is_balanced(owner, order, height),
-            };
-            let wake = &mut self.awake[usize::from(owner)];
-            if wake.failed_at != self.stats.reclaimed {
-                wake.failures = 0;
-            }
-            if is_fine || wake.failures >= FAILURES {
-                continue;
-            }
-            if wake.order.is_none() {
-                self.stats.kswapd_wakes += 1;
-                (wake.freed, wake.height) = (0, 0);
-            }
-            wake.order = Some(wake.order.map_or(order, |before| before.max(order)));
-            wake.height = wake.height.max(height);
-            self.is_busy = true;
         }
     }
 
-    /// Whether a zone of a node has a block above its high mark (`pgdat_balanced`, 6.1).
+    /// Wakes `kswapd` of a zone's node, if that is short (`wakeup_kswapd`).
+    pub(super) fn wake_for(&mut self, zone: usize, height: u8, order: u8) {
+        let Some((setup, _)) = self.memory.zone(zone) else { return };
+        let (owner, low) = (setup.node, setup.marks.low);
+        let is_fine = match self.tuning.release {
+            Release::V2_6_16 => self.memory.stands(zone, low, order, 0),
+            Release::V6_1 => self.is_balanced(owner, order, height) && !self.is_boosted(owner, height),
+        };
+        let wake = &mut self.awake[usize::from(owner)];
+        if wake.failed_at != self.stats.reclaimed {
+            wake.failures = 0;
+        }
+        if is_fine || wake.failures >= FAILURES {
+            return;
+        }
+        if wake.order.is_none() {
+            self.stats.kswapd_wakes += 1;
+            (wake.freed, wake.height, wake.has_begun, wake.boost) = (0, 0, false, 0);
+        }
+        wake.order = Some(wake.order.map_or(order, |before| before.max(order)));
+        wake.height = wake.height.max(height);
+        self.is_busy = true;
+    }
+
+    /// Whether a zone of a node has a block above its high mark (`pgdat_balanced`, 6.1). Where kinds are not
+    /// mixed, the mark must stand in whole pageblocks (6.15).
     fn is_balanced(&self, node: u16, order: u8, height: u8) -> bool {
+        let counts_pageblocks = order > 0 && self.counts_pageblocks() && !self.journal.has(Flaw::PiecesCount);
         (0..self.memory.count()).any(|at| {
             self.memory.zone(at).is_some_and(|(setup, _)| {
-                setup.node == node
-                    && setup.height <= height
-                    && self.memory.stands(at, setup.marks.high, order, height)
+                let stands = |at, mark, order, height| match counts_pageblocks {
+                    true => self.memory.stands_in_pageblocks(at, mark, order, height),
+                    false => self.memory.stands(at, mark, order, height),
+                };
+                setup.node == node && setup.height <= height && stands(at, setup.marks.high, order, height)
             })
         })
     }
@@ -70,6 +84,7 @@ impl Machine {
     /// Lets background work go on: until all zones are above their high marks, or `most` pages were freed or
     /// moved on a node. Does nothing where nothing is short.
     pub fn background(&mut self, most: u32) -> Result<(), Wrong> {
+        self.lower_borders();
         if !self.is_busy {
             return Ok(());
         }
@@ -107,7 +122,7 @@ impl Machine {
             let Some(height) = self.short_zone(node, order, priority) else {
                 return self.sleep(node, order);
             };
-            let plan = Plan { node, height, order, priority, wanted: AT_ONCE };
+            let plan = Plan { node, height, order, priority, wanted: AT_ONCE, may_swap: true };
             let now = self.shrink_zones(&plan)?;
             freed += now;
             freed_in_loop += now;
@@ -153,18 +168,42 @@ impl Machine {
     fn balance_node(&mut self, node: u16, order: u8, most: u32) -> Result<(), Wrong> {
         let (mut freed, mut priority) = (0, PRIORITY);
         let area = usize::from(node);
+        if !std::mem::replace(&mut self.awake[area].has_begun, true) {
+            self.awake[area].boost = self.begin_boost(node, self.awake[area].height);
+        }
         while freed < most {
-            let wake = self.awake[usize::from(node)];
-            let goal = if order > 0 && wake.freed >= 2 << order { 0 } else { order };
-            if self.is_balanced(node, goal, wake.height) {
+            let Wake { height, boost, freed: all, .. } = self.awake[area];
+            let goal = if order > 0 && all >= 2 << order { 0 } else { order };
+            let is_balanced = self.is_balanced(node, goal, height);
+            if boost > 0 && !is_balanced {
+                // Marks that do not stand come first; what they were raised by is in them.
+                (self.awake[area].boost, priority) = (0, PRIORITY);
+                continue;
+            }
+            self.journal.note(Event::Turn { order: goal, height, is_balanced, boost });
+            if is_balanced && boost == 0 {
                 return self.sleep(node, order);
             }
-            let plan = Plan { node, height: wake.height, order: goal, priority, wanted: AT_ONCE };
-            self.journal.note(Event::Planned { order: goal, height: wake.height });
+            let may_swap = boost == 0 || self.journal.has(Flaw::BoostSwaps);
+            let plan = Plan { node, height, order: goal, priority, wanted: AT_ONCE, may_swap };
+            self.journal.note(Event::Planned { order: goal, height });
+            let looked = self.stats.scanned;
             let now = self.shrink_area(area, &plan)? + self.shrink_slab(area, priority, 0, 0)?;
             freed += now;
-            self.awake[usize::from(node)].freed += now;
-            priority -= u8::from(now == 0);
+            self.awake[area].freed += now;
+            let left = boost - boost.min(u64::from(now));
+            self.awake[area].boost = left;
+            if left > 0 && now == 0 {
+                // For raised marks nothing is written; it may have no end.
+                if all == 0 {
+                    self.awake[area].failures = self.awake[area].failures.saturating_add(1);
+                    self.awake[area].failed_at = self.stats.reclaimed;
+                }
+                return self.sleep(node, order);
+            }
+            let is_slow = self.stats.scanned - looked < self.looks_wanted(node, height);
+            let rises = boost > 0 && is_slow && priority > PRIORITY - 2;
+            priority -= u8::from(now == 0 || rises);
             if priority == 0 {
                 return self.give_up(node);
             }
@@ -176,27 +215,41 @@ impl Machine {
         let wake = &mut self.awake[usize::from(node)];
         (wake.order, wake.failed_at) = (None, self.stats.reclaimed);
         wake.failures = wake.failures.saturating_add(1);
+        if self.end_boost(node) && self.config.compacts {
+            self.compact_node(node, 0, true)?;
+        }
         Ok(())
     }
 
     /// `kswapd` sleeps: what compaction had found not worth a look is worth one again, and memory is
     /// compacted for the order that was wanted.
     fn sleep(&mut self, node: u16, order: u8) -> Result<(), Wrong> {
-        let height = self.awake[usize::from(node)].height;
         self.awake[usize::from(node)].order = None;
+        let was_raised = self.end_boost(node);
         if !self.config.compacts {
+            return Ok(());
+        }
+        for at in 0..self.memory.count() {
+            if self.memory.zone(at).is_some_and(|(setup, _)| setup.node == node) {
+                self.compactors[at].flush();
+                self.journal.note(Event::Flushed { zone: at });
+            }
+        }
+        self.compact_node(node, order, was_raised)
+    }
+
+    /// Compacts the zones of a node for an order, or for whole pageblocks at least (`wakeup_kcompactd`).
+    fn compact_node(&mut self, node: u16, order: u8, whole: bool) -> Result<(), Wrong> {
+        let height = self.awake[usize::from(node)].height;
+        if self.counts_pageblocks() && !self.is_any_short_of_pageblocks(node, order, height) {
             return Ok(());
         }
         for at in 0..self.memory.count() {
             let Some((setup, _)) = self.memory.zone(at) else { break };
             let (owner, own_height) = (setup.node, setup.height);
-            if owner != node {
-                continue;
-            }
-            self.compactors[at].flush();
-            self.journal.note(Event::Flushed { zone: at });
-            if order > 0 && own_height <= height {
-                self.compact_in_background(at, order)?;
+            let order = if whole { order.max(setup.shape.block_order) } else { order };
+            if owner == node && order > 0 && own_height <= height {
+                self.compact_in_background(at, order, height)?;
             }
         }
         Ok(())

@@ -5,7 +5,7 @@ mod scanners;
 
 use super::journal::{Event, Flaw};
 use super::reclaim::COSTLY;
-use super::{Entry, Machine};
+use super::{Entry, Machine, Release};
 use crate::memory::Request;
 use crate::words::{Frame, Kind, Shape, Wrong};
 
@@ -55,6 +55,8 @@ pub(super) struct Job {
     pub score: Option<u64>,
     /// Pages to move at most.
     pub most: u32,
+    /// It ends when the high mark stands in whole pageblocks for who may go up to this height.
+    pub goal: Option<u8>,
 }
 
 /// What a zone keeps of its compaction.
@@ -101,6 +103,12 @@ impl Compactor {
         self.skips.fill(false);
         self.flushes = false;
         self.rewind();
+    }
+
+    /// Pageblocks that are not worth a look, and where scanners go on: pages twice, and room.
+    #[cfg(test)]
+    pub fn known(&self) -> (Vec<bool>, [Frame; 3]) {
+        (self.skips.clone(), [self.migrate[0], self.migrate[1], self.free])
     }
 
     /// All pageblocks are worth a look again, if the zone was gone through (`reset_isolation_suitable`).
@@ -160,7 +168,8 @@ impl Machine {
             let is_there = self.memory.stands(zone, min, order, request.height);
             return Ok(if is_there { Came::Success } else { Came::Skipped });
         }
-        let job = Job { order, kind: request.kind, manner, is_direct: true, score: None, most: u32::MAX };
+        let (kind, most) = (request.kind, u32::MAX);
+        let job = Job { order, kind, manner, is_direct: true, score: None, most, goal: None };
         let came = self.compact_zone(zone, &job)?;
         match came {
             Came::Success => self.compactors[zone].forgive(order, false),
@@ -180,15 +189,24 @@ impl Machine {
         is_deferred
     }
 
-    /// Compacts a zone as `kcompactd` does when `kswapd` is done (`kcompactd_do_work`).
-    pub(super) fn compact_in_background(&mut self, zone: usize, order: u8) -> Result<(), Wrong> {
-        let height = self.memory.zone(zone).map_or(0, |(setup, _)| setup.height);
-        if self.puts_off(zone, order) || !self.is_worth_it(zone, order, height) {
+    /// Compacts a zone as `kcompactd` does when `kswapd` is done (`kcompactd_do_work`), which was woken for
+    /// who may go up to a height.
+    pub(super) fn compact_in_background(&mut self, zone: usize, order: u8, height: u8) -> Result<(), Wrong> {
+        let Some((setup, _)) = self.memory.zone(zone) else { return Ok(()) };
+        let (own_height, high) = (setup.height, setup.marks.high);
+        let counts_pageblocks = self.counts_pageblocks();
+        let is_worth_it = match self.puts_off(zone, order) {
+            true => false,
+            false if counts_pageblocks => self.is_short_of_pageblocks(zone, order, high, own_height),
+            false => self.is_worth_it(zone, order, own_height),
+        };
+        if !is_worth_it {
             return Ok(());
         }
         self.stats.kcompactd += 1;
-        let (kind, manner) = (Kind::Movable, Manner::Light);
-        let job = Job { order, kind, manner, is_direct: false, score: None, most: u32::MAX };
+        let (kind, manner, most) = (Kind::Movable, Manner::Light, u32::MAX);
+        let goal = counts_pageblocks.then_some(height);
+        let job = Job { order, kind, manner, is_direct: false, score: None, most, goal };
         match self.compact_zone(zone, &job)? {
             Came::Success => self.compactors[zone].forgive(order, false),
             Came::Complete | Came::Partial => {
@@ -226,7 +244,7 @@ impl Machine {
             let order = setup.shape.block_order;
             self.stats.kcompactd += 1;
             let (kind, manner) = (Kind::Movable, Manner::Light);
-            let job = Job { order, kind, manner, is_direct: false, score: Some(low), most };
+            let job = Job { order, kind, manner, is_direct: false, score: Some(low), most, goal: None };
             if matches!(self.compact_zone(zone, &job)?, Came::Complete | Came::Partial) {
                 self.memory.drain();
             }
@@ -271,6 +289,35 @@ impl Machine {
         }
         let index = self.fragmentation_index(zone, order);
         order <= COSTLY || !(0..=i64::from(self.tuning.extfrag_threshold)).contains(&index)
+    }
+
+    /// Whether free memory counts in whole pageblocks in the background (`vm.defrag_mode`, 6.15).
+    pub(super) fn counts_pageblocks(&self) -> bool {
+        self.tuning.release == Release::V6_1 && self.memory.avoids_mixing()
+    }
+
+    /// Whether a mark does not stand in whole pageblocks, and compaction may help
+    /// (`compaction_suit_allocation_order` of 6.15 for `kcompactd`).
+    fn is_short_of_pageblocks(&self, zone: usize, order: u8, mark: u64, height: u8) -> bool {
+        let Some((setup, _)) = self.memory.zone(zone) else { return false };
+        if self.memory.stands_in_pageblocks(zone, mark, order, height) {
+            return false;
+        }
+        let costly = if order > COSTLY { setup.marks.low - setup.marks.min } else { 0 };
+        let index = self.fragmentation_index(zone, order);
+        self.memory.stands(zone, mark + (2 << order) + costly, 0, height)
+            && (order <= COSTLY || !(0..=i64::from(self.tuning.extfrag_threshold)).contains(&index))
+    }
+
+    /// Whether that is so of the minimum of a zone of a node (`kcompactd_node_suitable`).
+    pub(super) fn is_any_short_of_pageblocks(&self, node: u16, order: u8, height: u8) -> bool {
+        (0..self.memory.count()).any(|at| {
+            self.memory.zone(at).is_some_and(|(setup, _)| {
+                setup.node == node
+                    && setup.height <= height
+                    && self.is_short_of_pageblocks(at, order, setup.marks.min, height)
+            })
+        })
     }
 
     /// The kernel's fragmentation index in thousandths (`__fragmentation_index`): near 0 a block is missing

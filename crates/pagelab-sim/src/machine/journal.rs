@@ -1,6 +1,8 @@
 //! What the machine decided, for the tests that compare it with its twin, and bugs that they plant. Nothing
 //! is kept outside of tests.
 
+use std::ops::Range;
+
 use super::compaction::{Came, Job};
 use super::lru::List;
 use crate::planted::Planted;
@@ -25,6 +27,15 @@ pub(super) enum Verdict {
 pub(super) enum Event {
     /// The page at the end of an inactive list.
     Looked { list: List, handle: u32, verdict: Verdict },
+    /// Kinds were mixed in a zone so often: its marks are raised by so much.
+    Boosted { zone: usize, times: u32, now: u64 },
+    /// Background reclaim of a node is done.
+    Done { node: u16 },
+    /// Then its marks are raised by so much still.
+    Lowered { zone: usize, now: u64 },
+    /// A turn of background reclaim of 6.1 begins: whether the marks stand for the order, and pages to free
+    /// since they were raised.
+    Turn { order: u8, height: u8, is_balanced: bool, boost: u64 },
     /// A turn of reclaim begins: the order that is short, and the highest zone that will do.
     Planned { order: u8, height: u8 },
     /// The page at the end of an active list: whether pages of programs may leave it, and whether it stays.
@@ -41,6 +52,14 @@ pub(super) enum Event {
     Flushed { zone: usize },
     /// A request was served after a compaction.
     Forgiven { zone: usize, order: u8 },
+    /// The border should go over frames: whether all that lies there may leave.
+    Way { zone: usize, range: Range<Frame>, is_open: bool },
+    /// A page leaves.
+    Left { handle: u32, from: Frame, to: Frame },
+    /// All have left, or there was no room for one.
+    WayEnded { zone: usize, fits: bool },
+    /// The border went back over pageblocks that are free again.
+    GaveBack { zone: usize, pageblocks: u32 },
     /// A compaction begins.
     Began { zone: usize, job: Job },
     /// A page moves.
@@ -73,6 +92,14 @@ pub(super) enum Flaw {
     RegionNotAssessed,
     /// Pages that are careful about moving go into pageblocks of other kinds.
     AnyBlockTaken,
+    /// Marks that were raised stay so.
+    BoostForGood,
+    /// Pages of programs are written to swap since marks were raised.
+    BoostSwaps,
+    /// Background reclaim counts free memory that is not in whole pageblocks.
+    PiecesCount,
+    /// A pinned page leaves for the border.
+    PinnedLeaves,
 }
 
 /// The journal.
@@ -102,7 +129,7 @@ impl Journal {
 #[cfg(test)]
 impl Flaw {
     /// All of them.
-    pub const ALL: [Flaw; 10] = [
+    pub const ALL: [Flaw; 14] = [
         Flaw::PinnedMoved,
         Flaw::RegionUnaligned,
         Flaw::DeferralNeverEnds,
@@ -113,5 +140,9 @@ impl Flaw {
         Flaw::SwapWithoutEnd,
         Flaw::RegionNotAssessed,
         Flaw::AnyBlockTaken,
+        Flaw::BoostForGood,
+        Flaw::BoostSwaps,
+        Flaw::PiecesCount,
+        Flaw::PinnedLeaves,
     ];
 }

@@ -3,7 +3,11 @@
 //! decision of the machine what it should have been. Where free memory lies it takes from what is not held;
 //! the allocator below has a twin of its own.
 
+mod marks;
 mod moves;
+mod way;
+
+use std::ops::Range;
 
 use super::compaction::{Came, Job, Manner};
 use super::journal::{Event, Verdict};
@@ -42,6 +46,32 @@ struct Past {
     least_failed: Option<u8>,
 }
 
+/// Whom pageblocks belong to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// Nobody.
+    Plain,
+    /// Kinds.
+    Kinds,
+    /// Kinds, which are mixed at last; free memory counts in whole pageblocks.
+    Apart,
+    /// Two regions.
+    Border,
+}
+
+/// Background reclaim of 6.1.
+#[derive(Clone, Copy, Debug, Default)]
+struct Turn {
+    /// It goes on, with so many pages to free since marks were raised.
+    has_begun: bool,
+    left: u64,
+    /// Pages that were reclaimed before its last turn, which has just begun.
+    since: Option<u64>,
+    is_new: bool,
+    /// That is for raised marks alone.
+    is_boost: bool,
+}
+
 /// The twin.
 #[derive(Clone, Debug)]
 pub struct Naive {
@@ -51,8 +81,14 @@ pub struct Naive {
     pub pages: Vec<Option<Page>>,
     /// The list that each pageblock of each zone belongs to, as they were before the request.
     pub owners: Vec<Vec<u8>>,
-    /// Whether pageblocks belong to kinds at all.
-    pub has_kinds: bool,
+    /// Whom pageblocks belong to.
+    pub rule: Rule,
+    /// Of each zone, by how much its marks are raised, and were when background reclaim began.
+    raised: Vec<(u64, u64)>,
+    turn: Turn,
+    /// Pages that should leave next, and the frames that they should leave.
+    leaving: Vec<u32>,
+    way: Range<Frame>,
     time: u64,
     reclaimed: u64,
     plan: (u8, u8),
@@ -74,7 +110,7 @@ fn same<T: PartialEq + std::fmt::Debug>(what: &str, ours: T, theirs: T) -> Check
 
 impl Naive {
     /// Nothing held yet. Zones are in order of address.
-    pub fn new(config: &Config, tuning: Tuning, has_kinds: bool) -> Naive {
+    pub fn new(config: &Config, tuning: Tuning, rule: Rule) -> Naive {
         let past = |shape: Shape| Past {
             migrate: [shape.first; 2],
             free: shape.end() - (1 << shape.block_order),
@@ -84,7 +120,11 @@ impl Naive {
             tuning,
             pages: Vec::new(),
             owners: Vec::new(),
-            has_kinds,
+            rule,
+            raised: vec![(0, 0); config.zones.len()],
+            turn: Turn::default(),
+            leaving: Vec::new(),
+            way: 0..0,
             time: 0,
             reclaimed: 0,
             plan: (0, 0),
@@ -211,8 +251,24 @@ impl Naive {
     /// Goes along with a decision, if it is the right one.
     pub fn decided(&mut self, event: &Event) -> Check {
         match *event {
-            Event::Planned { order, height } => self.plan = (order, height),
+            Event::Planned { order, height } => {
+                if !std::mem::take(&mut self.turn.is_new) {
+                    self.turn_ends();
+                }
+                self.plan = (order, height);
+            }
+            Event::Boosted { zone, times, now } => self.boosted(zone, times, now)?,
+            Event::Way { zone, ref range, is_open } => self.way(zone, range, is_open)?,
+            Event::Left { handle, from, to } => self.left(handle, from, to)?,
+            Event::WayEnded { zone, fits } => self.way_ended(zone, fits)?,
+            Event::GaveBack { zone, pageblocks } => self.gave_back(zone, pageblocks)?,
+            Event::Done { .. } => self.done(),
+            Event::Lowered { zone, now } => self.lowered(zone, now)?,
+            Event::Turn { order, height, is_balanced, boost } => {
+                self.turns((order, height), is_balanced, boost)?;
+            }
             Event::Looked { list, handle, verdict } => {
+                same("pages of programs", self.turn.is_boost && list.sort == Sort::Anonymous, false)?;
                 same("an active list is looked at", list.is_active, false)?;
                 same("the oldest page", Some(handle), self.handles(list).last().copied())?;
                 self.last = self.page(handle)?.frame;
@@ -415,6 +471,14 @@ impl Naive {
         past.skips.clear();
         past.is_through = false;
         (past.migrate, past.free) = ([shape.first; 2], shape.end() - (1 << shape.block_order));
+    }
+
+    /// Pageblocks of a zone that are not worth a look, and where scanners go on: pages twice, and room.
+    pub fn known(&self, zone: usize) -> (Vec<bool>, [Frame; 3]) {
+        let (past, shape) = (&self.past[zone], self.config.zones[zone].shape);
+        let blocks = (shape.first..shape.end()).step_by(1 << shape.block_order);
+        let skips = blocks.map(|block| past.skips.contains(&block)).collect();
+        (skips, [past.migrate[0], past.migrate[1], past.free])
     }
 
     fn ended(&mut self, zone: usize, came: Came) -> Check {

@@ -37,6 +37,8 @@ pub(super) struct Plan {
     pub priority: u8,
     /// Pages to free.
     pub wanted: u32,
+    /// Whether pages of programs may go to swap.
+    pub may_swap: bool,
 }
 
 impl Machine {
@@ -44,7 +46,8 @@ impl Machine {
     pub(super) fn reclaim(&mut self, node: u16, height: u8, order: u8) -> Result<u32, Wrong> {
         // With compaction, room for both copies of a block is made (`compact_gap`).
         let gap = if self.config.compacts && order > 0 { 2 << order } else { 0 };
-        let mut plan = Plan { node, height, order, priority: PRIORITY, wanted: AT_ONCE.max(gap) };
+        let wanted = AT_ONCE.max(gap);
+        let mut plan = Plan { node, height, order, priority: PRIORITY, wanted, may_swap: true };
         let mut freed = 0;
         for priority in (0..=PRIORITY).rev() {
             plan.priority = priority;
@@ -191,7 +194,8 @@ impl Machine {
     fn shares(&self, area: usize, plan: &Plan) -> [(u64, u64); 2] {
         let file = List { area, sort: Sort::File, is_active: false };
         let swappiness = u64::from(self.tuning.swappiness.min(200));
-        if self.swapped >= self.config.swap_frames || swappiness == 0 && plan.priority > 0 {
+        let has_swap = plan.may_swap && self.swapped < self.config.swap_frames;
+        if !has_swap || swappiness == 0 && plan.priority > 0 {
             return [(0, 1), (1, 1)];
         }
         if plan.priority == 0 && swappiness > 0 {

@@ -52,7 +52,12 @@ impl Machine {
     }
 
     fn take(&mut self, request: &Request) -> Result<Found, Wrong> {
-        let Some((zone, taken)) = self.memory.take(request)? else { return Ok(None) };
+        let mut found = self.memory.take(request)?;
+        if found.is_none() && self.make_way(request)? {
+            found = self.memory.take(request)?;
+        }
+        self.boost(found.map(|(zone, _)| zone));
+        let Some((zone, taken)) = found else { return Ok(None) };
         if let Some(stolen) = taken.stolen {
             self.stats.stolen += 1;
             self.stats.owns += u64::from(stolen.owns);

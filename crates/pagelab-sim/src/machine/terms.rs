@@ -132,6 +132,16 @@ pub struct Stats {
     pub stolen: u64,
     /// Pageblocks that changed hands at that.
     pub owns: u64,
+    /// How often the pageblocks above the border of what cannot be moved were emptied for it.
+    pub ways: u64,
+    /// How often they were not: a page could not leave, or had nowhere to go.
+    pub ways_failed: u64,
+    /// Pages that left for it.
+    pub left: u64,
+    /// Pageblocks that the border went back over.
+    pub given_back: u64,
+    /// How often marks were raised since kinds were mixed in a pageblock.
+    pub boosts: u64,
     /// How often background reclaim was woken.
     pub kswapd_wakes: u64,
     /// How often a request reclaimed by itself.
@@ -197,6 +207,9 @@ pub struct Tuning {
     /// `vm.extfrag_threshold`: memory is compacted for orders above 3 if the fragmentation index, in
     /// thousandths, is above this.
     pub extfrag_threshold: u16,
+    /// `vm.watermark_boost_factor`: when kinds are mixed in a pageblock, the marks are raised by up to so
+    /// many ten-thousandths of the high mark; 0: never. There since 5.0.
+    pub boost_factor: u32,
     /// `vm.compaction_proactiveness`: 0 to 100; 0: memory is never compacted ahead of need.
     pub proactiveness: u8,
 }
@@ -205,7 +218,14 @@ impl Tuning {
     /// What a release has where nobody has changed it, but that it does not compact ahead of need.
     pub fn of(release: Release) -> Tuning {
         // A name entry has 192 bytes and an inode 600 or so: between 21 and 6 of them lie in a page.
-        Tuning { release, swappiness: 60, objects_a_page: 12, extfrag_threshold: 500, proactiveness: 0 }
+        Tuning {
+            release,
+            swappiness: 60,
+            objects_a_page: 12,
+            extfrag_threshold: 500,
+            boost_factor: if release == Release::V6_1 { 15_000 } else { 0 },
+            proactiveness: 0,
+        }
     }
 
     /// With compaction ahead of need, as it is where nobody has changed it (`compaction_proactiveness` 20).

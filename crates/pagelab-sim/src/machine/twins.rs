@@ -4,11 +4,13 @@ use pagelab_model::seed::SplitMix64;
 
 use super::journal::Flaw;
 use super::lru::{List, Sort};
-use super::naive::Naive;
+use super::naive::{Naive, Rule};
 use super::tests::config;
 use super::{AnyPolicy, Ask, Class, Config, Effort, Held, Machine, Reclaim, Release, Tuning};
 use crate::marks::Marks;
 use crate::planted::Planted;
+use crate::policies::contiguitas::Contiguitas;
+use crate::policies::mobility::Strict;
 use crate::policy::{Mobility, Standard};
 use crate::words::Shape;
 
@@ -17,12 +19,19 @@ use crate::words::Shape;
 struct Case {
     config: Config,
     tuning: Tuning,
-    has_kinds: bool,
+    rule: Rule,
+    /// The order of pages; all blocks are larger by it.
+    base: u8,
 }
 
 impl Case {
     fn policy(&self) -> AnyPolicy {
-        if self.has_kinds { &Mobility } else { &Standard }
+        match self.rule {
+            Rule::Plain => &Standard,
+            Rule::Kinds => &Mobility,
+            Rule::Apart => &Strict::Defrag,
+            Rule::Border => &Contiguitas,
+        }
     }
 }
 
@@ -30,7 +39,8 @@ fn cases() -> Vec<Case> {
     let marks = Marks { min: 12, low: 20, high: 28 };
     let case = |frames: u32, reclaim: Reclaim, compacts: bool, release: Release| {
         let config = Config { reclaim, compacts, swap_frames: 60, ..config(frames, marks) };
-        Case { config, tuning: Tuning::of(release), has_kinds: compacts }
+        let rule = if compacts { Rule::Kinds } else { Rule::Plain };
+        Case { config, tuning: Tuning::of(release), rule, base: 0 }
     };
     let mut all = vec![
         case(256, Reclaim::Lru, false, Release::V2_6_16),
@@ -56,10 +66,25 @@ fn cases() -> Vec<Case> {
     let mut ahead = all[4].clone();
     ahead.tuning.proactiveness = 60;
     all.push(ahead);
+    all.push(large());
+    for at in [4, 10, 0] {
+        all.push(Case { rule: Rule::Border, ..all[at].clone() });
+    }
+    all.push(Case { rule: Rule::Apart, ..all[4].clone() });
+    all.push(Case { rule: Rule::Apart, ..all[10].clone() });
     all
 }
 
+/// So large that a list has a page to look at at the first priority.
+fn large() -> Case {
+    let mut config = config(1 << 16, Marks { min: 1200, low: 1600, high: 2000 });
+    (config.zones[0].shape.max_order, config.zones[0].shape.block_order) = (10, 10);
+    (config.compacts, config.swap_frames) = (true, 1 << 14);
+    Case { config, tuning: Tuning::of(Release::V6_1), rule: Rule::Kinds, base: 6 }
+}
+
 struct Pair {
+    base: u8,
     ours: Machine,
     theirs: Naive,
     held: Vec<Held>,
@@ -69,8 +94,8 @@ impl Pair {
     fn new(case: &Case, flaw: Option<Flaw>) -> Pair {
         let mut ours = Machine::tuned(case.config.clone(), case.tuning, case.policy()).unwrap();
         ours.journal.flaw = Planted::of(flaw);
-        let theirs = Naive::new(&case.config, case.tuning, case.has_kinds);
-        Pair { ours, theirs, held: Vec::new() }
+        let theirs = Naive::new(&case.config, case.tuning, case.rule);
+        Pair { base: case.base, ours, theirs, held: Vec::new() }
     }
 
     /// What the machine decided since, compared.
@@ -131,6 +156,7 @@ impl Pair {
     fn ask(&mut self, random: &mut SplitMix64) -> Result<(), String> {
         // Compaction finds little to do where the kernel's own data are everywhere.
         let mix = match self.ours.config().compacts {
+            _ if self.base > 0 => [0, 1, 2, 3, 4, 4, 4, 4, 4, 4],
             true if random.below(3) > 0 => [3, 3, 3, 3, 4, 4, 4, 4, 5, 5],
             _ => [0, 1, 2, 3, 3, 3, 4, 4, 4, 5],
         };
@@ -143,13 +169,27 @@ impl Pair {
         };
         let effort = [Effort::Usual, Effort::Usual, Effort::Hard, Effort::Once, Effort::Atomic]
             [random.below(5) as usize];
-        let ask = Ask { order, effort, ..Ask::page(class) };
-        let Some(held) = self.ours.ask(&ask).map_err(|wrong| wrong.to_string())? else { return Ok(()) };
+        self.ask_for(&Ask { order: order + self.base, effort, ..Ask::page(class) }).map(|_| ())
+    }
+
+    fn ask_for(&mut self, ask: &Ask) -> Result<bool, String> {
+        let Some(held) = self.ours.ask(ask).map_err(|wrong| wrong.to_string())? else { return Ok(false) };
         self.decisions()?;
         let frame = self.ours.frame(held).map_err(|wrong| wrong.to_string())?.unwrap_or(0);
-        self.theirs.asked(held.0, class, order, frame);
+        self.theirs.asked(held.0, ask.class, ask.order, frame);
         self.held.push(held);
-        Ok(())
+        Ok(true)
+    }
+
+    /// Fills memory with pages of programs, and frees every other one: half of it is free, and no pageblock.
+    fn half_fill(&mut self) -> Result<(), String> {
+        let page = Ask { order: self.base, effort: Effort::Atomic, ..Ask::page(Class::Anonymous) };
+        while self.ask_for(&page)? {}
+        for at in (0..self.held.len()).rev().step_by(2) {
+            self.release(at)?;
+        }
+        self.ours.memory.drain();
+        self.decisions()
     }
 
     /// All pages and lists.
@@ -163,6 +203,12 @@ impl Pair {
             let found = frame.and_then(|frame| self.ours.used_for(frame));
             if frame.is_some() && found != Some((page.class, page.order)) {
                 return Err(format!("{frame:?} is used for {found:?}, the twin {:?}", page.class));
+            }
+        }
+        for (zone, compactor) in self.ours.compactors.iter().enumerate() {
+            let (ours, theirs) = (compactor.known(), self.theirs.known(zone));
+            if ours != theirs {
+                return Err(format!("compaction knows {ours:?}, the twin {theirs:?}"));
             }
         }
         for area in 0..self.ours.areas.len() {
@@ -185,6 +231,11 @@ impl Pair {
 fn differ(case: &Case, flaw: Option<Flaw>, seed: u64, events: u32) -> (Pair, Option<(u32, String)>) {
     let mut pair = Pair::new(case, flaw);
     let mut random = SplitMix64::new(seed);
+    if case.base > 0
+        && let Err(wrong) = pair.half_fill()
+    {
+        return (pair, Some((0, wrong)));
+    }
     for event in 0..events {
         let found = pair.step(&mut random, event / 200 % 2 == 0);
         let found = found.and_then(|()| if event % 8 == 0 { pair.compare() } else { Ok(()) });
@@ -203,8 +254,8 @@ fn differ(case: &Case, flaw: Option<Flaw>, seed: u64, events: u32) -> (Pair, Opt
 fn the_machine_and_its_twin_agree_on_every_decision() {
     let mut moved = 0;
     for (number, case) in cases().iter().enumerate() {
-        let mut sums = [0; 6];
-        for seed in 0..3 {
+        let mut sums = [0; 9];
+        for seed in 0..if case.base > 0 { 2 } else { 8 } {
             let (pair, found) = differ(case, None, seed, 3000);
             assert_eq!(found, None, "case {number} seed {seed}: {:?}", pair.ours.stats());
             let stats = pair.ours.stats();
@@ -215,15 +266,23 @@ fn the_machine_and_its_twin_agree_on_every_decision() {
                 stats.regions_tried,
                 stats.migrated,
                 stats.deferred,
+                stats.boosts,
+                stats.ways,
+                stats.ways_failed,
             ];
             sums.iter_mut().zip(some).for_each(|(sum, some)| *sum += some);
         }
         // Nothing is compared where nothing happens.
-        let [reclaimed, refaults, slab_pages, regions_tried, migrated, deferred] = sums;
+        let [reclaimed, refaults, slab_pages, regions_tried, migrated, deferred, boosts, rest @ ..] = sums;
         let about = format!("case {number}: {sums:?}");
-        assert!(reclaimed > 500 && refaults > 100 && slab_pages > 20, "{about}");
+        let is_large = case.base > 0;
+        assert!(is_large || reclaimed > 500 && refaults > 100 && slab_pages > 20, "{about}");
         assert_eq!(regions_tried > 0, case.config.reclaim == Reclaim::Linear, "{about}");
-        assert_eq!(migrated > 0 && deferred > 0, case.config.compacts, "{about}");
+        assert_eq!(migrated > 0 && (is_large || deferred > 0), case.config.compacts, "{about}");
+        let is_new = case.tuning.release == Release::V6_1 && matches!(case.rule, Rule::Kinds | Rule::Apart);
+        assert_eq!(boosts > 3, is_new, "{about}");
+        let [ways, ways_failed] = rest;
+        assert_eq!(ways > 0 && ways_failed > 0, case.rule == Rule::Border, "{about}");
         moved += migrated;
     }
     assert!(moved > 250, "{moved} pages");
@@ -239,4 +298,47 @@ fn each_planted_bug_is_found_within_ten_thousand_events() {
         });
         assert!(found.is_some(), "{flaw:?} is not found");
     }
+}
+
+/// The kernel grows over pages of programs, which leave, and shrinks; then programs get the room back.
+#[test]
+fn the_border_goes_up_over_pages_that_leave_and_comes_back() {
+    let case = cases().into_iter().find(|case| case.rule == Rule::Border).unwrap();
+    let mut pair = Pair::new(&case, None);
+    let looks = |pair: &mut Pair| {
+        pair.theirs.owners =
+            pair.ours.memory().zones().map(|(_, zone)| zone.zone().owners().to_vec()).collect();
+    };
+    let border = |pair: &Pair| pair.ours.memory().zone(0).unwrap().1.zone().border().unwrap();
+    let start = border(&pair);
+    let ask = |pair: &mut Pair, class: Class, pages: u32| {
+        for _ in 0..pages {
+            looks(pair);
+            assert_eq!(pair.ask_for(&Ask::page(class)), Ok(true));
+            pair.ours.memory.drain();
+        }
+    };
+    // Half of memory is programs', beside the border as well: they take the lowest pages last.
+    ask(&mut pair, Class::Anonymous, 440);
+    for at in (0..220).rev() {
+        pair.release(at).unwrap();
+    }
+    let programs = pair.held.clone();
+    ask(&mut pair, Class::Kernel, 150);
+    let up = border(&pair);
+    assert!(up > start && pair.ours.stats().left > 0, "{start:#x} to {up:#x}: {:?}", pair.ours.stats());
+    for &held in &programs {
+        assert!(pair.ours.frame(held).unwrap().is_some_and(|frame| frame >= up));
+    }
+    for at in (programs.len()..pair.held.len()).rev() {
+        pair.release(at).unwrap();
+    }
+    pair.ours.memory.drain();
+    looks(&mut pair);
+    pair.ours.background(16).unwrap();
+    pair.decisions().unwrap();
+    let down = border(&pair);
+    assert!((start..up).contains(&down) && pair.ours.stats().given_back > 0, "{up:#x} to {down:#x}");
+    pair.compare().unwrap();
+    pair.ours.validate().unwrap();
 }

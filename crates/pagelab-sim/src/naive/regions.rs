@@ -41,6 +41,25 @@ impl Naive {
         Some((at, size, wanted, Some(stolen)))
     }
 
+    /// The border goes down while the two pageblocks below it are free; an eighth stays below.
+    pub fn lower_border(&mut self) -> u32 {
+        let (least, before) = ((self.owners.len() / 8).max(1), self.border);
+        let lies_free = |naive: &Naive, block: usize| {
+            let frame = naive.shape.first + ((block as u32) << naive.shape.block_order);
+            naive.owners[block] == 0
+                && (naive.shape.block_order..=naive.shape.max_order)
+                    .any(|order| naive.is_free(frame >> order << order, order))
+        };
+        while self.rule == Rule::Border && self.border > least.max(1) && self.border >= 2 {
+            if !(lies_free(self, self.border - 1) && lies_free(self, self.border - 2)) {
+                break;
+            }
+            self.border -= 1;
+            self.hand_over(self.border, 1);
+        }
+        (before - self.border) as u32
+    }
+
     /// A free pageblock changes hands; what else is in its block is cut into its largest parts.
     fn hand_over(&mut self, block: usize, list: u8) {
         let (block_order, first) = (self.shape.block_order, self.shape.first);

@@ -2,11 +2,13 @@
 //! that is software (Zhao et al., ISCA 2023).
 //!
 //! The region lies at the low end of the zone. Kernel memory that can be shrunk lies in it too: it cannot be
-//! moved. Simplified: the paper moves the border ahead of need, by the pressure on either side, and migrates
-//! the movable pages that are in the way; here it moves when a request finds its own side empty, and only
-//! over pageblocks that are free. So that there are such, movable memory is given from the far end at the
-//! start. [`crate::zone::Zone::beside_border`] says which pageblock would have to be
-//! emptied first. The hardware that moves pages in use is not modelled.
+//! moved. When a request finds the region full, the border goes up: a machine moves the pages away that lie
+//! beside it, all or none of a pageblock (`machine/way.rs`; an allocator without a machine has only what is
+//! free there). It comes down over pageblocks that are free again: in the background as long as another one
+//! is left free, and at once when programs find nothing else. Simplified: the paper moves the border ahead of
+//! need, by the pressure on either side (PSI), here need itself moves it. So that there is room beside the
+//! border, movable memory is given from the far end at the start. The hardware that moves pages in use is not
+//! modelled: what the kernel holds stays where it is.
 
 use crate::policy::{Policy, Short, Take};
 use crate::words::Kind;

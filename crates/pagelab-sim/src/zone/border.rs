@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::planted::Bug;
 use crate::policy::{Policy, Short};
-use crate::words::{Frame, Stolen};
+use crate::words::{Frame, Kind, Stolen, Wrong};
 
 use super::{Found, Zone};
 
@@ -15,13 +15,45 @@ impl<P: Policy> Zone<P> {
         (self.policy.short() == Short::Border).then(|| self.shape.first + at)
     }
 
-    /// The frames of the pageblock that a region would get next, if they were free: those above the border
+    /// The frames that a region would get for a block of an order, if they were free: those above the border
     /// for list 0, those below it for the other.
-    pub fn beside_border(&self, wanted: u8) -> Option<Range<Frame>> {
-        let border = self.border()?;
-        let size = 1 << self.shape.block_order;
-        let beside = if wanted == 0 { border..border + size } else { border - size..border };
-        (beside.start >= self.shape.first && beside.end <= self.shape.end()).then_some(beside)
+    pub fn beside_border(&self, wanted: u8, order: u8) -> Option<Range<Frame>> {
+        let blocks = self.blocks_for(wanted, order)?;
+        let frame = |block: u32| self.shape.first + (block << self.shape.block_order);
+        Some(frame(blocks.start)..frame(blocks.end))
+    }
+
+    /// Allocates a movable block above the border, which stays where it is.
+    pub(crate) fn take_above_border(&mut self, order: u8) -> Result<Option<Frame>, Wrong> {
+        if (order..=self.shape.max_order).all(|size| self.lists.first(1, size).is_none()) {
+            return Ok(None);
+        }
+        Ok(self.take(order, Kind::Movable)?.map(|taken| taken.frame))
+    }
+
+    /// Moves the border back over pageblocks that are free again: as long as the next one is free too, so
+    /// that it does not go to and fro, and not below where it was at the start. Pageblocks that it went over.
+    pub(crate) fn lower_border(&mut self) -> u32 {
+        if self.policy.short() != Short::Border {
+            return 0;
+        }
+        let all = self.shape.frames >> self.shape.block_order;
+        let stay = if self.has(Bug::BorderGivesAll) { 1 } else { 2 };
+        let mut over = 0;
+        // What was this region's at the start stays its own.
+        while (1..=stay).all(|below| self.border.checked_sub(below).is_some_and(|at| self.is_given(at)))
+            && self.policy.owner_at_start(self.border - 1, all) != 0
+        {
+            self.border -= 1;
+            self.move_pageblock(self.border, 1);
+            over += 1;
+        }
+        over
+    }
+
+    /// Whether a pageblock of list 0 is free.
+    fn is_given(&self, block: u32) -> bool {
+        self.owners[block as usize] == 0 && self.covering(block).is_some()
     }
 
     /// Moves the border so far that the request fits beside it, if all pageblocks up to there are free.

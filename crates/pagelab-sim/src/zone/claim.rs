@@ -16,6 +16,7 @@ impl<P: Policy> Zone<P> {
         let (size, (from, at)) =
             (least..=max).rev().find_map(|size| Some((size, self.other(wanted, size)?)))?;
         if self.policy.take(wanted, size, block_order) != Take::Pageblock {
+            self.mixes();
             return self.smallest_of_others(wanted, order);
         }
         self.claim(wanted, order, (from, at, size)).or_else(|| Some(self.cut(wanted, (from, at, size))))
@@ -73,6 +74,13 @@ impl<P: Policy> Zone<P> {
         Found { at, order: size, rest, stolen: Some(stolen) }
     }
 
+    /// Counts that kinds are about to be mixed: whatever comes of it, as the kernel does.
+    pub(super) fn mixes(&mut self) {
+        if !self.has(Bug::MixingUncounted) {
+            self.mixings = self.mixings.wrapping_add(1);
+        }
+    }
+
     /// The pageblock of a free block, if enough of it is free or alike.
     fn claim(&mut self, wanted: u8, order: u8, (from, at, size): (u8, u32, u8)) -> Option<Found> {
         let block_order = self.shape.block_order;
@@ -83,6 +91,7 @@ impl<P: Policy> Zone<P> {
             self.remove(at, size);
             return Some(Found { at, order: size, rest: wanted, stolen: Some(stolen) });
         }
+        self.mixes();
         let (free, movable) = self.count_pageblock(block);
         if !self.is_enough(block, wanted, free, movable) {
             return None;

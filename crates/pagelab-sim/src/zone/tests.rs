@@ -118,8 +118,8 @@ fn what_cannot_be_moved_stays_below_the_border() {
         assert_eq!(frame < border, kind != Kind::Movable, "{frame:#x} {kind:?}, the border at {border:#x}");
     }
     assert!(lowest < highest, "the border moved");
-    assert_eq!(zone.beside_border(0), Some(border..border + 512));
-    assert_eq!(zone.beside_border(1), Some(border - 512..border));
+    assert_eq!(zone.beside_border(0, 0), Some(border..border + 512));
+    assert_eq!(zone.beside_border(1, 0), Some(border - 512..border));
     zone.validate().unwrap();
     assert_eq!(Zone::new(SHAPE, Mobility).unwrap().border(), None);
     // Programs may have all but one pageblock, and the kernel all.

@@ -3,13 +3,11 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test panics to fail, and prints its tables")]
 
-mod paper;
-
 use std::fmt::Write as _;
 use std::sync::Mutex;
 
+use pagelab_model::paper::{BREAKDOWN, FIGURE_11, LINEAR, PPC64_ZONE};
 use pagelab_sim::study::{Outcome, Scheme, Spec, run};
-use paper::{BREAKDOWN, FIGURE_11, LINEAR, PPC64_ZONE};
 
 /// Machine, scheme, load and seed of each run.
 const RUNS: [(&str, &str, &str, u64); 11] = [

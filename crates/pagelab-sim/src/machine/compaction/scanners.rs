@@ -105,12 +105,19 @@ impl Machine {
         if run.migrate != run.block_of(run.migrate) {
             return None;
         }
-        let is_done = match job.score {
-            Some(score) => {
+        let is_done = match (job.score, job.goal) {
+            (Some(score), _) => {
                 let (small, free) = self.unusable_in(run.zone, job.order);
                 small * 100 / free.max(1) <= score
             }
-            None => zone.zone().free_blocks().iter().skip(usize::from(job.order)).any(|&blocks| blocks > 0),
+            (None, Some(height)) => {
+                let high = self.memory.zone(run.zone).map_or(0, |(setup, _)| setup.marks.high);
+                self.memory.stands_in_pageblocks(run.zone, high, job.order, height)
+            }
+            (None, None) => {
+                let mut blocks = zone.zone().free_blocks().iter().skip(usize::from(job.order));
+                blocks.any(|&blocks| blocks > 0)
+            }
         };
         is_done.then_some(Came::Success)
     }

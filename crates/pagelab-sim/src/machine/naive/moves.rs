@@ -1,44 +1,65 @@
 //! What a compaction should move, all at once: from a flat copy of the zone.
 
-use super::Naive;
+use super::{Naive, Rule};
 use crate::machine::Class;
 use crate::machine::compaction::{Came, Job, Manner};
 use crate::words::{Frame, Kind, Shape};
 
 /// The zone, one word for each frame.
-struct Flat {
-    shape: Shape,
-    holders: Vec<Option<u32>>,
+pub(super) struct Flat {
+    pub(super) shape: Shape,
+    pub(super) holders: Vec<Option<u32>>,
+    /// Blocks do not reach over it.
+    pub(super) border: Option<Frame>,
 }
 
 impl Flat {
-    fn block(&self, frame: Frame) -> Frame {
+    pub(super) fn block(&self, frame: Frame) -> Frame {
         frame >> self.shape.block_order << self.shape.block_order
     }
 
-    fn is_free(&self, frame: Frame) -> bool {
+    pub(super) fn is_free(&self, frame: Frame) -> bool {
         self.shape.has(frame) && self.holders[(frame - self.shape.first) as usize].is_none()
     }
 
+    /// Whether the border cuts a block.
+    fn is_cut(&self, from: Frame, order: u8) -> bool {
+        self.border.is_some_and(|border| from < border && border < from + (1 << order))
+    }
+
     /// The largest aligned block of free frames that a frame lies in.
-    fn free_block(&self, frame: Frame) -> Option<(Frame, u8)> {
+    pub(super) fn free_block(&self, frame: Frame) -> Option<(Frame, u8)> {
         let whole = |order: &u8| {
             let from = frame >> order << order;
-            (from..from + (1 << order)).all(|at| self.is_free(at))
+            !self.is_cut(from, *order) && (from..from + (1 << order)).all(|at| self.is_free(at))
         };
         let order = (0..=self.shape.max_order).rev().find(whole)?;
         Some((frame >> order << order, order))
     }
 
-    fn set(&mut self, frame: Frame, order: u8, holder: Option<u32>) {
+    pub(super) fn set(&mut self, frame: Frame, order: u8, holder: Option<u32>) {
         let at = (frame - self.shape.first) as usize;
         self.holders[at..at + (1 << order)].fill(holder);
     }
 
+    /// Frames in free blocks of an order and of larger ones.
+    fn free_from(&self, order: u8) -> u64 {
+        let size = 1u32 << order;
+        let starts = (self.shape.first.next_multiple_of(size)..self.shape.end()).step_by(size as usize);
+        let is_block =
+            |from: &Frame| !self.is_cut(*from, order) && (*from..*from + size).all(|at| self.is_free(at));
+        let whole = starts.filter(is_block);
+        whole.count() as u64 * u64::from(size)
+    }
+
     /// Whether there is a free block of an order.
-    fn has(&self, order: u8) -> bool {
-        (self.shape.first..self.shape.end())
-            .any(|frame| self.free_block(frame).is_some_and(|(_, found)| found >= order))
+    pub(super) fn has(&self, order: u8) -> bool {
+        self.free_from(order) > 0
+    }
+
+    /// Whether a mark stands in blocks of at least an order when one of another is taken.
+    pub(super) fn stands(&self, mark: u64, order: u8, least: u8) -> bool {
+        self.free_from(least) >= mark + (1 << order) && self.has(order)
     }
 
     /// Percent of free frames that are in smaller blocks.
@@ -63,10 +84,20 @@ struct Place {
 }
 
 impl Naive {
+    /// A zone as it is.
+    pub(super) fn flat(&self, zone: usize) -> Flat {
+        let border = (self.rule == Rule::Border).then(|| self.border(zone));
+        Flat { shape: self.config.zones[zone].shape, holders: self.holders(zone), border }
+    }
+
     fn belongs(&self, zone: usize, block: Frame, kind: Kind) -> bool {
         let shape = self.config.zones[zone].shape;
-        !self.has_kinds
-            || self.owners[zone][((block - shape.first) >> shape.block_order) as usize] == kind as u8
+        let owner = match (self.rule, kind) {
+            (Rule::Plain, _) => return true,
+            (Rule::Border, kind) => u8::from(kind == Kind::Movable),
+            (Rule::Kinds | Rule::Apart, kind) => kind as u8,
+        };
+        self.owners[zone][((block - shape.first) >> shape.block_order) as usize] == owner
     }
 
     fn moves(&self, handle: u32, job: &Job, shape: Shape) -> bool {
@@ -92,10 +123,10 @@ impl Naive {
             *seen = false;
             let is_skipped = self.past[zone].skips.contains(&block) && job.manner != Manner::Full;
             let is_other = job.manner == Manner::Careful && !self.belongs(zone, block, job.kind);
-            let starts_before = match flat.holders[(block - flat.shape.first) as usize] {
-                Some(handle) => {
-                    self.pages[handle as usize].as_ref().is_some_and(|page| page.frame < Some(block))
-                }
+            let at_block = (block - flat.shape.first) as usize;
+            let starts_before = match flat.holders[at_block] {
+                // Moves that are planned are in the copy alone.
+                Some(handle) => at_block > 0 && flat.holders[at_block - 1] == Some(handle),
                 None => flat.free_block(block).is_some_and(|(from, _)| from < block),
             };
             if is_skipped || is_other || starts_before {
@@ -175,7 +206,7 @@ impl Naive {
             let past = &mut self.past[zone];
             (past.migrate, past.free) = ([shape.first; 2], shape.end() - (1 << shape.block_order));
         }
-        let mut flat = Flat { shape, holders: self.holders(zone) };
+        let mut flat = self.flat(zone);
         let free = self.past[zone].free;
         let mut places = vec![Place { block: flat.block(free), frame: free, has_found: false }; 32];
         let mut at = self.past[zone].migrate[usize::from(job.manner != Manner::Careful)];
@@ -190,9 +221,11 @@ impl Naive {
             if moved >= job.most {
                 break Came::Interrupted;
             }
-            let reached = |flat: &Flat| match job.score {
-                Some(score) => flat.score(job.order) <= score,
-                None => flat.has(job.order),
+            let high = self.high(zone);
+            let reached = |flat: &Flat| match (job.score, job.goal) {
+                (Some(score), _) => flat.score(job.order) <= score,
+                (None, Some(_)) => flat.stands(high, job.order, shape.block_order),
+                (None, None) => flat.has(job.order),
             };
             if at == flat.block(at) && reached(&flat) {
                 break Came::Success;

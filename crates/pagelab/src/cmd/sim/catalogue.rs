@@ -1,7 +1,7 @@
 //! What there is to simulate, and whether a configuration makes sense, before anything runs.
 
 use pagelab_model::Bytes;
-use pagelab_model::study::{StudyCell, StudyFigure, StudyPicture, StudySeries, StudyTrial};
+use pagelab_model::study::{StudyCell, StudyFigure, StudyPicture, StudySeries, StudyTrial, StudyZone};
 use pagelab_report::style::bytes;
 use pagelab_sim::loads::{self, Load};
 use pagelab_sim::machine::Class;
@@ -169,6 +169,12 @@ pub fn spec(cell: &StudyCell, seed: u64, pictures: u32) -> Result<Spec, String> 
         seed,
         pictures,
     })
+}
+
+/// The zones of a configuration's machine; nothing for one that there is not.
+pub fn zones(cell: &StudyCell) -> Vec<StudyZone> {
+    let found = spec(cell, 0, 0).ok().and_then(|spec| study::zones(&spec).ok()).unwrap_or_default();
+    found.into_iter().map(|(name, first, frames)| StudyZone { name, first, frames }).collect()
 }
 
 /// What came of it, as a run file keeps it.

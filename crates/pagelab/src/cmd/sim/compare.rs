@@ -1,9 +1,12 @@
 //! `pagelab sim compare`: schemes side by side under one load, with the same seeds.
 
-use super::options::{Common, check_kernelcore, plan, seeds};
+use super::options::{Common, Repeated, check_kernelcore, plan, seeds};
 use super::session::begin;
 use crate::cmd::usage;
 use crate::exit::Failure;
+
+/// Seeds, where nobody says how many: enough for intervals.
+const SEEDS: u32 = 20;
 
 /// What `sim compare` was asked for.
 #[derive(Debug, clap::Args)]
@@ -17,17 +20,8 @@ pub struct Args {
         default_value = "standard,list,zone,zone+linear"
     )]
     policies: Vec<String>,
-    /// The load
-    #[arg(long, value_name = "NAME", default_value = "highalloc")]
-    load: String,
-    /// Seeds, the same for all schemes; 6 and more give intervals
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 20,
-        value_parser = clap::value_parser!(u32).range(1..=1000)
-    )]
-    seeds: u32,
+    #[command(flatten)]
+    repeated: Repeated,
     /// Pictures of memory to keep, of each scheme's first seed
     #[arg(
         long,
@@ -62,9 +56,9 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
             return Err(usage(&format!("--policies: {scheme:?} is there twice; name each scheme once")));
         }
     }
-    let cells = schemes.iter().map(|scheme| args.common.cell(scheme, &args.load));
+    let cells = schemes.iter().map(|scheme| args.common.cell(scheme, &args.repeated.load));
     let cells: Vec<_> = cells.collect::<Result<_, _>>()?;
     check_kernelcore(&cells)?;
-    let seeds = seeds(args.common.first_seed(), args.seeds)?;
+    let seeds = seeds(args.common.first_seed(), args.repeated.seeds.unwrap_or(SEEDS))?;
     begin(plan("compare", cells, seeds, args.pictures), &args.common.shown.how())
 }

@@ -33,6 +33,18 @@ pub struct Common {
     pub shown: Shown,
 }
 
+/// What `compare` and `sweep` share beside that.
+#[derive(Debug, clap::Args)]
+pub struct Repeated {
+    /// The load, where nothing varies it
+    #[arg(long, value_name = "NAME", default_value = "highalloc")]
+    pub load: String,
+    /// Seeds, the same for all configurations; 6 and more give intervals
+    /// [default: 20; of a sweep 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub seeds: Option<u32>,
+}
+
 /// Where it is kept and how it is shown.
 #[derive(Debug, clap::Args)]
 pub struct Shown {
@@ -93,13 +105,16 @@ impl Common {
             parameters: self.set.clone(),
             values: Vec::new(),
             lists: Vec::new(),
+            zones: Vec::new(),
         })
     }
 }
 
 /// A plan of these configurations.
 pub fn plan(name: &str, mut cells: Vec<StudyCell>, seeds: Vec<u64>, pictures: u32) -> StudyPlan {
-    cells.iter_mut().for_each(|cell| cell.lists = catalogue::lists(&cell.scheme));
+    for cell in &mut cells {
+        (cell.lists, cell.zones) = (catalogue::lists(&cell.scheme), catalogue::zones(cell));
+    }
     StudyPlan {
         name: name.to_owned(),
         question: String::new(),

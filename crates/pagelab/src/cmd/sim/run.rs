@@ -150,6 +150,7 @@ fn planned(origin: &str, text: &str, asked: &Asked) -> Result<StudyPlan, Failure
                 parameters: load.parameters.clone(),
                 values: Vec::new(),
                 lists: Vec::new(),
+                zones: Vec::new(),
             }));
         }
     }

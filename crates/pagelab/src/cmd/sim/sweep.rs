@@ -6,8 +6,10 @@ use std::path::PathBuf;
 use pagelab_formats::size;
 use pagelab_model::seed::SplitMix64;
 use pagelab_model::study::{StudyCell, StudyPlan, Varied};
+use pagelab_sim::loads::Parameter;
 
-use super::options::{Common, check_kernelcore, number, plan, seeds};
+use super::catalogue;
+use super::options::{Common, Repeated, check_kernelcore, number, plan, seeds};
 use super::session::{CELLS_MAX, How, begin, resume};
 use crate::cmd::run::free_name;
 use crate::cmd::usage;
@@ -22,29 +24,21 @@ pub struct Args {
     /// of the load
     #[arg(long, value_name = "NAME=VALUE,…", value_parser = grid)]
     grid: Vec<Axis>,
-    /// Ends of a parameter of the load, to draw whole numbers from
-    #[arg(long, value_name = "NAME=LOW..HIGH", value_parser = range, requires = "random")]
+    /// Ends of a parameter of the load, to draw whole numbers from; without
+    /// ends from half to double of what it is as usual. all: every parameter
+    #[arg(long, value_name = "NAME[=LOW..HIGH]", value_parser = range, requires = "random")]
     range: Vec<Axis>,
     /// Draw so many points instead of taking all
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     random: Option<u32>,
-    /// Seeds of each point
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 1,
-        value_parser = clap::value_parser!(u32).range(1..=1000)
-    )]
-    seeds: u32,
+    #[command(flatten)]
+    repeated: Repeated,
     /// The figure to judge by, as PHASE/NAME [default: the first]
     #[arg(long, value_name = "FIGURE")]
     by: Option<String>,
     /// The scheme, where it is not varied
     #[arg(long, value_name = "SCHEME", default_value = "standard")]
     policy: String,
-    /// The load, where it is not varied
-    #[arg(long, value_name = "NAME", default_value = "highalloc")]
-    load: String,
     /// Go on with a file that was stopped or killed, also one of compare or run
     #[arg(long, value_name = "FILE", conflicts_with_all = ["grid", "range", "random", "seeds", "by",
         "policy", "load", "machine", "kernelcore", "set", "seed", "output"])]
@@ -59,6 +53,7 @@ Examples:
   pagelab sim sweep --grid kernelcore=512M,768M,1G --policy zone --seeds 6
   pagelab sim sweep --random 200 --grid scheme=list,mobility-6.1 \\
       --range builds=2..40 -o big.pagelab
+  pagelab sim sweep --random 200 --range all     every parameter, half to double
   pagelab sim sweep --resume big.pagelab       go on after Ctrl-C or a kill
 
 Each run is written as soon as it has ended: nothing is lost, nothing is made \
@@ -76,6 +71,8 @@ pub struct Axis {
 enum Values {
     Listed(Vec<String>),
     Range(u64, u64),
+    /// Half to double of what it is as usual.
+    AsUsual,
 }
 
 /// What is varied that is no parameter of a load.
@@ -83,6 +80,12 @@ const SCHEME: &str = "scheme";
 const MACHINE: &str = "machine";
 const LOAD: &str = "load";
 const KERNELCORE: &str = "kernelcore";
+
+/// Stands for every parameter of the load.
+const ALL: &str = "all";
+
+/// Seeds of each point, where nobody says how many.
+const SEEDS: u32 = 1;
 
 fn grid(text: &str) -> Result<Axis, String> {
     let wanted = || "NAME=VALUE,VALUE was wanted, such as scheme=list,zone".to_owned();
@@ -104,16 +107,80 @@ fn grid(text: &str) -> Result<Axis, String> {
 
 fn range(text: &str) -> Result<Axis, String> {
     let wanted = || "NAME=LOW..HIGH with whole numbers was wanted, such as builds=2..40".to_owned();
-    let (name, ends) = text.split_once('=').filter(|(name, _)| !name.is_empty()).ok_or_else(wanted)?;
-    let (low, high) = ends.split_once("..").ok_or_else(wanted)?;
-    let (low, high) = (number(low).ok_or_else(wanted)?, number(high).ok_or_else(wanted)?);
-    if low >= high || high == u64::MAX {
-        return Err(format!("{low}..{high}: the first number must be below the second"));
+    let (name, ends) = text.split_once('=').map_or((text, None), |(name, ends)| (name, Some(ends)));
+    if name.is_empty() || name == ALL && ends.is_some() {
+        return Err(wanted());
     }
+    let values = match ends {
+        None => Values::AsUsual,
+        Some(ends) => {
+            let (low, high) = ends.split_once("..").ok_or_else(wanted)?;
+            let (low, high) = (number(low).ok_or_else(wanted)?, number(high).ok_or_else(wanted)?);
+            if low >= high || high == u64::MAX {
+                return Err(format!("{low}..{high}: the first number must be below the second"));
+            }
+            Values::Range(low, high)
+        }
+    };
     if [SCHEME, MACHINE, LOAD].contains(&name) {
         return Err(format!("{name} is no number; list its values with --grid {name}=…"));
     }
-    Ok(Axis { name: name.to_owned(), values: Values::Range(low, high) })
+    Ok(Axis { name: name.to_owned(), values })
+}
+
+/// From half to double of what a parameter is as usual, as far as it may go; `None`: that is one number.
+fn as_usual(of: &Parameter) -> Option<Values> {
+    let (low, high) = (of.default.div_ceil(2), of.default.saturating_mul(2).min(of.most));
+    (low < high).then_some(Values::Range(low, high))
+}
+
+/// Ranges with their ends: those that were not said are of the load's parameters.
+fn ranges(args: &Args) -> Result<Vec<Axis>, Failure> {
+    if args.range.iter().all(|axis| axis.values != Values::AsUsual) {
+        return Ok(args.range.clone());
+    }
+    if args.grid.iter().any(|axis| axis.name == LOAD) {
+        return Err(usage(
+            "--range without ends: loads are varied, and each has its own; give NAME=LOW..HIGH",
+        ));
+    }
+    let load = catalogue::loads().iter().find(|load| load.name == args.repeated.load);
+    let parameters: Vec<&Parameter> = load.into_iter().flat_map(|load| load.parameters()).collect();
+    let is_said = |name: &str| {
+        let is_it = |axis: &Axis| axis.name == name;
+        args.grid.iter().any(is_it)
+            || args.range.iter().any(is_it)
+            || args.common.set.iter().any(|(set, _)| set == name)
+    };
+    let mut axes = Vec::new();
+    for axis in &args.range {
+        match &axis.values {
+            Values::AsUsual if axis.name == ALL => {
+                let others = parameters.iter().filter(|of| !is_said(of.name));
+                axes.extend(
+                    others.filter_map(|of| Some(Axis { name: of.name.to_owned(), values: as_usual(of)? })),
+                );
+            }
+            Values::AsUsual => {
+                let name = &axis.name;
+                let of = parameters.iter().find(|of| of.name == name).ok_or_else(|| {
+                    let names: Vec<&str> = parameters.iter().map(|of| of.name).collect();
+                    let (load, names) = (&args.repeated.load, names.join(", "));
+                    usage(&format!("--range {name}: the load {load} has {names}; or give {name}=LOW..HIGH"))
+                })?;
+                let values = as_usual(of).ok_or_else(|| {
+                    let usual = of.default;
+                    usage(&format!(
+                        "--range {name}: it is {usual} as usual, which has no half and double; \
+                        give {name}=LOW..HIGH"
+                    ))
+                })?;
+                axes.push(Axis { name: name.clone(), values });
+            }
+            _ => axes.push(axis.clone()),
+        }
+    }
+    Ok(axes)
 }
 
 /// Sweeps.
@@ -129,10 +196,12 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
 }
 
 fn planned(args: &Args) -> Result<StudyPlan, Failure> {
-    let axes: Vec<&Axis> = args.grid.iter().chain(&args.range).collect();
+    let ranges = ranges(args)?;
+    let axes: Vec<&Axis> = args.grid.iter().chain(&ranges).collect();
     if axes.is_empty() {
         return Err(usage(
-            "nothing is varied: --grid NAME=VALUE,… was wanted, or --random N with --range NAME=LOW..HIGH",
+            "nothing is varied: --grid NAME=VALUE,… was wanted, or --random N with --range NAME=LOW..HIGH, \
+             or with --range all for every parameter of the load",
         ));
     }
     for (at, axis) in axes.iter().enumerate() {
@@ -154,7 +223,12 @@ fn planned(args: &Args) -> Result<StudyPlan, Failure> {
         }
         None => all(&axes)?,
     };
-    let base = args.common.cell(&args.policy, &args.load)?;
+    let drawn_from: Vec<String> = ranges.iter().filter_map(told).collect();
+    if !drawn_from.is_empty() {
+        let text = format!("drawn: {}; what is not named is as usual", drawn_from.join(", "));
+        out::note(&text);
+    }
+    let base = args.common.cell(&args.policy, &args.repeated.load)?;
     let cells: Vec<StudyCell> =
         points.into_iter().map(|values| cell(&base, &axes, values)).collect::<Result<_, _>>()?;
     check_kernelcore(&cells)?;
@@ -162,12 +236,20 @@ fn planned(args: &Args) -> Result<StudyPlan, Failure> {
         name: axis.name.clone(),
         is_number: ![SCHEME, MACHINE, LOAD].contains(&axis.name.as_str()),
     };
-    let seeds = seeds(args.common.first_seed(), args.seeds)?;
+    let seeds = seeds(args.common.first_seed(), args.repeated.seeds.unwrap_or(SEEDS))?;
     Ok(StudyPlan {
         varied: axes.iter().map(of).collect(),
         judged: args.by.clone(),
         ..plan("sweep", cells, seeds, 0)
     })
+}
+
+/// A range in words.
+fn told(axis: &Axis) -> Option<String> {
+    match axis.values {
+        Values::Range(low, high) => Some(format!("{} {low}..{high}", axis.name)),
+        Values::Listed(_) | Values::AsUsual => None,
+    }
 }
 
 /// All points of a grid, the last axis fastest.
@@ -200,6 +282,8 @@ fn drawn(axes: &[&Axis], count: u32, seed: u64) -> Vec<Vec<String>> {
             values.get(random.below(values.len() as u64) as usize).cloned().unwrap_or_default()
         }
         Values::Range(low, high) => (low + random.below(high - low + 1)).to_string(),
+        // Its ends were said before.
+        Values::AsUsual => String::new(),
     };
     let (mut points, mut known, mut in_vain) = (Vec::new(), BTreeSet::new(), 0);
     while points.len() < count as usize && in_vain < IN_VAIN_MAX {
@@ -262,7 +346,22 @@ mod tests {
         for text in ["scheme", "=1", "scheme=", "scheme=a,,b", "scheme=a,a", "builds=x", "builds=1.5"] {
             assert!(grid(text).is_err(), "{text}");
         }
-        for text in ["builds=2", "builds=4..2", "builds=3..3", "scheme=1..2", "=1..2", "builds=a..b"] {
+        assert_eq!(range("builds").unwrap().values, Values::AsUsual);
+        let load = catalogue::loads().iter().find(|load| load.name == "highalloc").unwrap();
+        for of in load.parameters() {
+            match as_usual(of) {
+                Some(Values::Range(low, high)) => {
+                    assert!(low * 2 <= of.default + 1 && high <= of.most, "{}", of.name);
+                    assert!((low..=high).contains(&of.default), "{}", of.name);
+                }
+                other => {
+                    assert!(other.is_none() && (of.default == 0 || of.default == of.most), "{}", of.name)
+                }
+            }
+        }
+        for text in
+            ["all=1..2", "", "builds=2", "builds=4..2", "builds=3..3", "scheme=1..2", "=1..2", "builds=a..b"]
+        {
             assert!(range(text).is_err(), "{text}");
         }
     }

@@ -3,9 +3,13 @@
 
 /// A row of Figure 11: the phase and name of our figure, and the paper's cells: clean, zone-0MB and
 /// zone-1024MB. The first two are the same kernel but for an empty zone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
+    /// The phase of our load.
     pub phase: &'static str,
+    /// The name of our figure.
     pub name: &'static str,
+    /// The paper's cells.
     pub cells: [u64; 3],
 }
 
@@ -47,3 +51,6 @@ pub const BREAKDOWN: [u64; 2] = [119, 77];
 
 /// Section 8.2: the last F_u of PPC64 with half of memory in ZONE_EASYRCLM, in hundredths.
 pub const PPC64_ZONE: u64 = 66;
+
+/// Huge pages that the x86 machine of Figure 11 could have at most.
+pub const POSSIBLE: u64 = 379;
