@@ -41,9 +41,28 @@ export interface Sim {
   /** The share of a zone that must be released for a block of an order, if that is by chance. */
   reclaim: { order: number; share: number }[];
   memory: SimMemory | null;
+  /** What follows from the figures: differences, what mattered, the points of a sweep. */
+  tables: SimTable[];
   notes: string[];
-  /** As the terminal shows it. */
+  /** The same in lines of text. */
   text: string;
+}
+
+/** A table whose cells are written already, as on the terminal. */
+export interface SimTable {
+  title: string;
+  /** It is what was asked for, and stands in front of the charts. */
+  leads: boolean;
+  /** Of what it is, where several have one title; may be empty. */
+  of: string;
+  /** How it is read; may be empty. */
+  words: string;
+  /** Empty: there are words alone. */
+  columns: string[];
+  /** So many columns from the left hold names, the others numbers. */
+  names: number;
+  /** A row of a single cell is the heading of those below. */
+  rows: string[][];
 }
 
 export interface SimFigure {
@@ -57,13 +76,20 @@ export interface SimFigure {
   values: (SimValue | null)[];
   /** For each scheme what the paper says. */
   paper: (number | null)[];
+  /** The same as the terminal rounds. */
+  paper_shown: (string | null)[];
 }
 
 export interface SimValue {
   middle: number;
-  low: number;
-  high: number;
+  /** null: there is no interval, as below 6 seeds, or it has no width. */
+  low: number | null;
+  high: number | null;
   seeds: number;
+  /** The middle as the terminal rounds: `120.5`. */
+  shown: string;
+  /** The same with its interval: `120.5 (118…122)`. */
+  text: string;
 }
 
 export interface SimSeries {

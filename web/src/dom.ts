@@ -68,7 +68,10 @@ export function table(caption: string | null, columns: Column[], rows: Child[][]
     el(
       "tr",
       {},
-      ...row.map((child, at) => {
+      row.length === 1 && columns.length > 1
+        ? el("th", { class: "part", colspan: columns.length, scope: "colgroup" }, row[0])
+        : null,
+      ...(row.length === 1 && columns.length > 1 ? [] : row).map((child, at) => {
         const column = columns[at];
         return column?.names ? cell("th", column, child, "row") : cell("td", column, child);
       }),

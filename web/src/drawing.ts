@@ -85,11 +85,15 @@ export function whole(width: number, height: number, label: string, ...children:
   return shape("svg", { ...size, role: "img", "aria-label": label, "font-family": FONT }, ...children);
 }
 
-/** `of`, cut to so many pixels. */
-export function fit(of: string, pixels: number): string {
+/** `of`, cut to so many pixels: at its end, or at its start where names differ in their ends. */
+export function fit(of: string, pixels: number, at: Cut = "end"): string {
   const signs = Math.max(3, Math.floor(pixels / SIGN));
-  return of.length <= signs ? of : `${of.slice(0, signs - 1)}…`;
+  if (of.length <= signs) return of;
+  return at === "end" ? `${of.slice(0, signs - 1)}…` : `…${of.slice(1 - signs)}`;
 }
+
+/** Which end of names gives way. */
+export type Cut = "start" | "end";
 
 /** A file of its own. */
 export function toText(of: Shape): string {
@@ -127,12 +131,16 @@ export interface Bar {
   isBaseline: boolean;
   /** What must be known of it: it got no huge pages, it died. */
   note: string;
+  /** The value as it is to be shown, and with its interval; without: by the chart's unit. */
+  shown?: { short: string; whole: string };
 }
 
 export interface BarChart {
   title: string;
   unit: string;
   bars: Bar[];
+  /** Where names give way; at their end as usual. */
+  cut?: Cut;
 }
 
 /** One bar a configuration, with its interval. */
@@ -159,8 +167,11 @@ export function bars(chart: BarChart, width: number, palette: Palette): Shape {
     const y = top + at * row;
     const [from, thick] = isNarrow ? [y + 19, 16] : [y + 5, 16];
     const label = isNarrow
-      ? text(0, y + 14, fit(bar.label, width), { fill: palette.ink })
-      : text(names - 8, y + 17, fit(bar.label, names - 8), { "text-anchor": "end", fill: palette.ink });
+      ? text(0, y + 14, fit(bar.label, width, chart.cut), { fill: palette.ink })
+      : text(names - 8, y + 17, fit(bar.label, names - 8, chart.cut), {
+          "text-anchor": "end",
+          fill: palette.ink,
+        });
     if (bar.value === null)
       return [label, text(names + 6, from + 12, bar.note || "not measured", { fill: palette.soft })];
     const drawn: Shape[] = [
@@ -188,7 +199,8 @@ export function bars(chart: BarChart, width: number, palette: Palette): Shape {
         drawn.push(line(x(end), middle - 4, x(end), middle + 4, stroke));
     }
     const end = Math.max(x(bar.value), bar.high === null ? 0 : x(bar.high));
-    const says = format.value(bar.value, chart.unit) + (bar.note === "" ? "" : " !");
+    const value = bar.shown?.short ?? format.value(bar.value, chart.unit);
+    const says = value + (bar.note === "" ? "" : " !");
     drawn.push(text(end + 6, from + 12, says, { fill: palette.ink }));
     return drawn;
   });
@@ -198,6 +210,7 @@ export function bars(chart: BarChart, width: number, palette: Palette): Shape {
 /** A bar in words: `2.1 s (2.0 s to 2.2 s)`. */
 export function sayBar(bar: Bar, unit: string): string {
   if (bar.value === null) return bar.note || "not measured";
+  if (bar.shown !== undefined) return bar.shown.whole + (bar.note === "" ? "" : `, ${bar.note}`);
   const within =
     bar.low === null || bar.high === null
       ? ""

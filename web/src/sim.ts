@@ -1,8 +1,8 @@
 // Simulations: figures by scheme, lines over attempts, memory over time.
 
-import type { Sim, SimFigure, SimValue } from "./data";
+import type { Sim, SimFigure, SimTable, SimValue } from "./data";
 import { numbers } from "./decode";
-import { type Child, details, el, figure, heading, newId, scroller, table } from "./dom";
+import { type Child, details, el, figure, heading, newId, scroller, sentence, table } from "./dom";
 import { chart } from "./download";
 import { type Bar, bars } from "./drawing";
 import * as format from "./format";
@@ -20,22 +20,25 @@ export function phases(sim: Sim): string[] {
   return [...new Set(sim.figures.map(({ phase }) => phase))];
 }
 
-/** A value in its unit: `72`, `18.2 %`. */
-export function amount(value: number, unit: string): string {
-  if (unit === "share") return `${format.threeDigits(value * 100)} %`;
-  return Number.isInteger(value) ? format.count(value) : format.threeDigits(value);
+/** What was written for the terminal: groups of digits are kept together. */
+export function written(text: string): string {
+  return text.replace(/(\d)[ \u00a0](?=\d{3}(?!\d))/g, "$1\u202f");
 }
 
-/** A value with its interval: `72 (64 to 80)`. */
-export function within(value: SimValue | null, unit: string): string {
-  if (value === null) return "–";
-  const [middle, low, high] = [value.middle, value.low, value.high].map((of) => amount(of, unit));
-  return value.seeds < 2 || (low === middle && high === middle) ? middle! : `${middle} (${low} to ${high})`;
+/** A value, and its interval where there is one, which may go to the next line: `72`, `(64…80)`. */
+export function within(value: SimValue | null): [string, string] {
+  if (value === null) return ["–", ""];
+  return [written(value.shown), written(value.text.slice(value.shown.length).trimStart())];
 }
 
-function nameOf({ name, zone, unit }: SimFigure): string {
-  const of = zone === null ? name : `${name}, ${zone}`;
-  return unit === "share" || unit === "" ? of : `${of} (${unit})`;
+function cellOf(value: SimValue | null): Child {
+  const [middle, interval] = within(value);
+  if (interval === "") return middle;
+  return el("span", {}, el("span", {}, middle), " ", el("span", {}, interval));
+}
+
+function nameOf({ name, zone }: SimFigure): string {
+  return zone === null ? name : `from ${zone}`;
 }
 
 /** The tables, one for each phase, in the shape of Figure 11. */
@@ -43,21 +46,43 @@ function tables(sim: Sim): Part | null {
   if (sim.figures.length === 0) return null;
   const columns = [
     { text: "", names: true },
+    { text: "unit" },
     ...sim.schemes.map(({ name }) => ({ text: name, right: true })),
   ];
   const content = phases(sim).map((phase) => {
     const rows = sim.figures
       .filter((of) => of.phase === phase)
       .flatMap((of): Child[][] => {
-        const ours = [nameOf(of), ...of.values.map((value) => within(value, of.unit))];
+        const ours = [nameOf(of), of.unit, ...of.values.map(cellOf)];
         if (of.paper.every((value) => value === null)) return [ours];
-        const papers = of.paper.map((value) => (value === null ? "–" : amount(value, of.unit)));
-        return [ours, ["in the paper", ...papers]];
+        const papers = of.paper_shown.map((value) => (value === null ? "–" : written(value)));
+        return [ours, ["in the paper", of.unit, ...papers]];
       });
-    return table(phase === "" ? "The whole load" : phase, columns, rows);
+    return el("div", { class: "sim-table" }, table(phase === "" ? "The whole load" : phase, columns, rows));
   });
-  const words = "Medians over the seeds; in brackets between what they lie.";
+  const words = "Medians over the seeds; in brackets between what they lie, from 6 seeds on.";
   return { title: "Figures by scheme", content: [el("p", {}, words), ...content] };
+}
+
+/** Tables that were written already, those of one title together. */
+function conclusions(sim: Sim, leads: boolean): Part[] {
+  const wanted = sim.tables.filter((of) => of.leads === leads);
+  const titles = [...new Set(wanted.map(({ title }) => title))];
+  return titles.map((title) => ({
+    title: capital(title),
+    content: wanted.filter((of) => of.title === title).flatMap(conclusion),
+  }));
+}
+
+function conclusion({ of, words, columns, names, rows }: SimTable): HTMLElement[] {
+  const heads = columns.map((text, at) => ({ text, names: at < names, right: at >= names }));
+  const made: HTMLElement[] = [];
+  if (rows.length > 0) {
+    const cells = rows.map((row) => row.map((cell) => written(cell.trim())));
+    made.push(el("div", { class: "sim-table" }, table(of === "" ? null : of, heads, cells)));
+  }
+  if (words !== "") made.push(el("p", {}, sentence(words)));
+  return made;
 }
 
 /** Figures of one name and unit over all phases. */
@@ -86,10 +111,17 @@ export function barsOf(sim: Sim, group: SimFigure[]): Bar[] {
       const ours =
         value === null
           ? { ...plain, value: null, low: null, high: null }
-          : { ...plain, value: value.middle, ...interval(value) };
+          : {
+              ...plain,
+              value: value.middle,
+              low: value.low,
+              high: value.high,
+              shown: { short: written(value.shown), whole: written(value.text) },
+            };
       if (paper === null) return [ours];
+      const said = written(of.paper_shown[at] ?? String(paper));
       const theirs = { label: `${label}, in the paper`, value: paper, low: null, high: null };
-      return [ours, { ...theirs, note: "", isBaseline: true }];
+      return [ours, { ...theirs, shown: { short: said, whole: said }, note: "", isBaseline: true }];
     }),
   );
 }
@@ -99,9 +131,11 @@ export function stacksOf(sim: Sim, group: SimFigure[]): { parts: string[]; stack
   const of = sim.figures.filter(({ zone, name }) => zone !== null && name === group[0]?.name);
   const parts = [...new Set(of.map(({ zone }) => zone!))];
   if (parts.length < 2) return null;
-  const found = group.flatMap(({ phase }) =>
+  const found = group.flatMap(({ phase, values }) =>
     sim.schemes.map(({ name }, at) => ({
       label: group.length > 1 ? `${phase}: ${name}` : name,
+      whole: values[at]?.middle ?? null,
+      total: within(values[at] ?? null)[0],
       parts: parts.map(
         (zone) => of.find((one) => one.phase === phase && one.zone === zone)?.values[at]?.middle ?? null,
       ),
@@ -121,11 +155,6 @@ function scaled(bar: Bar, unit: string): Bar {
   return { ...bar, value: of(bar.value), low: of(bar.low), high: of(bar.high) };
 }
 
-/** With one seed there is no interval. */
-function interval({ low, high, seeds }: SimValue): { low: number | null; high: number | null } {
-  return seeds < 2 ? { low: null, high: null } : { low, high };
-}
-
 /** A title begins with a capital. */
 function capital(title: string): string {
   return title.charAt(0).toUpperCase() + title.slice(1);
@@ -137,7 +166,8 @@ function success(sim: Sim, rank: number): Part | null {
     const own = barsOf(sim, group);
     const of = unit === "share" || unit === "" ? "" : `, ${unit}`;
     const title = capital(`${name}${of}: scheme by scheme`);
-    const drawing = { title, unit: axis(unit), bars: own.map((bar) => scaled(bar, unit)) };
+    const drawn = own.map((bar) => scaled(bar, unit));
+    const drawing = { title, unit: axis(unit), bars: drawn, cut: "start" as const };
     const rows = () => [
       ["what", "median", "low", "high"],
       ...own.map((bar) => [bar.label, bar.value, bar.low, bar.high]),
@@ -155,15 +185,18 @@ function success(sim: Sim, rank: number): Part | null {
     if (zones !== null) {
       const says = capital(`${name}${of}: from which zone`);
       const cells = () => [
-        ["what", ...zones.parts],
-        ...zones.stacks.map(({ label, parts }) => [label, ...parts]),
+        ["what", ...zones.parts, "whole"],
+        ...zones.stacks.map(({ label, parts, whole }) => [label, ...parts, whole]),
       ];
-      const shape = { title: says, unit: axis(unit), ...zones };
+      const shape = { title: says, unit: axis(unit), cut: "start" as const, ...zones };
       made.push(
         figure(
           rank,
           [says],
-          ["Source: simulations of this page, medians over seeds; zones are numbered as in the key."],
+          [
+            "Source: simulations of this page, medians over seeds; zones are numbered as in the key. ",
+            "Behind a bar stands the median of the whole, which need not be the sum of those of its zones.",
+          ],
           chart([says], (width, palette) => stacks(shape, width, palette), cells),
         ),
       );
@@ -247,9 +280,12 @@ export async function parts(sim: Sim, rank: number): Promise<Part[]> {
   const memory = sim.memory === null ? null : await lapse(sim, sim.memory, rank);
   const text = {
     title: "As text",
-    content: [details("What the terminal shows", scroller(el("pre", {}, sim.text), "The report as text"))],
+    content: [details("The report as text", scroller(el("pre", {}, sim.text), "The report as text"))],
   };
-  const all = [success(sim, rank), tables(sim), await lines(sim, rank), memory, reclaim(sim), notes, text];
+  const drawn = await lines(sim, rank);
+  const how = sim.schemes.length > 0 ? reclaim(sim) : null;
+  const [first, then] = [conclusions(sim, true), conclusions(sim, false)];
+  const all = [...first, success(sim, rank), ...then, tables(sim), drawn, memory, how, notes, text];
   return all.filter((part) => part !== null);
 }
 

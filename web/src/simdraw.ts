@@ -1,6 +1,7 @@
 // Charts of simulations as shapes: lines over attempts, and bars of several parts. Pure.
 
 import {
+  type Cut,
   DASHES,
   fit,
   line,
@@ -123,6 +124,10 @@ export interface Stack {
   label: string;
   /** For each part its value; null: not measured. */
   parts: (number | null)[];
+  /** The whole; null: not measured. */
+  whole: number | null;
+  /** The same in words: medians of parts need not add up to the median of the whole. */
+  total: string;
 }
 
 export interface StackChart {
@@ -131,9 +136,11 @@ export interface StackChart {
   /** What the parts are. */
   parts: string[];
   stacks: Stack[];
+  /** Where names give way; at their end as usual. */
+  cut?: Cut;
 }
 
-/** Bars of several parts, each with its number where there is room, and a key below. */
+/** Bars of several parts, each with its number where there is room, the whole behind it, and a key below. */
 export function stacks(chart: StackChart, width: number, palette: Palette): Shape {
   const isNarrow = width < NARROW;
   const longest = Math.max(4, ...chart.stacks.map(({ label }) => label.length));
@@ -157,8 +164,11 @@ export function stacks(chart: StackChart, width: number, palette: Palette): Shap
     const from = isNarrow ? y + 19 : y + 5;
     drawn.push(
       isNarrow
-        ? text(0, y + 14, fit(stack.label, width), { fill: palette.ink })
-        : text(names - 8, y + 17, fit(stack.label, names - 8), { "text-anchor": "end", fill: palette.ink }),
+        ? text(0, y + 14, fit(stack.label, width, chart.cut), { fill: palette.ink })
+        : text(names - 8, y + 17, fit(stack.label, names - 8, chart.cut), {
+            "text-anchor": "end",
+            fill: palette.ink,
+          }),
     );
     let x = names;
     stack.parts.forEach((value, part) => {
@@ -174,7 +184,7 @@ export function stacks(chart: StackChart, width: number, palette: Palette): Shap
         );
       x += wide(value);
     });
-    drawn.push(text(x + 6, from + 12, format.value(sum(stack), chart.unit), { fill: palette.ink }));
+    drawn.push(text(x + 6, from + 12, stack.total, { fill: palette.ink }));
   });
   chart.parts.forEach((name, part) => {
     const y = foot + 40 + part * key;

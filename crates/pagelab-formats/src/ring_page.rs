@@ -265,7 +265,7 @@ impl Cursor {
                     if length < 4 {
                         return Err(self.cut());
                     }
-                    (self.at + 8, self.at + 4 + length.next_multiple_of(4) as usize)
+                    (self.at + 8, self.at + 4 + (length as usize).next_multiple_of(4))
                 }
                 TIME_EXTEND | TIME_STAMP => {
                     let Some(more) = self.word(page, self.at + 4) else { return Err(self.cut()) };

@@ -57,6 +57,7 @@ fn zone(zone: &ZoneInfo) -> Option<TraceZone> {
         managed: pages(zone.managed),
         marks: [zone.min, zone.low, zone.high].map(pages),
         per_cpu: [set.batch, set.high].map(pages),
+        kept: zone.pagesets.iter().map(|set| pages(Some(set.count))).collect(),
         reserves: zone.protection.clone(),
     })
 }
@@ -93,6 +94,7 @@ mod tests {
         assert_eq!((head.zones.len(), all.zones.len(), head.began), (1, 2, 7));
         let zone = &head.zones[0];
         assert_eq!((zone.first, zone.spanned, zone.managed), (4096, 4096, 3900));
+        assert_eq!(zone.kept, [5, 5]);
         assert_eq!((zone.marks, zone.per_cpu, &zone.reserves[..]), ([10, 20, 30], [63, 378], &[0, 0, 7][..]));
     }
 

@@ -254,7 +254,16 @@ mod tests {
     fn head(frames: u32) -> TraceHead {
         let key = ZoneKey { node: NodeId(0), zone: "Normal".to_owned() };
         let (marks, per_cpu) = ([0; 3], [0; 2]);
-        let zone = TraceZone { key, first: 0, spanned: frames, managed: 0, marks, per_cpu, reserves: vec![] };
+        let zone = TraceZone {
+            key,
+            first: 0,
+            spanned: frames,
+            managed: 0,
+            marks,
+            per_cpu,
+            kept: vec![],
+            reserves: vec![],
+        };
         TraceHead { zones: vec![zone], ..TraceHead::default() }
     }
 

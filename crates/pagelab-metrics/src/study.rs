@@ -24,6 +24,8 @@ pub struct Compared {
     pub groups: Vec<Group>,
     /// Differences for which there is an interval: one of twenty is seen where there is none.
     pub judged: usize,
+    /// Those whose interval has ends that differ, and how many of them miss by chance, by their levels.
+    pub by_chance: (usize, f64),
 }
 
 /// Cells that differ in their scheme alone.
@@ -107,8 +109,10 @@ impl Compared {
         let groups: Vec<Group> = groups(&study.plan.cells).into_iter().map(|of| found.group(of)).collect();
         let columns =
             groups.iter().flat_map(|group| &group.rows).flat_map(|row| row.columns.iter().flatten());
-        let judged = columns.filter(|column| column.difference.is_some_and(|of| of.interval.is_some()));
-        Compared { judged: judged.count(), groups }
+        let judged: Vec<Between> = columns.filter_map(|column| column.difference?.interval).collect();
+        let wide = judged.iter().filter(|of| of.low < of.high);
+        let by_chance = wide.fold((0, 0.0), |(count, missed), of| (count + 1, missed + 1.0 - of.level));
+        Compared { judged: judged.len(), by_chance, groups }
     }
 }
 

@@ -141,6 +141,9 @@ pub struct TraceZone {
     pub marks: [u32; 3],
     /// `batch` and `high` of its per-CPU lists.
     pub per_cpu: [u32; 2],
+    /// Pages that each processor's lists held at the start (`count`); empty in traces that do not say.
+    #[serde(default)]
+    pub kept: Vec<u32>,
     /// `lowmem_reserve` by zone index of its node.
     pub reserves: Vec<u64>,
 }

@@ -44,6 +44,12 @@ impl<'a> Table<'a> {
         Table { file: format!("{file}.csv"), head, rows: Box::new(rows) }
     }
 
+    /// A table of what is written already; in an empty cell nothing is.
+    pub fn of_texts(file: &str, head: &[&str], rows: Vec<Vec<String>>) -> Table<'a> {
+        let cell = |of: String| if of.is_empty() { Cell::Empty } else { Cell::Text(of) };
+        Table::new(file, head, rows.into_iter().map(move |row| row.into_iter().map(cell).collect()))
+    }
+
     /// The lines of the file, each with its end.
     pub fn lines(self) -> impl Iterator<Item = String> + 'a {
         let head = self.head.into_iter().map(Cell::Text).collect();

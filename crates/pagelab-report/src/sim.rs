@@ -24,8 +24,31 @@ pub struct SimReport {
     pub series: Vec<SimSeries>,
     /// Memory at moments, of each scheme by step.
     pub pictures: Vec<SimPicture>,
+    /// What follows from the figures: differences, what mattered, the points of a sweep.
+    pub tables: Vec<SimTable>,
     /// Sentences that a reader must know.
     pub notes: Vec<String>,
+    /// The same for readers without scripts; `None`: made of the rest.
+    pub text: Option<String>,
+}
+
+/// A table whose cells are written already.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SimTable {
+    /// What it shows: `difference to standard, seed by seed`. Tables of one title stand one after the other.
+    pub title: String,
+    /// Whether it is what was asked for, and stands in front of the charts.
+    pub leads: bool,
+    /// Of what it is, where several tables have one title; may be empty.
+    pub of: String,
+    /// How it is read; may be empty.
+    pub words: String,
+    /// The heads of its columns; empty: there are words alone.
+    pub columns: Vec<String>,
+    /// How many columns from the left hold names; the others hold numbers.
+    pub names: usize,
+    /// The lines. One of a single cell is the heading of those below.
+    pub rows: Vec<Vec<String>>,
 }
 
 /// How memory was managed in one column.
@@ -73,12 +96,19 @@ pub struct SimFigure {
 pub struct SimValue {
     /// The median over the seeds, in the figure's unit.
     pub middle: f64,
-    /// The ends of its interval; both equal to `middle` with one seed.
+    /// The lower end of its interval; equal to `high` where there is none to show.
     pub low: f64,
     /// The upper end.
     pub high: f64,
     /// Seeds that have it.
     pub seeds: u32,
+}
+
+impl SimValue {
+    /// The interval, where there is one: a width of 0 says nothing.
+    pub fn interval(&self) -> Option<(f64, f64)> {
+        (self.low < self.high).then_some((self.low, self.high))
+    }
 }
 
 /// A line of a chart. Lines of the same name and axis share a chart, one for each scheme.

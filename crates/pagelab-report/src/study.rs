@@ -1,9 +1,11 @@
 //! A simulated study on the terminal: tables in the shape of a kernel comparison report, figures by phase
 //! and a column for each scheme; or what a sweep found.
 
+mod headline;
 mod page;
 mod paper;
 mod sweep;
+mod terms;
 #[cfg(test)]
 mod tests;
 
@@ -35,7 +37,7 @@ pub fn render(study: &Study, verbose: bool, style: Style) -> String {
         return page.finish();
     }
     if study.plan.varied.is_empty() {
-        compared(&mut page, study);
+        compared(&mut page, study, verbose);
     } else {
         sweep::show(&mut page, study, verbose);
     }
@@ -82,7 +84,7 @@ fn cell_name(cell: &StudyCell) -> String {
 fn place_name(cell: &StudyCell) -> String {
     let core = cell.kernelcore.map_or(String::new(), |size| format!(", kernelcore {}", bytes(Bytes(size))));
     let parameters: String =
-        cell.parameters.iter().map(|(name, value)| format!(", {name} {value}")).collect();
+        cell.parameters.iter().map(|(name, value)| format!(", {name} {}", count((*value).into()))).collect();
     format!("{} on {}{core}{parameters}", cell.load, cell.machine)
 }
 
@@ -105,8 +107,15 @@ fn number(of: usize) -> String {
     count(of as u128)
 }
 
-fn compared(page: &mut Page, study: &Study) {
-    let found = Compared::of(study);
+fn compared(page: &mut Page, study: &Study, verbose: bool) {
+    let mut found = Compared::of(study);
+    if !verbose && headline::is_long(study, &found) {
+        headline::show(page, study, &found);
+        // Of all differences, which are not shown.
+        found.by_chance = (0, 0.0);
+        return how_to_read(page, study, &found);
+    }
+    let same = terms::without_the_same(study, &mut found);
     let is_alone = study.plan.cells.len() == 1;
     for group in found.groups.iter().filter(|group| !group.rows.is_empty()) {
         page.gap();
@@ -122,6 +131,8 @@ fn compared(page: &mut Page, study: &Study) {
             table(page, study, group, others, |row, found| difference(row, found.difference.as_ref()));
         }
     }
+    terms::same(page, &same);
+    terms::explain(page, found.groups.iter().flat_map(|group| &group.rows));
     how_to_read(page, study, &found);
 }
 
@@ -134,20 +145,33 @@ fn how_to_read(page: &mut Page, study: &Study, found: &Compared) {
         );
         page.hanging_dim("", &text);
     } else if seeds > 1 {
-        page.hanging_dim("", "median over seeds (95 % interval of it, by order statistics)");
+        let columns =
+            found.groups.iter().flat_map(|of| &of.rows).flat_map(|row| row.columns.iter().flatten());
+        let level = columns.filter_map(|column| Some(column.interval?.level)).fold(1.0, f64::min);
+        let text = format!("median over seeds ({} interval of it, by order statistics)", per_cent(level));
+        page.hanging_dim("", &text);
     }
     if found.judged > 0 {
-        let missed = (found.judged as f64 * 0.05).round();
-        let by_chance = match found.judged {
+        let (wide, missed) = found.by_chance;
+        let by_chance = match wide {
             0..20 => String::new(),
-            judged => format!(". Of {} intervals about {missed} miss by chance", number(judged)),
+            wide => format!(". Of {} intervals about {missed:.0} miss by chance", number(wide)),
         };
+        let columns =
+            found.groups.iter().flat_map(|of| &of.rows).flat_map(|row| row.columns.iter().flatten());
+        let level = columns.filter_map(|column| Some(column.difference?.interval?.level)).fold(1.0, f64::min);
         let text = format!(
-            "differences: the middle of all averages of two (95 % interval by Wilcoxon's signed ranks); \
-             \"none seen\" where 0 lies in it{by_chance}"
+            "differences: the middle of all averages of two ({} interval by Wilcoxon's signed ranks); \
+             \"none seen\" where 0 lies in it{by_chance}",
+            per_cent(level)
         );
         page.hanging_dim("", &text);
     }
+}
+
+/// `96.9 %`
+fn per_cent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
 }
 
 /// Figures by phase, a column for each of these cells; as many tables as are needed to fit.
@@ -217,26 +241,35 @@ fn laid_out(
     (columns, rows)
 }
 
-/// A value of a figure: shares with three decimals, counts as they are up to 100 000, and three digits of
-/// larger ones.
+/// A value of a figure, on the terminal and in pages alike: shares with three decimals, counts as they are
+/// up to 100 000, and three digits of larger ones. The median of an even number of seeds may lie half way
+/// between two counts, which is shown.
 pub(crate) fn value(value: f64, unit: &str) -> String {
     let is_share = unit == "share";
+    let is_half = value.abs().fract() == 0.5;
     match value.abs() {
         _ if is_share => format!("{value:.3}"),
         size if size >= 999_500.0 => format!("{} M", three_digits(value / 1e6)),
         size if size >= 99_950.0 => format!("{} k", three_digits(value / 1e3)),
-        size if (size == size.trunc() || size >= 100.0) && size < 1e15 => {
+        size if size == size.trunc() || size >= 100.0 || is_half => {
             let sign = if value < 0.0 { "-" } else { "" };
-            format!("{sign}{}", count(size.round() as u128))
+            match is_half {
+                true => format!("{sign}{}.5", count(size.trunc() as u128)),
+                false => format!("{sign}{}", count(size.round() as u128)),
+            }
         }
         _ => three_digits(value),
     }
 }
 
 fn figure(row: &Row, found: &Found) -> String {
-    let shown = |number: f64| value(number, &row.unit);
-    let between = |of: Between| within(shown(of.low), shown(of.high));
-    format!("{}{}", shown(found.median), found.interval.map_or(String::new(), between))
+    spanned(found.median, found.interval.map(|of| (of.low, of.high)), &row.unit)
+}
+
+/// A value with its interval: `120.5 (118…122)`.
+pub(crate) fn spanned(middle: f64, interval: Option<(f64, f64)>, unit: &str) -> String {
+    let between = |(low, high)| within(value(low, unit), value(high, unit));
+    format!("{}{}", value(middle, unit), interval.map_or(String::new(), between))
 }
 
 /// The ends of an interval, where they look different.
@@ -245,6 +278,12 @@ fn within(low: String, high: String) -> String {
 }
 
 fn signed(number: f64, unit: &str) -> String {
+    // What three decimals would show as 0 and is none.
+    if unit == "share" && number != 0.0 && number.abs() < 0.0005 {
+        let sign = if number > 0.0 { '+' } else { '−' };
+        let decimals = if number.abs() < 0.000_05 { 6 } else { 4 };
+        return format!("{sign}{:.decimals$}", number.abs());
+    }
     match number {
         0.0 => value(0.0, unit),
         number if number > 0.0 => format!("+{}", value(number, unit)),

@@ -59,7 +59,7 @@ impl Page {
     fn painted(&mut self, first: &str, text: &str, paint: impl Fn(&Style, &str) -> String) {
         let indent = width(first);
         let text = self.style.signs(&text.split_whitespace().collect::<Vec<_>>().join(" "));
-        let text = text.replace(" %", &format!("{UNBROKEN}%"));
+        let text = whole_quantities(&text);
         let wrapped = wrap(&text, self.style.width, indent, indent);
         for (at, line) in wrapped.lines().enumerate() {
             let lead = if at == 0 { first.to_owned() } else { " ".repeat(indent) };
@@ -136,6 +136,32 @@ impl Page {
     }
 }
 
+/// Units that stand behind a number, which no line end parts from it.
+const UNITS: [&str; 18] = [
+    "%", "B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ns", "µs", "us", "ms", "s", "min", "h", "d", "M",
+    "k",
+];
+
+/// A text whose numbers keep together: `1 819` and `2.69 GiB` are broken nowhere.
+fn whole_quantities(text: &str) -> String {
+    let mut whole = String::with_capacity(text.len());
+    for word in text.split(' ') {
+        let is_behind_digit = whole.ends_with(|sign: char| sign.is_ascii_digit());
+        let digits = word.chars().take_while(char::is_ascii_digit).count();
+        let is_group = digits == 3 && !word[3..].starts_with(|sign: char| sign.is_alphanumeric());
+        let is_unit = UNITS.contains(&word.trim_end_matches([',', ';', '.', ':', ')']));
+        match whole.is_empty() {
+            true => {}
+            false if word.starts_with('%') || is_behind_digit && (is_group || is_unit) => {
+                whole.push(UNBROKEN)
+            }
+            false => whole.push(' '),
+        }
+        whole.push_str(word);
+    }
+    whole
+}
+
 /// A column of a table.
 #[derive(Clone, Copy, Debug)]
 pub struct Column<'a> {
@@ -168,6 +194,14 @@ mod tests {
         let text = page.finish();
         assert_eq!(text, "  1  one two three\n     four five six\n     seven\n");
         assert!(text.lines().all(|line| width(line) <= NARROW.width));
+    }
+
+    #[test]
+    fn numbers_and_their_units_stay_together() {
+        let mut page = Page::new(NARROW);
+        page.hanging("", "somebody took 1 819 234 before it, 2.69 GiB; and of 12 seeds 100 then");
+        let text = page.finish();
+        assert_eq!(text, "somebody took\n1 819 234 before it,\n2.69 GiB; and of 12\nseeds 100 then\n");
     }
 
     #[test]

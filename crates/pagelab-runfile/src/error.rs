@@ -18,6 +18,8 @@ pub struct Error {
 struct Inner {
     kind: ErrorKind,
     message: String,
+    /// Bytes of the message in front of its way out, if it has one.
+    obstacle_bytes: usize,
 }
 
 /// What sort of obstacle it was, for the exit code.
@@ -52,7 +54,8 @@ impl Error {
             message.truncate(cut);
             message.push('…');
         }
-        Error { inner: Box::new(Inner { kind, message }) }
+        let obstacle_bytes = message.len();
+        Error { inner: Box::new(Inner { kind, message, obstacle_bytes }) }
     }
 
     /// What sort of obstacle it was.
@@ -60,9 +63,17 @@ impl Error {
         self.inner.kind
     }
 
+    /// The message without the way out of one that stands behind it, for a caller that knows a better one.
+    pub fn obstacle(&self) -> &str {
+        self.inner.message.get(..self.inner.obstacle_bytes).unwrap_or(&self.inner.message)
+    }
+
     /// `cannot read FILE: PROBLEM; WAY OUT`
     pub(crate) fn read(kind: ErrorKind, path: &Path, problem: impl fmt::Display) -> Error {
-        Error::new(kind, format!("cannot read {}: {problem}", path.display()))
+        let (head, problem) = (format!("cannot read {}: ", path.display()), problem.to_string());
+        let mut error = Error::new(kind, format!("{head}{problem}"));
+        error.inner.obstacle_bytes = head.len() + problem.find("; ").unwrap_or(problem.len());
+        error
     }
 
     /// `cannot write FILE: PROBLEM; WAY OUT`

@@ -22,6 +22,6 @@ mod writer;
 pub use blob::BLOB_BYTES_MAX;
 pub use error::{Error, ErrorKind};
 pub use maps::{EncodedMap, MAP_FRAMES_MAX, MapEncoder};
-pub use reader::{BlobHead, Reader, read};
+pub use reader::{BlobHead, Reader, TRACE_NOT_SHOWN, read};
 pub use trace::{EncodedTrace, TraceBlock, TraceEncoder, TraceReader};
 pub use writer::{SeriesId, StreamId, Writer};

@@ -25,6 +25,9 @@ use crate::trace;
 /// The schema version that brought the events.
 const EVENTS_SINCE: u32 = 2;
 
+/// What [`Run::not_shown`] says of a trace of the page allocator, which [`crate::TraceReader`] reads.
+pub const TRACE_NOT_SHOWN: &str = "a trace of the page allocator, which `pagelab trace info` shows";
+
 /// A run file that was opened for reading, and checked.
 pub struct Reader {
     path: PathBuf,
@@ -237,7 +240,7 @@ impl Reader {
     fn snapshot(&self, blobs: &[BlobHead]) -> Result<(Option<Box<Snapshot>>, Vec<String>), Error> {
         let (mut last, mut not_shown, mut earlier) = (None, Vec::new(), 0u64);
         if blobs.iter().any(|head| trace::is_trace(&head.kind, head.version)) {
-            not_shown.push("a trace of the page allocator, which `pagelab trace info` shows".to_owned());
+            not_shown.push(TRACE_NOT_SHOWN.to_owned());
         }
         for head in blobs.iter().filter(|head| map_head(head).is_none()).cloned() {
             match kind_of(&head) {

@@ -506,6 +506,10 @@ fn make(path: &Path) -> Result<(PathBuf, Live), Error> {
     };
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let whole = folder.canonicalize().map_err(|error| failed(&error))?.join(name);
+    if whole.is_dir() {
+        let problem = "it is a folder; give the name of a file in it";
+        return Err(Error::write(ErrorKind::Exists, path, problem));
+    }
     if whole.symlink_metadata().is_ok() {
         return Err(failed(&std::io::ErrorKind::AlreadyExists.into()));
     }
@@ -520,7 +524,14 @@ fn make(path: &Path) -> Result<(PathBuf, Live), Error> {
         }
     }
     let file = OpenOptions::new().write(true).create_new(true).open(&whole);
-    let live = file.and_then(Live::new).map_err(|error| failed(&error))?;
+    // The folder is there: such a one, as /proc, takes no files.
+    let live = file.and_then(Live::new).map_err(|error| match kind_of(&error) {
+        ErrorKind::NotThere => {
+            let problem = "no file can be made in that folder; give a name in a folder where you may write";
+            Error::write(ErrorKind::NotPermitted, path, problem)
+        }
+        _ => failed(&error),
+    })?;
     Ok((whole, live))
 }
 

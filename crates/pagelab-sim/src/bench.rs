@@ -15,6 +15,7 @@ use std::ops::Range;
 use pagelab_model::seed::SplitMix64;
 
 pub use drawn::Drawn;
+pub use engines::Nothing;
 
 use crate::prefetch;
 use crate::words::{Frame, Kind, Wrong};
@@ -52,24 +53,14 @@ impl Load {
         }
     }
 
-    /// What a draw asks for.
-    #[inline]
-    fn request(self, draw: u64) -> (u8, Kind) {
-        let below = |bits: u64, bound: u64| ((bits & 0xffff) * bound) >> 16;
-        let order = match self {
-            Load::Order0 => 0,
-            Load::Order9 => LARGEST as u8,
-            Load::Mix | Load::Hot => match below(draw, 100) {
-                0..85 => 0,
-                _ => 1 + below(draw >> 16, LARGEST) as u8,
-            },
+    /// What its draws ask for.
+    fn draws(self) -> Draws {
+        let (small, large_from) = match self {
+            Load::Order0 => (0, 100),
+            Load::Order9 => (LARGEST as u8, 100),
+            Load::Mix | Load::Hot => (0, 85),
         };
-        let kind = match below(draw >> 32, 10) {
-            0 => Kind::Unmovable,
-            1 => Kind::Reclaimable,
-            _ => Kind::Movable,
-        };
-        (order, kind)
+        Draws { small, large_from, last: if self == Load::Hot { u64::MAX } else { 0 } }
     }
 
     /// How many blocks are live at the steady state, about.
@@ -82,21 +73,59 @@ impl Load {
             Load::Mix | Load::Hot => used / 17,
         }
     }
+}
+
+/// What draws ask for, and which block they free. Nothing in it is a branch: nobody could tell ahead which
+/// way it goes.
+#[derive(Clone, Copy, Debug)]
+struct Draws {
+    /// The order of most.
+    small: u8,
+    /// Of a hundred draws, the first one that asks for any of the orders from 1 up.
+    large_from: u64,
+    /// All bits, if the block that was allocated last is freed; else none.
+    last: u64,
+}
+
+impl Draws {
+    /// What a draw asks for.
+    #[inline]
+    fn request(self, draw: u64) -> (u8, Kind) {
+        let below = |bits: u64, bound: u64| ((bits & 0xffff) * bound) >> 16;
+        let is_large = u8::from(below(draw, 100) >= self.large_from);
+        let order = self.small + is_large * (1 + below(draw >> 16, LARGEST) as u8);
+        (order, KINDS[below(draw >> 32, 10) as usize % KINDS.len()])
+    }
 
     /// The place of the block that a draw frees, among so many live ones.
     #[inline]
     fn place(self, draw: u64, live: usize) -> usize {
-        if self == Load::Hot { live.wrapping_sub(1) } else { place(draw, live) }
+        place(draw | self.last, live)
     }
 }
 
-/// Draws that are known ahead.
-const AHEAD: usize = 32;
+/// Of so many allocations, what each is for; the last six of the table are never asked for.
+const KINDS: [Kind; 16] = {
+    let mut kinds = [Kind::Movable; 16];
+    kinds[0] = Kind::Unmovable;
+    kinds[1] = Kind::Reclaimable;
+    kinds
+};
+
+/// Pairs that go through the steps of looking ahead together: few, since a processor waits that has asked for
+/// more lines than it can keep track of.
+const GROUP: usize = 4;
+/// Groups that are known ahead.
+const GROUPS: usize = 8;
+/// Of these, how far ahead the blocks are looked at, and the buddies.
+const BLOCKS_AHEAD: usize = 6;
+const BUDDIES_AHEAD: usize = 3;
 
 /// One draw says which block is freed, by its upper bits, and times this what is allocated.
 const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The place of a draw among so many.
+#[inline]
 fn place(draw: u64, of: usize) -> usize {
     ((u128::from(draw) * of as u128) >> 64) as usize
 }
@@ -122,9 +151,6 @@ pub trait Engine {
 
     /// It will be freed soon, and its state is near.
     fn expect_buddy(&self, _frame: Frame) {}
-
-    /// It will be freed very soon.
-    fn expect_merge(&self, _frame: Frame) {}
 }
 
 /// An engine at its steady state.
@@ -132,7 +158,7 @@ pub trait Engine {
 pub struct Pairs<E> {
     engine: E,
     live: Vec<Frame>,
-    load: Load,
+    draws: Draws,
     random: SplitMix64,
     /// Allocations that were not to be had.
     pub failed: u64,
@@ -144,11 +170,12 @@ impl<E: Engine> Pairs<E> {
     /// Fills free memory.
     pub fn new(engine: E, load: Load, seed: u64) -> Result<Pairs<E>, Wrong> {
         let live = Vec::with_capacity(load.live_blocks(engine.frames()) as usize);
-        let mut pairs = Pairs { engine, live, load, random: SplitMix64::new(seed), failed: 0, stolen: 0 };
+        let mut pairs =
+            Pairs { engine, live, draws: load.draws(), random: SplitMix64::new(seed), failed: 0, stolen: 0 };
         let most = u64::from(pairs.engine.frames()) * FULL / 100;
         let mut used = 0;
         while used < most && pairs.failed == 0 {
-            let (order, kind) = load.request(pairs.random.draw());
+            let (order, kind) = pairs.draws.request(pairs.random.draw());
             match pairs.engine.take(order, kind)? {
                 Some((frame, stolen)) => {
                     pairs.stolen += u64::from(stolen);
@@ -172,37 +199,63 @@ impl<E: Engine> Pairs<E> {
 
     /// The same, with the next 32 draws known: what they will free is brought near. The engine ends as
     /// it does without.
+    ///
+    /// Four pairs at a time go through the steps, and each step has the time of eight pairs or more to bring
+    /// near what the next one reads.
     pub fn run_ahead(&mut self, pairs: u64) -> Result<(), Wrong> {
-        let (mut draws, mut frames) = ([0; AHEAD], [0; AHEAD]);
-        let known = pairs.min(AHEAD as u64);
-        draws[..known as usize].fill_with(|| self.random.draw());
-        for pair in 0..pairs {
-            let at = pair as usize % AHEAD;
-            let draw = draws[at];
-            if pair + (AHEAD as u64) < pairs {
-                draws[at] = self.random.draw();
-                prefetch::near(&self.live, self.load.place(draws[at], self.live.len()));
+        let groups = (pairs / GROUP as u64) as usize;
+        let (mut draws, mut frames) = ([[0; GROUP]; GROUPS], [[0; GROUP]; GROUPS]);
+        for step in 0..groups + GROUPS {
+            if step >= GROUPS {
+                self.pairs_of(&draws[step % GROUPS])?;
             }
-            let later = |steps: usize| (at + steps) % AHEAD;
-            let soon = later(AHEAD * 3 / 4);
-            if let Some(&frame) = self.live.get(self.load.place(draws[soon], self.live.len())) {
-                frames[soon] = frame;
-                self.engine.expect_free(frame);
+            self.expect_buddies(&frames[(step + BUDDIES_AHEAD) % GROUPS]);
+            let soon = (step + BLOCKS_AHEAD) % GROUPS;
+            frames[soon] = self.expect_blocks(&draws[soon]);
+            if step < groups {
+                draws[step % GROUPS] = self.draw_group();
             }
-            self.engine.expect_buddy(frames[later(AHEAD / 2)]);
-            self.engine.expect_merge(frames[later(AHEAD / 4)]);
-            self.pair(draw)?;
         }
-        Ok(())
+        self.run(pairs % GROUP as u64)
+    }
+
+    // The steps are functions of their own: in one there are not enough registers for all of them.
+    #[inline(never)]
+    fn pairs_of(&mut self, draws: &[u64; GROUP]) -> Result<(), Wrong> {
+        draws.iter().try_for_each(|&draw| self.pair(draw))
+    }
+
+    #[inline(never)]
+    fn expect_buddies(&self, frames: &[Frame; GROUP]) {
+        frames.iter().for_each(|&frame| self.engine.expect_buddy(frame));
+    }
+
+    #[inline(never)]
+    fn expect_blocks(&self, draws: &[u64; GROUP]) -> [Frame; GROUP] {
+        let mut frames = [0; GROUP];
+        for (frame, &draw) in frames.iter_mut().zip(draws) {
+            *frame = self.live.get(self.draws.place(draw, self.live.len())).copied().unwrap_or(0);
+            self.engine.expect_free(*frame);
+        }
+        frames
+    }
+
+    #[inline(never)]
+    fn draw_group(&mut self) -> [u64; GROUP] {
+        std::array::from_fn(|_| {
+            let draw = self.random.draw();
+            prefetch::near(&self.live, self.draws.place(draw, self.live.len()));
+            draw
+        })
     }
 
     /// Frees the block of a draw, and allocates another in its place.
-    #[inline]
+    #[inline(always)]
     fn pair(&mut self, draw: u64) -> Result<(), Wrong> {
-        let at = self.load.place(draw, self.live.len());
+        let at = self.draws.place(draw, self.live.len());
         let Some(&frame) = self.live.get(at) else { return Ok(()) };
         self.engine.free(frame)?;
-        let (order, kind) = self.load.request(draw.wrapping_mul(MIX));
+        let (order, kind) = self.draws.request(draw.wrapping_mul(MIX));
         match self.engine.take(order, kind)? {
             Some((frame, stolen)) => {
                 self.stolen += u64::from(stolen);
@@ -259,7 +312,7 @@ mod tests {
 
     #[test]
     fn the_steady_state_is_three_quarters_full_of_the_mix_that_is_said() {
-        let keep = Keep { cpus: 1, batch: 63, high: 378 };
+        let keep = Keep::batches(1, 63, 378);
         let mut pairs =
             Pairs::new(PerCpu::new(Zone::new(SHAPE, Mobility).unwrap(), keep).unwrap(), Load::Mix, 3)
                 .unwrap();
@@ -270,7 +323,7 @@ mod tests {
         let share = f64::from(used) / f64::from(SHAPE.frames);
         assert!((0.65..0.85).contains(&share), "{share}");
         let mut random = SplitMix64::new(1);
-        let drawn: Vec<(u8, Kind)> = (0..100_000).map(|_| Load::Mix.request(random.draw())).collect();
+        let drawn: Vec<(u8, Kind)> = (0..100_000).map(|_| Load::Mix.draws().request(random.draw())).collect();
         let share = |is: &dyn Fn(&(u8, Kind)) -> bool| drawn.iter().filter(|one| is(one)).count() / 1000;
         assert!((84..=86).contains(&share(&|one| one.0 == 0)));
         assert!((1..=2).contains(&share(&|one| one.0 == 9)) && share(&|one| one.0 > 9) == 0);

@@ -1,6 +1,6 @@
 //! A buddy allocator for terabytes: less than a quarter of a byte a frame.
 //!
-//! Two levels. Pageblocks that are free or allocated as a whole are blocks of [`Lists`], as frames are in
+//! Two levels. Pageblocks that are free or allocated as a whole are blocks of [`Chains`], as frames are in
 //! [`crate::zone`]. A pageblock that is split has three bits for each pair of its frames (`group.rs`), and
 //! stands on the list of its owner at the order of its largest free block, so that only what changes that
 //! order touches a list.
@@ -22,7 +22,8 @@ mod validate;
 
 use std::ops::Range;
 
-use crate::lists::{Lists, State};
+use crate::chains::Chains;
+use crate::lists::State;
 use crate::planted::Planted;
 use crate::prefetch;
 use crate::words::{Frame, Kind, Shape, Stolen, Wrong};
@@ -44,7 +45,7 @@ const OTHERS: [[u8; 2]; 3] = [[2, 1], [2, 0], [0, 1]];
 pub struct Compact {
     shape: Shape,
     /// Over pageblocks, numbered from 0.
-    lists: Lists,
+    lists: Chains,
     groups: Vec<Group>,
     /// Of each split pageblock, the orders of the free blocks in each group: a byte for each.
     orders: Vec<u32>,
@@ -94,7 +95,7 @@ impl Compact {
         let groups = (pageblocks as usize) << shape.block_order.saturating_sub(GROUP);
         let mut compact = Compact {
             shape,
-            lists: Lists::new(pageblocks, Kind::ALL.len() as u8),
+            lists: Chains::new(pageblocks, Kind::ALL.len() as u8),
             groups: vec![Group::new(shape.block_order); groups],
             orders: vec![0; pageblocks as usize],
             owners: vec![Kind::Movable as u8; pageblocks as usize],

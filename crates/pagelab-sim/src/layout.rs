@@ -72,11 +72,22 @@ impl Layout {
     /// node movable alone (`movablecore=`). Nodes are of one size. There are no holes, and sizes are rounded
     /// down to the largest blocks.
     pub fn x86_64(bytes: Bytes, nodes: u16, movable_percent: u8) -> Result<Layout, Wrong> {
+        if nodes == 0 || movable_percent > 100 {
+            return Err(Wrong::Shape(format!("{nodes} nodes with {movable_percent} % that is movable")));
+        }
+        Layout::x86_64_cut(bytes, nodes, |each| (u128::from(each) * u128::from(movable_percent) / 100) as u64)
+    }
+
+    /// The same of one node, all of it above `core` bytes movable alone (`kernelcore=`): from the next
+    /// beginning of a largest block on (`find_zone_movable_pfns_for_nodes`).
+    pub fn x86_64_core(bytes: Bytes, core: Bytes) -> Result<Layout, Wrong> {
+        Layout::x86_64_cut(bytes, 1, |each| each.saturating_sub(core.0))
+    }
+
+    /// `movable` says how many bytes of a node are to be movable alone; they are rounded down.
+    fn x86_64_cut(bytes: Bytes, nodes: u16, movable: impl Fn(u64) -> u64) -> Result<Layout, Wrong> {
         const MAX_ORDER: u8 = 10;
         let wrong = |what: String| Err(Wrong::Shape(what));
-        if nodes == 0 || movable_percent > 100 {
-            return wrong(format!("{nodes} nodes with {movable_percent} % that is movable"));
-        }
         let largest = PAGE_BYTES << MAX_ORDER;
         let each = bytes.0 / u64::from(nodes) / largest * largest;
         let end = each * u64::from(nodes);
@@ -89,8 +100,7 @@ impl Layout {
         let mut zones = Vec::new();
         for node in 0..nodes {
             let (from, to) = (each * u64::from(node), each * u64::from(node + 1));
-            let movable =
-                to - (u128::from(each) * u128::from(movable_percent) / 100) as u64 / largest * largest;
+            let movable = to - movable(each) / largest * largest;
             // The kernel cannot do without its lowest zone.
             let movable = if node == 0 { movable.max(16 * MIB) } else { movable };
             add_zones(&mut zones, node, &cuts, from, movable);
@@ -236,6 +246,16 @@ mod tests {
         assert_eq!(ppc64.heights, Heights { kernel: 0, page_tables: 0, user: 1 });
     }
 
+    #[test]
+    fn kernelcore_is_what_was_asked_for_to_a_largest_block() {
+        for (core, begins) in [(3 * GIB, 3072), (3 * GIB + MIB, 3076), (5000 * MIB, 5000), (8 * GIB, 8192)] {
+            let layout = Layout::x86_64_core(Bytes(8 * GIB), Bytes(core)).unwrap();
+            let below = layout.zones.iter().filter(|zone| zone.name != "Movable");
+            let below: u64 = below.map(|zone| u64::from(zone.frames) * PAGE_BYTES / MIB).sum();
+            assert_eq!((below, layout.frames() * PAGE_BYTES), (begins, 8 * GIB), "{core}");
+        }
+    }
+
     /// Linux 2.6.16 of the paper's x86 machine without EasyRclm: `setup_per_zone_pages_min` by hand.
     #[test]
     fn marks_of_the_paper_are_the_minimum_by_share() {
@@ -273,7 +293,7 @@ mod tests {
         ];
         for layout in layouts.map(Result::unwrap) {
             for entry in TABLE {
-                let keep = Keep { cpus: 1, batch: 31, high: 186 };
+                let keep = Keep::batches(1, 31, 186);
                 let memory = Memory::new(layout.setups(), &entry.policy, keep).unwrap();
                 let free: u64 = memory.zones().map(|(_, zone)| u64::from(zone.zone().free_frames())).sum();
                 assert_eq!(free, layout.frames(), "{}", entry.name);

@@ -82,6 +82,13 @@ const SYSTEM: &[Parameter] = &[
         "memory that the kernel takes while it boots, and keeps",
     ),
     parameter("system_pages", (10_000, 1 << 24), "pages", "files that are read at boot"),
+    parameter("drive", (100, 1 << 16), "pages", "what the disk writes in 10 ms; 0: all at once"),
+    parameter(
+        "seek",
+        (50, 1 << 16),
+        "pages",
+        "what it would write in the time that it takes to begin to read",
+    ),
 ];
 
 /// Builds of kernels.
@@ -267,7 +274,11 @@ pub(crate) fn zones(spec: &Spec) -> Result<Vec<(String, crate::words::Frame, u32
 pub(crate) fn run(spec: &Spec, progress: &mut dyn FnMut(u32) -> bool) -> Result<Outcome, Wrong> {
     let load = find(&spec.load)?;
     let parameters = set(load, &spec.parameters)?;
-    let (config, place) = place::place(spec)?;
+    let (config, mut place) = place::place(spec)?;
+    let drive = parameters.iter().find(|parameter| parameter.0 == "drive").map_or(0, |parameter| parameter.1);
+    place.tuning.disk = u32::try_from(drive).unwrap_or(u32::MAX);
+    let seek = parameters.iter().find(|parameter| parameter.0 == "seek").map_or(0, |parameter| parameter.1);
+    place.tuning.seek = u32::try_from(seek).unwrap_or(u32::MAX);
     let machine = Machine::tuned(config, place.tuning, policy(&spec.scheme.policy)?)?;
     let mut world = World::new(machine, place, parameters, (spec.seed, spec.pictures), progress);
     match (load.run)(&mut world) {

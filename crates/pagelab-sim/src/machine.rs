@@ -21,6 +21,7 @@ mod tests;
 #[cfg(test)]
 mod twins;
 mod way;
+mod writeback;
 
 pub use terms::{Ask, Class, Config, Effort, Heights, Reclaim, Release, Stats, Tuning};
 
@@ -29,6 +30,7 @@ use boost::Boost;
 use compaction::Compactor;
 use journal::Journal;
 use lru::{List, Lru, Sort};
+use writeback::{Disk, State};
 
 use crate::memory::Memory;
 use crate::policy::Policy;
@@ -65,6 +67,11 @@ struct Entry {
     is_referenced: bool,
     is_pinned: bool,
     is_live: bool,
+    /// Where it stands with the disk, and its number in the queue that it is in.
+    state: State,
+    number: u32,
+    /// Reclaim waits for it to be written (`PG_reclaim`).
+    is_hasty: bool,
 }
 
 impl Entry {
@@ -113,6 +120,8 @@ pub struct Machine {
     swapped: u32,
     /// Pages of programs that have a frame: mapped ones (`nr_mapped`).
     mapped: u32,
+    /// Dirty pages, and those that are being written.
+    disk: Disk,
     /// For each node, what background reclaim was woken for.
     awake: Vec<Wake>,
     /// For each zone, by how much its marks are raised.
@@ -166,6 +175,7 @@ impl Machine {
             max_order: config.zones.iter().map(|zone| zone.shape.max_order).max().unwrap_or(0),
             swapped: 0,
             mapped: 0,
+            disk: Disk::default(),
             awake: vec![Wake::default(); nodes],
             is_busy: tuning.proactiveness > 0,
             stats: Stats::default(),
@@ -190,6 +200,9 @@ impl Machine {
             is_referenced: false,
             is_pinned: false,
             is_live: true,
+            state: State::Clean,
+            number: 0,
+            is_hasty: false,
         };
         let handle = match self.unused.pop() {
             Some(handle) => handle,
@@ -201,6 +214,7 @@ impl Machine {
         };
         self.entries[handle as usize] = entry;
         self.settle(handle);
+        self.soil_new(handle);
         Ok(Some(Held(handle)))
     }
 
@@ -210,6 +224,7 @@ impl Machine {
         if entry.frame == NOWHERE {
             self.swapped -= if entry.class == Class::Anonymous { entry.pages() } else { 0 };
         } else {
+            self.forget_writes(held.0);
             self.unsettle(held.0);
             self.memory.free(0, entry.frame)?;
         }
@@ -218,11 +233,16 @@ impl Machine {
         Ok(())
     }
 
-    /// Uses a held block: whether it is there. One that was reclaimed must be brought back first.
+    /// Uses a held block: whether it is there. One that was reclaimed must be brought back first. Programs
+    /// write to what they use.
     pub fn touch(&mut self, held: Held) -> Result<bool, Wrong> {
         let entry = self.entry(held)?;
         let is_there = entry.frame != NOWHERE;
-        self.entries[held.0 as usize].is_touched |= is_there;
+        let entry = &mut self.entries[held.0 as usize];
+        entry.is_touched |= is_there;
+        if is_there && entry.class == Class::Anonymous {
+            self.soil(held.0);
+        }
         Ok(is_there)
     }
 
@@ -237,12 +257,16 @@ impl Machine {
         let Some((zone, frame)) = self.request(&ask)? else { return Ok(false) };
         self.swapped -= if entry.class == Class::Anonymous { entry.pages() } else { 0 };
         self.stats.refaults += u64::from(entry.pages());
+        if entry.class != Class::Cache {
+            self.read_back(entry.pages());
+        }
         let is_active = self.begins_active(entry.class) || self.was_missed_soon(&entry);
         let objects = if entry.class == Class::Cache { self.tuning.objects_a_page.max(1) } else { 0 };
         let entry = &mut self.entries[held.0 as usize];
         (entry.frame, entry.zone, entry.is_active, entry.objects) = (frame, zone, is_active, objects);
         (entry.is_touched, entry.is_referenced) = (false, false);
         self.settle(held.0);
+        self.soil_new(held.0);
         Ok(true)
     }
 
@@ -339,8 +363,8 @@ impl Machine {
     fn list(&self, entry: &Entry) -> Option<List> {
         let sort = match entry.class {
             Class::Cache => Sort::Cache,
-            Class::File if self.tuning.release == Release::V6_1 => Sort::File,
-            Class::File | Class::Anonymous => Sort::Anonymous,
+            Class::File | Class::Buffer if self.tuning.release == Release::V6_1 => Sort::File,
+            Class::File | Class::Buffer | Class::Anonymous => Sort::Anonymous,
             Class::Kernel | Class::PageTable | Class::Huge => return None,
         };
         Some(List {

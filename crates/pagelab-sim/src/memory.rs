@@ -62,12 +62,15 @@ pub struct Request {
     pub may_mix: bool,
 }
 
+/// Zones that are told apart without a branch: nobody could guess in which of them a freed frame lies.
+const FEW: usize = 4;
+
 /// All zones.
 #[derive(Clone, Debug)]
 pub struct Memory<P> {
     zones: Vec<(Setup, PerCpu<P>)>,
-    /// The frame behind each zone: there are few, and each call looks for one.
-    ends: Vec<Frame>,
+    /// The frame behind each zone but the last one, where there are few: each call looks for one of them.
+    ends: [Frame; FEW - 1],
     /// For each node the zones in the order in which they are asked.
     lists: Vec<Vec<usize>>,
     /// Whether a mark must also stand, halved each time, in the blocks of each larger order: Linux up to 4.3.
@@ -111,7 +114,8 @@ impl<P: Policy + Clone> Memory<P> {
             order
         };
         let lists = (0..nodes).map(order).collect();
-        let ends = zones.iter().map(|(setup, _)| setup.shape.end()).collect();
+        let mut ends = [Frame::MAX; FEW - 1];
+        ends.iter_mut().zip(&zones).for_each(|(end, (setup, _))| *end = setup.shape.end());
         let raised = vec![0; zones.len()];
         Ok(Memory { zones, ends, lists, halves_marks: false, raised })
     }
@@ -194,6 +198,32 @@ impl<P: Policy + Clone> Memory<P> {
     /// Allocates from the first zone that may give: which one, and the block.
     #[inline]
     pub fn take(&mut self, request: &Request) -> Result<Option<(usize, Taken)>, Wrong> {
+        match self.take_first(request) {
+            Some((at, frame)) => Ok(Some((at, Taken { frame, stolen: None }))),
+            None => self.take_any(*request),
+        }
+    }
+
+    /// By far the most requests: the zone that is asked first may give, and its own list has a block. `None`:
+    /// it is for [`Memory::take_any`] to say.
+    #[inline(always)]
+    pub(crate) fn take_first(&mut self, request: &Request) -> Option<(usize, Frame)> {
+        if request.down == Down::BelowMin {
+            return None;
+        }
+        let at = *self.lists.get(usize::from(request.node))?.first()?;
+        let (setup, zone) = self.zones.get_mut(at)?;
+        let terms = (0, self.halves_marks);
+        if setup.height > request.height || !may_give(setup, zone.zone(), request, terms) {
+            return None;
+        }
+        Some((at, zone.take_own(request.cpu, request.order, request.kind)?))
+    }
+
+    /// Asks all zones.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn take_any(&mut self, request: Request) -> Result<Option<(usize, Taken)>, Wrong> {
         let list = self.lists.get(usize::from(request.node));
         let list = list.ok_or_else(|| Wrong::Shape(format!("there is no node {}", request.node)))?;
         for &at in list {
@@ -202,7 +232,7 @@ impl<P: Policy + Clone> Memory<P> {
             let lowered = if is_atomic && request.order == 0 { self.raised[at] } else { 0 };
             let halves = self.halves_marks;
             let zone_below = zone.zone();
-            if setup.height > request.height || !may_give(setup, zone_below, request, (lowered, halves)) {
+            if setup.height > request.height || !may_give(setup, zone_below, &request, (lowered, halves)) {
                 continue;
             }
             let manner = Manner { may_mix: request.may_mix, is_atomic, ..Manner::USUAL };
@@ -214,7 +244,7 @@ impl<P: Policy + Clone> Memory<P> {
     }
 
     /// Frees a block.
-    #[inline]
+    #[inline(always)]
     pub fn free(&mut self, cpu: u16, frame: Frame) -> Result<u8, Wrong> {
         let at = self.place_of(frame);
         let (_, zone) = self.zones.get_mut(at).ok_or(Wrong::Outside(frame))?;
@@ -224,7 +254,10 @@ impl<P: Policy + Clone> Memory<P> {
     /// The first zone that does not end below a frame.
     #[inline]
     fn place_of(&self, frame: Frame) -> usize {
-        self.ends.iter().position(|&end| frame < end).unwrap_or(self.ends.len())
+        match self.zones.len() {
+            ..=FEW => self.ends.iter().map(|&end| usize::from(frame >= end)).sum(),
+            _ => self.zones.partition_point(|(setup, _)| setup.shape.end() <= frame),
+        }
     }
 
     /// The zone of a frame.
@@ -254,9 +287,15 @@ fn may_give<P: Policy>(
         Down::ToNothing => return true,
     };
     // Reserves that are not for this request (`__zone_watermark_unusable_free`).
-    let aside = if request.down == Down::BelowMin { 0 } else { zone.highatomic_frames() };
-    let cma = if request.kind == Kind::Movable { 0 } else { zone.cma_free_frames() };
-    stands(setup, zone, mark, (request.order, request.height), (aside + cma, halves))
+    let aside = match zone.has_extras() {
+        false => 0,
+        true => {
+            let aside = if request.down == Down::BelowMin { 0 } else { zone.highatomic_frames() };
+            let cma = if request.kind == Kind::Movable { 0 } else { zone.cma_free_frames() };
+            aside + cma
+        }
+    };
+    stands(setup, zone, mark, (request.order, request.height), (aside, halves))
 }
 
 fn stands<P: Policy>(
@@ -274,7 +313,7 @@ fn stands<P: Policy>(
         return false;
     }
     if !halves {
-        return order == 0 || zone.free_blocks().iter().skip(usize::from(order)).any(|&blocks| blocks > 0);
+        return order == 0 || zone.has_block(order);
     }
     let (mut left, mut mark) = (left, mark);
     zone.free_blocks().iter().take(usize::from(order)).enumerate().all(|(size, &blocks)| {
@@ -289,7 +328,7 @@ mod tests {
     use super::*;
     use crate::policy::Mobility;
 
-    const KEEP: Keep = Keep { cpus: 1, batch: 1, high: 1 };
+    const KEEP: Keep = Keep::batches(1, 1, 1);
 
     fn setup(name: &str, node: u16, height: u8, first: Frame, min: u64, reserves: &[u64]) -> Setup {
         Setup {

@@ -11,7 +11,7 @@ use pagelab_model::seed::SplitMix64;
 use crate::words::{Frame, Kind, Shape, Stolen};
 use crate::zone::{Ends, Extras};
 
-pub use kept::NaivePerCpu;
+pub use kept::{HowMuch, NaivePerCpu};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Page {
@@ -278,6 +278,12 @@ impl Naive {
                 how.last = 2;
                 Some(cut)
             }
+            Rule::Lists(_) if self.largest(least, wanted)? < self.shape.block_order.div_ceil(2) => {
+                let size = self.largest(least, wanted)?;
+                let (from, at) = self.at_order(wanted, size)?;
+                let stolen = Stolen { frame: self.shape.first + at, order: size, wanted, from, owns: false };
+                Some((at, size, from, Some(stolen)))
+            }
             _ => {
                 let stolen = self.steal((order, least), wanted)?;
                 let (at, size) = self.smallest(wanted, order)?;
@@ -293,6 +299,11 @@ impl Naive {
     /// Whether a block of this order makes a request look at its whole pageblock.
     fn is_whole(&self, size: u8, wanted: u8) -> bool {
         matches!(self.rule, Rule::Lists(_)) || size >= self.shape.block_order / 2 || wanted != 1
+    }
+
+    /// The order of the largest block of others.
+    fn largest(&self, least: u8, wanted: u8) -> Option<u8> {
+        (least..=self.shape.max_order).rev().find(|&size| self.at_order(wanted, size).is_some())
     }
 
     /// A piece of the smallest block of others.

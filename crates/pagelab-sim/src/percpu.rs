@@ -4,12 +4,18 @@
 
 use std::collections::VecDeque;
 
+use crate::planted::Bug;
 use crate::policy::Policy;
 use crate::words::{Frame, Kind, Stolen, Wrong};
 use crate::zone::{Manner, Taken, Zone};
+use pace::{Now, Pace};
+
+pub use pace::Terms;
+
+mod pace;
 
 /// Blocks up to this order are kept (`PAGE_ALLOC_COSTLY_ORDER`), and those of a pageblock (huge pages).
-const SMALL: u8 = 3;
+pub(crate) const SMALL: u8 = 3;
 
 /// How much a processor keeps.
 ///
@@ -20,13 +26,20 @@ pub struct Keep {
     pub cpus: u16,
     /// Frames that are fetched or given back at once (`batch`: 63 on machines of some size).
     pub batch: u32,
-    /// Frames at which a processor gives some back (`high`).
+    /// Frames at which a processor gives some back (`high`; since Linux 6.7 the lowest, `high_min`).
     pub high: u32,
+    /// How much it fetches and gives back.
+    pub terms: Terms,
 }
 
 impl Keep {
     /// Nothing is kept: each request goes to the zone.
-    pub const NOTHING: Keep = Keep { cpus: 1, batch: 0, high: 0 };
+    pub const NOTHING: Keep = Keep::batches(1, 0, 0);
+
+    /// Batches are fetched and given back: up to Linux 5.13.
+    pub const fn batches(cpus: u16, batch: u32, high: u32) -> Keep {
+        Keep { cpus, batch, high, terms: Terms::Batch }
+    }
 }
 
 /// A zone whose processors keep small blocks.
@@ -35,6 +48,7 @@ pub struct PerCpu<P> {
     zone: Zone<P>,
     keep: Keep,
     cpus: Vec<Kept>,
+    now: Now,
 }
 
 /// What one processor keeps.
@@ -43,6 +57,7 @@ struct Kept {
     /// By order, and in it by list of the zone.
     lists: Vec<VecDeque<Frame>>,
     frames: u32,
+    pace: Pace,
 }
 
 impl<P: Policy> PerCpu<P> {
@@ -55,9 +70,12 @@ impl<P: Policy> PerCpu<P> {
         if (keep.batch == 0) != (keep.high == 0) || keep.high < keep.batch {
             return wrong("per-CPU lists with a batch of 0, or one above their high mark");
         }
+        if keep.terms != Terms::Batch && keep.high < 2 * keep.batch {
+            return wrong("per-CPU lists of Linux 5.14 or later with a high mark of less than two batches");
+        }
         let lists = (usize::from(SMALL) + 2) * usize::from(zone.policy().lists());
-        let kept = Kept { lists: vec![VecDeque::new(); lists], frames: 0 };
-        Ok(PerCpu { zone, keep, cpus: vec![kept; usize::from(keep.cpus)] })
+        let kept = Kept { lists: vec![VecDeque::new(); lists], frames: 0, pace: Pace::new(&keep) };
+        Ok(PerCpu { zone, keep, cpus: vec![kept; usize::from(keep.cpus)], now: Now::default() })
     }
 
     /// The zone below.
@@ -80,11 +98,10 @@ impl<P: Policy> PerCpu<P> {
         self.cpus.iter().map(|cpu| cpu.frames).sum()
     }
 
-    /// Where blocks of an order and list are kept; `None`: they are not.
+    /// Where blocks of an order and list are kept, if anything is; `None`: they are not.
     #[inline]
     fn place(&self, order: u8, list: u8) -> Option<usize> {
         let row = match order {
-            _ if self.keep.high == 0 => return None,
             0..=SMALL => order,
             _ if order == self.zone.shape().block_order => SMALL + 1,
             _ => return None,
@@ -99,6 +116,20 @@ impl<P: Policy> PerCpu<P> {
         }
     }
 
+    /// A processor keeps allocated frames from the beginning, behind all that it keeps so far. Returns
+    /// whether it does: blocks of such an order may not be kept.
+    pub(crate) fn begin_kept(&mut self, cpu: u16, frame: Frame, order: u8, kind: Kind) -> bool {
+        let Some(place) = self.place(order, self.zone.policy().wanted(kind)) else { return false };
+        if order > 0 && !self.zone.join(frame, order) {
+            return false;
+        }
+        self.zone.keep(frame, order);
+        let kept = self.cpu(cpu);
+        kept.lists[place].push_back(frame);
+        kept.frames += 1 << order;
+        true
+    }
+
     /// Allocates on a processor. What was taken from another list to fill up its own is told, the last of it.
     #[inline]
     pub fn take(&mut self, cpu: u16, order: u8, kind: Kind) -> Result<Option<Taken>, Wrong> {
@@ -106,7 +137,57 @@ impl<P: Policy> PerCpu<P> {
     }
 
     /// The same, in a manner. The highatomic reserve is asked when the processor's own lists give nothing.
+    #[inline]
     pub fn take_as(
+        &mut self,
+        cpu: u16,
+        order: u8,
+        kind: Kind,
+        mut manner: Manner,
+    ) -> Result<Option<Taken>, Wrong> {
+        match self.keep.high {
+            0 => self.zone.take_as(order, kind, &mut manner),
+            _ => self.take_kept(cpu, order, kind, manner),
+        }
+    }
+
+    /// By far the most requests, as [`Zone::take_own`]: the processor keeps such a block, or keeps nothing
+    /// ever and the zone's own list has one.
+    #[inline(always)]
+    pub(crate) fn take_own(&mut self, cpu: u16, order: u8, kind: Kind) -> Option<Frame> {
+        if self.keep.high == 0 {
+            return self.zone.take_own(order, kind);
+        }
+        if self.zone.has_extras() {
+            return None;
+        }
+        let Some(place) = self.place(order, self.zone.policy().wanted(kind)) else {
+            return self.zone.take_own(order, kind);
+        };
+        if self.cpu(cpu).lists[place].is_empty() {
+            return None;
+        }
+        self.asked(cpu);
+        let kept = self.cpu(cpu);
+        let frame = kept.lists[place].pop_front()?;
+        kept.frames -= 1 << order;
+        self.zone.unkeep(frame, order, kind);
+        Some(frame)
+    }
+
+    /// A processor's lists are asked for a block: what later gives and fetches go by.
+    #[inline(always)]
+    fn asked(&mut self, cpu: u16) {
+        if let Terms::Tuned { mark, .. } = self.keep.terms {
+            self.now.is_low |= self.zone.free_frames() <= mark;
+        }
+        if self.keep.terms != Terms::Batch && !self.zone.bug.has(&Bug::DoublingStays) {
+            self.cpu(cpu).pace.asked();
+        }
+    }
+
+    #[inline]
+    fn take_kept(
         &mut self,
         cpu: u16,
         order: u8,
@@ -117,6 +198,7 @@ impl<P: Policy> PerCpu<P> {
         let Some(place) = self.place(order, wanted) else {
             return self.zone.take_as(order, kind, &mut manner);
         };
+        self.asked(cpu);
         let mut stolen = None;
         if self.cpu(cpu).lists[place].is_empty() {
             stolen = self.fetch(cpu, place, order, kind, manner)?;
@@ -137,19 +219,53 @@ impl<P: Policy> PerCpu<P> {
     }
 
     /// Frees on a processor. Returns the block's order.
-    #[inline]
+    #[inline(always)]
     pub fn free(&mut self, cpu: u16, frame: Frame) -> Result<u8, Wrong> {
+        match self.keep.high {
+            0 => self.zone.free(frame),
+            _ => self.free_kept(cpu, frame),
+        }
+    }
+
+    #[inline]
+    fn free_kept(&mut self, cpu: u16, frame: Frame) -> Result<u8, Wrong> {
         let (order, list) = self.zone.used(frame)?;
         let Some(place) = self.place(order, self.zone.shelf(list)) else { return self.zone.free(frame) };
         self.zone.keep(frame, order);
-        let (batch, high) = (self.keep.batch, self.keep.high);
+        let (keep, now) = (self.keep, self.now);
         let kept = self.cpu(cpu);
         kept.lists[place].push_front(frame);
         kept.frames += 1 << order;
-        if kept.frames >= high {
-            self.give_back(cpu, place, batch);
+        if let Some(frames) = kept.pace.freed(&keep, now, kept.frames, order) {
+            self.give_back(cpu, place, frames);
+            if let Terms::Tuned { mark, .. } = keep.terms {
+                self.now.is_low &= self.zone.free_frames() <= mark;
+            }
         }
         Ok(order)
+    }
+
+    /// `kswapd` begins or ends: meanwhile lists are kept short, since Linux 5.14.
+    pub fn set_reclaiming(&mut self, is_reclaiming: bool) {
+        self.now.is_reclaiming = is_reclaiming;
+    }
+
+    /// A second has passed: since Linux 6.7 processors give back what they have kept for long.
+    pub fn decay(&mut self) {
+        let keep = self.keep;
+        if self.zone.bug.has(&Bug::NothingDecays) {
+            return;
+        }
+        for cpu in 0..keep.cpus {
+            let kept = self.cpu(cpu);
+            let frames = kept.pace.decay(&keep, kept.frames);
+            self.give_back(cpu, 0, frames);
+        }
+    }
+
+    /// Gives back all that one processor keeps (`drain_local_pages`).
+    pub fn drain_cpu(&mut self, cpu: u16) {
+        self.give_back(cpu, 0, u32::MAX);
     }
 
     /// Gives back all that processors keep (`drain_all_pages`).
@@ -159,9 +275,18 @@ impl<P: Policy> PerCpu<P> {
         }
     }
 
+    #[inline]
     fn cpu(&mut self, cpu: u16) -> &mut Kept {
-        let number = usize::from(cpu) % self.cpus.len();
+        let number = self.number(cpu);
         &mut self.cpus[number]
+    }
+
+    /// The place of a processor; those that are not there share the others' lists. A division each time would
+    /// be felt.
+    #[inline]
+    fn number(&self, cpu: u16) -> usize {
+        let cpu = usize::from(cpu);
+        if cpu < self.cpus.len() { cpu } else { cpu % self.cpus.len() }
     }
 
     fn fetch(
@@ -173,10 +298,9 @@ impl<P: Policy> PerCpu<P> {
         manner: Manner,
     ) -> Result<Option<Stolen>, Wrong> {
         let mut manner = Manner { is_atomic: false, ..manner };
-        let blocks = match order {
-            0 => self.keep.batch,
-            order => (self.keep.batch >> order).max(2),
-        };
+        let (keep, now) = (self.keep, self.now);
+        let kept = self.cpu(cpu);
+        let blocks = kept.pace.fetch(&keep, now, kept.frames, order);
         let mut stolen = None;
         for _ in 0..blocks {
             let Some(taken) = self.zone.take_as(order, kind, &mut manner)? else { break };
@@ -211,13 +335,12 @@ impl<P: Policy> PerCpu<P> {
     /// Takes the block that a processor has kept longest. Those that go next are long out of the caches: what
     /// merging them reads is brought near in the order in which it is found out.
     fn oldest(&mut self, cpu: u16, place: usize) -> Option<Frame> {
-        let at = usize::from(cpu) % self.cpus.len();
+        let at = self.number(cpu);
         let list = &mut self.cpus[at].lists[place];
         let frame = list.pop_back()?;
         let next = |steps: usize| list.get(list.len().checked_sub(steps)?).copied();
-        next(12).into_iter().for_each(|frame| self.zone.expect_free(frame));
-        next(8).into_iter().for_each(|frame| self.zone.expect_buddy(frame));
-        next(4).into_iter().for_each(|frame| self.zone.expect_merge(frame));
+        next(8).into_iter().for_each(|frame| self.zone.expect_free(frame));
+        next(4).into_iter().for_each(|frame| self.zone.expect_buddy(frame));
         Some(frame)
     }
 

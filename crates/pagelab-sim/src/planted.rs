@@ -94,6 +94,10 @@ pub(crate) enum Bug {
     ReserveUnbounded,
     /// CMA areas are used last, however much of them is free.
     CmaLast,
+    /// Batches stay doubled, whatever is allocated between.
+    DoublingStays,
+    /// What processors have kept for long is kept for ever.
+    NothingDecays,
     /// A tree that is half free is as good as one that is almost used up.
     HalfFreeFirst,
     /// A tree that was exchanged stays reserved.
@@ -105,7 +109,7 @@ pub(crate) enum Bug {
 #[cfg(test)]
 impl Bug {
     /// All that are in lists; the trees have their own.
-    pub const ALL: [Bug; 22] = [
+    pub const ALL: [Bug; 24] = [
         Bug::SplitToItsOwner,
         Bug::KindForgotten,
         Bug::FreedToItsKind,
@@ -128,5 +132,7 @@ impl Bug {
         Bug::ReservesMerge,
         Bug::ReserveUnbounded,
         Bug::CmaLast,
+        Bug::DoublingStays,
+        Bug::NothingDecays,
     ];
 }

@@ -85,14 +85,19 @@ pub fn find(name: &str) -> Option<&'static Entry> {
 
 /// The policy of a kernel, by its release (`uname -r`); one that cannot be read counts as new.
 pub fn of_release(release: &str) -> &'static str {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|number| number.parse().ok());
-    let mut next = || numbers.next().unwrap_or(u32::MAX);
-    match (next(), next(), next()) {
+    match numbers(release) {
         release if release <= (2, 6, 23) => "standard",
         release if release < (6, 10, 0) => "mobility-6.1",
         release if release < (6, 15, 0) => "mobility-6.10",
         _ => "mobility-6.18",
     }
+}
+
+/// The numbers of a release; those that it does not have are large.
+pub(crate) fn numbers(release: &str) -> (u32, u32, u32) {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|number| number.parse().ok());
+    let mut next = || numbers.next().unwrap_or(u32::MAX);
+    (next(), next(), next())
 }
 
 /// The guide's example is compiled and run.

@@ -18,6 +18,8 @@ pub enum Take {
     Smallest,
     /// One block, the largest.
     Largest,
+    /// What is asked for, out of the largest block; the rest stays on its list.
+    Piece,
 }
 
 /// How a request is served whose own list is empty.

@@ -18,6 +18,7 @@ use crate::zone::Taken;
 use start::Start;
 use words::{Account, Kinds, Misfit, Options, Zones};
 
+mod moving;
 mod objects;
 pub mod start;
 #[cfg(test)]
@@ -29,6 +30,9 @@ const NONE: Frame = u32::MAX;
 /// An object that the simulated memory had no room for.
 const NO_ROOM: Frame = u32::MAX - 1;
 
+/// How often processors look at what they keep (`vm.stat_interval`, its default).
+const SECOND_NS: u64 = 1_000_000_000;
+
 /// How many events ahead the table is brought near, then the state of the block.
 const AHEAD: [usize; 2] = [24, 12];
 
@@ -36,6 +40,7 @@ const AHEAD: [usize; 2] = [24, 12];
 #[derive(Clone, Copy, Debug)]
 struct Place {
     end: Frame,
+    frames: u32,
     node: u16,
     height: u8,
 }
@@ -47,6 +52,7 @@ pub struct Replay<P> {
     options: Options,
     kinds: Kinds,
     max_order: u8,
+    block_order: u8,
     keys: Vec<ZoneKey>,
     places: Vec<Place>,
     base: Frame,
@@ -56,10 +62,15 @@ pub struct Replay<P> {
     nobodys: Vec<u64>,
     /// Threads in compaction.
     compacting: Vec<u32>,
-    /// Objects that moved, by order.
+    /// Where compaction finds room next, by zone.
+    scanners: Vec<moving::Scanner>,
+    /// Objects that moved, by order: where they lie now.
     moved: Vec<VecDeque<Frame>>,
     complete_ns: u64,
     last_ns: u64,
+    /// When a second has passed next.
+    second_ns: u64,
+    is_reclaiming: bool,
     account: Account,
 }
 
@@ -70,6 +81,7 @@ impl<P: Policy + Clone> Replay<P> {
         let head = start.head();
         let place = |part: &words::Part| Place {
             end: part.setup.shape.end(),
+            frames: part.setup.shape.frames,
             node: part.setup.node,
             height: part.setup.height,
         };
@@ -90,15 +102,19 @@ impl<P: Policy + Clone> Replay<P> {
             options,
             kinds: start.kinds().clone(),
             max_order: head.max_order,
+            block_order: head.block_order,
             keys,
             places,
             base: start.base(),
             table,
             nobodys,
             compacting: Vec::new(),
+            scanners: Vec::new(),
             moved: vec![VecDeque::new(); usize::from(head.max_order) + 1],
             complete_ns: start.complete_ns(),
             last_ns: 0,
+            second_ns: start.complete_ns() + SECOND_NS,
+            is_reclaiming: false,
             account: Account::default(),
         })
     }
@@ -118,10 +134,25 @@ impl<P: Policy + Clone> Replay<P> {
                 self.watch_compaction(event);
                 continue;
             }
+            if event.at_ns >= self.second_ns {
+                self.pass(event.at_ns);
+            }
             self.account.events += 1;
             self.event(event).map_err(|wrong| Misfit { event: number, at_ns: event.at_ns, wrong })?;
         }
         Ok(())
+    }
+
+    /// Lets time pass: each second processors look at what they keep, where the kernel does that.
+    fn pass(&mut self, at_ns: u64) {
+        // After so many nothing is left above a high mark.
+        for _ in 0..(at_ns - self.second_ns) / SECOND_NS + 1 {
+            self.memory.decay();
+        }
+        self.second_ns = at_ns + SECOND_NS - (at_ns - self.second_ns) % SECOND_NS;
+        if self.is_reclaiming {
+            self.is_reclaiming = self.memory.see_reclaim();
+        }
     }
 
     /// Brings near what the next events will read.
@@ -148,7 +179,10 @@ impl<P: Policy + Clone> Replay<P> {
 
     fn watch_compaction(&mut self, event: &TraceEvent) {
         match event.what {
-            TraceWhat::CompactionBegin => self.compacting.push(event.tid),
+            TraceWhat::CompactionBegin => {
+                self.compacting.push(event.tid);
+                self.rewind();
+            }
             TraceWhat::CompactionEnd => self.compacting.retain(|&tid| tid != event.tid),
             _ => {}
         }
@@ -186,6 +220,11 @@ impl<P: Policy + Clone> Replay<P> {
             }
             TraceWhat::Migrated { moved, .. } => {
                 self.account.migrated_traced += u64::from(moved);
+                Ok(())
+            }
+            TraceWhat::KswapdWake { .. } => {
+                self.is_reclaiming = true;
+                self.memory.begin_reclaim();
                 Ok(())
             }
             _ => {

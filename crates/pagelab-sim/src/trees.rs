@@ -399,6 +399,14 @@ impl Engine for Trees {
         self.shape.frames
     }
 
+    fn places(&self) -> Vec<Range<usize>> {
+        fn range<T>(of: &[T]) -> Range<usize> {
+            let start = of.as_ptr() as usize;
+            start..start + size_of_val(of)
+        }
+        vec![range(&self.states), range(&self.bits), range(&self.blocks), range(&self.trees)]
+    }
+
     fn take(&mut self, order: u8, kind: Kind) -> Result<Option<(Frame, bool)>, Wrong> {
         Ok(Trees::take(self, 0, order, kind)?.map(|frame| (frame, false)))
     }

@@ -2,8 +2,8 @@
 
 use pagelab_model::seed::SplitMix64;
 
-use crate::naive::{How, Naive, NaivePerCpu, Rule};
-use crate::percpu::{Keep, PerCpu};
+use crate::naive::{How, HowMuch, Naive, NaivePerCpu, Rule};
+use crate::percpu::{Keep, PerCpu, Terms};
 use crate::planted::{Bug, Planted};
 use crate::policies::{Entry, TABLE};
 use crate::policy::{Mobility, Policy};
@@ -129,12 +129,30 @@ fn differ(case: &Case) -> Option<(u32, String)> {
 /// The same with lists of three processors.
 fn differ_by_cpu(case: &Case, keep: Keep) -> Option<(u32, String)> {
     let mut ours = PerCpu::new(case.zone(), keep).unwrap();
-    let mut theirs = NaivePerCpu::new(case.naive(), keep.batch, keep.high);
+    let (how_much, mark) = match keep.terms {
+        Terms::Batch => (HowMuch::Batches, 0),
+        Terms::Doubling { .. } => (HowMuch::Doubles, 0),
+        Terms::Tuned { most, mark, patience } => (HowMuch::New { most, in_a_row: patience }, mark),
+    };
+    let mut theirs = NaivePerCpu::new(case.naive(), keep.batch, keep.high, how_much);
+    theirs.mark = mark.into();
     let mut random = SplitMix64::new(case.seed);
     let mut live: Vec<Frame> = Vec::new();
     for event in 0..case.events {
         let goal = if event / 300 % 2 == 0 { 80 } else { 20 };
         let cpu = random.below(u64::from(keep.cpus)) as u16;
+        match event % 512 {
+            100 => ours.decay(),
+            300 => ours.set_reclaiming(true),
+            370 => ours.set_reclaiming(false),
+            _ => {}
+        }
+        match event % 512 {
+            100 => theirs.second(),
+            300 => theirs.reclaims = true,
+            370 => theirs.reclaims = false,
+            _ => {}
+        }
         if live.is_empty() || random.below(100) < goal {
             let (order, kind, how) = request(&mut random, &case.shape, event);
             let taken = ours.take_as(cpu, order, kind, manner(&how)).unwrap();
@@ -166,10 +184,13 @@ fn differ_by_cpu(case: &Case, keep: Keep) -> Option<(u32, String)> {
     None
 }
 
-const KEEPS: [Keep; 3] = [
-    Keep { cpus: 3, batch: 1, high: 1 },
-    Keep { cpus: 3, batch: 4, high: 12 },
-    Keep { cpus: 3, batch: 31, high: 40 },
+const KEEPS: [Keep; 6] = [
+    Keep::batches(3, 1, 1),
+    Keep::batches(3, 4, 12),
+    Keep::batches(3, 31, 40),
+    Keep { cpus: 3, batch: 2, high: 20, terms: Terms::Doubling { empties: true } },
+    Keep { cpus: 3, batch: 2, high: 10, terms: Terms::Tuned { most: 60, mark: 20, patience: 2 } },
+    Keep { cpus: 2, batch: 1, high: 8, terms: Terms::Tuned { most: 8, mark: 9, patience: 5 } },
 ];
 
 const SHAPES: [Shape; 4] = [
@@ -218,7 +239,7 @@ fn what_processors_keep_is_what_the_twin_keeps() {
     }
     let zone = || Zone::new(SHAPES[0], Mobility).unwrap();
     for (cpus, batch, high) in [(0, 1, 1), (1, 0, 4), (1, 5, 4)] {
-        assert!(PerCpu::new(zone(), Keep { cpus, batch, high }).is_err());
+        assert!(PerCpu::new(zone(), Keep::batches(cpus, batch, high)).is_err());
     }
 }
 
@@ -255,7 +276,8 @@ fn each_planted_bug_is_found_within_ten_thousand_events() {
         let finds = |shape: Shape, entry: &'static Entry, extras: &Extras| {
             let case = Case { bug: Some(bug), extras: extras.clone(), ..Case::new(shape, entry, 1, 10_000) };
             // What a bug makes of the books may be out of all bounds.
-            let differs = || differ(&case).or_else(|| differ_by_cpu(&case, KEEPS[1])).is_some();
+            let by_cpu = || KEEPS[1..5].iter().find_map(|&keep| differ_by_cpu(&case, keep));
+            let differs = || differ(&case).or_else(by_cpu).is_some();
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(differs)).unwrap_or(true)
         };
         let found = [SHAPES[0], SHAPES[2]].iter().any(|&shape| {

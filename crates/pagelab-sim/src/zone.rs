@@ -13,7 +13,7 @@ pub mod spot;
 #[cfg(test)]
 mod tests;
 
-use crate::lists::{Lists, State};
+use crate::lists::{LISTED_MAX, Lists, State};
 use crate::planted::{Bug, Planted};
 use crate::policy::{Policy, Short, Take};
 use crate::words::{Frame, Kind, Shape, Stolen, Wrong};
@@ -69,6 +69,14 @@ struct Found {
     stolen: Option<Stolen>,
 }
 
+/// From this order on, the states of a block and its buddy lie in two lines.
+const FAR_BUDDY: u8 = 6;
+
+/// A power of two above the most lists that a zone has: an index is cut to it, and needs no check.
+const LISTS_MAX: usize = 16;
+/// The same of orders.
+const ORDERS: usize = 32;
+
 /// One zone.
 #[derive(Clone, Debug)]
 pub struct Zone<P> {
@@ -78,9 +86,11 @@ pub struct Zone<P> {
     /// The list that each pageblock belongs to.
     owners: Vec<u8>,
     /// Of each list, the orders at which there may be a block; a bit too many is found out when it is used.
-    filled: Vec<u32>,
+    filled: [u32; LISTS_MAX],
+    /// How many lists there are, with those of reserves.
+    all_lists: u8,
     /// Free blocks of each order.
-    blocks: Vec<u32>,
+    blocks: [u32; ORDERS],
     free: u32,
     /// The first pageblock above the border, where the policy has one.
     border: u32,
@@ -92,7 +102,8 @@ pub struct Zone<P> {
 }
 
 impl<P: Policy> Zone<P> {
-    /// A zone whose memory is free, in the largest blocks, the lowest first.
+    /// A zone whose memory is free, in the largest blocks, the lowest first; of at most
+    /// [`LISTED_MAX`] frames.
     pub fn new(shape: Shape, policy: P) -> Result<Zone<P>, Wrong> {
         Zone::with(shape, policy, &Extras::default())
     }
@@ -100,12 +111,15 @@ impl<P: Policy> Zone<P> {
     /// The same with reserves, or with lists in another order.
     pub fn with(shape: Shape, policy: P, extras: &Extras) -> Result<Zone<P>, Wrong> {
         shape.check()?;
+        if shape.frames > LISTED_MAX {
+            let what = format!("a zone of {} frames: lists can tell {LISTED_MAX} apart", shape.frames);
+            return Err(Wrong::Shape(what));
+        }
         let lists = policy.lists();
         if lists == 0 || lists > 8 {
             return Err(Wrong::Shape(format!("a policy of {lists} lists: 1 to 8 are possible")));
         }
         let reserves = Reserves::new(shape, lists, extras)?;
-        let orders = shape.max_order + 1;
         let blocks = shape.frames >> shape.block_order;
         let owners: Vec<u8> = (0..blocks).map(|block| policy.owner_at_start(block, blocks)).collect();
         let all_lists = lists + reserves.as_ref().map_or(0, |_| extras::LISTS);
@@ -113,8 +127,9 @@ impl<P: Policy> Zone<P> {
             lists: Lists::new(shape.frames, all_lists),
             border: owners.partition_point(|&owner| owner == 0) as u32,
             owners,
-            filled: vec![0; usize::from(all_lists)],
-            blocks: vec![0; usize::from(orders)],
+            filled: [0; LISTS_MAX],
+            all_lists,
+            blocks: [0; ORDERS],
             free: 0,
             mixings: 0,
             extras: reserves,
@@ -149,7 +164,13 @@ impl<P: Policy> Zone<P> {
 
     /// Free blocks of each order, from 0 up (`/proc/buddyinfo`).
     pub fn free_blocks(&self) -> &[u32] {
-        &self.blocks
+        self.blocks.get(..=usize::from(self.shape.max_order)).unwrap_or(&self.blocks)
+    }
+
+    /// Whether there is a free block of an order or a larger one.
+    #[inline]
+    pub fn has_block(&self, order: u8) -> bool {
+        (order..=self.shape.max_order).any(|order| self.blocks[usize::from(order) % ORDERS] > 0)
     }
 
     /// The list that each pageblock belongs to.
@@ -165,7 +186,8 @@ impl<P: Policy> Zone<P> {
     /// Free frames in blocks of a whole pageblock or more (`NR_FREE_PAGES_BLOCKS` of Linux 6.15, which
     /// `vm.defrag_mode` holds against the watermarks).
     pub fn free_in_pageblocks(&self) -> u32 {
-        let orders = (self.shape.block_order..).zip(self.blocks.iter().skip(self.shape.block_order.into()));
+        let orders =
+            (self.shape.block_order..).zip(self.free_blocks().iter().skip(self.shape.block_order.into()));
         orders.map(|(order, &blocks)| blocks << order).sum()
     }
 
@@ -187,23 +209,43 @@ impl<P: Policy> Zone<P> {
         if order > self.shape.max_order {
             return Err(Wrong::Order { order, max: self.shape.max_order });
         }
+        if manner.last == Last::Own
+            && let Some(frame) = self.take_own(order, kind)
+        {
+            return Ok(Some(Taken { frame, stolen: None }));
+        }
+        Ok(self.take_elsewhere(self.policy.wanted(kind), order, kind, manner))
+    }
+
+    /// By far the most requests: the own list has a block, and there is no reserve to be asked or filled.
+    /// `None`: it is for the others to say.
+    #[inline(always)]
+    pub(crate) fn take_own(&mut self, order: u8, kind: Kind) -> Option<Frame> {
+        if self.extras.is_some() || order > self.shape.max_order {
+            return None;
+        }
         let wanted = self.policy.wanted(kind);
-        let popped = match self.extras.is_none() && manner.last == Last::Own {
-            true => self.pop_smallest(wanted, order),
-            false => None,
-        };
-        let (mut rest, mut stolen) = (wanted, None);
-        let (at, found) = match popped {
-            Some(block) => block,
-            None => match self.find(wanted, order, kind, manner) {
-                Some(found) => {
-                    (rest, stolen) = (found.rest, found.stolen);
-                    (found.at, found.order)
-                }
-                None => return Ok(None),
-            },
-        };
-        // The upper half of each halving goes in front of its list.
+        let (at, found) = self.pop_smallest(wanted, order)?;
+        self.book(at, (order, found), kind, wanted);
+        Some(self.shape.first + at)
+    }
+
+    /// Allocates what no own list gives.
+    #[cold]
+    #[inline(never)]
+    fn take_elsewhere(&mut self, wanted: u8, order: u8, kind: Kind, manner: &mut Manner) -> Option<Taken> {
+        let found = self.find(wanted, order, kind, manner)?;
+        self.book(found.at, (order, found.order), kind, found.rest);
+        if manner.is_atomic && order > 0 {
+            self.reserve(found.at, order);
+        }
+        Some(Taken { frame: self.shape.first + found.at, stolen: found.stolen })
+    }
+
+    /// Books a block of an order as allocated that is cut out of a larger one. The upper half of each halving
+    /// goes in front of its list.
+    #[inline(always)]
+    fn book(&mut self, at: u32, (order, found): (u8, u8), kind: Kind, rest: u8) {
         for half in (order..found).rev() {
             let list = match self.has(Bug::SplitToItsOwner) {
                 true => self.owners[(at >> self.shape.block_order) as usize],
@@ -214,15 +256,9 @@ impl<P: Policy> Zone<P> {
         let kind = if self.has(Bug::KindForgotten) { Kind::Movable } else { kind };
         self.lists.set(at, State::used(order, kind));
         self.free -= 1 << order;
-        if manner.is_atomic && order > 0 {
-            self.reserve(at, order);
-        }
-        Ok(Some(Taken { frame: self.shape.first + at, stolen }))
     }
 
     /// Takes the block for a request off another list than its own one, as the policy and the reserves say.
-    #[cold]
-    #[inline(never)]
     fn find(&mut self, wanted: u8, order: u8, kind: Kind, manner: &mut Manner) -> Option<Found> {
         if self.extras.is_some() {
             return self.find_with_reserves(wanted, order, kind, manner);
@@ -236,6 +272,9 @@ impl<P: Policy> Zone<P> {
     fn find_elsewhere(&mut self, wanted: u8, order: u8, manner: &mut Manner) -> Option<Found> {
         match self.policy.short() {
             Short::Moves => {
+                if let Some(found) = self.piece(wanted, order, manner) {
+                    return Some(found);
+                }
                 let stolen = self.steal(wanted, order, manner)?;
                 let (at, found) = self.pop_smallest(wanted, order)?;
                 Some(Found { at, order: found, rest: wanted, stolen: Some(stolen) })
@@ -247,7 +286,7 @@ impl<P: Policy> Zone<P> {
     }
 
     /// Frees the block that begins at a frame. Returns its order.
-    #[inline]
+    #[inline(always)]
     pub fn free(&mut self, frame: Frame) -> Result<u8, Wrong> {
         let (order, list) = self.used(frame)?;
         if order > self.shape.block_order && self.is_mixed(frame, order) {
@@ -262,46 +301,27 @@ impl<P: Policy> Zone<P> {
     #[inline]
     pub fn expect_free(&self, frame: Frame) {
         let at = frame.wrapping_sub(self.shape.first);
-        self.lists.prefetch_state(at);
-        self.lists.prefetch_link(at);
+        self.lists.prefetch(at);
     }
 
-    /// The same a moment later, when its state is near: the buddy that it may be merged with.
+    /// The same a moment later, when its state is near: the buddy that it may be merged with, if that does
+    /// not lie in the same lines anyway.
     #[inline]
     pub fn expect_buddy(&self, frame: Frame) {
-        if let Some((buddy, _)) = self.buddy(frame) {
-            self.lists.prefetch_state(buddy);
-            self.lists.prefetch_link(buddy);
-        }
-    }
-
-    /// The same once more, when the buddy is near: the blocks that it stands between on its list.
-    #[inline]
-    pub fn expect_merge(&self, frame: Frame) {
-        if let Some((buddy, order)) = self.buddy(frame)
-            && self.lists.state(buddy) == State::free(order)
-        {
-            self.lists.prefetch_beside(buddy);
-        }
-    }
-
-    /// The buddy of the block at a frame, if there is one in the zone, and its order.
-    #[inline]
-    fn buddy(&self, frame: Frame) -> Option<(u32, u8)> {
         let at = frame.wrapping_sub(self.shape.first);
-        let order = (at < self.shape.frames).then(|| self.lists.state(at).order())??;
-        let buddy = (frame ^ (1 << order)).wrapping_sub(self.shape.first);
-        (buddy < self.shape.frames).then_some((buddy, order))
+        if let Some(order) = self.lists.get(at).and_then(State::order)
+            && order >= FAR_BUDDY
+        {
+            self.lists.prefetch((frame ^ (1 << order)).wrapping_sub(self.shape.first));
+        }
     }
 
     /// Order of the allocated block that begins at a frame, and the list that it goes to.
     #[inline]
     pub(crate) fn used(&self, frame: Frame) -> Result<(u8, u8), Wrong> {
-        if !self.shape.has(frame) {
-            return Err(Wrong::Outside(frame));
-        }
-        let at = frame - self.shape.first;
-        let (order, kind) = self.lists.state(at).used_order().ok_or(Wrong::NotAllocated(frame))?;
+        let at = frame.wrapping_sub(self.shape.first);
+        let state = self.lists.get(at).ok_or(Wrong::Outside(frame))?;
+        let (order, kind) = state.used_order().ok_or(Wrong::NotAllocated(frame))?;
         let owner = self.owners[(at >> self.shape.block_order) as usize];
         if self.is_reserve(owner) {
             return Ok((order, owner));
@@ -321,7 +341,7 @@ impl<P: Policy> Zone<P> {
     }
 
     /// Puts a block back to a list, merged with its buddies.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn merge(&mut self, frame: Frame, order: u8, list: u8) {
         let first = self.shape.first;
         self.lists.set(frame - first, State::INSIDE);
@@ -365,13 +385,15 @@ impl<P: Policy> Zone<P> {
     }
 
     /// The frame, counted from the zone's first, if a free block of this order begins there.
+    #[inline]
     fn free_at(&self, frame: Frame, order: u8) -> Option<u32> {
         let at = frame.wrapping_sub(self.shape.first);
-        (at < self.shape.frames && self.lists.state(at) == State::free(order)).then_some(at)
+        (self.lists.get(at) == Some(State::free(order))).then_some(at)
     }
 
     /// Whether the buddy of the block that this one would be half of is free: then this one is likely to be
     /// merged soon, and goes to the end of its list (`buddy_merge_likely`).
+    #[inline]
     fn merges_soon(&self, frame: Frame, order: u8) -> bool {
         if order + 1 >= self.shape.max_order || self.has(Bug::NoLookAhead) {
             return false;
@@ -380,22 +402,24 @@ impl<P: Policy> Zone<P> {
         self.free_at(larger ^ (1 << (order + 1)), order + 1).is_some()
     }
 
+    #[inline(always)]
     fn add(&mut self, list: u8, order: u8, at: u32, at_end: bool) {
         self.lists.add(list, order, at, at_end);
-        self.filled[usize::from(list)] |= 1 << order;
-        self.blocks[usize::from(order)] += 1;
+        self.filled[usize::from(list) % LISTS_MAX] |= 1 << order;
+        self.blocks[usize::from(order) % ORDERS] += 1;
     }
 
+    #[inline(always)]
     fn remove(&mut self, at: u32, order: u8) {
-        self.lists.remove(at);
-        self.blocks[usize::from(order)] -= 1;
+        self.lists.remove(at, order);
+        self.blocks[usize::from(order) % ORDERS] -= 1;
     }
 
     /// Takes the first block of the smallest order that is large enough from one list
     /// (`__rmqueue_smallest`).
     #[inline]
     fn pop_smallest(&mut self, list: u8, order: u8) -> Option<(u32, u8)> {
-        let filled = &mut self.filled[usize::from(list)];
+        let filled = &mut self.filled[usize::from(list) % LISTS_MAX];
         loop {
             let found = (*filled >> order << order).trailing_zeros() as u8;
             if found >= 32 {
@@ -403,7 +427,7 @@ impl<P: Policy> Zone<P> {
             }
             match self.lists.pop(list, found) {
                 Some(at) => {
-                    self.blocks[usize::from(found)] -= 1;
+                    self.blocks[usize::from(found) % ORDERS] -= 1;
                     return Some((at, found));
                 }
                 None => *filled &= !(1 << found),

@@ -1,6 +1,6 @@
 //! The command line, typed and untouched: nothing is opened, asked or decided here.
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::cmd;
 use crate::exit::Exit;
@@ -77,6 +77,22 @@ fn after_help() -> String {
     format!("Exit codes:\n{}", Exit::table())
 }
 
+/// Reads the command line. What begins like a number below zero is the value of the option before it, whose
+/// own words then say what is wanted.
+pub fn parse() -> Result<Cli, clap::Error> {
+    let mut command = with_negatives(Cli::command());
+    let matches = command.try_get_matches_from_mut(std::env::args_os())?;
+    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+}
+
+fn with_negatives(command: clap::Command) -> clap::Command {
+    let option = |arg: clap::Arg| match arg.is_positional() || !arg.get_action().takes_values() {
+        true => arg,
+        false => arg.allow_negative_numbers(true),
+    };
+    command.mut_args(option).mut_subcommands(with_negatives)
+}
+
 /// Says what is wrong with a command line. Help and version come this way too, and are no failure.
 pub fn refused(error: &clap::Error) -> Exit {
     let _ = error.print();
@@ -86,7 +102,6 @@ pub fn refused(error: &clap::Error) -> Exit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     /// Help is wrapped at 80 columns: a line that is longer is one paragraph, and no line of ours follows it.
     fn check(command: &clap::Command) {

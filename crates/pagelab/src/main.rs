@@ -5,6 +5,7 @@
 //! same program is the guest's agent.
 
 mod accessed_price;
+mod bounds;
 mod cli;
 mod cmd;
 mod exit;
@@ -19,7 +20,6 @@ mod whole_file;
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use exit::Exit;
 
 fn main() -> ExitCode {
@@ -27,7 +27,7 @@ fn main() -> ExitCode {
         pagelab_guest::agent::run(job);
     }
     let ended = std::panic::catch_unwind(|| {
-        let arguments = match cli::Cli::try_parse() {
+        let arguments = match cli::parse() {
             Ok(arguments) => arguments,
             Err(error) => return cli::refused(&error) as u8,
         };

@@ -86,6 +86,12 @@ pub fn refuse_dash(path: &Path, option: &str, what: &str) -> Result<(), Failure>
 
 /// What could not be written, why, and the way out. `what`: `file` or `folder`.
 pub fn not_written(name: impl Display, error: &io::Error, what: &str) -> Failure {
+    // That its folder is there was seen before: such a one, as /proc, takes no files.
+    if error.kind() == io::ErrorKind::NotFound {
+        let problem =
+            format!("no {what} can be made in that folder; give a name in a folder where you may write");
+        return Failure::new(Exit::NotAvailable, format!("cannot write {name}: {problem}"));
+    }
     let (exit, way_out) = match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             (Exit::Partial, format!(": make room there, or name a {what} on another disk"))

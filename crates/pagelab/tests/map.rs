@@ -299,12 +299,12 @@ fn what_makes_no_sense_is_refused_before_anything_is_read() {
     lab.write("empty/proc/meminfo", "MemFree: 1 kB\n");
     let cases: [(&[&str], i32, &str); 20] = [
         (&["--width", "0"], 2, "--width 0: 1 to"),
-        (&["--width", "-3"], 2, "unexpected argument"),
+        (&["--width", "-3"], 2, "invalid value '-3' for '--width"),
         (&["--width", "99999999999"], 2, "--width 99999999999: 1 to"),
         (&["--order", "hilbert", "--width", "64"], 2, "leave --width away"),
         (&["--scale", "0"], 2, "--scale 0: a power of two"),
         (&["--scale", "3"], 2, "--scale 3: a power of two"),
-        (&["--scale", "-1"], 2, "unexpected argument"),
+        (&["--scale", "-1"], 2, "--scale -1: a power of two"),
         (&["--scale", "99999999999999999999"], 2, "a power of two"),
         (&["-o", "picture"], 2, "picture has no such end"),
         (&["-o", "picture.gif"], 2, "no pictures are written as .gif"),

@@ -38,7 +38,7 @@ fn the_same_seeds_give_the_same_bytes_on_any_number_of_threads() {
 #[test]
 fn schemes_stand_side_by_side_with_their_differences() {
     let lab = Lab::new();
-    let ran = compare(&lab, &["--policies", "standard,standard+noactivate,mobility", "--seeds", "7"]);
+    let ran = compare(&lab, &["--policies", "standard,standard+noactivate,mobility", "--seeds", "7", "-v"]);
     let text = good(&ran);
     assert!(text.contains("3 configurations   seeds 1 to 7   21 runs"), "{text}");
     assert!(text.contains("difference to standard, seed by seed"), "{text}");
@@ -94,6 +94,22 @@ fn a_run_file_holds_all_of_it_for_the_report_and_for_sqlite() {
     let rows = said["runs"][0]["study"]["runs"].as_array().unwrap();
     let all: usize = rows.iter().map(|row| row["figures"].as_array().unwrap().len()).sum();
     assert_eq!(figures.lines().count(), all + 1);
+    // The quotient and its parts, by name and in agreement.
+    let head: Vec<&str> = figures.lines().next().unwrap().split(',').collect();
+    assert_eq!(head[head.len() - 4..], ["value", "unit", "numerator", "denominator"]);
+    for line in figures.lines().skip(1) {
+        let cells: Vec<&str> = line.rsplit(',').take(4).collect();
+        let number = |at: usize| cells[at].parse::<f64>().unwrap();
+        assert_eq!(number(3), number(1) / number(0), "{line}");
+    }
+    let differences = std::fs::read_to_string(lab.path().join("tables/study_differences.csv")).unwrap();
+    let found = said["runs"][0]["study"]["tables"][0]["figures"].as_array().unwrap();
+    assert_eq!(differences.lines().count(), found.len() + 1, "one scheme against the other");
+    let middle = found[0]["columns"][1]["difference"]["middle"].as_f64().unwrap();
+    let first = differences.lines().nth(1).unwrap();
+    assert!(first.contains(&format!(",{middle},,,,")) && first.ends_with(",3,too_few"), "{first}");
+    let medians = std::fs::read_to_string(lab.path().join("tables/study_medians.csv")).unwrap();
+    assert_eq!(medians.lines().count(), 2 * found.len() + 1);
     let query = "SELECT kind, count(*) FROM blob GROUP BY kind ORDER BY kind";
     match Command::new("sqlite3").args(["-readonly", "a.pagelab", query]).current_dir(lab.path()).output() {
         Ok(output) => {
@@ -106,6 +122,7 @@ fn a_run_file_holds_all_of_it_for_the_report_and_for_sqlite() {
     good(&lab.run(&["report", "--html", "a.html", "a.pagelab"]));
     let page = std::fs::read_to_string(lab.path().join("a.html")).unwrap();
     assert!(page.contains("churn on 64M") && page.contains("mobility"), "the page says it without a script");
+    assert!(page.contains("difference to standard, seed by seed"), "and what it comes to");
     let two = lab.run(&["report", "--html", "b.html", "a.pagelab", "a.pagelab"]);
     assert_eq!(two.code, Some(2), "{}", two.err);
     let again = compare(&lab, &["--seeds", "1", "-o", "a.pagelab"]);
@@ -122,31 +139,62 @@ fn one_run_shows_figures_and_lists_say_what_there_is() {
     let lab = Lab::new();
     let ran =
         lab.run(&["sim", "run", "churn", "--machine", "64M", "--set", "pairs=3000", "--policy", "list"]);
-    assert!(good(&ran).starts_with("churn on 64M, pairs 3000 under list   seed 1   1 run\n"), "{}", ran.out);
+    assert!(good(&ran).starts_with("churn on 64M, pairs 3 000 under list   seed 1   1 run\n"), "{}", ran.out);
     let list = good(&lab.run(&["sim", "list"])).to_owned();
     for word in ["standard", "mobility-6.1", "linear", "ppc64", "highalloc", "churn"] {
         assert!(list.contains(word), "{word}: {list}");
     }
     assert!(good(&lab.run(&["sim", "list", "churn"])).contains("pairs"));
-    assert_eq!(lab.run(&["sim", "list", "no-such"]).code, Some(2));
+    // Whatever the list prints is explained by its name.
+    for (name, said) in
+        [("zone", "--policies standard,zone"), ("mobility", "mobility-6.18"), ("x86", "1518 MiB")]
+    {
+        let one = good(&lab.run(&["sim", "list", name])).to_owned();
+        assert!(one.starts_with(name) && one.contains(said), "{one}");
+    }
+    let unknown = lab.run(&["sim", "list", "no-such"]);
+    assert!(unknown.code == Some(2) && unknown.err.contains("the machines x86"), "{}", unknown.err);
+    let all = [list, good(&lab.run(&["sim", "list", "highalloc"])).to_owned()].concat();
+    assert!(all.lines().all(|line| line.chars().count() <= 80), "{all}");
+    assert!(all.contains("  mobility-6.10  pageblocks") && all.contains("1 000 pages"), "{all}");
+    // Memory is filled as far as is asked for, however few pairs follow.
+    let none = lab.run(&["sim", "run", "churn", "--machine", "64M", "--set", "pairs=0", "--json"]);
+    let said: Value = serde_json::from_str(good(&none)).unwrap();
+    let figures = said["runs"][0]["figures"].as_array().unwrap();
+    let free = figures.iter().find(|figure| figure["name"] == "pages: free").unwrap();
+    let share = free["value"].as_f64().unwrap() / free["per"].as_f64().unwrap();
+    assert!((0.05..0.5).contains(&share), "{share}");
 }
 
 #[test]
 fn what_makes_no_sense_is_refused_before_anything_runs() {
     let lab = Lab::new();
-    let cases: [(&[&str], &str); 17] = [
+    let cases: [(&[&str], &str); 27] = [
         (&["compare", "--policies", "foo"], "no policy is called \"foo\"; there are standard"),
         (&["compare", "--policies", "list,list"], "\"list\" is there twice"),
         (&["compare", "--policies", "standard+list"], "two placement policies"),
         (&["compare", "--policies", "zone+zone"], "zone twice"),
         (&["compare", "--policies", "zone+linear+lumpy"], "linear or lumpy"),
         (&["compare", "--policies", ""], "an empty word"),
-        (&["compare", "--load", "foo"], "no load foo; there are"),
+        (&["compare", "--load", "foo"], "no load \"foo\"; there are"),
         (&["compare", "--machine", "12"], "machines are x86, ppc64"),
         (&["compare", "--set", "foo=1"], "has no parameter foo"),
         (&["compare", "--set", "foo"], "NAME=VALUE"),
         (&["compare", "--set", "builds=1", "--set", "builds=2"], "given twice"),
-        (&["compare", "--seeds", "0"], "0 is not in 1..=1000"),
+        (&["compare", "--load", ""], "no load \"\"; there are"),
+        (&["compare", "--policies", "standard+foo"], "no policy is called \"foo\""),
+        (&["compare", "--machine", "5K"], "too small; machines are"),
+        (&["compare", "--policies", "zone", "--kernelcore", "99G"], "kernelcore of 99 GiB: wanted is"),
+        (&["compare", "--threads", "0"], "'--threads <N>': a whole number from 1 to 1 000 is wanted"),
+        (&["compare", "--seeds", "-3"], "'--seeds <N>': a whole number from 1 to 1 000 is wanted"),
+        (&["compare", "--kernelcore", "-1"], "a size such as 64M"),
+        (&["compare", "--seed", "-1"], "a whole number from 0 to"),
+        (&["compare", "--load", "churn", "-o", "/usr"], "it is a folder; give the name of a file in it"),
+        (
+            &["compare", "--load", "churn", "-o", "none/such.pagelab"],
+            "there is no such folder; make it first",
+        ),
+        (&["compare", "--seeds", "0"], "from 1 to 1 000 is wanted"),
         (&["compare", "--seed", "9223372036854775807", "--seeds", "2"], "seeds go up to"),
         (&["compare", "--kernelcore", "3K"], "cut at multiples of 4 MiB"),
         (&["compare", "--kernelcore", "0"], "a size such as"),
@@ -169,7 +217,9 @@ fn a_recipe_is_run_by_both_commands() {
         "name = \"own\"\nquestion = \"Which?\"\nplace = \"sim\"\nschemes = [\"standard\", \"mobility\"]\nseeds = 3\n\
          [quick]\nseeds = 2\n[[machine]]\nname = \"64M\"\n[[load]]\nname = \"churn\"\nset = { pairs = 2000 }\n",
     );
-    let text = good(&lab.run(&["sim", "run", "own.toml"])).to_owned();
+    let ran = lab.run(&["sim", "run", "own.toml"]);
+    let text = good(&ran).to_owned();
+    assert!(ran.err.contains("→ own-1.pagelab   pagelab report own-1.pagelab"), "{}", ran.err);
     assert!(text.starts_with("Which?\n2 configurations   seeds 1 to 3   6 runs\n"), "{text}");
     assert_eq!(good(&lab.run(&["run", "own.toml"])), text);
     assert!(lab.path().join("own-2.pagelab").exists());

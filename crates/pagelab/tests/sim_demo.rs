@@ -73,11 +73,14 @@ fn a_page_is_written_whole_and_by_itself() {
 fn what_cannot_be_is_refused_in_words() {
     let lab = Lab::new();
     for (arguments, why) in [
-        (&["--policy", "buddy"][..], "one of standard, "),
+        (&["--policy", "buddy"][..], "there are standard, "),
         (&["--pages", "65"], "a multiple of 16 from 32 to 256"),
         (&["--pages", "16"], "from 32 to 256"),
         (&["--pages", "512"], "from 32 to 256"),
-        (&["--steps", "0"], "1..=1000"),
+        (&["--steps", "0"], "from 1 to 1 000"),
+        (&["--pages", "-16"], "from 32 to 256"),
+        (&["--policy", "list,list3"], "list3 is there twice"),
+        (&["--policy", "list+zone"], "zone belongs to a machine with zones"),
         (&["--plain", "--json"], "cannot be used with"),
         (&["--html", "no/such/folder.html"], "no such folder"),
     ] {
@@ -106,6 +109,9 @@ fn keys_go_through_it_and_the_terminal_is_given_back() {
     screen.resize("60", "12");
     screen
         .until("the keys at the smaller size", |text| text.lines().count() <= 12 && text.contains("q quit"));
+    screen.until_shown("lines: Up 0, Down ");
+    screen.press(&["Down"]);
+    screen.until_shown("lines: Up 1, Down ");
     screen.press(&["q"]);
     screen.until_ended(0);
 }

@@ -117,6 +117,48 @@ fn what_cannot_be_is_refused_with_its_place() {
     assert_eq!(lab.run(&["sim", "replay", "quiet", "--json"]).code, Some(0));
 }
 
+#[test]
+fn a_replay_in_a_run_file_is_shown_as_others_are() {
+    let lab = Lab::new();
+    let made = made(&lab.path().join("t.pagelab"), true);
+    let args = ["sim", "replay", "t.pagelab", "--policy", "mobility-6.1,standard", "-o", "r.pagelab"];
+    let ran = lab.run(&args);
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    let run = pagelab_runfile::Reader::open(&lab.path().join("r.pagelab")).unwrap().run().unwrap();
+    let [series] = &run.series[..] else { panic!("{:?}", run.series) };
+    assert_eq!(series.at_ns.len(), made.samples.len());
+    let names: Vec<&str> = series.columns.iter().map(|column| column.head.name.as_str()).collect();
+    let unusable = ["F_u(9).sampled", "F_u(9).mobility-6.1", "F_u(9).standard"];
+    assert_eq!(names[..3], unusable);
+    assert_eq!(names[3..], ["free.sampled", "free.mobility-6.1", "free.standard"]);
+    assert!(run.events.iter().any(|event| event.text.starts_with("mobility-6.1: error of F_u(9)")));
+    for (args, wanted) in
+        [(&["report", "r.pagelab"][..], "replay"), (&["report", "r.pagelab", "--json"], "F_u(9).standard")]
+    {
+        let shown = lab.run(args);
+        assert_eq!(shown.code, Some(0), "{}", shown.err);
+        assert!(shown.out.contains(wanted), "{args:?}: {}", shown.out);
+    }
+    let again = lab.run(&args);
+    assert_eq!(again.code, Some(2), "{}", again.err);
+}
+
+/// Recordings of guests of 700 MiB, in which F_u moves by half and compaction is at work:
+/// `pagelab trace record -- pagelab fragment --target 0.5 --reserve 200M -- pagelab compact`.
+#[test]
+fn a_recorded_trace_of_broken_memory_and_compaction_is_replayed_within_a_tenth() {
+    let lab = Lab::new();
+    lab.write("t.pagelab", include_bytes!("traces/fragment-compact-6.12.pagelab"));
+    let said = json(&lab.run(&["sim", "replay", "t.pagelab", "--json"]).out);
+    let number = |of: &Value| of.as_f64().expect("a number");
+    let policy = &said["policies"][0];
+    assert_eq!(policy["policy"], "mobility-6.10", "{said}");
+    assert!(number(&policy["unusable_error"]["worst"]) <= 0.1, "{policy}");
+    assert!(number(&said["unusable_error_unchanged"]["worst"]) >= 0.4, "there was something to get right");
+    assert_eq!(policy["unusable_error"]["within_tenth"], said["samples"].as_array().unwrap().len() as u64);
+    assert!(number(&policy["moved"]["frames"]) > 1000.0, "{policy}");
+}
+
 /// A recording of Linux 6.1 in a guest of 700 MiB: `pagelab trace record -- pagelab workload alloc-storm`.
 #[test]
 fn a_recorded_trace_is_replayed_as_the_kernel_had_it() {

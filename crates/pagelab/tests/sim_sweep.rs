@@ -190,11 +190,10 @@ fn a_file_that_cannot_be_gone_on_with_is_refused_and_unchanged() {
     lab.write("cut.pagelab", &whole[..whole.len() / 2]);
     lab.write("text.pagelab", "this is none");
     for (file, said) in [
-        ("foreign.pagelab", "complete"),
-        ("whole.pagelab", "complete"),
+        ("foreign.pagelab", "it holds no simulated study; `pagelab sim sweep -o FILE` makes one"),
         ("cut.pagelab", "cut.pagelab"),
         ("text.pagelab", "text.pagelab"),
-        ("none.pagelab", "none.pagelab"),
+        ("none.pagelab", "there is no such file; `pagelab sim sweep -o FILE` makes one"),
     ] {
         let before = std::fs::read(lab.path().join(file)).ok();
         let ran = lab.run(&["sim", "sweep", "--resume", file]);
@@ -202,6 +201,12 @@ fn a_file_that_cannot_be_gone_on_with_is_refused_and_unchanged() {
         assert!(ran.err.contains(said), "{file}: {}", ran.err);
         assert_eq!(std::fs::read(lab.path().join(file)).ok(), before, "{file}");
     }
+    // One that is complete is shown as it is.
+    let ran = lab.run(&["sim", "sweep", "--resume", "whole.pagelab"]);
+    assert!(ran.err.contains("whole.pagelab is complete: nothing is left to make"), "{}", ran.err);
+    let report = lab.run(&["report", "whole.pagelab"]);
+    assert!(good(&report).ends_with(good(&ran)), "{}{}", report.out, ran.out);
+    assert_eq!(std::fs::read(lab.path().join("whole.pagelab")).unwrap(), whole);
 }
 
 #[test]
@@ -237,7 +242,9 @@ fn a_file_of_another_version_or_with_other_figures_is_refused() {
         assert_eq!((ran.code, ran.out.as_str()), (Some(3), ""), "{file}: {}", ran.err);
         assert!(ran.err.contains(said), "{file}: {}", ran.err);
     }
-    good(&lab.run(&["sim", "sweep", "--resume", "good.pagelab"]));
+    let ran = lab.run(&["sim", "sweep", "--resume", "good.pagelab"]);
+    good(&ran);
+    assert!(ran.err.contains("1 of 8 runs kept, 7 to make"), "{}", ran.err);
     assert_eq!(
         pagelab_runfile::read(&lab.path().join("good.pagelab")).unwrap().study.unwrap().trials.len(),
         8
@@ -261,6 +268,10 @@ fn what_makes_no_sweep_is_refused() {
         (&["--random", "3", "--range", "builds=4..1"], "must be below"),
         (&["--grid", "kernelcore=3K,1G", "--policy", "zone"], "cut at multiples"),
         (&["--grid", "nothing=1,2"], "has no parameter nothing"),
+        (&["--grid", "scheme=list", "--policy", "zone"], "scheme is varied, and --policy gives it one value"),
+        (&["--grid", "load=churn,server", "--load", "churn"], "--load gives it one value"),
+        (&["--grid", "machine=1G,2G", "--machine", "1G"], "--machine gives it one value"),
+        (&["--grid", "builds=1,2", "--random", "-1"], "from 1 to 65 536 is wanted"),
         (&["--resume", "a.pagelab", "--grid", "builds=1,2"], "cannot be used with"),
     ] {
         let ran = lab.run(&[&["sim", "sweep"], words].concat());

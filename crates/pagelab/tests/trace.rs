@@ -263,7 +263,12 @@ fn a_command_is_recorded_to_its_end_and_every_field_is_documented_through(lab: &
     assert_eq!(ran.code, Some(0), "{}", ran.err);
     assert!(ran.out.starts_with("out\n") && ran.out.contains("events in"), "{}", ran.out);
     assert!(ran.err.contains("the command ended with exit status: 3"), "{}", ran.err);
+    let one_line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(one_line(&ran.out).contains("for the state of memory at the start + "), "{}", ran.out);
     let text = lab.run(&["trace", "info", "t.pagelab"]).out;
+    // Events, time and rate are the same wherever they are told.
+    let told = text.lines().find(|line| line.contains(" events in ")).unwrap();
+    assert!(one_line(&ran.out).contains(&one_line(told)), "{told}: {}", ran.out);
     for said in ["allocations", "Movable", "memory at the start: ", "holes: ", "buddyinfo was read"] {
         assert!(text.contains(said), "{said}: {text}");
     }
@@ -284,6 +289,63 @@ fn a_command_is_recorded_to_its_end_and_every_field_is_documented_through(lab: &
     assert!(missing.is_empty(), "not in docs/json.md: {missing:?}");
 }
 
+/// A recording of Linux 6.1 in a guest.
+const RECORDED: &[u8] = include_bytes!("traces/alloc-storm-6.1.pagelab");
+
+#[test]
+fn a_report_shows_a_trace_in_each_form() {
+    let lab = Lab::new();
+    lab.write("t.pagelab", RECORDED);
+    let report = |more: &[&str]| {
+        let ran = lab.run(&[&["report", "t.pagelab"], more].concat());
+        assert_eq!(ran.code, Some(0), "{more:?}: {}", ran.err);
+        assert!(!ran.out.contains("not shown by this version"), "{}", ran.out);
+        ran.out
+    };
+    let info = lab.run(&["trace", "info", "t.pagelab"]).out;
+    assert!(report(&[]).ends_with(&info), "the words of trace info");
+    let all = lab.run(&["trace", "info", "--json", "--threads", "1000000", "t.pagelab"]).out;
+    let all: Value = serde_json::from_str(&all).unwrap();
+    let said: Value = serde_json::from_str(&report(&["--json"])).unwrap();
+    for (name, value) in said["runs"][0]["trace"].as_object().unwrap() {
+        assert_eq!(*value, all[name], "{name}");
+    }
+    assert_eq!(said["runs"][0]["not_shown"], Value::Array(Vec::new()));
+    report(&["--csv", "tables"]);
+    let table = |name: &str| fs::read_to_string(lab.path().join("tables").join(name)).unwrap();
+    let threads = all["threads"].as_array().unwrap();
+    assert_eq!(table("trace_threads.csv").lines().count(), threads.len() + 1);
+    assert!(
+        table("trace_threads.csv")
+            .contains(&format!("\n{},{},", threads[0]["tid"], threads[0]["allocations"]))
+    );
+    assert!(table("trace_summary.csv").contains(&format!("\nevents,{}\n", all["events"])));
+    report(&["--html", "t.html"]);
+    let page = fs::read_to_string(lab.path().join("t.html")).unwrap();
+    let two = lab.run(&["report", "--html", "two.html", "t.pagelab", "t.pagelab"]);
+    assert!(two.code == Some(2) && two.err.contains("give its file by itself"), "{}", two.err);
+    for part in
+        ["Trace of the page allocator", "by the migratetype that was asked for", "memory at the start"]
+    {
+        assert!(page.contains(part), "{part}");
+    }
+}
+
+#[test]
+fn a_report_finds_damage_in_the_middle_of_a_trace() {
+    let lab = Lab::new();
+    let mut damaged = RECORDED.to_vec();
+    let middle = damaged.len() / 2;
+    damaged[middle..middle + middle / 4].fill(0x5a);
+    lab.write("t.pagelab", &damaged);
+    for form in [&[][..], &["--json"], &["--html", "t.html"], &["--csv", "tables"]] {
+        let ran = lab.run(&[&["report", "t.pagelab"], form].concat());
+        assert_eq!(ran.code, Some(3), "{form:?}: {} {}", ran.out, ran.err);
+        assert!(ran.err.contains("t.pagelab") && !ran.out.contains("complete"), "{} {}", ran.out, ran.err);
+    }
+    assert!(!lab.path().join("t.html").exists() && !lab.path().join("tables").exists());
+}
+
 #[test]
 fn what_cannot_be_is_refused_in_words() {
     let (_alone, lab) = (alone(), Lab::new());
@@ -294,7 +356,9 @@ fn what_cannot_be_is_refused_in_words() {
         (&["record", "-o", "a.pagelab", "--ring", "8G"], 2, "--ring 8G: from 4K to 1G"),
         (&["record", "-o", "a.pagelab", "--for", "1s", "--", "true"], 2, "cannot be used with"),
         (&["info", "none.pagelab"], 3, "`pagelab trace record -o FILE` makes one"),
-        (&["info", "text"], 3, "it is a text, not a run file"),
+        (&["info", "text"], 3, "it is a text, not a run file; `pagelab trace record -o FILE` makes one"),
+        (&["info", "."], 3, "it is a folder; `pagelab trace record -o FILE` makes one"),
+        (&["record", "-o", "/usr", "--for", "1s"], 2, "it is a folder; give the name of a file in it"),
     ] {
         let ran = lab.run(&[&["trace"], args].concat());
         assert_eq!(ran.code, Some(code), "{args:?}: {}", ran.err);
@@ -308,6 +372,7 @@ fn what_cannot_be_is_refused_in_words() {
         assert!(ran.code == Some(2) && ran.err.contains("it exists already"), "{}", ran.err);
         let ran = lab.run(&["trace", "record", "-o", "b.pagelab", "--no-snapshot", "--", "/none/such"]);
         assert!(ran.code == Some(3) && ran.err.contains("cannot start /none/such"), "{}", ran.err);
+        assert!(!lab.path().join("b.pagelab").exists(), "nothing stands in the way of the next attempt");
     }
 }
 

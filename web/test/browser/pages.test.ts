@@ -33,6 +33,7 @@ const ALL = [
   "sim",
   "sim-nothing",
   "sim-hostile",
+  "sim-wide",
   "sim-large",
   "demo",
 ];

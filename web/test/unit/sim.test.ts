@@ -4,17 +4,45 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { inWords } from "../../src/demo";
+import { bars, fit, PAPER, SIGN, toText } from "../../src/drawing";
 import { shares } from "../../src/lapse";
-import { amount, within } from "../../src/sim";
-import { thinned } from "../../src/simdraw";
+import { within, written } from "../../src/sim";
+import { stacks, thinned } from "../../src/simdraw";
 
-test("values have their unit, and an interval where there are several seeds", () => {
-  assert.equal(amount(0.1823, "share"), "18.2 %");
-  assert.equal(amount(1234, "blocks"), "1\u202f234");
-  assert.equal(within(null, "blocks"), "–");
-  assert.equal(within({ middle: 7, low: 5, high: 9, seeds: 20 }, "blocks"), "7 (5 to 9)");
-  assert.equal(within({ middle: 7, low: 5, high: 9, seeds: 1 }, "blocks"), "7");
-  assert.equal(within({ middle: 7, low: 7, high: 7, seeds: 9 }, "blocks"), "7");
+test("values are those of the terminal, their groups of digits kept together", () => {
+  assert.equal(written("1 234 567.5 (1 200…1 300)"), "1\u202f234\u202f567.5 (1\u202f200…1\u202f300)");
+  const value = { middle: 120.5, low: 118, high: 122, seeds: 20, shown: "120.5", text: "120.5 (118…122)" };
+  assert.deepEqual(within(value), ["120.5", "(118…122)"]);
+  assert.deepEqual(within({ ...value, low: null, high: null, text: "120.5" }), ["120.5", ""]);
+  assert.deepEqual(within(null), ["–", ""]);
+});
+
+test("a bar says what the terminal says, and one without an interval draws none", () => {
+  const palette = { ...PAPER };
+  const bar = { label: "standard", note: "", isBaseline: false, value: 317.5, low: null, high: null };
+  const shown = { short: "317.5", whole: "317.5" };
+  const plain = toText(bars({ title: "t", unit: "count", bars: [{ ...bar, shown }] }, 900, palette));
+  assert.ok(plain.includes("standard: 317.5</title>"), plain);
+  const marked = { ...bar, low: 310, high: 320, shown: { short: "317.5", whole: "317.5 (310…320)" } };
+  const whole = toText(bars({ title: "t", unit: "count", bars: [marked] }, 900, palette));
+  assert.ok(whole.includes("standard: 317.5 (310…320)</title>"), whole);
+  const lines = (of: string) => [...of.matchAll(/<line/g)].length;
+  assert.equal(lines(whole), lines(plain) + 3, "a line and its two ends");
+});
+
+test("behind a bar of zones stands the median of the whole, not the sum", () => {
+  const stack = { label: "list", parts: [16, 95], whole: 110, total: "110" };
+  const drawn = toText(stacks({ title: "t", unit: "count", parts: ["a", "b"], stacks: [stack] }, 900, PAPER));
+  assert.ok(drawn.includes(">110</text>") && !drawn.includes(">111</text>"), drawn);
+});
+
+test("names that differ in their ends keep them", () => {
+  const names = ["pass 1: standard", "pass 2: list"].map((name) => `highalloc under load, ${name}`);
+  assert.deepEqual(
+    names.map((name) => fit(name, 13 * SIGN, "start")),
+    ["… 1: standard", "…pass 2: list"],
+  );
+  assert.equal(fit(names[0]!, 9 * SIGN), "highallo…");
 });
 
 test("a thinned line keeps its ends and its extremes, in order", () => {

@@ -4,12 +4,14 @@
 use std::collections::BTreeMap;
 
 use pagelab_model::seed::SplitMix64;
-use pagelab_model::study::{Study, Varied};
+use pagelab_model::study::{Study, StudyTrial, Varied};
 
 use crate::statistics::Statistics;
 
 /// Orders that are drawn to tell what chance alone does.
 const DRAWN: u32 = 999;
+/// Points of which all orders are looked at: 720 of them.
+const ALL_UP_TO: usize = 6;
 /// The seed of them: the same study says the same.
 const SEED: u64 = 0x7377_6565_7021;
 
@@ -51,6 +53,8 @@ pub struct Influence {
     pub rho: Option<f64>,
     /// How often an order drawn by chance has at least this share.
     pub chance: f64,
+    /// How often it has the largest share that any order has: with so few points `chance` is never less.
+    pub chance_least: f64,
 }
 
 /// All figures that a study has, as `PHASE/NAME`, in the order of its trials.
@@ -64,14 +68,31 @@ fn figures(study: &Study) -> Vec<(String, String)> {
     keys
 }
 
-/// Judges a sweep by this figure, or the plan's, or its first one. `Err`: there is no such figure; those
-/// that there are.
+/// The first figure that all points with trials have; the first of all where there is none.
+fn usual(study: &Study, keys: &[(String, String)]) -> Option<usize> {
+    let mut points: BTreeMap<usize, &StudyTrial> = BTreeMap::new();
+    for trial in &study.trials {
+        if let Some((cell, _)) = study.plan.slot(trial.slot) {
+            points.entry(cell).or_insert(trial);
+        }
+    }
+    let has = |trial: &StudyTrial, key: &(String, String)| {
+        trial.figures.iter().any(|figure| figure.phase == key.0 && figure.name == key.1)
+    };
+    let of_all = keys.iter().position(|key| points.values().all(|trial| has(trial, key)));
+    of_all.or((!keys.is_empty()).then_some(0))
+}
+
+/// Judges a sweep by this figure, or the plan's, or the first one that all points have. `Err`: there is no
+/// such figure; those that there are.
 pub fn sweep(study: &Study, judged: Option<&str>) -> Result<Sweep, Vec<String>> {
     let keys = figures(study);
     let wanted = judged.or(study.plan.judged.as_deref());
-    let is_it =
-        |(phase, name): &&(String, String)| wanted.is_none_or(|wanted| wanted == format!("{phase}/{name}"));
-    let Some((phase, name)) = keys.iter().find(is_it) else {
+    let found = match wanted {
+        Some(wanted) => keys.iter().position(|(phase, name)| wanted == format!("{phase}/{name}")),
+        None => usual(study, &keys),
+    };
+    let Some((phase, name)) = found.map(|at| &keys[at]) else {
         return Err(keys.iter().map(|(phase, name)| format!("{phase}/{name}")).collect());
     };
     let mut unit = String::new();
@@ -116,23 +137,52 @@ fn influence(study: &Study, points: &[Point], at: usize, of: &Varied) -> Option<
         None => between(figures, &levels, names.len()),
     };
     let found = share(&figures);
-    let mut random = SplitMix64::new(SEED);
-    let mut order = figures.clone();
-    let mut as_far = 0u32;
-    for _ in 0..DRAWN {
-        for last in (1..order.len()).rev() {
-            order.swap(last, (random.draw() % (last as u64 + 1)) as usize);
-        }
-        // Sums in another order differ in their last bits.
-        as_far += u32::from(share(&order) >= found * (1.0 - 1e-9));
-    }
+    let shares: Vec<f64> = orders(&figures).iter().map(|order| share(order)).collect();
+    let largest = shares.iter().copied().fold(found, f64::max);
+    // Sums in another order differ in their last bits.
+    let as_far = |least: f64| shares.iter().filter(|&&share| share >= least * (1.0 - 1e-9)).count();
+    let part = |times: usize| (times + 1) as f64 / (shares.len() + 1) as f64;
     Some(Influence {
         name: of.name.clone(),
         levels: names.len(),
         share: found,
         rho: numbers.map(|numbers| correlation(&figures, &numbers)),
-        chance: f64::from(as_far + 1) / f64::from(DRAWN + 1),
+        chance: part(as_far(found)),
+        chance_least: part(as_far(largest).saturating_sub(usize::from(found < largest))),
     })
+}
+
+/// Orders of these values drawn by chance; of few values all but the one that is there, so that chances are
+/// exact.
+fn orders(values: &[f64]) -> Vec<Vec<f64>> {
+    let mut order = values.to_vec();
+    if values.len() <= ALL_UP_TO {
+        let mut all = Vec::new();
+        permuted(&mut order, 0, &mut all);
+        all.remove(0);
+        return all;
+    }
+    let mut random = SplitMix64::new(SEED);
+    let mut drawn = Vec::with_capacity(DRAWN as usize);
+    for _ in 0..DRAWN {
+        for last in (1..order.len()).rev() {
+            order.swap(last, (random.draw() % (last as u64 + 1)) as usize);
+        }
+        drawn.push(order.clone());
+    }
+    drawn
+}
+
+/// All orders of what stands behind `from`; the first of them is the one that is there.
+fn permuted(order: &mut Vec<f64>, from: usize, all: &mut Vec<Vec<f64>>) {
+    if from + 1 >= order.len() {
+        return all.push(order.clone());
+    }
+    for at in from..order.len() {
+        order.swap(from, at);
+        permuted(order, from + 1, all);
+        order.swap(from, at);
+    }
 }
 
 /// Places of values in their order from 1 on; equal ones share the middle of theirs.
@@ -189,6 +239,17 @@ mod tests {
         let rho = correlation(&ranks(&iq), &ranks(&hours));
         assert!((rho + 29.0 / 165.0).abs() < 1e-12, "{rho}");
         assert_eq!(correlation(&[1.0, 2.0], &[5.0, 5.0]), 0.0);
+    }
+
+    #[test]
+    fn of_few_values_all_orders_are_looked_at() {
+        let mut all = orders(&[1.0, 2.0, 3.0, 4.0]);
+        assert_eq!(all.len(), 23, "all but the one that is there");
+        all.sort_by(|one, other| one.partial_cmp(other).unwrap());
+        all.dedup();
+        assert_eq!(all.len(), 23);
+        assert_eq!(orders(&[0.0; 7]).len(), DRAWN as usize);
+        assert!(orders(&[1.0]).is_empty());
     }
 
     #[test]

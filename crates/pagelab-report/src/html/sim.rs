@@ -9,7 +9,8 @@ use crate::json::demo::lane;
 use crate::json::object::{Object, array};
 use crate::sim::demo::Demo;
 use crate::sim::text::{self, RECLAIM_FRAMES, RECLAIM_ORDERS};
-use crate::sim::{SimFigure, SimPicture, SimReport, SimScheme, SimSeries, USES, reclaim_share};
+use crate::sim::{SimFigure, SimPicture, SimReport, SimScheme, SimSeries, SimTable, USES, reclaim_share};
+use crate::study;
 use crate::style::Style;
 
 /// Pictures that a page holds, at most: of more, those of each scheme at about even distances, its first one
@@ -25,7 +26,8 @@ const NOTHING: u8 = 255;
 /// The page of simulations.
 pub fn page(report: &SimReport) -> Result<String, serde_json::Error> {
     let mut blocks = Blocks::default();
-    let text = text::render(report, Style { width: 120, ..Style::PLAIN });
+    let made = || text::render(report, Style { width: 120, ..Style::PLAIN });
+    let text = report.text.clone().unwrap_or_else(made);
     let sim = document(report, &text, &mut blocks);
     finish(&report.title, &text, "sim", sim, blocks)
 }
@@ -68,6 +70,7 @@ fn document(report: &SimReport, text: &str, blocks: &mut Blocks) -> Object {
         .put("series", array(&report.series, |series| self::series(series, blocks)))
         .put("reclaim", reclaim)
         .put("memory", memory(report, blocks))
+        .put("tables", array(&report.tables, table))
         .put("notes", report.notes.clone())
         .put("text", text)
 }
@@ -76,26 +79,43 @@ fn scheme(scheme: &SimScheme) -> Object {
     Object::new().put("name", scheme.name.as_str()).put("lists", scheme.lists.clone())
 }
 
+fn table(of: &SimTable) -> Object {
+    Object::new()
+        .put("title", of.title.as_str())
+        .put("leads", of.leads)
+        .put("of", of.of.as_str())
+        .put("words", of.words.as_str())
+        .put("columns", of.columns.clone())
+        .put("names", of.names)
+        .put("rows", of.rows.iter().map(|row| row.clone().into()).collect::<Vec<Value>>())
+}
+
 fn figure(figure: &SimFigure, schemes: usize) -> Object {
     let values: Vec<Value> = (0..schemes)
         .map(|at| {
             figure.values.get(at).copied().flatten().map_or(Value::Null, |value| {
+                let interval = value.interval();
                 Object::new()
                     .put("middle", value.middle)
-                    .put("low", value.low)
-                    .put("high", value.high)
+                    .put("low", interval.map(|(low, _)| low))
+                    .put("high", interval.map(|(_, high)| high))
                     .put("seeds", value.seeds)
+                    .put("shown", study::value(value.middle, &figure.unit))
+                    .put("text", text::value_text(&value, &figure.unit))
                     .into()
             })
         })
         .collect();
     let paper: Vec<Option<f64>> = (0..schemes).map(|at| figure.paper.get(at).copied().flatten()).collect();
+    let said: Vec<Option<String>> =
+        paper.iter().map(|of| of.map(|of| study::value(of, &figure.unit))).collect();
     Object::new()
         .put("phase", figure.phase.as_str())
         .put("name", figure.name.as_str())
         .put("zone", figure.zone.as_deref())
         .put("unit", figure.unit.as_str())
         .put("values", values)
+        .put("paper_shown", said)
         .put("paper", paper)
 }
 

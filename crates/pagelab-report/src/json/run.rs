@@ -38,6 +38,9 @@ struct RunFile<'a> {
     study: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     study_absent_reason: Option<&'static str>,
+    trace: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trace_absent_reason: Option<&'static str>,
     not_shown: &'a [String],
 }
 
@@ -90,10 +93,10 @@ struct EventOf<'a> {
 
 /// The document as text, a piece for each run, so that one run at a time has to be held: what stands before
 /// the run if it is the first, and the run. [`end`] ends the document.
-pub fn piece(run: &Run, is_first: bool) -> Result<String, serde_json::Error> {
+pub fn piece(run: &Run, trace: Option<Value>, is_first: bool) -> Result<String, serde_json::Error> {
     let mut text = if is_first { begin()? } else { ",\n".to_owned() };
     // No line end stands inside of a JSON string, so every line can be indented.
-    for (at, line) in to_text(&run_file(run, &derived::series(run)))?.lines().enumerate() {
+    for (at, line) in to_text(&run_file(run, &derived::series(run), trace))?.lines().enumerate() {
         text.extend([if at > 0 { "\n" } else { "" }, "    ", line]);
     }
     Ok(text)
@@ -110,7 +113,7 @@ fn begin() -> Result<String, serde_json::Error> {
     Ok(header.trim_end_matches("\n}\n").to_owned() + ",\n  \"runs\": [\n")
 }
 
-fn run_file<'a>(run: &'a Run, derived: &'a [Series]) -> RunFile<'a> {
+fn run_file<'a>(run: &'a Run, derived: &'a [Series], trace: Option<Value>) -> RunFile<'a> {
     let usage = pagelab_metrics::averages::averages(run);
     let look = run.snapshot.as_deref();
     RunFile {
@@ -137,6 +140,8 @@ fn run_file<'a>(run: &'a Run, derived: &'a [Series]) -> RunFile<'a> {
         tune_absent_reason: run.tune.is_none().then_some("the run is no tuning"),
         study: run.study.as_deref().map(|of| super::study::put(Object::new(), of).into()),
         study_absent_reason: run.study.is_none().then_some("the run is no simulated study"),
+        trace_absent_reason: trace.is_none().then_some("the run holds no trace that was read"),
+        trace,
         not_shown: &run.not_shown,
     }
 }
@@ -230,7 +235,7 @@ mod tests {
     use crate::run::tests::example::{hostile, look, record};
 
     fn whole(runs: &[Run]) -> String {
-        let pieces = runs.iter().enumerate().map(|(at, run)| piece(run, at == 0).unwrap());
+        let pieces = runs.iter().enumerate().map(|(at, run)| piece(run, None, at == 0).unwrap());
         pieces.collect::<String>() + &end(runs.is_empty()).unwrap()
     }
 

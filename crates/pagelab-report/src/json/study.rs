@@ -77,18 +77,22 @@ fn between(of: Between) -> Object {
 }
 
 fn difference(of: &Difference) -> Object {
-    let says = match of.says {
+    Object::new()
+        .put("pairs", of.pairs)
+        .put("middle", of.middle)
+        .option("interval", of.interval.map(between), FEW)
+        .put("says", says(of.says))
+}
+
+/// The word for what a difference says.
+pub(crate) fn says(of: Says) -> &'static str {
+    match of {
         Says::TooFew => "too_few",
         Says::Same => "same",
         Says::NotSeen => "not_seen",
         Says::More => "more",
         Says::Less => "less",
-    };
-    Object::new()
-        .put("pairs", of.pairs)
-        .put("middle", of.middle)
-        .option("interval", of.interval.map(between), FEW)
-        .put("says", says)
+    }
 }
 
 fn sweep_of(study: &Study) -> Option<Object> {
@@ -103,6 +107,7 @@ fn sweep_of(study: &Study) -> Option<Object> {
             .put("share", of.share)
             .option("rho", of.rho, "its values are no numbers")
             .put("chance", of.chance)
+            .put("chance_least", of.chance_least)
     };
     let names: Vec<&str> = varied.iter().map(|of| of.name.as_str()).collect();
     Some(

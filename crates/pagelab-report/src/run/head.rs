@@ -7,7 +7,7 @@ use crate::checkup;
 use crate::grid::width;
 use crate::json;
 use crate::quantity::duration;
-use crate::style::Style;
+use crate::style::{Style, count};
 use crate::text::Page;
 use crate::utc::utc;
 
@@ -95,6 +95,7 @@ fn not_as_it_should(page: &mut Page, run: &Run) {
         Ending::NotClosed => {
             let log = run.log.as_ref().filter(|log| !log.is_there).map(|log| style.one_line(&log.path));
             let last = match last_ns(run) {
+                _ if run.study.is_some() => kept(run),
                 Some(at_ns) => format!("the last record is {} after the start", duration(at_ns)),
                 None if log.is_some() => "nothing is in it but the start".to_owned(),
                 None => "nothing was recorded but the start".to_owned(),
@@ -109,6 +110,18 @@ fn not_as_it_should(page: &mut Page, run: &Run) {
         }
     };
     page.hanging(&format!("{}  ", style.alert(word)), &text);
+}
+
+/// How far a study came, and how to go on with it.
+fn kept(run: &Run) -> String {
+    let Some(study) = &run.study else { return String::new() };
+    let (made, planned) = (study.trials.len(), study.plan.slots().unwrap_or_default());
+    format!(
+        "{} of {} runs are kept; go on with: pagelab sim sweep --resume {}",
+        count(made as u128),
+        count(planned as u128),
+        run.name
+    )
 }
 
 /// When the last thing was recorded, in nanoseconds since the start.

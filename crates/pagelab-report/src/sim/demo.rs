@@ -213,7 +213,9 @@ pub fn text(lines: &[Line], style: Style) -> String {
 /// What the signs mean, before the first step.
 pub fn legend(demo: &Demo, width: usize) -> Vec<Line> {
     let mut lines = vec![vec![span(demo.title.as_str(), Tint::Bold)]];
-    let facts = demo.facts.join(", ");
+    // A short fact stays on its line: `seed 1`.
+    let fact = |fact: &String| if fact.len() > 20 { fact.clone() } else { fact.replace(' ', "\u{a0}") };
+    let facts = demo.facts.iter().map(fact).collect::<Vec<_>>().join(", ");
     lines.extend(wrap(&facts, width, 2, 2).lines().map(|line| vec![span(line, Tint::Dim)]));
     let says = "A, B: pages of programs; K: the kernel's own; N: its cache of names; H: huge pages; a dot: \
                 free. The first page of a block is a capital letter, and ^ marks what a step changed. Free \

@@ -1,7 +1,8 @@
 //! Simulations on a terminal: a table for each phase, a column for each scheme.
 
-use super::{SimFigure, SimReport, SimValue, reclaim_share};
-use crate::style::{Style, three_digits};
+use super::{SimFigure, SimReport, SimTable, SimValue, reclaim_share};
+use crate::study::{spanned, value};
+use crate::style::Style;
 use crate::text::{Column, Page};
 
 /// Orders of the paper's table of reclaim.
@@ -16,6 +17,10 @@ pub fn render(report: &SimReport, style: Style) -> String {
     page.facts("  ", &report.facts, "   ");
     for phase in phases(report) {
         table(&mut page, report, phase);
+    }
+    for (at, of) in report.tables.iter().enumerate() {
+        let is_first = at == 0 || report.tables[at - 1].title != of.title;
+        written(&mut page, of, is_first);
     }
     lines(&mut page, report);
     if report.schemes.iter().any(|scheme| scheme.name.contains("linear")) {
@@ -39,29 +44,36 @@ pub fn phases(report: &SimReport) -> Vec<&str> {
     found
 }
 
-/// What a figure is called: with its zone, if it is of one.
+/// What a figure is called, as on the terminal: that of a zone stands below the whole.
 pub fn name_of(figure: &SimFigure) -> String {
     match &figure.zone {
-        Some(zone) => format!("{}, {zone}", figure.name),
+        Some(zone) => format!("from {zone}"),
         None => figure.name.clone(),
     }
 }
 
-/// A value with its unit and interval: `72 (64 to 80)`, `18 %`.
+/// A value with its interval, as in the report of a study: `72 (64…80)`, `0.183`.
 pub fn value_text(value: &SimValue, unit: &str) -> String {
-    let middle = number(value.middle, unit);
-    let (low, high) = (number(value.low, unit), number(value.high, unit));
-    if value.seeds < 2 || (low == middle && high == middle) {
-        return middle;
-    }
-    format!("{middle} ({low} to {high})")
+    spanned(value.middle, value.interval(), unit)
 }
 
-fn number(value: f64, unit: &str) -> String {
-    match unit {
-        "share" => format!("{:.1} %", value * 100.0),
-        _ if value.fract() == 0.0 => format!("{value:.0}"),
-        _ => three_digits(value),
+/// A table that was written before.
+fn written(page: &mut Page, of: &SimTable, is_first: bool) {
+    if is_first {
+        page.heading(&of.title);
+    } else {
+        page.gap();
+    }
+    if !of.of.is_empty() {
+        page.hanging("  ", &of.of);
+    }
+    let column = |(at, name)| if at < of.names { Column::left(name) } else { Column::right(name) };
+    let columns: Vec<Column> = of.columns.iter().map(String::as_str).enumerate().map(column).collect();
+    if !of.rows.is_empty() {
+        page.table(2, &columns, &of.rows);
+    }
+    if !of.words.is_empty() {
+        page.hanging_dim("  ", &of.words);
     }
 }
 
@@ -72,12 +84,11 @@ fn table(page: &mut Page, report: &SimReport, phase: &str) {
         let at = |at: usize| figure.values.get(at).and_then(Option::as_ref);
         let ours = (0..report.schemes.len())
             .map(|scheme| at(scheme).map_or("-".to_owned(), |value| value_text(value, &figure.unit)));
-        let unit = if figure.unit == "share" { "" } else { &figure.unit };
-        rows.push([name_of(figure), unit.to_owned()].into_iter().chain(ours).collect::<Vec<String>>());
+        rows.push([name_of(figure), figure.unit.clone()].into_iter().chain(ours).collect::<Vec<String>>());
         if figure.paper.iter().any(Option::is_some) {
             let said = (0..report.schemes.len()).map(|scheme| {
-                let value = figure.paper.get(scheme).copied().flatten();
-                value.map_or("-".to_owned(), |value| number(value, &figure.unit))
+                let said = figure.paper.get(scheme).copied().flatten();
+                said.map_or("-".to_owned(), |of| value(of, &figure.unit))
             });
             rows.push(["  in the paper".to_owned(), String::new()].into_iter().chain(said).collect());
         }
@@ -101,8 +112,8 @@ fn long_table(page: &mut Page, report: &SimReport, phase: &str) {
                 name,
                 scheme.name.clone(),
                 ours.map_or("-".to_owned(), |value| value_text(value, &figure.unit)),
-                if figure.unit == "share" { String::new() } else { figure.unit.clone() },
-                paper.map_or(String::new(), |value| number(value, &figure.unit)),
+                figure.unit.clone(),
+                paper.map_or(String::new(), |of| value(of, &figure.unit)),
             ]);
         }
     }
@@ -210,8 +221,9 @@ mod tests {
         };
         let text = render(&report, Style::PLAIN);
         for part in [
-            "huge pages, Normal  blocks  70 (64 to 81)            -\n",
-            "in the paper                         72           82\n",
+            "huge pages      blocks  70 (64…81)            -\n",
+            "in the paper                  72           82\n",
+            "from Normal     blocks  70 (64…81)            -\n",
             "at rest\n",
             "F_u(10)",
             "3 attempts  1.000   0.250    1.000  0.500  █▃▅",
@@ -219,10 +231,10 @@ mod tests {
         ] {
             assert!(text.contains(part), "no {part:?} in\n{text}");
         }
-        let narrow = render(&report, Style { width: 50, ..Style::PLAIN });
+        let narrow = render(&report, Style { width: 46, ..Style::PLAIN });
         assert!(narrow.lines().all(|line| line.chars().count() <= 80), "{narrow}");
         let row = narrow.lines().find(|line| line.contains("huge pages ")).unwrap();
         let cells: Vec<&str> = row.split_whitespace().collect();
-        assert_eq!(cells, ["huge", "pages", "standard", "70", "(64", "to", "81)", "blocks", "72"]);
+        assert_eq!(cells, ["huge", "pages", "standard", "70", "(64…81)", "blocks", "72"]);
     }
 }

@@ -1,9 +1,11 @@
 //! A study as the page of simulations has it: a column for each configuration.
 
+mod tables;
+
 use pagelab_metrics::study::{Column, Compared, sweep};
 use pagelab_model::study::{Study, StudyCell, StudyZone};
 
-use super::{number, paper, place_name, seeds};
+use super::{cell_name, number, paper, place_name, seeds};
 use crate::sim::{SimFigure, SimPicture, SimReport, SimScheme, SimSeries, SimValue, SimZone};
 
 /// Columns that a page has at most: of a sweep, half of them from each end.
@@ -30,6 +32,11 @@ pub fn page(study: &Study) -> SimReport {
     let first = plan.cells.first().map_or(String::new(), place_name);
     let is_one_place = plan.cells.iter().all(|cell| place_name(cell) == first);
     let title = match (plan.question.as_str(), is_one_place) {
+        ("", _) if plan.cells.len() == 1 => cell_name(&plan.cells[0]),
+        ("", _) if !plan.varied.is_empty() => {
+            let names: Vec<&str> = plan.varied.iter().map(|of| of.name.as_str()).collect();
+            format!("sweep over {}: {} configurations", names.join(", "), number(plan.cells.len()))
+        }
         ("", true) => format!("{first}, {} schemes", number(plan.cells.len())),
         ("", false) => format!("{} configurations", number(plan.cells.len())),
         (question, _) => question.to_owned(),
@@ -38,7 +45,11 @@ pub fn page(study: &Study) -> SimReport {
     let facts = vec![
         if is_one_place { first } else { String::new() },
         seeds(&plan.seeds),
-        format!("{} of {} runs", number(study.trials.len()), number(planned)),
+        match (study.trials.len(), planned) {
+            (1, 1) => "1 run".to_owned(),
+            (done, planned) if done == planned => format!("{} runs", number(done)),
+            (done, planned) => format!("{} of {} runs", number(done), number(planned)),
+        },
         format!("simulator {}", plan.simulator),
     ];
     let figures = figures(study, &shown);
@@ -52,7 +63,9 @@ pub fn page(study: &Study) -> SimReport {
         figures,
         series: series(study, &shown),
         pictures: pictures(study, &shown),
+        tables: tables::all(study),
         notes,
+        text: None,
     }
 }
 

@@ -1,7 +1,9 @@
 //! What a sweep found: the best and the worst points, and which of the things varied mattered.
 
+use std::collections::BTreeSet;
+
 use pagelab_metrics::study::{Influence, Point, Sweep, sweep};
-use pagelab_model::study::Study;
+use pagelab_model::study::{Study, StudyCell};
 
 use super::{number, value};
 use crate::text::{Column, Page};
@@ -10,10 +12,13 @@ use crate::text::{Column, Page};
 const ENDS: usize = 5;
 /// Points below which ranks say nothing.
 const RANKED_AT_LEAST: usize = 4;
+/// What chance alone does more often is not seen.
+const SEEN_BELOW: f64 = 0.05;
 
 pub(super) fn show(page: &mut Page, study: &Study, verbose: bool) {
     match sweep(study, None) {
         Ok(found) => {
+            left_out(page, study, &found);
             influences(page, &found);
             points(page, study, &found, verbose);
         }
@@ -25,32 +30,70 @@ pub(super) fn show(page: &mut Page, study: &Study, verbose: bool) {
     }
 }
 
+/// Points that do not have the figure say nothing, and that is told.
+fn left_out(page: &mut Page, study: &Study, found: &Sweep) {
+    let made: BTreeSet<usize> =
+        study.trials.iter().filter_map(|trial| Some(study.plan.slot(trial.slot)?.0)).collect();
+    let has = |cell: &usize| found.points.iter().any(|point| point.cell == *cell);
+    let lacking: Vec<&StudyCell> =
+        made.iter().filter(|cell| !has(cell)).filter_map(|&cell| study.plan.cells.get(cell)).collect();
+    if lacking.is_empty() {
+        return;
+    }
+    let mut loads: Vec<&str> = lacking.iter().map(|cell| cell.load.as_str()).collect();
+    loads.dedup();
+    let text = format!(
+        "{} of {} points have no figure {} and are left out (load {}); --by chooses another",
+        number(lacking.len()),
+        number(made.len()),
+        found.figure,
+        loads.join(", ")
+    );
+    page.gap();
+    page.hanging("", &text);
+}
+
 fn influences(page: &mut Page, found: &Sweep) {
     page.gap();
     page.hanging_bold("", &format!("what mattered for {}", found.figure));
-    if found.points.len() < RANKED_AT_LEAST {
-        let text = format!("{} points are too few to tell", found.points.len());
-        return page.hanging("", &text);
+    match mattered(found) {
+        Err(text) => page.hanging("", &text),
+        Ok(rows) => {
+            let [varied, values, share, rho, chance] = INFLUENCE;
+            let columns = [
+                Column::left(varied),
+                Column::right(values),
+                Column::right(share),
+                Column::right(rho),
+                Column::left(chance),
+            ];
+            page.table(0, &columns, &rows);
+            page.hanging_dim("", HOW_INFLUENCE);
+        }
     }
-    let columns = [
-        Column::left("varied"),
-        Column::right("values"),
-        Column::right("share of ranks"),
-        Column::right("correlation"),
-        Column::left("by chance"),
-    ];
-    let rows: Vec<Vec<String>> = found.influences.iter().map(influence).collect();
-    page.table(0, &columns, &rows);
-    let text = "share of ranks: of the variance of the figure's ranks, what goes with it; correlation: \
-                Spearman's, where values are numbers; by chance: how often a shuffled order has as much";
-    page.hanging_dim("", text);
+}
+
+/// What a line of [`mattered`] holds.
+pub(super) const INFLUENCE: [&str; 5] = ["varied", "values", "share of ranks", "correlation", "by chance"];
+
+pub(super) const HOW_INFLUENCE: &str = "share of ranks: of the variance of the figure's ranks, what goes \
+     with it; correlation: Spearman's, where values are numbers; by chance: how often a shuffled order has \
+     as much";
+
+/// A line for each thing that was varied, or why nothing can be said.
+pub(super) fn mattered(found: &Sweep) -> Result<Vec<Vec<String>>, String> {
+    match found.points.len() {
+        few if few < RANKED_AT_LEAST => Err(format!("{few} points are too few to tell")),
+        _ => Ok(found.influences.iter().map(influence).collect()),
+    }
 }
 
 fn influence(of: &Influence) -> Vec<String> {
     let rho = of.rho.map_or("–".to_owned(), |rho| format!("{rho:+.2}").replace('-', "−"));
     let chance = match of.chance {
+        _ if of.chance_least > SEEN_BELOW => "too few points to tell".to_owned(),
         chance if chance <= 0.001 => "less than 0.1 %".to_owned(),
-        chance if chance > 0.05 => format!("{:.0} %: not seen", chance * 100.0),
+        chance if chance > SEEN_BELOW => format!("{:.0} %: not seen", chance * 100.0),
         chance => format!("{:.1} %", chance * 100.0),
     };
     vec![of.name.clone(), number(of.levels), format!("{:.0} %", of.share * 100.0), rho, chance]

@@ -90,18 +90,95 @@ fn a_single_run_shows_its_series() {
     check(&run(of), SUMMARY, &expect_file!["tests/single.txt"]);
 }
 
-#[test]
-fn a_sweep() {
+/// Twelve points of two things.
+fn swept() -> Study {
     let mut of = study(&["a"; 12], 2);
     for (at, cell) in of.plan.cells.iter_mut().enumerate() {
         cell.values = vec![(at % 4 * 25).to_string(), if at % 3 == 0 { "list3" } else { "zone" }.to_owned()];
     }
     let varied = |name: &str, is_number| Varied { name: name.to_owned(), is_number };
     of.plan.varied = vec![varied("builds", true), varied("scheme", false)];
+    of
+}
+
+#[test]
+fn a_sweep() {
+    let mut of = swept();
     check(&run(of.clone()), SUMMARY, &expect_file!["tests/sweep.txt"]);
     check(&run(of.clone()), VERBOSE, &expect_file!["tests/sweep_verbose.txt"]);
     of.plan.judged = Some("no/such".to_owned());
     assert!(render(&of, false, Style::PLAIN).contains("no trial has no/such; there are under load"));
+}
+
+#[test]
+fn a_long_comparison_begins_with_what_it_comes_to() {
+    let mut of = study(&["standard", "list3", "zone+linear"], 6);
+    for trial in &mut of.trials {
+        let more = (0..8u64).map(|at| StudyFigure {
+            name: format!("count {at}"),
+            phase: "in all".to_owned(),
+            // One is the same in every run, one differs by less than three decimals show.
+            value: if at == 0 { 7 } else { 1_000_000 + trial.slot as u64 },
+            per: if at == 1 { 10_000_000 } else { 1 },
+            unit: if at == 1 { "share" } else { "times" }.to_owned(),
+        });
+        trial.figures.extend(more);
+    }
+    let text = render(&of, false, Style::PLAIN);
+    for part in [
+        "success: under load, pass 1",
+        "F_u(10): at rest",
+        "under load, pass 1 against standard: list3 +0.111, zone+linear +0.222; zone+linear has the most",
+        "→ -v   all 12 figures",
+    ] {
+        let whole = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let part = part.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(whole.contains(&part), "{part}: {text}");
+    }
+    assert!(text.lines().count() <= 30 && !text.contains("count 3"), "{text}");
+    let text = render(&of, true, Style::PLAIN);
+    assert!(text.contains("the same in every run: in all/count 0 7"), "{text}");
+    assert!(text.contains("+0.000000") || text.contains("+0.0000"), "{text}");
+    assert!(!text.contains("+0.000 "), "{text}");
+    // 26 of 36 intervals have two ends; each misses in 1 of 32 studies.
+    assert!(text.contains("96.9 % interval"), "{text}");
+}
+
+#[test]
+fn few_points_are_said_to_be_few_and_points_without_the_figure_are_named() {
+    let mut of = study(&["a"; 4], 6);
+    for (at, cell) in of.plan.cells.iter_mut().enumerate() {
+        cell.values = vec![["1", "2"][at % 2].to_owned(), ["list", "zone"][at / 2].to_owned()];
+    }
+    let varied = |name: &str, is_number| Varied { name: name.to_owned(), is_number };
+    of.plan.varied = vec![varied("builds", true), varied("scheme", false)];
+    let text = render(&of, false, Style::PLAIN);
+    assert!(text.contains("too few points to tell") && !text.contains("not seen"), "{text}");
+    of.plan.cells[3].load = "server".to_owned();
+    of.plan.judged = Some("under load, pass 1/success".to_owned());
+    let cells = of.plan.cells.len();
+    for trial in of.trials.iter_mut().filter(|trial| trial.slot % cells == 3) {
+        trial.figures.retain(|figure| figure.phase == "at rest");
+    }
+    let text = render(&of, false, Style::PLAIN);
+    assert!(text.contains("1 of 4 points have no figure") && text.contains("(load\nserver)"), "{text}");
+    of.plan.judged = None;
+    let text = render(&of, false, Style::PLAIN);
+    assert!(text.contains("what mattered for at rest/huge pages"), "the first that all have: {text}");
+}
+
+#[test]
+fn a_killed_study_says_how_far_it_came_and_how_to_go_on() {
+    let mut of = study(&["standard", "zone"], 3);
+    of.trials.truncate(4);
+    let mut run = run(of);
+    run.ending = Ending::NotClosed;
+    let text = crate::run::render(&run, SUMMARY, Style::PLAIN);
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        text.contains("4 of 6 runs are kept; go on with: pagelab sim sweep --resume a.pagelab"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -142,6 +219,66 @@ fn a_page_has_a_column_for_each_scheme_and_zones_behind_their_figure() {
     assert_eq!((page.series.len(), page.pictures.len()), (2, 12 / 6), "of the first seed alone");
     let text = crate::html::sim::page(&page).unwrap();
     assert!(text.contains("highalloc on x86"));
+    let [differences] = &page.tables[..] else { panic!("{:?}", page.tables) };
+    assert_eq!(differences.columns, ["", "unit", "zone"]);
+    assert!(differences.rows.contains(&vec!["  success".into(), "share".into(), "+0.111".into()]));
+    for text in ["difference to standard", "  success", "+0.111"] {
+        assert!(crate::sim::text::render(&page, Style::PLAIN).contains(text), "{text}");
+    }
+}
+
+/// The number that stands behind `name` on the first such line.
+fn shown<'a>(text: &'a str, name: &str) -> &'a str {
+    let line = text.lines().find(|line| line.trim_start().starts_with(name)).unwrap();
+    line.split_whitespace().last().unwrap()
+}
+
+#[test]
+fn terminal_and_page_round_alike_and_show_halves() {
+    assert_eq!(value(120.5, "blocks"), "120.5");
+    assert_eq!(value(-4120.5, "blocks"), "-4 120.5");
+    assert_eq!(value(0.5, "blocks"), "0.5");
+    assert_eq!(value(120.25, "blocks"), "120");
+    assert_eq!(value(1234.0, "blocks"), "1 234");
+    assert_eq!(value(12.24, "blocks"), "12.2");
+    assert_eq!(value(0.338, "share"), "0.338");
+    // Two seeds: half way between two counts, and no interval.
+    let of = study(&["standard"], 2);
+    let page = page(&of);
+    let values: Vec<SimValueOf> = page.figures.iter().map(|of| of.values[0].unwrap().interval()).collect();
+    assert_eq!(values, vec![None; 4], "with two seeds");
+    assert_eq!(page.title, "highalloc on x86, kernelcore 1 GiB, builds 7 under standard");
+    let (terminal, script_less) =
+        (render(&of, false, Style::PLAIN), crate::sim::text::render(&page, Style::PLAIN));
+    for name in ["huge pages", "success", "F_u(10)"] {
+        assert_eq!(shown(&terminal, name), shown(&script_less, name), "{name}");
+    }
+    assert_eq!(shown(&terminal, "huge pages"), "13");
+}
+
+/// An interval, or none.
+type SimValueOf = Option<(f64, f64)>;
+
+#[test]
+fn a_page_of_a_sweep_says_what_mattered_and_has_its_points() {
+    let mut of = swept();
+    let page = page(&of);
+    let [mattered, points] = &page.tables[..] else { panic!("{:?}", page.tables) };
+    assert_eq!(mattered.title, "what mattered for under load, pass 1/huge pages");
+    assert_eq!(mattered.rows.len(), 2);
+    assert!(mattered.leads && points.leads && page.title == "sweep over builds, scheme: 12 configurations");
+    assert_eq!((points.rows.len(), points.names), (12, 2));
+    assert_eq!(points.rows[0], ["75", "zone", "453"], "the most first");
+    let script_less = crate::sim::text::render(&page, Style::PLAIN);
+    for row in render(&of, true, Style::PLAIN).lines().filter(|line| line.contains("zone  ")) {
+        let cells: Vec<&str> = row.split_whitespace().collect();
+        let is_it = |line: &str| line.split_whitespace().collect::<Vec<_>>() == cells;
+        assert!(script_less.lines().any(is_it), "{row}\n{script_less}");
+    }
+    of.plan.cells.truncate(3);
+    of.trials = (0..6).map(|slot| trial(&of.plan, slot)).collect();
+    let few = super::page(&of).tables.swap_remove(0);
+    assert!(few.words.contains("too few") && few.rows.is_empty(), "{few:?}");
 }
 
 /// What the paper says stands beside ours where a configuration is its own, and pictures have zones.

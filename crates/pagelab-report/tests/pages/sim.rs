@@ -71,12 +71,39 @@ fn report(names: &[&str]) -> SimReport {
             success,
             pages,
             figure("at rest", "huge pages", Some("Normal"), "blocks", &[16.0, 44.0]),
-            figure("at rest", "huge pages", Some("HighMem"), "blocks", &[94.0, 137.0]),
-            figure("at rest", "pages read again", None, "pages", &[1234.0, 2345.0]),
+            figure("at rest", "huge pages", Some("HighMem"), "blocks", &[95.0, 137.0]),
+            // The middle of two counts, and two seeds, of which no interval is known.
+            SimFigure {
+                values: [1234.0, 120.5]
+                    .map(|at| Some(SimValue { middle: at, low: at, high: at, seeds: 2 }))
+                    .to_vec(),
+                ..figure("at rest", "pages read again", None, "pages", &[])
+            },
+        ],
+        tables: vec![
+            SimTable {
+                title: "difference to standard, seed by seed".to_owned(),
+                leads: false,
+                of: "highalloc on x86".to_owned(),
+                words: "the middle of all averages of two".to_owned(),
+                columns: ["", "unit", "zone+linear"].map(str::to_owned).to_vec(),
+                names: 2,
+                rows: vec![
+                    vec!["at rest".to_owned()],
+                    ["  success", "share", "+0.050"].map(str::to_owned).to_vec(),
+                ],
+            },
+            SimTable {
+                title: "what mattered for at rest/success".to_owned(),
+                leads: true,
+                words: "3 points are too few to tell".to_owned(),
+                ..SimTable::default()
+            },
         ],
         series,
         pictures,
         notes: vec!["Two seeds ran out of memory".to_owned()],
+        text: None,
     }
 }
 
@@ -84,6 +111,18 @@ fn report(names: &[&str]) -> SimReport {
 fn simulations_side_by_side() {
     let html = keep_html("sim", page(&report(&["standard", "zone+linear"])).unwrap());
     assert!(html.contains("highalloc on x86"));
+}
+
+#[test]
+fn five_schemes_with_long_names_and_large_numbers() {
+    let names = ["standard", "list+linear", "zone+linear", "standard+noactivate", "list-2.6.24"];
+    let phases = ["highalloc under load, pass 1", "highalloc under load, pass 2"];
+    let success = phases.map(|phase| figure(phase, "success", None, "share", &[0.1, 0.2, 0.3, 0.4, 0.5]));
+    let scanned = [472_308.5, 411_096.0, 51_240.5, 39_720.0, 1_234_567.0];
+    let scanned = figure("in all", "pages: names and inodes of the kernel", None, "pages", &scanned);
+    let mut wide = report(&names);
+    wide.figures = success.into_iter().chain([scanned]).collect();
+    keep_html("sim-wide", page(&wide).unwrap());
 }
 
 #[test]
@@ -105,6 +144,10 @@ fn names_in_simulations_stay_text() {
         (figure.phase, figure.name, figure.unit) = (evil(), evil(), evil());
     }
     hostile.figures[2].zone = Some(evil());
+    for table in &mut hostile.tables {
+        (table.title, table.of, table.words) = (evil(), evil(), evil());
+        table.columns.iter_mut().chain(table.rows.iter_mut().flatten()).for_each(|cell| *cell = evil());
+    }
     hostile.series.iter_mut().for_each(|series| (series.name, series.over) = (evil(), evil()));
     hostile.pictures.iter_mut().for_each(|picture| picture.phase = evil());
     keep_html("sim-hostile", page(&hostile).unwrap());

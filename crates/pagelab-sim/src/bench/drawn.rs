@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use pagelab_model::seed::SplitMix64;
 
-use super::{AHEAD, FULL, Load, MIX, place};
+use super::{Draws, FULL, Load, MIX, place};
 use crate::compact::Compact;
 use crate::words::{Frame, Kind, Wrong};
 
@@ -25,6 +25,7 @@ fn after(draw: u64) -> u64 {
 pub struct Drawn {
     engine: Compact,
     load: Load,
+    draws: Draws,
     random: SplitMix64,
     /// The block that was allocated last.
     last: Option<Frame>,
@@ -38,12 +39,12 @@ impl Drawn {
     /// Fills free memory: a pageblock after the other, each with blocks of one order.
     pub fn new(engine: Compact, load: Load, seed: u64) -> Result<Drawn, Wrong> {
         let random = SplitMix64::new(seed);
-        let mut drawn = Drawn { engine, load, random, last: None, failed: 0, stolen: 0 };
+        let mut drawn = Drawn { engine, load, draws: load.draws(), random, last: None, failed: 0, stolen: 0 };
         let shape = drawn.engine.shape();
         let kept = u64::from(shape.frames) - u64::from(shape.frames) * FULL / 100;
         while u64::from(drawn.engine.free_frames()) > kept && drawn.failed == 0 {
             let draw = drawn.random.draw();
-            let (order, kind) = load.request(draw);
+            let (order, kind) = drawn.draws.request(draw);
             drawn.take(shape.block_order.max(order), kind)?;
             if let Some(frame) = drawn.last {
                 drawn.engine.split(frame, order)?;
@@ -64,6 +65,7 @@ impl Drawn {
     /// The same, with the next 32 draws known: what they will free is brought near. The engine ends as it
     /// does without.
     pub fn run_ahead(&mut self, pairs: u64) -> Result<(), Wrong> {
+        const AHEAD: usize = 32;
         let mut draws = [0; AHEAD];
         let mut soon = [0; AHEAD];
         let known = pairs.min(AHEAD as u64);
@@ -99,7 +101,7 @@ impl Drawn {
 
     #[inline]
     fn pair(&mut self, draw: u64) -> Result<(), Wrong> {
-        let (order, kind) = self.load.request(draw.wrapping_mul(MIX));
+        let (order, kind) = self.draws.request(draw.wrapping_mul(MIX));
         if let (Load::Hot, Some(last)) = (self.load, self.last) {
             self.engine.free(last)?;
             return self.take(order, kind);

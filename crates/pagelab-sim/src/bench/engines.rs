@@ -16,16 +16,19 @@ impl<P: Policy> Engine for Zone<P> {
     }
 
     fn places(&self) -> Vec<Range<usize>> {
-        self.lists().places().to_vec()
+        self.lists().places()
     }
 
-    #[inline]
+    #[inline(always)]
     fn take(&mut self, order: u8, kind: Kind) -> Result<Option<(Frame, bool)>, Wrong> {
+        if let Some(frame) = self.take_own(order, kind) {
+            return Ok(Some((frame, false)));
+        }
         let taken = Zone::take(self, order, kind)?;
         Ok(taken.map(|taken| (taken.frame, taken.stolen.is_some())))
     }
 
-    #[inline]
+    #[inline(always)]
     fn free(&mut self, frame: Frame) -> Result<(), Wrong> {
         Zone::free(self, frame).map(drop)
     }
@@ -39,11 +42,6 @@ impl<P: Policy> Engine for Zone<P> {
     fn expect_buddy(&self, frame: Frame) {
         Zone::expect_buddy(self, frame);
     }
-
-    #[inline]
-    fn expect_merge(&self, frame: Frame) {
-        Zone::expect_merge(self, frame);
-    }
 }
 
 /// All calls come from the first processor.
@@ -53,16 +51,19 @@ impl<P: Policy> Engine for PerCpu<P> {
     }
 
     fn places(&self) -> Vec<Range<usize>> {
-        self.zone().lists().places().to_vec()
+        self.zone().lists().places()
     }
 
-    #[inline]
+    #[inline(always)]
     fn take(&mut self, order: u8, kind: Kind) -> Result<Option<(Frame, bool)>, Wrong> {
+        if let Some(frame) = self.take_own(0, order, kind) {
+            return Ok(Some((frame, false)));
+        }
         let taken = PerCpu::take(self, 0, order, kind)?;
         Ok(taken.map(|taken| (taken.frame, taken.stolen.is_some())))
     }
 
-    #[inline]
+    #[inline(always)]
     fn free(&mut self, frame: Frame) -> Result<(), Wrong> {
         PerCpu::free(self, 0, frame).map(drop)
     }
@@ -76,11 +77,6 @@ impl<P: Policy> Engine for PerCpu<P> {
     fn expect_buddy(&self, frame: Frame) {
         self.zone().expect_buddy(frame);
     }
-
-    #[inline]
-    fn expect_merge(&self, frame: Frame) {
-        self.zone().expect_merge(frame);
-    }
 }
 
 /// All requests come from node 0 and its first processor, may go to any zone, and down to the low mark.
@@ -93,15 +89,18 @@ impl<P: Policy + Clone> Engine for Memory<P> {
         self.zones().flat_map(|(_, zone)| zone.zone().lists().places()).collect()
     }
 
-    #[inline]
+    #[inline(always)]
     fn take(&mut self, order: u8, kind: Kind) -> Result<Option<(Frame, bool)>, Wrong> {
         let request =
             Request { order, kind, height: u8::MAX, node: 0, cpu: 0, down: Down::ToLow, may_mix: true };
-        let taken = Memory::take(self, &request)?;
+        if let Some((_, frame)) = self.take_first(&request) {
+            return Ok(Some((frame, false)));
+        }
+        let taken = self.take_any(request)?;
         Ok(taken.map(|(_, taken)| (taken.frame, taken.stolen.is_some())))
     }
 
-    #[inline]
+    #[inline(always)]
     fn free(&mut self, frame: Frame) -> Result<(), Wrong> {
         Memory::free(self, 0, frame).map(drop)
     }
@@ -115,11 +114,6 @@ impl<P: Policy + Clone> Engine for Memory<P> {
     fn expect_buddy(&self, frame: Frame) {
         self.zone_at(frame).into_iter().for_each(|zone| zone.expect_buddy(frame));
     }
-
-    #[inline]
-    fn expect_merge(&self, frame: Frame) {
-        self.zone_at(frame).into_iter().for_each(|zone| zone.expect_merge(frame));
-    }
 }
 
 impl Engine for Compact {
@@ -131,13 +125,13 @@ impl Engine for Compact {
         Compact::places(self)
     }
 
-    #[inline]
+    #[inline(always)]
     fn take(&mut self, order: u8, kind: Kind) -> Result<Option<(Frame, bool)>, Wrong> {
         let taken = Compact::take(self, order, kind)?;
         Ok(taken.map(|taken| (taken.frame, taken.stolen.is_some())))
     }
 
-    #[inline]
+    #[inline(always)]
     fn free(&mut self, frame: Frame) -> Result<(), Wrong> {
         Compact::free(self, frame).map(drop)
     }
@@ -148,7 +142,41 @@ impl Engine for Compact {
     }
 
     #[inline]
-    fn expect_merge(&self, frame: Frame) {
+    fn expect_buddy(&self, frame: Frame) {
         Compact::expect_merge(self, frame);
+    }
+}
+
+/// No allocator: what it gives are frames one after the other, and nothing is kept of them. So it shows what
+/// a load costs by itself.
+#[derive(Clone, Debug)]
+pub struct Nothing {
+    frames: u32,
+    next: Frame,
+}
+
+impl Nothing {
+    /// Of so many frames.
+    pub fn new(frames: u32) -> Nothing {
+        Nothing { frames, next: 0 }
+    }
+}
+
+impl Engine for Nothing {
+    fn frames(&self) -> u32 {
+        self.frames
+    }
+
+    #[inline(always)]
+    fn take(&mut self, order: u8, _kind: Kind) -> Result<Option<(Frame, bool)>, Wrong> {
+        // A block may go on behind the last frame: nobody looks.
+        let frame = if self.next < self.frames { self.next } else { 0 };
+        self.next = frame.saturating_add(1 << order);
+        Ok(Some((frame, false)))
+    }
+
+    #[inline(always)]
+    fn free(&mut self, frame: Frame) -> Result<(), Wrong> {
+        if frame < self.frames { Ok(()) } else { Err(Wrong::Outside(frame)) }
     }
 }

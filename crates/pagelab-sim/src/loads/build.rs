@@ -66,6 +66,9 @@ impl World<'_> {
         pages: u32,
         archive: &File,
     ) -> Result<bool, Wrong> {
+        if self.machine.is_throttled() {
+            return Ok(false);
+        }
         let all = self.count("tree_files");
         let mut left = pages;
         while left > 0 {
@@ -148,6 +151,8 @@ impl World<'_> {
             let first = self.count("pace").min(size);
             self.grow(&mut process, first)?;
             unit.at_work = Some((process, size));
+            build.unit = Some(unit);
+        } else if self.machine.is_throttled() {
             build.unit = Some(unit);
         } else {
             self.end_unit(build, unit)?;

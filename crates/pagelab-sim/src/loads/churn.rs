@@ -10,12 +10,14 @@ const PAIRS: u64 = 200;
 pub(super) fn run(world: &mut World<'_>) -> Ran {
     world.begin("churn")?;
     let full = world.place.frames * world.parameter("full").min(95) / 100;
-    let ticks = world.parameter("pairs") / PAIRS;
+    // Memory is filled however few pairs are asked for.
+    let pairs = world.parameter("pairs");
+    let (ticks, each) = ((pairs / PAIRS).max(1), pairs.clamp(1, PAIRS));
     world.takes_ticks(ticks);
     let (mut blocks, mut frames): (Vec<(Held, u8)>, u64) = (Vec::new(), 0);
     for _ in 0..ticks {
         world.moves();
-        for _ in 0..PAIRS {
+        for _ in 0..each {
             while frames >= full && !blocks.is_empty() {
                 let at = world.random.below(blocks.len() as u64) as usize;
                 let (held, order) = blocks.swap_remove(at);

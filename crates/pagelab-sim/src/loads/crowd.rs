@@ -64,6 +64,9 @@ impl Crowd {
 
     /// Lets all run for 10 ms.
     pub(super) fn step(&mut self, world: &mut World<'_>, system: &mut System) -> Ran {
+        if world.machine.is_waiting() {
+            return world.pass();
+        }
         self.copy(world, system)?;
         let slots = world.count("slots") as usize;
         for _ in 0..slots.min(self.builds.len()) {

@@ -80,6 +80,8 @@ fn books(world: &mut World<'_>) -> Ran {
         ("reclaimed", stats.reclaimed, "pages"),
         ("swapped", stats.swapped, "pages"),
         ("read again", stats.refaults, "pages"),
+        ("written", stats.written, "pages"),
+        ("waits for the disk", stats.naps, "times"),
         ("no room for", world.short, "pages"),
     ] {
         world.figure(name, value, 1, unit);
@@ -104,7 +106,7 @@ fn build_one(world: &mut World<'_>, system: &mut System) -> Ran {
         world.pass()?;
     }
     let mut build = world.begin_build(tree)?;
-    while !world.run_build(&mut build, &system.programs)? {
+    while world.machine.is_waiting() || !world.run_build(&mut build, &system.programs)? {
         world.pass()?;
         world.sweep_tree(&mut build.tree, 60)?;
     }
@@ -113,7 +115,7 @@ fn build_one(world: &mut World<'_>, system: &mut System) -> Ran {
     let tree = world.kill(build)?;
     system.others.extend(tree.files);
     let asked = world.machine.stats().served.iter().sum::<u64>() - before;
-    world.figure("compilations", units, 1, "");
+    world.figure("compilations", units, 1, "times");
     world.figure("allocations a compilation", asked, units.max(1), "blocks");
     world.census()
 }
@@ -183,7 +185,7 @@ fn grow_pool(world: &mut World<'_>, system: &mut System) -> Ran {
     let mut crowd = Crowd::gather(world, system)?;
     crowd.run(world, system, BEFORE)?;
     pool(world)?;
-    world.figure("compilations", crowd.units(), 1, "");
+    world.figure("compilations", crowd.units(), 1, "times");
     world.begin("hugetlb at rest before dd")?;
     for tree in crowd.kill(world)? {
         world.delete_tree(tree)?;
@@ -220,7 +222,7 @@ fn stress(world: &mut World<'_>, system: &mut System) -> Ran {
     attempts(world, system, &mut crowd, "highalloc under load, pass 1")?;
     attempts(world, system, &mut crowd, "highalloc under load, pass 2")?;
     crowd.run(world, system, AFTER)?;
-    world.figure("compilations", crowd.units(), 1, "");
+    world.figure("compilations", crowd.units(), 1, "times");
     for tree in crowd.kill(world)? {
         world.delete_tree(tree)?;
     }

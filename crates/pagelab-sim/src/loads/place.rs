@@ -16,6 +16,11 @@ pub(super) struct Place {
     pub(super) huge: u8,
     /// Pages that one page table maps.
     pub(super) table_span: u32,
+    /// Page tables of a program as it starts: text, libraries (two), heap, stack; on 64 bits also those above
+    /// them, for low and for high addresses.
+    pub(super) tables: u32,
+    /// Whether words have 64 bits: objects of the kernel are larger.
+    pub(super) is_64: bool,
     /// The order of a stack in the kernel.
     pub(super) stack_order: u8,
     /// Frames of a section of memory that can be taken offline.
@@ -29,6 +34,7 @@ pub(super) struct Place {
 }
 
 const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
 
 /// Bytes of a base page on all of these machines.
 const PAGE: u64 = 4 << 10;
@@ -62,7 +68,20 @@ pub(super) fn place(spec: &Spec) -> Result<(Config, Place), Wrong> {
 }
 
 /// Per-CPU lists of zones of 512 MiB and more (`zone_batchsize`), of Linux 2.6.16.
-const KEEP_OLD: Keep = Keep { cpus: 4, batch: 31, high: 186 };
+const KEEP_OLD: Keep = Keep::batches(4, 31, 186);
+
+/// What machines of 64 bits have in common.
+const WIDE: Place = Place {
+    huge: 0,
+    table_span: 512,
+    tables: 9,
+    is_64: true,
+    stack_order: 2,
+    section: 0,
+    possible: u32::MAX,
+    frames: 0,
+    tuning: Tuning::of(Release::V6_1),
+};
 
 /// The kernel of the paper. The authors' script for the pool sets swappiness to 100, and leaves it so.
 fn old() -> Tuning {
@@ -88,7 +107,17 @@ fn x86(spec: &Spec) -> Result<(Layout, Place, Keep), Wrong> {
     let section = frames(64);
     // Its MemTotal of 1554364 KiB in whole huge pages, as the authors' script counts.
     let possible = 379;
-    let place = Place { huge: 10, table_span: 1024, stack_order: 1, section, possible, frames: 0, tuning };
+    let place = Place {
+        huge: 10,
+        table_span: 1024,
+        tables: 5,
+        is_64: false,
+        stack_order: 1,
+        section,
+        possible,
+        frames: 0,
+        tuning,
+    };
     Ok((layout, place, KEEP_OLD))
 }
 
@@ -101,28 +130,23 @@ fn ppc64(spec: &Spec) -> Result<(Layout, Place, Keep), Wrong> {
     let layout = layout(&cuts, 12, &[RATIO_DMA, 0], heights);
     let tuning = old();
     let section = frames(16);
-    let place =
-        Place { huge: 12, table_span: 512, stack_order: 2, section, possible: u32::MAX, frames: 0, tuning };
+    let place = Place { huge: 12, section, tuning, ..WIDE };
     Ok((layout, place, KEEP_OLD))
 }
 
 /// A machine of today. What is above `kernelcore`, or half, is movable where the scheme wants such a zone.
 fn sized(spec: &Spec, text: &str) -> Result<(Layout, Place, Keep), Wrong> {
     let bytes = bytes(text)?;
-    let share = match spec.kernelcore {
-        _ if !spec.scheme.movable_zone => 0,
-        None => 50,
-        Some(core) if core > 0 && core <= bytes => {
-            ((u128::from(bytes - core) * 100).div_ceil(u128::from(bytes))) as u8
-        }
+    let layout = match spec.kernelcore {
+        _ if !spec.scheme.movable_zone => Layout::x86_64(Bytes(bytes), 1, 0)?,
+        None => Layout::x86_64(Bytes(bytes), 1, 50)?,
+        Some(core) if core > 0 && core <= bytes => Layout::x86_64_core(Bytes(bytes), Bytes(core))?,
         Some(core) => return Err(refused(core, 0, bytes)),
     };
-    let layout = Layout::x86_64(Bytes(bytes), 1, share)?;
     let tuning = Tuning::of(Release::V6_1);
     let section = frames(128);
-    let place =
-        Place { huge: 9, table_span: 512, stack_order: 2, section, possible: u32::MAX, frames: 0, tuning };
-    Ok((layout, place, Keep { cpus: 4, batch: 63, high: 378 }))
+    let place = Place { huge: 9, section, tuning, ..WIDE };
+    Ok((layout, place, Keep::batches(4, 63, 378)))
 }
 
 /// Where the zone for movable pages begins; the end where there is none.
@@ -140,18 +164,24 @@ fn soft(spec: &Spec, usual_mib: u64, least: Frame, end: Frame, block: u8) -> Res
 
 fn refused(core: u64, least: u64, most: u64) -> Wrong {
     let (least, most) = (least / MIB, most / MIB);
-    Wrong::Shape(format!("kernelcore of {core} bytes: wanted is more than {least} MiB, up to {most} MiB"))
+    let core = match core {
+        core if core % GIB == 0 => format!("{} GiB", core / GIB),
+        core if core % MIB == 0 => format!("{} MiB", core / MIB),
+        core => format!("{core} bytes"),
+    };
+    Wrong::Shape(format!("kernelcore of {core}: wanted is more than {least} MiB, up to {most} MiB"))
 }
 
 /// Bytes of a size such as `16G`.
 fn bytes(text: &str) -> Result<u64, Wrong> {
     let wrong = |why: &str| {
         Err(Wrong::Shape(format!(
-            "machine {text}: {why}; machines are x86, ppc64, or a size from 64M, as 16G"
+            "machine {text}: {why}; machines are x86, ppc64, or a size from 64M to 8T, as 16G"
         )))
     };
     let Some((at, unit)) = text.char_indices().last() else { return wrong("no name") };
     let unit: u64 = match unit {
+        'K' => 1 << 10,
         'M' => 1 << 20,
         'G' => 1 << 30,
         'T' => 1 << 40,

@@ -15,9 +15,6 @@ pub(super) struct Process {
     anonymous: Vec<Held>,
 }
 
-/// Page tables of a program as it starts: text, libraries (two), heap, stack.
-const TABLES_AT_START: u32 = 5;
-
 impl Process {
     pub(super) fn pages(&self) -> u32 {
         self.anonymous.len() as u32
@@ -35,7 +32,7 @@ impl World<'_> {
         for _ in 0..areas {
             process.areas.extend(self.areas.take(&mut self.machine, self.cpu)?);
         }
-        for _ in 0..TABLES_AT_START {
+        for _ in 0..self.place.tables {
             let ask = self.page(Class::PageTable);
             process.tables.extend(self.got(ask)?);
         }

@@ -82,16 +82,21 @@ impl System {
         let mut file = File::default();
         world.look_up(&mut file)?;
         for _ in 0..pages / u64::from(pace.max(1)) {
+            while world.machine.is_throttled() || world.machine.is_waiting() {
+                world.pass()?;
+            }
             world.extend(&mut file, pace, true)?;
             world.pass()?;
         }
         world.sweep(&mut file)?;
         let mut at = 0;
+        world.machine.stream(true);
         while at < file.pages() {
             world.read(&file, at, pace)?;
             at += pace.max(1);
             world.pass()?;
         }
+        world.machine.stream(false);
         world.delete(file)?;
         Ok(())
     }

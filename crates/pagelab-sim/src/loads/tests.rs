@@ -58,7 +58,8 @@ fn the_seed_alone_decides() {
 fn each_load_holds_what_its_description_says() {
     let outcome = ran(&spec("updatedb", "x86", 1));
     // 150 000 inodes at 7 a page and names at 28: 26 800 pages, and 6250 of blocks that they were read from.
-    assert!((8..=9).contains(&percent(&outcome, "names and inodes")));
+    assert!((6..=7).contains(&percent(&outcome, "names and inodes")));
+    assert_eq!(percent(&outcome, "block devices"), 1);
     let outcome = ran(&spec("streaming", "x86", 1));
     assert!(percent(&outcome, "files") > 85 && percent(&outcome, "free") < 10);
     let outcome = ran(&spec("churn", "x86", 1));
@@ -84,8 +85,9 @@ fn a_build_allocates_what_a_build_of_its_time_did() {
     assert_eq!(figure(&outcome, "compilations"), (300, 1));
     // 3137 pages of a compiler, 400 of the assembler, 60 of a linker, 390 of small programs, with tables.
     let (asked, units) = figure(&outcome, "allocations a compilation");
-    // The tree itself, its inodes and buffer heads are some 60 000 more.
-    assert!((3900..=4500).contains(&((asked - 60_000) / units)), "{asked}");
+    // The tree itself, its inodes and buffer heads are some 60 000 more; helpers of scripts 600 a
+    // compilation.
+    assert!((3900..=4700).contains(&((asked - 60_000) / units)), "{asked}");
     // A tree of 54 000 pages, archive 11 600, boot 10 000, objects.
     let files = figure(&outcome, "pages: files").0;
     assert!((78_000..=90_000).contains(&files), "{files}");

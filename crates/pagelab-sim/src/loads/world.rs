@@ -71,13 +71,14 @@ impl<'a> World<'a> {
         (seed, pictures): (u64, u32),
         progress: &'a mut dyn FnMut(u32) -> bool,
     ) -> World<'a> {
+        let is_64 = place.is_64;
         World {
             machine,
             random: SplitMix64::new(seed),
             place,
             cpu: 0,
-            caches: Caches::new(),
-            areas: Slab::new(Class::Kernel, 44),
+            caches: Caches::new(is_64),
+            areas: Slab::new(Class::Kernel, if is_64 { 22 } else { 44 }),
             blocks: Vec::new(),
             metadata: 0,
             short: 0,
@@ -268,5 +269,6 @@ fn called(class: Class) -> &'static str {
         Class::File => "files",
         Class::Anonymous => "programs",
         Class::Huge => "huge pages",
+        Class::Buffer => "block devices",
     }
 }

@@ -26,6 +26,8 @@ pub(super) struct Wake {
     failed_at: u64,
     /// Slices to wait until memory is compacted ahead of need again.
     pub(super) rest: u32,
+    /// The priority that it waits for the disk at; `None`: it does not.
+    waits_at: Option<u8>,
 }
 
 impl Machine {
@@ -85,6 +87,7 @@ impl Machine {
     /// moved on a node. Does nothing where nothing is short.
     pub fn background(&mut self, most: u32) -> Result<(), Wrong> {
         self.lower_borders();
+        self.slice();
         if !self.is_busy {
             return Ok(());
         }
@@ -115,14 +118,17 @@ impl Machine {
         heights.max()
     }
 
-    /// Until each zone has a block above its high mark (2.6.16).
+    /// Until each zone has a block above its high mark (2.6.16). Where it has become hard it waits for the
+    /// disk between two turns (`blk_congestion_wait`), and where the queue is full (`get_request_wait`).
     fn balance_zones(&mut self, node: u16, order: u8, most: u32) -> Result<(), Wrong> {
-        let (mut freed, mut priority, mut freed_in_loop) = (0, PRIORITY, 0);
+        let waited = self.awake[usize::from(node)].waits_at.take();
+        let (mut freed, mut priority, mut freed_in_loop) = (0, waited.unwrap_or(PRIORITY), 0);
         while freed < most {
             let Some(height) = self.short_zone(node, order, priority) else {
                 return self.sleep(node, order);
             };
-            let plan = Plan { node, height, order, priority, wanted: AT_ONCE, may_swap: true };
+            let plan =
+                Plan { node, height, order, priority, wanted: AT_ONCE, may_swap: true, is_direct: false };
             let now = self.shrink_zones(&plan)?;
             freed += now;
             freed_in_loop += now;
@@ -135,13 +141,17 @@ impl Machine {
             } else {
                 (priority, freed_in_loop) = (PRIORITY, 0);
             }
+            if self.is_full() || priority < PRIORITY - 2 && self.is_congested() {
+                self.awake[usize::from(node)].waits_at = Some(priority);
+                break;
+            }
         }
         Ok(())
     }
 
     /// One turn over the zones of a node.
     fn shrink_zones(&mut self, plan: &Plan) -> Result<u32, Wrong> {
-        self.journal.note(Event::Planned { order: plan.order, height: plan.height });
+        self.journal.note(Event::Planned { order: plan.order, height: plan.height, is_direct: false });
         let (before, mut freed, mut pages) = (self.stats.scanned, 0, 0);
         for at in 0..self.memory.count() {
             let area = usize::from(self.area_of[at]);
@@ -185,8 +195,9 @@ impl Machine {
                 return self.sleep(node, order);
             }
             let may_swap = boost == 0 || self.journal.has(Flaw::BoostSwaps);
-            let plan = Plan { node, height, order: goal, priority, wanted: AT_ONCE, may_swap };
-            self.journal.note(Event::Planned { order: goal, height });
+            let plan =
+                Plan { node, height, order: goal, priority, wanted: AT_ONCE, may_swap, is_direct: false };
+            self.journal.note(Event::Planned { order: goal, height, is_direct: false });
             let looked = self.stats.scanned;
             let now = self.shrink_area(area, &plan)? + self.shrink_slab(area, priority, 0, 0)?;
             freed += now;

@@ -38,6 +38,7 @@ impl Machine {
             return wrong(format!("{owned} frames have a holder that is somewhere else"));
         }
         self.validate_lists()?;
+        self.validate_writes()?;
         self.validate_sums()
     }
 

@@ -19,6 +19,10 @@ pub(super) enum Verdict {
     Keep,
     /// It lies in a zone that the request may not have.
     Skip,
+    /// It is written first, and stays meanwhile.
+    Write,
+    /// Others write it; it goes to the active list meanwhile (6.1).
+    Await,
 }
 
 /// A decision.
@@ -37,7 +41,7 @@ pub(super) enum Event {
     /// since they were raised.
     Turn { order: u8, height: u8, is_balanced: bool, boost: u64 },
     /// A turn of reclaim begins: the order that is short, and the highest zone that will do.
-    Planned { order: u8, height: u8 },
+    Planned { order: u8, height: u8, is_direct: bool },
     /// The page at the end of an active list: whether pages of programs may leave it, and whether it stays.
     Aged { list: List, handle: u32, takes_mapped: bool, stays: bool },
     /// A page that is tried since others beside it are.
@@ -62,6 +66,17 @@ pub(super) enum Event {
     GaveBack { zone: usize, pageblocks: u32 },
     /// A compaction begins.
     Began { zone: usize, job: Job },
+    /// A slice of the disk's time begins, or a request waits for it; and pages that it finishes in it at
+    /// most.
+    Disk { pages: u64, is_nap: bool },
+    /// Reclaim wants so many pages to be written beside those that it writes itself.
+    Wanted { pages: u64 },
+    /// A page was written.
+    Finished { handle: u32 },
+    /// `pdflush` begins.
+    Flush,
+    /// It gives a page to the disk.
+    Sent { handle: u32 },
     /// A page moves.
     Moved { handle: u32, from: Frame, to: Frame },
     /// It ended.
@@ -100,6 +115,14 @@ pub(super) enum Flaw {
     PiecesCount,
     /// A pinned page leaves for the border.
     PinnedLeaves,
+    /// A dirty page is dropped as a clean one.
+    DirtyDropped,
+    /// A page is freed while the disk writes it.
+    FreedInFlight,
+    /// A page that reclaim waited for stays where it is when it was written.
+    WrittenNotRotated,
+    /// Linear reclaim tries regions in which pages are being written.
+    RegionInFlight,
 }
 
 /// The journal.
@@ -129,7 +152,7 @@ impl Journal {
 #[cfg(test)]
 impl Flaw {
     /// All of them.
-    pub const ALL: [Flaw; 14] = [
+    pub const ALL: [Flaw; 18] = [
         Flaw::PinnedMoved,
         Flaw::RegionUnaligned,
         Flaw::DeferralNeverEnds,
@@ -144,5 +167,9 @@ impl Flaw {
         Flaw::BoostSwaps,
         Flaw::PiecesCount,
         Flaw::PinnedLeaves,
+        Flaw::DirtyDropped,
+        Flaw::FreedInFlight,
+        Flaw::WrittenNotRotated,
+        Flaw::RegionInFlight,
     ];
 }

@@ -79,6 +79,17 @@ impl Lru {
         self.pages[list] += pages;
     }
 
+    /// Puts a handle of so many pages at the end of a list.
+    pub fn add_oldest(&mut self, list: List, handle: u32, pages: u32) {
+        let list = list.number();
+        let head = HEADS + list as u32;
+        let prev = self.heads[list].prev;
+        self.links[handle as usize] = Link { next: head, prev };
+        self.heads[list].prev = handle;
+        self.link(prev).next = handle;
+        self.pages[list] += pages;
+    }
+
     /// Takes a handle off its list.
     pub fn remove(&mut self, list: List, handle: u32, pages: u32) {
         let Link { next, prev } = self.links[handle as usize];

@@ -6,6 +6,7 @@
 mod marks;
 mod moves;
 mod way;
+mod writes;
 
 use std::ops::Range;
 
@@ -29,9 +30,10 @@ pub struct Page {
     pub is_referenced: bool,
     pub is_pinned: bool,
     /// When it was put on its list.
-    pub age: u64,
+    pub age: i64,
     /// Pages that had been reclaimed when it was.
     pub stamp: u64,
+    pub write: writes::Write,
 }
 
 /// What is known of the compaction of a zone.
@@ -89,9 +91,11 @@ pub struct Naive {
     /// Pages that should leave next, and the frames that they should leave.
     leaving: Vec<u32>,
     way: Range<Frame>,
-    time: u64,
+    time: i64,
     reclaimed: u64,
     plan: (u8, u8),
+    is_direct: bool,
+    disk: writes::Disk,
     last: Option<Frame>,
     regions_at: Vec<Frame>,
     /// Pages that linear reclaim should try next.
@@ -106,6 +110,11 @@ type Check = Result<(), String>;
 
 fn same<T: PartialEq + std::fmt::Debug>(what: &str, ours: T, theirs: T) -> Check {
     if ours == theirs { Ok(()) } else { Err(format!("{what}: {ours:?}, the twin {theirs:?}")) }
+}
+
+/// Whether a page is one of the page cache.
+fn is_cached(class: Class) -> bool {
+    class == Class::File || class == Class::Buffer
 }
 
 impl Naive {
@@ -128,6 +137,8 @@ impl Naive {
             time: 0,
             reclaimed: 0,
             plan: (0, 0),
+            is_direct: false,
+            disk: writes::Disk::default(),
             last: None,
             regions_at: config.zones.iter().map(|zone| zone.shape.first).collect(),
             tried: Vec::new(),
@@ -138,7 +149,7 @@ impl Naive {
         }
     }
 
-    fn now(&mut self) -> u64 {
+    fn now(&mut self) -> i64 {
         self.time += 1;
         self.time
     }
@@ -159,7 +170,7 @@ impl Naive {
         let sort = match page.class {
             Class::Cache => Sort::Cache,
             Class::Anonymous => Sort::Anonymous,
-            Class::File => {
+            Class::File | Class::Buffer => {
                 if old {
                     Sort::Anonymous
                 } else {
@@ -174,7 +185,7 @@ impl Naive {
 
     /// The handles of a list, the newest first.
     pub fn handles(&self, list: List) -> Vec<u32> {
-        let mut found: Vec<(u64, u32)> = Vec::new();
+        let mut found: Vec<(i64, u32)> = Vec::new();
         for (handle, page) in (0u32..).zip(&self.pages) {
             if let Some(page) = page.as_ref().filter(|page| self.list(page) == Some(list)) {
                 found.push((page.age, handle));
@@ -208,12 +219,16 @@ impl Naive {
             is_pinned: false,
             age,
             stamp: 0,
+            write: writes::Write::default(),
         };
         let handle = handle as usize;
         if handle == self.pages.len() {
             self.pages.push(None);
         }
         self.pages[handle] = Some(page);
+        if class == Class::Anonymous {
+            self.wrote(handle as u32);
+        }
     }
 
     /// One that was reclaimed is back.
@@ -226,6 +241,9 @@ impl Naive {
         let page = self.page(handle)?;
         page.objects = if page.class == Class::Cache { objects } else { 0 };
         (page.frame, page.zone, page.age, page.is_active) = (Some(frame), zone, age, begins_active || soon);
+        if page.class == Class::Anonymous {
+            self.wrote(handle);
+        }
         Ok(())
     }
 
@@ -235,15 +253,13 @@ impl Naive {
             return false;
         }
         let swapped = self.swapped() - if gone.class == Class::Anonymous { 1 << gone.order } else { 0 };
-        let usable = |class: Class| class == Class::File || swapped < self.config.swap_frames;
+        let usable = |class: Class| is_cached(class) || swapped < self.config.swap_frames;
         let room = self.sum(|page| {
-            let is_other = page.class != gone.class && page.class != Class::Cache;
+            let is_alike = page.class == gone.class || is_cached(page.class) && is_cached(gone.class);
+            let is_other = !is_alike && page.class != Class::Cache;
             let is_listed = page.frame.is_some() && page.class.is_reclaimable();
             let is_node = self.config.zones[page.zone].node == self.config.zones[gone.zone].node;
-            is_listed
-                && is_node
-                && usable(page.class)
-                && (is_other || page.class == gone.class && page.is_active)
+            is_listed && is_node && usable(page.class) && (is_other || is_alike && page.is_active)
         });
         self.reclaimed - gone.stamp <= u64::from(room)
     }
@@ -251,12 +267,17 @@ impl Naive {
     /// Goes along with a decision, if it is the right one.
     pub fn decided(&mut self, event: &Event) -> Check {
         match *event {
-            Event::Planned { order, height } => {
+            Event::Planned { order, height, is_direct } => {
                 if !std::mem::take(&mut self.turn.is_new) {
                     self.turn_ends();
                 }
-                self.plan = (order, height);
+                (self.plan, self.is_direct) = ((order, height), is_direct);
             }
+            Event::Disk { pages, is_nap } => self.begin_disk(pages, is_nap)?,
+            Event::Wanted { pages } => self.disk.wanted = self.disk.wanted.max(pages),
+            Event::Finished { handle } => self.finished(handle)?,
+            Event::Flush => self.begin_flush()?,
+            Event::Sent { handle } => self.sent(handle)?,
             Event::Boosted { zone, times, now } => self.boosted(zone, times, now)?,
             Event::Way { zone, ref range, is_open } => self.way(zone, range, is_open)?,
             Event::Left { handle, from, to } => self.left(handle, from, to)?,
@@ -275,24 +296,7 @@ impl Naive {
                 self.judged(handle, verdict)?;
             }
             Event::Aged { list, handle, takes_mapped, stays } => {
-                same("the oldest active page", Some(handle), self.handles(list).last().copied())?;
-                let page = *self.page(handle)?;
-                let is_above = self.config.zones[page.zone].height > self.plan.1;
-                let expected = match self.tuning.release {
-                    Release::V2_6_16 if page.class == Class::File => false,
-                    Release::V2_6_16 => !takes_mapped || self.config.swap_frames == 0 || page.is_touched,
-                    Release::V6_1 => is_above,
-                };
-                same("a page stays active", stays, expected)?;
-                let old = self.tuning.release == Release::V2_6_16;
-                let keeps_touch = match page.class {
-                    Class::Anonymous if old => !takes_mapped || self.config.swap_frames == 0,
-                    _ => old || is_above,
-                };
-                let age = self.now();
-                let page = self.page(handle)?;
-                (page.is_active, page.age) = (stays, age);
-                page.is_touched &= keeps_touch;
+                self.aged(list, handle, takes_mapped, stays)?;
             }
             Event::Beside { handle, verdict } => {
                 self.is_beside(handle)?;
@@ -320,6 +324,29 @@ impl Naive {
         Ok(())
     }
 
+    /// The page at the end of an active list.
+    fn aged(&mut self, list: List, handle: u32, takes_mapped: bool, stays: bool) -> Check {
+        same("the oldest active page", Some(handle), self.handles(list).last().copied())?;
+        let page = *self.page(handle)?;
+        let is_above = self.config.zones[page.zone].height > self.plan.1;
+        let expected = match self.tuning.release {
+            Release::V2_6_16 if is_cached(page.class) => false,
+            Release::V2_6_16 => !takes_mapped || self.config.swap_frames == 0 || page.is_touched,
+            Release::V6_1 => is_above,
+        };
+        same("a page stays active", stays, expected)?;
+        let old = self.tuning.release == Release::V2_6_16;
+        let keeps_touch = match page.class {
+            Class::Anonymous if old => !takes_mapped || self.config.swap_frames == 0,
+            _ => old || is_above,
+        };
+        let age = self.now();
+        let page = self.page(handle)?;
+        (page.is_active, page.age) = (stays, age);
+        page.is_touched &= keeps_touch;
+        Ok(())
+    }
+
     /// What becomes of a page that reclaim looks at.
     fn judged(&mut self, handle: u32, verdict: Verdict) -> Check {
         let page = *self.page(handle)?;
@@ -328,6 +355,8 @@ impl Naive {
         let (mut expected, mut marked) = (Verdict::Reclaim, false);
         if self.config.zones[page.zone].height > self.plan.1 {
             expected = Verdict::Skip;
+        } else if page.write.is_writing {
+            expected = if self.tuning.release == Release::V6_1 { Verdict::Await } else { Verdict::Keep };
         } else if page.is_pinned || page.class == Class::Anonymous && left < 1 << page.order {
             expected = Verdict::Activate;
         } else if page.is_touched && !is_costly {
@@ -339,17 +368,28 @@ impl Naive {
                 (true, false) => Verdict::Reclaim,
             };
         }
+        if expected == Verdict::Reclaim {
+            expected = self.written_first(&page);
+        }
         same("what becomes of a page", (handle, verdict), (handle, expected))?;
         let age = self.now();
         let page = self.page(handle)?;
         page.age = age;
         page.is_touched &= !marked;
-        page.is_referenced |= verdict == Verdict::Keep;
+        page.is_referenced |= verdict == Verdict::Keep && marked;
         if verdict == Verdict::Activate {
             (page.is_active, page.is_referenced) = (true, false);
         }
-        if verdict == Verdict::Reclaim {
-            self.gone(handle)?;
+        match verdict {
+            Verdict::Reclaim => self.gone(handle)?,
+            Verdict::Write => self.send(handle, true)?,
+            Verdict::Await => {
+                let page = self.page(handle)?;
+                (page.is_active, page.write.is_hasty) = (true, true);
+                let pages = 1 << page.order;
+                self.disk.wanted += pages;
+            }
+            _ => {}
         }
         Ok(())
     }
@@ -359,6 +399,7 @@ impl Naive {
         let page = self.page(handle)?;
         (page.frame, page.is_active, page.is_touched, page.is_referenced) = (None, false, false, false);
         page.stamp = reclaimed;
+        page.write = writes::Write::default();
         let pages = 1 << page.order;
         self.reclaimed += pages;
         Ok(())
@@ -413,9 +454,8 @@ impl Naive {
             let page = self.pages[handle as usize].as_ref();
             page.is_some_and(|page| {
                 let begins = page.frame >= Some(from);
-                let fits =
-                    page.class == Class::File || page.class == Class::Anonymous && left >= 1 << page.order;
-                begins && fits && page.order <= order && !page.is_pinned
+                let fits = is_cached(page.class) || page.class == Class::Anonymous && left >= 1 << page.order;
+                begins && fits && page.order <= order && !page.is_pinned && !page.write.is_writing
             })
         };
         same("a region is tried", is_tried, !held.is_empty() && held.iter().all(is_likely))?;

@@ -39,6 +39,8 @@ pub(super) struct Plan {
     pub wanted: u32,
     /// Whether pages of programs may go to swap.
     pub may_swap: bool,
+    /// Whether a request reclaims, and not `kswapd`.
+    pub is_direct: bool,
 }
 
 impl Machine {
@@ -47,8 +49,9 @@ impl Machine {
         // With compaction, room for both copies of a block is made (`compact_gap`).
         let gap = if self.config.compacts && order > 0 { 2 << order } else { 0 };
         let wanted = AT_ONCE.max(gap);
-        let mut plan = Plan { node, height, order, priority: PRIORITY, wanted, may_swap: true };
-        let mut freed = 0;
+        let mut plan =
+            Plan { node, height, order, priority: PRIORITY, wanted, may_swap: true, is_direct: true };
+        let (mut freed, before) = (0, self.stats.scanned);
         for priority in (0..=PRIORITY).rev() {
             plan.priority = priority;
             freed += self.shrink(&plan)?;
@@ -58,8 +61,25 @@ impl Machine {
             if is_enough {
                 break;
             }
+            self.wait_for_writes(priority, before);
         }
         Ok(freed)
+    }
+
+    /// Between two turns of direct reclaim: what is dirty is written beside it, and where it has become hard
+    /// it waits for the disk (`try_to_free_pages`).
+    fn wait_for_writes(&mut self, priority: u8, before: u64) {
+        if !self.has_disk() {
+            return;
+        }
+        let scanned = self.stats.scanned - before;
+        if scanned > u64::from(AT_ONCE + AT_ONCE / 2) {
+            self.disk.wanted = self.disk.wanted.max(scanned);
+            self.journal.note(Event::Wanted { pages: scanned });
+        }
+        if scanned > 0 && priority < PRIORITY - 2 {
+            self.nap();
+        }
     }
 
     /// Whether a zone has a block for a plan above its minimum.
@@ -74,7 +94,7 @@ impl Machine {
 
     /// One turn over all zones that a request may have.
     fn shrink(&mut self, plan: &Plan) -> Result<u32, Wrong> {
-        self.journal.note(Event::Planned { order: plan.order, height: plan.height });
+        self.journal.note(Event::Planned { order: plan.order, height: plan.height, is_direct: true });
         let before = self.stats.scanned;
         let (mut freed, mut pages, mut last) = (0, 0u64, None);
         for place in 0..self.memory.count() {
@@ -112,6 +132,11 @@ impl Machine {
             + pages(Sort::Anonymous, true)
             + pages(Sort::File, false)
             + pages(Sort::File, true)
+    }
+
+    /// Of them, those of files (6.1).
+    pub(super) fn file_pages(&self, area: usize) -> u32 {
+        [false, true].map(|is_active| self.lru.pages(List { area, sort: Sort::File, is_active })).iter().sum()
     }
 
     /// Whether an area was looked through four times without one page freed (`all_unreclaimable`, 2.6.16).
@@ -229,7 +254,7 @@ impl Machine {
     pub(super) fn was_missed_soon(&mut self, entry: &Entry) -> bool {
         let (sort, other) = match entry.class {
             super::Class::Anonymous => (Sort::Anonymous, Sort::File),
-            super::Class::File => (Sort::File, Sort::Anonymous),
+            super::Class::File | super::Class::Buffer => (Sort::File, Sort::Anonymous),
             _ => return false,
         };
         if self.tuning.release == Release::V2_6_16 {

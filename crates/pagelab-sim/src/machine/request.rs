@@ -21,7 +21,7 @@ impl Machine {
     pub(super) fn request(&mut self, ask: &Ask) -> Result<Found, Wrong> {
         let heights = self.config.heights;
         let height = match ask.class {
-            Class::Kernel | Class::Cache => heights.kernel,
+            Class::Kernel | Class::Cache | Class::Buffer => heights.kernel,
             Class::PageTable => heights.page_tables,
             Class::File | Class::Anonymous | Class::Huge => heights.user,
         };
@@ -82,10 +82,11 @@ impl Machine {
             }
             // The kernel would kill a program where nothing was freed. Objects without a page are not counted
             // there, and are here: nobody is killed.
-            let is_stuck = freed == 0 && self.stats.slab_objects == before;
+            let is_stuck = freed == 0 && self.stats.slab_objects == before && self.disk.writing_pages == 0;
             if is_stuck || !is_repeated {
                 break;
             }
+            self.nap();
         }
         Ok(None)
     }

@@ -19,25 +19,40 @@ pub enum Class {
     Anonymous,
     /// A page of the hugetlb pool: anywhere, never reclaimed.
     Huge,
+    /// A page of a block device: directories, inode tables. Reclaimed as those of files, and where the
+    /// kernel's own data may lie (`bdget` gives such a mapping `GFP_USER`).
+    Buffer,
 }
 
 impl Class {
     /// All of them.
-    pub const ALL: [Class; 6] =
-        [Class::Kernel, Class::PageTable, Class::Cache, Class::File, Class::Anonymous, Class::Huge];
+    pub const ALL: [Class; 7] = [
+        Class::Kernel,
+        Class::PageTable,
+        Class::Cache,
+        Class::File,
+        Class::Anonymous,
+        Class::Huge,
+        Class::Buffer,
+    ];
 
     /// The kind of its allocations.
     pub fn kind(self) -> Kind {
         match self {
             Class::Kernel | Class::PageTable => Kind::Unmovable,
             Class::Cache => Kind::Reclaimable,
-            Class::File | Class::Anonymous | Class::Huge => Kind::Movable,
+            Class::File | Class::Anonymous | Class::Huge | Class::Buffer => Kind::Movable,
         }
     }
 
     /// Whether reclaim may take it.
     pub fn is_reclaimable(self) -> bool {
-        matches!(self, Class::Cache | Class::File | Class::Anonymous)
+        matches!(self, Class::Cache | Class::File | Class::Anonymous | Class::Buffer)
+    }
+
+    /// Whether it is a page of the page cache.
+    pub fn is_file(self) -> bool {
+        matches!(self, Class::File | Class::Buffer)
     }
 }
 
@@ -165,6 +180,10 @@ pub struct Stats {
     pub drained: u64,
     /// Of them, anonymous ones: written to swap.
     pub swapped: u64,
+    /// Pages that were given to the disk to be written.
+    pub written: u64,
+    /// How often a request waited for the disk.
+    pub naps: u64,
     /// Pages that were brought back.
     pub refaults: u64,
     /// Compactions of a zone that were begun.
@@ -212,19 +231,37 @@ pub struct Tuning {
     pub boost_factor: u32,
     /// `vm.compaction_proactiveness`: 0 to 100; 0: memory is never compacted ahead of need.
     pub proactiveness: u8,
+    /// Pages that the disk writes in a slice; 0: there is no disk to wait for, and what is written is written
+    /// at once.
+    pub disk: u32,
+    /// Pages that it would write in the time that it takes to begin a request to read: eight pages each.
+    pub seek: u32,
+    /// Pages on their way to the disk at which its queue is congested.
+    pub queue: u32,
 }
+
+/// Pages of the requests that a queue takes before it is congested: 113 of 128 (`nr_requests`,
+/// `blk_queue_congestion_threshold`), of eight pages each (`SWAPFILE_CLUSTER` pages lie beside each other;
+/// files of a tree have three).
+const QUEUE: u32 = 113 * 8;
 
 impl Tuning {
     /// What a release has where nobody has changed it, but that it does not compact ahead of need.
-    pub fn of(release: Release) -> Tuning {
+    pub const fn of(release: Release) -> Tuning {
         // A name entry has 192 bytes and an inode 600 or so: between 21 and 6 of them lie in a page.
         Tuning {
             release,
             swappiness: 60,
             objects_a_page: 12,
             extfrag_threshold: 500,
-            boost_factor: if release == Release::V6_1 { 15_000 } else { 0 },
+            boost_factor: match release {
+                Release::V6_1 => 15_000,
+                _ => 0,
+            },
             proactiveness: 0,
+            disk: 0,
+            seek: 0,
+            queue: QUEUE,
         }
     }
 

@@ -27,7 +27,7 @@ pub(super) fn config(frames: u32, marks: Marks) -> Config {
     Config {
         zones: vec![zone],
         heights: Heights { kernel: 0, page_tables: 0, user: 0 },
-        keep: Keep { cpus: 1, batch: 1, high: 1 },
+        keep: Keep::batches(1, 1, 1),
         reclaim: Reclaim::Lru,
         keeps_referenced: true,
         compacts: false,
@@ -364,4 +364,62 @@ fn orders_above_the_largest_are_refused() {
     machine.release(held).unwrap();
     assert!(machine.release(held).is_err() && machine.touch(held).is_err());
     assert_eq!(PRIORITY, 12);
+}
+
+/// A machine of files, all of them dirty, with a disk of four pages a slice.
+fn soiled(release: Release) -> (Machine, Vec<Held>) {
+    let tuning = Tuning { disk: 4, queue: 16, seek: 8, ..Tuning::of(release) };
+    let mut machine = Machine::tuned(config(256, NO_MARKS), tuning, &Standard).unwrap();
+    let once = Ask { effort: Effort::Atomic, ..Ask::page(Class::File) };
+    let held: Vec<Held> = (0..256).map(|_| machine.ask(&once).unwrap().unwrap()).collect();
+    for &held in &held {
+        assert!(machine.write(held).unwrap());
+    }
+    (machine, held)
+}
+
+#[test]
+fn what_is_dirty_is_written_before_it_goes_and_the_request_waits() {
+    for release in [Release::V2_6_16, Release::V6_1] {
+        let (mut machine, held) = soiled(release);
+        assert_eq!(machine.dirty(), (256, 0));
+        // 6.1 leaves files to the flusher: it needs a slice.
+        machine.background(0).unwrap();
+        assert!(machine.ask(&Ask::page(Class::File)).unwrap().is_some(), "{release:?}");
+        let stats = machine.stats();
+        assert!(stats.reclaimed > 0 && stats.written >= stats.reclaimed, "{release:?} {stats:?}");
+        assert!(stats.naps > 0 && machine.is_waiting(), "{release:?}");
+        let gone = held.iter().filter(|&&held| machine.frame(held).unwrap().is_none()).count() as u64;
+        assert_eq!(gone, stats.reclaimed);
+        machine.validate().unwrap();
+        // A page that is given back leaves the queues.
+        held.iter().for_each(|&held| machine.release(held).unwrap());
+        assert_eq!(machine.dirty(), (0, 0));
+        machine.validate().unwrap();
+    }
+}
+
+#[test]
+fn who_writes_waits_above_forty_percent_and_the_rest_is_written_when_it_is_old() {
+    let (mut machine, _) = soiled(Release::V2_6_16);
+    assert!(machine.is_throttled());
+    let mut slices = 0;
+    while machine.is_throttled() {
+        machine.background(0).unwrap();
+        slices += 1;
+    }
+    // 102 pages of 256 may be dirty or on their way; four are written in a slice.
+    assert_eq!(slices, (256 - 102) / 4 + 2);
+    for _ in 0..100 {
+        machine.background(0).unwrap();
+    }
+    assert_eq!(machine.dirty(), (25, 0), "a tenth stays until it is old");
+    for _ in 0..3000 {
+        machine.background(0).unwrap();
+    }
+    assert_eq!((machine.dirty(), machine.stats().written), ((0, 0), 256));
+    // Without a disk nothing waits.
+    let mut machine = Machine::new(config(256, NO_MARKS), &Standard).unwrap();
+    let held = machine.ask(&Ask::page(Class::File)).unwrap().unwrap();
+    assert!(machine.write(held).unwrap() && machine.dirty() == (0, 0));
 }

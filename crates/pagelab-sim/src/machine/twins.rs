@@ -6,6 +6,7 @@ use super::journal::Flaw;
 use super::lru::{List, Sort};
 use super::naive::{Naive, Rule};
 use super::tests::config;
+use super::writeback::State;
 use super::{AnyPolicy, Ask, Class, Config, Effort, Held, Machine, Reclaim, Release, Tuning};
 use crate::marks::Marks;
 use crate::planted::Planted;
@@ -63,6 +64,12 @@ fn cases() -> Vec<Case> {
         two.config.heights.user = 1;
         all.push(two);
     }
+    // With a disk that takes its time, and one that is soon congested.
+    for at in 0..all.len() {
+        let mut slow = all[at].clone();
+        (slow.tuning.disk, slow.tuning.queue, slow.tuning.seek) = (4, 12, 8);
+        all.push(slow);
+    }
     let mut ahead = all[4].clone();
     ahead.tuning.proactiveness = 60;
     all.push(ahead);
@@ -116,17 +123,25 @@ impl Pair {
             (0..40, Some(at)) if !is_filling => self.release(at)?,
             (0..8, Some(at)) => self.release(at)?,
             (8..55, _) => self.ask(random)?,
-            (55..75, Some(at)) => {
+            (55..70, Some(at)) => {
                 let held = self.held[at];
                 if self.ours.touch(held).map_err(text)? {
                     if let Some(page) = self.theirs.pages[held.0 as usize].as_mut() {
                         page.is_touched = true;
+                        if page.class == Class::Anonymous {
+                            self.theirs.wrote(held.0);
+                        }
                     }
                 } else if self.ours.bring_back(held, 0).map_err(text)? {
                     self.decisions()?;
                     let frame = self.ours.frame(held).map_err(text)?.unwrap_or(0);
                     self.theirs.brought_back(held.0, frame)?;
                 }
+            }
+            (70..75, Some(at)) => {
+                let held = self.held[at];
+                self.ours.write(held).map_err(text)?;
+                self.theirs.wrote(held.0);
             }
             (75..80, Some(at)) => {
                 let (held, pinned) = (self.held[at], random.below(8) == 0);
@@ -158,6 +173,7 @@ impl Pair {
         let mix = match self.ours.config().compacts {
             _ if self.base > 0 => [0, 1, 2, 3, 4, 4, 4, 4, 4, 4],
             true if random.below(3) > 0 => [3, 3, 3, 3, 4, 4, 4, 4, 5, 5],
+            _ if self.ours.tuning().disk > 0 => [0, 1, 2, 3, 3, 6, 4, 4, 4, 5],
             _ => [0, 1, 2, 3, 3, 3, 4, 4, 4, 5],
         };
         let class = Class::ALL[mix[random.below(10) as usize]];
@@ -199,6 +215,11 @@ impl Pair {
             let frame = self.ours.frame(Held(handle as u32)).map_err(|wrong| wrong.to_string())?;
             if frame != page.frame {
                 return Err(format!("{handle} lies at {frame:?}, the twin {:?}", page.frame));
+            }
+            let state = self.ours.entries[handle].state;
+            let ours = (matches!(state, State::Dirty | State::Again), state.is_writing());
+            if ours != (page.write.is_dirty, page.write.is_writing) {
+                return Err(format!("{handle} is {state:?}, the twin {:?}", page.write));
             }
             let found = frame.and_then(|frame| self.ours.used_for(frame));
             if frame.is_some() && found != Some((page.class, page.order)) {
@@ -254,7 +275,7 @@ fn differ(case: &Case, flaw: Option<Flaw>, seed: u64, events: u32) -> (Pair, Opt
 fn the_machine_and_its_twin_agree_on_every_decision() {
     let mut moved = 0;
     for (number, case) in cases().iter().enumerate() {
-        let mut sums = [0; 9];
+        let mut sums = [0; 11];
         for seed in 0..if case.base > 0 { 2 } else { 8 } {
             let (pair, found) = differ(case, None, seed, 3000);
             assert_eq!(found, None, "case {number} seed {seed}: {:?}", pair.ours.stats());
@@ -269,19 +290,22 @@ fn the_machine_and_its_twin_agree_on_every_decision() {
                 stats.boosts,
                 stats.ways,
                 stats.ways_failed,
+                stats.written,
+                stats.naps,
             ];
             sums.iter_mut().zip(some).for_each(|(sum, some)| *sum += some);
         }
         // Nothing is compared where nothing happens.
         let [reclaimed, refaults, slab_pages, regions_tried, migrated, deferred, boosts, rest @ ..] = sums;
+        let [ways, ways_failed, written, naps] = rest;
         let about = format!("case {number}: {sums:?}");
         let is_large = case.base > 0;
         assert!(is_large || reclaimed > 500 && refaults > 100 && slab_pages > 20, "{about}");
+        assert_eq!([written > 300, naps > 0], [case.tuning.disk > 0; 2], "{about}");
         assert_eq!(regions_tried > 0, case.config.reclaim == Reclaim::Linear, "{about}");
         assert_eq!(migrated > 0 && (is_large || deferred > 0), case.config.compacts, "{about}");
         let is_new = case.tuning.release == Release::V6_1 && matches!(case.rule, Rule::Kinds | Rule::Apart);
         assert_eq!(boosts > 3, is_new, "{about}");
-        let [ways, ways_failed] = rest;
         assert_eq!(ways > 0 && ways_failed > 0, case.rule == Rule::Border, "{about}");
         moved += migrated;
     }

@@ -14,14 +14,29 @@ pub struct Begin {
     pub owners: Vec<Kind>,
     /// All of its frames.
     pub stretches: Vec<Stretch>,
-    /// What its processors keep.
+    /// How much its processors keep.
     pub keep: Keep,
+    /// What they keep: frames that the stretches say are allocated. What is allocated first is in front.
+    pub kept: Vec<Listed>,
+}
+
+/// A block on a per-CPU list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Its first frame.
+    pub frame: Frame,
+    /// Its order.
+    pub order: u8,
+    /// The processor.
+    pub cpu: u16,
+    /// The kind that it is kept for.
+    pub kind: Kind,
 }
 
 impl<P: Policy + Clone> Memory<P> {
     /// Memory in the state that `begins` say, zone by zone.
     pub fn begin(setups: Vec<Setup>, policy: &P, begins: Vec<Begin>) -> Result<Memory<P>, Wrong> {
-        let keep = Keep { cpus: 1, batch: 1, high: 1 };
+        let keep = Keep::batches(1, 1, 1);
         if setups.len() != begins.len() {
             return Err(Wrong::Shape(format!("{} states for {} zones", begins.len(), setups.len())));
         }
@@ -33,7 +48,15 @@ impl<P: Policy + Clone> Memory<P> {
         let begun = |((setup, kept), (_, begin)): ((Setup, PerCpu<P>), (Frame, Begin))| {
             let mut zone = kept.into_zone();
             zone.begin(&begin.owners, begin.stretches)?;
-            Ok((setup, PerCpu::new(zone, begin.keep)?))
+            let mut zone = PerCpu::new(zone, begin.keep)?;
+            for Listed { frame, order, cpu, kind } in begin.kept {
+                if !zone.begin_kept(cpu, frame, order, kind) {
+                    for frame in frame..frame + (1 << order) {
+                        zone.zone_mut().free(frame)?;
+                    }
+                }
+            }
+            Ok((setup, zone))
         };
         memory.zones = zones.into_iter().zip(begins).map(begun).collect::<Result<_, Wrong>>()?;
         Ok(memory)
@@ -44,6 +67,40 @@ impl<P: Policy + Clone> Memory<P> {
     pub fn take_in(&mut self, zone: usize, cpu: u16, order: u8, kind: Kind) -> Result<Option<Taken>, Wrong> {
         let (_, zone) = self.zones.get_mut(zone).ok_or_else(no_zone)?;
         zone.take(cpu, order, kind)
+    }
+
+    /// `kswapd` of a machine that is followed begins; [`Memory::see_reclaim`] says when it ends.
+    pub fn begin_reclaim(&mut self) {
+        self.zones.iter_mut().for_each(|(_, zone)| zone.set_reclaiming(true));
+    }
+
+    /// Whether `kswapd` is still at work: in a zone it ends as soon as that stands above its high mark.
+    pub fn see_reclaim(&mut self) -> bool {
+        let mut goes_on = false;
+        for (setup, zone) in &mut self.zones {
+            let is_short = u64::from(zone.zone().free_frames()) < setup.marks.high;
+            zone.set_reclaiming(is_short);
+            goes_on |= is_short;
+        }
+        goes_on
+    }
+
+    /// A second has passed: processors may give back what they have kept for long.
+    pub fn decay(&mut self) {
+        self.zones.iter_mut().for_each(|(_, zone)| zone.decay());
+    }
+
+    /// Gives back all that one processor keeps of a zone.
+    pub fn drain_cpu_in(&mut self, zone: usize, cpu: u16) {
+        if let Some((_, zone)) = self.zones.get_mut(zone) {
+            zone.drain_cpu(cpu);
+        }
+    }
+
+    /// Allocates a block of one zone at a place, if that is free; what processors keep is not.
+    pub fn take_at_in(&mut self, zone: usize, frame: Frame, order: u8, kind: Kind) -> Result<bool, Wrong> {
+        let (_, zone) = self.zones.get_mut(zone).ok_or_else(no_zone)?;
+        zone.zone_mut().take_at(frame, order, kind)
     }
 
     /// Frees a block of one zone.

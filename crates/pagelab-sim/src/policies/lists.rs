@@ -1,6 +1,8 @@
 //! The list-based strategy of Gorman and Whitcroft (Ottawa Linux Symposium 2006, section 5): a list for each
 //! type at each order, no pageblocks. A block goes back to the list of its own type; a type that is short
-//! takes the largest block that another has, and keeps what is left of it.
+//! takes from the largest block that another has. What is left of it becomes its own if the block was large
+//! (`__rmqueue_fallback` of their patches of January 2006 against 2.6.16-rc1: `current_order >= MAX_ORDER /
+//! 2`), and else stays with the other.
 
 use crate::policies::mobility::Mobility;
 use crate::policy::{Policy, Take};
@@ -41,7 +43,7 @@ impl Policy for Lists {
         }
     }
 
-    fn take(&self, _wanted: u8, _order: u8, _block_order: u8) -> Take {
-        Take::Largest
+    fn take(&self, _wanted: u8, order: u8, block_order: u8) -> Take {
+        if order >= block_order.div_ceil(2) { Take::Largest } else { Take::Piece }
     }
 }

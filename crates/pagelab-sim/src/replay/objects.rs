@@ -55,7 +55,10 @@ impl<P: Policy + Clone> Replay<P> {
             Found { unknown: 0, objects: 0, .. } => account.of_no_room.add(order),
             Found { unknown: 0, .. } if compacts => account.moved.add(order),
             Found { unknown: 0, .. } => account.matched.add(order),
-            Found { objects: 0, no_room: 0, .. } if compacts => account.given_back.add(order),
+            Found { objects: 0, no_room: 0, .. } if compacts => {
+                account.given_back.add(order);
+                self.give_back_room(self.base + at as u32, order, cpu)?;
+            }
             Found { objects: 0, no_room: 0, .. } => {
                 if let Some(frame) = self.moved[usize::from(order)].pop_front() {
                     account.guessed.add(order);
@@ -94,6 +97,7 @@ impl<P: Policy + Clone> Replay<P> {
             let (piece, size) = match self.piece(next, order)? {
                 Piece::Object(frame, order) => {
                     if moves {
+                        let frame = self.relocate(frame, cpu)?;
                         self.moved[usize::from(order)].push_back(frame);
                     } else {
                         self.memory.free(cpu, frame)?;

@@ -1,17 +1,22 @@
 //! What a replay begins with: the snapshot, set right by the events that came while it was taken.
 
+use std::ops::Range;
+
 use pagelab_model::alloc_trace::{TraceEvent, TraceHead, TraceRun, TraceWhat, Was};
 
 use super::words::{Kinds, Part, parts};
-use crate::memory::{self, Setup};
+use crate::memory::{self, Setup, begin::Listed};
+use crate::percpu::SMALL;
 use crate::words::{Frame, Kind, Wrong};
 use crate::zone::begin::Stretch;
 
-/// A frame's state: free, allocated for a kind (this plus its number), nobody's, no memory.
+/// A frame's state: free, allocated for a kind (this plus its number), nobody's, no memory, on a list of a
+/// processor.
 const FREE: u8 = 0;
 const USED: u8 = 1;
 const NOBODYS: u8 = 4;
 const HOLE: u8 = 5;
+const LISTED: u8 = 6;
 
 /// The owner of a pageblock of which no event has told anything.
 const UNTOLD: u8 = u8::MAX;
@@ -30,6 +35,8 @@ pub struct Start {
     states: Vec<u8>,
     /// By pageblock.
     owners: Vec<u8>,
+    /// Blocks on per-CPU lists, those that are allocated first in front.
+    listed: Vec<Listed>,
     complete_ns: u64,
     uncovered: u64,
 }
@@ -77,6 +84,7 @@ impl Start {
             base,
             states,
             owners: vec![UNTOLD; blocks],
+            listed: Vec::new(),
             complete_ns,
             uncovered: 0,
         };
@@ -140,9 +148,12 @@ impl Start {
                     self.own(pfn, kind);
                     if during {
                         self.apply(pfn, order, event.at_ns, USED + kind);
+                    } else {
+                        self.list(event.cpu, pfn, order, self.kinds.get(migratetype));
                     }
                 }
                 TraceWhat::Free { pfn, order } if during => self.apply(pfn, order, event.at_ns, FREE),
+                TraceWhat::Free { pfn, order } => self.disown(pfn, order),
                 TraceWhat::Fallback { pfn, from, .. } => self.own(pfn, self.kinds.get(from) as u8),
                 _ => {}
             }
@@ -156,6 +167,93 @@ impl Start {
         {
             *owner = kind;
         }
+    }
+
+    /// The places of a block's frames in the states.
+    fn places(&self, pfn: u32, order: u8) -> Range<usize> {
+        let size = 1usize.checked_shl(order.into()).unwrap_or(0);
+        let from = (pfn.wrapping_sub(self.base) as usize).min(self.states.len());
+        from..from.saturating_add(size).min(self.states.len())
+    }
+
+    /// What is allocated and was nobody's lay on a per-CPU list, as a whole or in parts that merged since.
+    fn list(&mut self, cpu: u16, pfn: u32, order: u8, kind: Kind) {
+        let places = self.places(pfn, order);
+        if !self.states[places.clone()].contains(&NOBODYS) {
+            return;
+        }
+        let is_kept = order <= SMALL || order == self.head.block_order;
+        let is_whole = is_kept && self.states[places.clone()].iter().all(|&state| state == NOBODYS);
+        if is_whole {
+            self.listed.push(Listed { frame: pfn, order, cpu, kind });
+        }
+        for at in places {
+            if self.states[at] == NOBODYS {
+                self.states[at] = LISTED;
+                if !is_whole {
+                    self.listed.push(Listed { frame: self.base + at as u32, order: 0, cpu, kind });
+                }
+            }
+        }
+    }
+
+    /// What is freed and was nobody's was the kernel's: stacks and the like have no flag.
+    fn disown(&mut self, pfn: u32, order: u8) {
+        for at in self.places(pfn, order) {
+            if self.states[at] == NOBODYS {
+                self.states[at] = USED + Kind::Unmovable as u8;
+            }
+        }
+    }
+
+    /// Frames that per-CPU lists held, as far as events and the head tell.
+    pub fn listed(&self) -> u64 {
+        self.listed.iter().map(|listed| 1u64 << listed.order).sum()
+    }
+
+    /// All that processors keep of a zone.
+    fn kept(&self, part: &Part) -> Vec<Listed> {
+        let shape = part.setup.shape;
+        self.listed.iter().filter(|listed| shape.has(listed.frame)).copied().collect()
+    }
+
+    /// To be called when no more is observed: per-CPU lists held as many pages as the head says. Those that
+    /// no event tells of are looked for among nobody's: those beside free frames, since pages come to such a
+    /// list out of a larger block, or go back into one.
+    pub fn complete(&mut self) {
+        for part in self.parts.clone() {
+            let mut missing = self.head.zones[part.at].kept.clone();
+            for listed in self.kept(&part) {
+                if let Some(missing) = missing.get_mut(usize::from(listed.cpu)) {
+                    *missing = missing.saturating_sub(1 << listed.order);
+                }
+            }
+            let shape = part.setup.shape;
+            let mut at = (shape.first - self.base) as usize;
+            let end = at + shape.frames as usize;
+            while at < end && missing.iter().any(|&frames| frames > 0) {
+                let run = self.states[at..end].iter().take_while(|&&state| state == NOBODYS).count();
+                let is_beside = |place: Option<usize>| {
+                    place.is_some_and(|place| [FREE, LISTED].contains(&self.states[place]))
+                };
+                let behind = Some(at + run).filter(|&at| at < end);
+                let is_kept = run > 0 && (is_beside(at.checked_sub(1)) || is_beside(behind));
+                for place in at..at + if is_kept { run } else { 0 } {
+                    self.keep(place, &mut missing);
+                }
+                at += run.max(1);
+            }
+        }
+    }
+
+    /// A frame of nobody's is put on the list of the first processor that misses one.
+    fn keep(&mut self, at: usize, missing: &mut [u32]) {
+        let Some(cpu) = missing.iter().position(|&frames| frames > 0) else { return };
+        missing[cpu] -= 1;
+        self.states[at] = LISTED;
+        let block = at >> self.head.block_order;
+        let kind = Kind::of(self.owners[block]).unwrap_or(Kind::Movable);
+        self.listed.push(Listed { frame: self.base + at as u32, order: 0, cpu: cpu as u16, kind });
     }
 
     /// Sets frames to what an event made of them, where they were read before it.
@@ -190,7 +288,7 @@ impl Start {
         let size = 1usize << shape.block_order;
         let owner = |block: usize| {
             Kind::of(self.owners[block]).unwrap_or_else(|| {
-                let mut frames = [0u32; 6];
+                let mut frames = [0u32; 7];
                 for state in &self.states[block * size..(block + 1) * size] {
                     frames[usize::from(*state)] += 1;
                 }
@@ -237,7 +335,7 @@ impl Start {
 
     /// By frame from the base: whether an object lies there, and whether it is one that nobody knows.
     pub(super) fn objects(&self) -> impl Iterator<Item = (bool, bool)> + '_ {
-        self.states.iter().map(|&state| (state != FREE && state != HOLE, state == NOBODYS))
+        self.states.iter().map(|&state| (![FREE, HOLE, LISTED].contains(&state), state == NOBODYS))
     }
 
     /// The zones, and what each begins with.
@@ -246,6 +344,7 @@ impl Start {
             owners: self.owners_of(part),
             stretches: self.stretches(part),
             keep: part.keep,
+            kept: self.kept(part),
         };
         let setups = self.parts.iter().map(|part| part.setup.clone()).collect();
         (setups, self.parts.iter().map(begin).collect())

@@ -22,13 +22,14 @@ fn zone(name: &str, first: u32, spanned: u32, per_cpu: [u32; 2]) -> TraceZone {
         managed: spanned,
         marks: [8, 12, 16],
         per_cpu,
+        kept: vec![0, 0],
         reserves: vec![0, 16],
     }
 }
 
 fn head(per_cpu: [u32; 2]) -> TraceHead {
     TraceHead {
-        kernel: "made".to_owned(),
+        kernel: "5.4.0".to_owned(),
         page_bytes: 4096,
         max_order: 8,
         block_order: 6,
@@ -167,8 +168,16 @@ fn without_time(samples: &[(u64, BuddyInfo)]) -> Vec<BuddyInfo> {
 
 #[test]
 fn a_trace_of_the_simulator_is_replayed_without_error() {
-    for (seed, per_cpu) in [(1, [1, 1]), (2, [7, 40]), (3, [31, 200])] {
-        let head = head(per_cpu);
+    let cases = [
+        (1, [1, 1], "5.4.0"),
+        (2, [7, 40], "5.4.0"),
+        (3, [31, 200], "5.15.3"),
+        (4, [7, 40], "6.1.0-56-cloud-amd64"),
+        (5, [7, 40], "6.12.1"),
+        (6, [31, 200], "6.18.44"),
+    ];
+    for (seed, per_cpu, kernel) in cases {
+        let head = TraceHead { kernel: kernel.to_owned(), ..head(per_cpu) };
         let mut machine = Machine::new(&head, seed);
         machine.run(20_000);
         let start = Start::new(&head, &all(&head, Was::Free)).unwrap();

@@ -6,7 +6,7 @@ use pagelab_model::alloc_trace::{TraceHead, TraceZone};
 
 use crate::marks::Marks;
 use crate::memory::Setup;
-use crate::percpu::Keep;
+use crate::percpu::{Keep, Terms};
 use crate::words::{FRAMES_MAX, Frame, Kind, Shape, Wrong};
 
 /// Events, and the frames that they were about.
@@ -214,7 +214,6 @@ pub(super) fn parts(head: &TraceHead) -> Result<Vec<Part>, Wrong> {
         }
         let (first, frames) = (first as Frame, (end - first) as u32);
         let [min, low, high] = zone.marks.map(u64::from);
-        let [batch, most] = zone.per_cpu;
         parts.push(Part {
             at,
             setup: Setup {
@@ -227,11 +226,30 @@ pub(super) fn parts(head: &TraceHead) -> Result<Vec<Part>, Wrong> {
                 reserves: reserves(zone, &names),
                 extras: crate::zone::Extras::default(),
             },
-            keep: Keep { cpus: head.cpus.max(1), batch: batch.max(1), high: most.max(batch).max(1) },
+            keep: keep(head, zone),
         });
     }
     parts.sort_by_key(|part| part.setup.shape.first);
     Ok(parts)
+}
+
+/// What processors keep of a zone, as the kernel that was traced does it.
+///
+/// Since Linux 6.7 the high mark of a processor changes; the lowest is a share of the low watermark, and no
+/// less than four batches (`zone_highsize`).
+fn keep(head: &TraceHead, zone: &TraceZone) -> Keep {
+    let [batch, most] = zone.per_cpu.map(|frames| frames.max(1));
+    let cpus = head.cpus.max(1);
+    let keep = Keep::batches(cpus, batch, most.max(batch));
+    let lowest = (zone.marks[1] / u32::from(cpus)).max(batch.saturating_mul(4));
+    let of = |keep: Keep| Terms::of_release(&head.kernel, &keep, zone.managed, zone.marks[2]);
+    let high = match of(keep) {
+        Terms::Batch => keep.high,
+        Terms::Doubling { .. } => keep.high.max(batch.saturating_mul(2)),
+        Terms::Tuned { .. } => lowest,
+    };
+    let keep = Keep { high, ..keep };
+    Keep { terms: of(keep), ..keep }
 }
 
 /// What a zone keeps from requests up to each height.

@@ -120,8 +120,7 @@ impl<P: Policy> Zone<P> {
     #[inline]
     pub fn expect_used(&self, frame: Frame) {
         let at = frame.wrapping_sub(self.shape.first);
-        self.lists.prefetch_state(at);
-        self.lists.prefetch_link(at);
+        self.lists.prefetch(at);
     }
 
     /// Makes allocated blocks of order 0 that lie side by side one block. `false`, and nothing is changed:

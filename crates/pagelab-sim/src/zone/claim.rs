@@ -66,6 +66,14 @@ impl<P: Policy> Zone<P> {
         Some(self.cut(wanted, (from, at, size)))
     }
 
+    /// A piece of the largest block of others, if the policy takes no more of it.
+    pub(super) fn piece(&mut self, wanted: u8, order: u8, manner: &Manner) -> Option<Found> {
+        let mut sizes = (self.least(order, manner)..=self.shape.max_order).rev();
+        let (size, (from, at)) = sizes.find_map(|size| Some((size, self.other(wanted, size)?)))?;
+        let take = self.policy.take(wanted, size, self.shape.block_order);
+        (take == Take::Piece).then(|| self.cut(wanted, (from, at, size)))
+    }
+
     /// Of a free block just a piece: the rest stays on its list.
     fn cut(&mut self, wanted: u8, (from, at, size): (u8, u32, u8)) -> Found {
         let stolen = Stolen { frame: self.shape.first + at, order: size, wanted, from, owns: false };

@@ -133,6 +133,12 @@ impl<P: Policy> Zone<P> {
         }
     }
 
+    /// Whether it has anything beside its lists.
+    #[inline]
+    pub(crate) fn has_extras(&self) -> bool {
+        self.extras.is_some()
+    }
+
     /// Whether a list is that of a reserve.
     #[inline]
     pub(crate) fn is_reserve(&self, list: u8) -> bool {
@@ -141,7 +147,7 @@ impl<P: Policy> Zone<P> {
 
     /// All lists: those of the policy, and of reserves.
     pub(crate) fn all_lists(&self) -> u8 {
-        self.filled.len() as u8
+        self.all_lists
     }
 
     /// The list that a processor keeps a block of a list in: reserves are kept with what is movable

@@ -17,6 +17,7 @@ use pagelab_report::study;
 use pagelab_report::style::bytes;
 use pagelab_runfile::{Error, ErrorKind, Reader};
 
+use crate::cmd::trace::info::Reported;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::out;
 use crate::whole_file::{self, Target};
@@ -36,7 +37,8 @@ pub struct Args {
     /// Everything as one JSON document (docs/json.md)
     #[arg(long, conflicts_with_all = ["html", "csv", "verbose"])]
     json: bool,
-    /// Everything as one page of HTML that needs nothing else
+    /// Everything as one page of HTML that needs nothing else; one of that name
+    /// is replaced
     #[arg(long, value_name = "OUT", conflicts_with_all = ["csv", "verbose"])]
     html: Option<PathBuf>,
     /// Everything as tables, one .csv file each, in a folder; no file is overwritten
@@ -79,7 +81,7 @@ pub fn run(args: &Args) -> Outcome {
     let show = match (&args.html, &args.csv) {
         (Some(page), _) => {
             let target = whole_file::target(page, "--html")?;
-            Show::Page { target, runs: Vec::new(), maps: Vec::new() }
+            Show::Page { target, runs: Vec::new(), maps: Vec::new(), traces: Vec::new() }
         }
         (None, Some(folder)) => Show::Tables(Folder::new(folder, &args.files)?),
         (None, None) if args.json => Show::Json { shown: 0 },
@@ -122,7 +124,7 @@ fn export(export: &Export, files: &[PathBuf]) -> Outcome {
 enum Show {
     Text { view: View, shown: usize },
     Json { shown: usize },
-    Page { target: Target, runs: Vec<Run>, maps: Vec<Maps> },
+    Page { target: Target, runs: Vec<Run>, maps: Vec<Maps>, traces: Vec<Reported> },
     Tables(Folder),
 }
 
@@ -146,7 +148,11 @@ fn every(files: &[PathBuf], mut show: Show, loss: Option<f64>) -> Outcome {
                     maps.push(of_run);
                     error.iter().for_each(|error| refuse(refusal(error)));
                 }
-                show.run(file, run, files.len() > 1)?;
+                match Reported::of(file, &mut run) {
+                    Ok(trace) => show.run(file, run, trace, files.len() > 1)?,
+                    Err(failure) if files.len() == 1 => return Err(failure),
+                    Err(failure) => refuse(failure),
+                }
             }
             // Alone it is the whole answer; among several it is a word beside the others.
             Err(error) if files.len() == 1 => return Err(refusal(&error)),
@@ -159,7 +165,13 @@ fn every(files: &[PathBuf], mut show: Show, loss: Option<f64>) -> Outcome {
 
 impl Show {
     /// Shows one run. The output is flushed, so that what it says stands before a complaint about the next.
-    fn run(&mut self, file: &Path, run: Run, is_one_of_several: bool) -> Result<(), Failure> {
+    fn run(
+        &mut self,
+        file: &Path,
+        run: Run,
+        trace: Option<Reported>,
+        is_one_of_several: bool,
+    ) -> Result<(), Failure> {
         let mut out = out::stdout();
         match self {
             Show::Text { view, shown } => {
@@ -171,16 +183,23 @@ impl Show {
                 }
                 *shown += 1;
                 out.write_all(render(&run, *view, style).as_bytes())?;
+                if let Some(trace) = &trace {
+                    write!(out, "\n{}", trace.text(style, view.verbose))?;
+                }
             }
             Show::Json { shown } => {
-                let text = json::run::piece(&run, *shown == 0);
+                let trace = trace.as_ref().map(Reported::document);
+                let text = json::run::piece(&run, trace, *shown == 0);
                 let text = text.map_err(|error| Failure::new(Exit::Bug, "JSON").because(error))?;
                 *shown += 1;
                 out.write_all(text.as_bytes())?;
             }
-            Show::Page { runs, .. } => runs.push(run),
+            Show::Page { runs, traces, .. } => {
+                runs.push(run);
+                traces.extend(trace);
+            }
             Show::Tables(folder) => {
-                let line = folder.write(file, &run)?;
+                let line = folder.write(file, &run, trace.map_or_else(Vec::new, |of| of.tables()))?;
                 writeln!(out, "{}", out::style().one_line(&line))?;
             }
         }
@@ -200,13 +219,16 @@ impl Show {
             }
             // Without a run there is nothing that a page could show.
             Show::Page { runs, .. } if runs.is_empty() => {}
-            Show::Page { target, runs, maps } => {
-                let page = match runs.iter().find_map(|run| run.study.as_deref()) {
+            Show::Page { target, runs, maps, traces } => {
+                let study = runs.iter().find_map(|run| run.study.as_deref()).map(study::page);
+                let alone = study.or_else(|| traces.first().map(Reported::page));
+                let page = match alone {
                     Some(_) if runs.len() > 1 => {
-                        let text = "--html: a simulated study fills a page alone; give its file by itself";
+                        let text = "--html: a simulated study or a trace fills a page alone; give its file \
+                                    by itself";
                         return Err(super::usage(text));
                     }
-                    Some(study) => html::sim::page(&study::page(study)),
+                    Some(report) => html::sim::page(&report),
                     None => html::page_with_maps(&runs, &maps),
                 };
                 let page = page.map_err(|error| Failure::new(Exit::Bug, "the page").because(error))?;
@@ -221,13 +243,26 @@ impl Show {
 
 /// What a file that cannot be read means for the exit code.
 pub fn refusal(error: &Error) -> Failure {
-    let (exit, way_out) = match error.kind() {
-        ErrorKind::NotThere => {
-            (Exit::BadInput, "; `pagelab record` and `pagelab checkup --run FILE` make one")
-        }
-        ErrorKind::NotPermitted | ErrorKind::Io => (Exit::NotAvailable, ""),
-        ErrorKind::NoSpace => (Exit::Partial, ""),
-        _ => (Exit::BadInput, ""),
+    let way_out = match error.kind() {
+        ErrorKind::NotThere => "; `pagelab record` and `pagelab checkup --run FILE` make one",
+        _ => "",
     };
-    Failure::new(exit, format!("{error}{way_out}"))
+    Failure::new(unreadable(error), format!("{error}{way_out}"))
+}
+
+/// The same for a command that reads one kind of run file, which `maker` makes.
+pub fn refusal_by(error: &Error, maker: &str) -> Failure {
+    let text = match error.kind() {
+        ErrorKind::NotThere | ErrorKind::NotOurs => format!("{}; {maker} makes one", error.obstacle()),
+        _ => error.to_string(),
+    };
+    Failure::new(unreadable(error), text)
+}
+
+fn unreadable(error: &Error) -> Exit {
+    match error.kind() {
+        ErrorKind::NotPermitted | ErrorKind::Io => Exit::NotAvailable,
+        ErrorKind::NoSpace => Exit::Partial,
+        _ => Exit::BadInput,
+    }
 }

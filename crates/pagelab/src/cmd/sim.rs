@@ -7,6 +7,7 @@ mod demo;
 mod list;
 mod options;
 mod pool;
+mod progress;
 mod replay;
 pub mod run;
 pub mod session;

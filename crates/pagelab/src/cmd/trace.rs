@@ -1,11 +1,14 @@
 //! `pagelab trace`: traces of the page allocator, recorded and read.
 
-mod info;
+pub mod info;
 mod record;
 mod session;
 mod through;
 mod words;
 
+use pagelab_runfile::Error;
+
+use crate::cmd::report;
 use crate::exit::Failure;
 
 /// What `trace` was asked for.
@@ -30,6 +33,11 @@ enum What {
     Record(record::Args),
     /// What a trace holds
     Info(info::Args),
+}
+
+/// A trace that cannot be read, and what makes one.
+pub fn refusal(error: &Error) -> Failure {
+    report::refusal_by(error, "`pagelab trace record -o FILE`")
 }
 
 /// Runs it.

@@ -10,12 +10,13 @@ use pagelab_model::{BuddyInfo, FreeAreas, NodeId, PageSize, Snapshot, ZoneFree, 
 use pagelab_runfile::{TraceEncoder, Writer};
 use pagelab_sim::marks::Marks;
 use pagelab_sim::memory::{Down, Memory, Request, Setup};
-use pagelab_sim::percpu::Keep;
+use pagelab_sim::percpu::{Keep, Terms};
 use pagelab_sim::policy::Mobility;
 use pagelab_sim::words::{Kind, Shape, Stolen};
 use pagelab_sim::zone::Extras;
 
-const KEEP: Keep = Keep { cpus: 2, batch: 63, high: 378 };
+/// As the kernel that the head names has them.
+const KEEP: Keep = Keep { cpus: 2, batch: 63, high: 378, terms: Terms::Doubling { empties: true } };
 
 /// The machine: one zone of `frames`, which are all free.
 pub fn head(frames: u32) -> TraceHead {
@@ -32,6 +33,7 @@ pub fn head(frames: u32) -> TraceHead {
             managed: frames,
             marks: [64, 80, 96],
             per_cpu: [KEEP.batch, KEEP.high],
+            kept: vec![0; usize::from(KEEP.cpus)],
             reserves: vec![0],
         }],
         migratetypes: Vec::new(),

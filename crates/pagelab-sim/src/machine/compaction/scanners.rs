@@ -171,7 +171,8 @@ impl Machine {
             return false;
         }
         let entry = &self.entries[handle as usize];
-        matches!(entry.class, Class::File | Class::Anonymous)
+        (entry.class.is_file() || entry.class == Class::Anonymous)
+            && !entry.state.is_writing()
             && (!entry.is_pinned || self.journal.has(Flaw::PinnedMoved))
     }
 

@@ -102,8 +102,9 @@ impl Naive {
 
     fn moves(&self, handle: u32, job: &Job, shape: Shape) -> bool {
         self.pages[handle as usize].as_ref().is_some_and(|page| {
-            matches!(page.class, Class::File | Class::Anonymous)
+            (super::is_cached(page.class) || page.class == Class::Anonymous)
                 && !page.is_pinned
+                && !page.write.is_writing
                 && page.order < job.order
                 && page.order < shape.block_order
         })

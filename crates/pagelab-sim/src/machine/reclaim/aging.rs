@@ -5,7 +5,8 @@
 use super::{COSTLY, Plan};
 use crate::machine::journal::{Event, Flaw, Verdict};
 use crate::machine::lru::List;
-use crate::machine::{Class, Machine, NOWHERE, Reclaim, Release};
+use crate::machine::writeback::State;
+use crate::machine::{Class, Entry, Machine, NOWHERE, Reclaim, Release};
 use crate::words::Wrong;
 
 impl Machine {
@@ -39,6 +40,9 @@ impl Machine {
         if is_above {
             return Verdict::Skip;
         }
+        if entry.state.is_writing() && !self.journal.has(Flaw::FreedInFlight) {
+            return if self.tuning.release == Release::V6_1 { Verdict::Await } else { Verdict::Keep };
+        }
         let is_full = entry.class == Class::Anonymous
             && !self.has_swap(&entry)
             && !self.journal.has(Flaw::SwapWithoutEnd);
@@ -48,7 +52,7 @@ impl Machine {
         // Lumpy reclaim of costly orders does not ask whether a page is used.
         let is_asked = self.config.reclaim != Reclaim::Lumpy || plan.order <= COSTLY;
         if !entry.is_touched || !is_asked || self.journal.has(Flaw::NoSecondChance) {
-            return Verdict::Reclaim;
+            return self.verdict_of_unused(&entry, plan);
         }
         let seen = &mut self.entries[handle as usize];
         seen.is_touched = false;
@@ -56,7 +60,20 @@ impl Machine {
             seen.is_referenced = true;
             return Verdict::Keep;
         }
-        if self.config.keeps_referenced { Verdict::Activate } else { Verdict::Reclaim }
+        if self.config.keeps_referenced { Verdict::Activate } else { self.verdict_of_unused(&entry, plan) }
+    }
+
+    /// What becomes of a page that nobody used: a dirty one is written first (`pageout`). A request does not
+    /// write to a disk that is congested (`may_write_to_queue`, 2.6.16); of files, none writes (6.1).
+    fn verdict_of_unused(&self, entry: &Entry, plan: &Plan) -> Verdict {
+        if entry.state != State::Dirty || self.journal.has(Flaw::DirtyDropped) {
+            return Verdict::Reclaim;
+        }
+        match self.tuning.release {
+            Release::V2_6_16 if plan.is_direct && self.is_congested() => Verdict::Keep,
+            Release::V6_1 if entry.class.is_file() => Verdict::Await,
+            Release::V2_6_16 | Release::V6_1 => Verdict::Write,
+        }
     }
 
     /// Does what was decided: pages freed.
@@ -70,6 +87,15 @@ impl Machine {
             Verdict::Activate => {
                 self.stats.activated += if entry.is_active { 0 } else { u64::from(entry.pages()) };
                 self.entries[handle as usize].is_referenced = false;
+                self.turn(handle, true);
+            }
+            Verdict::Write => {
+                self.send(handle, true);
+                self.turn(handle, false);
+            }
+            Verdict::Await => {
+                self.entries[handle as usize].is_hasty = true;
+                self.disk.wanted += u64::from(entry.pages());
                 self.turn(handle, true);
             }
             Verdict::Keep | Verdict::Skip => self.turn(handle, entry.is_active),
@@ -124,6 +150,7 @@ impl Machine {
 
     /// Frees the frame of a page; its holder keeps the handle.
     pub(in crate::machine) fn evict(&mut self, handle: u32) -> Result<(), Wrong> {
+        self.forget_writes(handle);
         self.unsettle(handle);
         let entry = &mut self.entries[handle as usize];
         let frame = std::mem::replace(&mut entry.frame, NOWHERE);

@@ -78,8 +78,11 @@ impl Machine {
             return false;
         }
         let entry = &self.entries[handle as usize];
+        if entry.state.is_writing() && !self.journal.has(Flaw::RegionInFlight) {
+            return false;
+        }
         match entry.class {
-            Class::File => !entry.is_pinned,
+            Class::File | Class::Buffer => !entry.is_pinned,
             Class::Anonymous => !entry.is_pinned && self.has_swap(entry),
             Class::Kernel | Class::PageTable | Class::Cache | Class::Huge => false,
         }

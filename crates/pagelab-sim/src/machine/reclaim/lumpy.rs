@@ -39,7 +39,7 @@ impl Machine {
             if entry.class == Class::Anonymous && !self.has_swap(&entry) {
                 break;
             }
-            let is_listed = matches!(entry.class, Class::File | Class::Anonymous);
+            let is_listed = entry.class.is_file() || entry.class == Class::Anonymous;
             if !is_listed || entry.is_active && !takes_active {
                 continue;
             }

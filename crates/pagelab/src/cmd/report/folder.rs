@@ -53,12 +53,14 @@ impl Folder {
         Ok(Folder { folder: folder.to_owned(), runs: runs.into_iter() })
     }
 
-    /// Writes the tables of a run, and says where in a line. If one cannot be written, none is left.
-    pub fn write(&mut self, file: &Path, run: &Run) -> Result<String, Failure> {
+    /// Writes the tables of a run and `more`, and says where in a line. If one cannot be written, none is
+    /// left.
+    pub fn write(&mut self, file: &Path, run: &Run, more: Vec<Table<'_>>) -> Result<String, Failure> {
         // Files that could not be read are passed over.
         let place =
             self.runs.find(|(of, _)| of == file).map_or_else(|| self.folder.clone(), |(_, place)| place);
-        let tables = csv::tables(run);
+        let mut tables = csv::tables(run);
+        tables.extend(more);
         for table in &tables {
             let path = place.join(&table.file);
             if path.symlink_metadata().is_ok() {
@@ -75,7 +77,12 @@ impl Folder {
             whole_file::not_written(path.display(), &error, "folder")
         })?;
         let size = style::bytes(Bytes(bytes));
-        Ok(format!("{} → {}   {count} tables   {size}", file.display(), place.display()))
+        Ok(format!(
+            "{} → {}   {count} {}   {size}",
+            file.display(),
+            place.display(),
+            if count == 1 { "table" } else { "tables" }
+        ))
     }
 
     fn all(

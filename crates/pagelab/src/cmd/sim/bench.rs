@@ -6,8 +6,9 @@ mod show;
 
 use std::io::Write;
 
+use clap::ValueEnum as _;
 use pagelab_contig::asking;
-use pagelab_formats::cpuinfo;
+use pagelab_formats::{cpuinfo, size};
 use pagelab_host::paths;
 use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
@@ -18,10 +19,12 @@ use pagelab_sim::bench::Load;
 use pagelab_sim::words::{FRAMES_MAX, Shape, Wrong};
 use pagelab_sys::clock;
 
-use crate::cmd::{bytes_of, usage};
+use super::options::once;
+use crate::bounds;
+use crate::cmd::usage;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::out;
-use engines::{BLOCK_ORDER, MAX_ORDER, Name, Run};
+use engines::{BLOCK_ORDER, HUGE, MAX_ORDER, Name, Run};
 
 /// What `sim bench` was asked for.
 #[derive(Debug, clap::Args)]
@@ -40,7 +43,7 @@ pub struct Args {
         long,
         value_name = "N",
         default_value_t = 2_000_000,
-        value_parser = clap::value_parser!(u64).range(1..)
+        value_parser = bounds::number::<1, 1_000_000_000>
     )]
     pairs: u64,
     /// Turns; the middle one counts
@@ -48,25 +51,42 @@ pub struct Args {
         long,
         value_name = "N",
         default_value_t = 5,
-        value_parser = clap::value_parser!(u32).range(1..1000)
+        value_parser = bounds::small::<1, 1000>
     )]
     turns: u32,
     /// Seed of everything random
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = bounds::seed)]
     seed: u64,
     /// One JSON document (docs/json.md)
     #[arg(long)]
     json: bool,
 }
 
-/// Of the plain allocator, a turn has fewer pairs by this: it is so much slower.
+/// Of engines that are slow by far, a turn has fewer pairs by this.
 const PLAIN_PART: u64 = 8;
+
+/// Whether it is one of those.
+fn is_slow(engine: Name) -> bool {
+    matches!(engine, Name::Trees | Name::Plain)
+}
+
+/// The least and the most that is simulated.
+const SIZE_MIN: u64 = 128 << 20;
+const SIZE_MAX: u64 = 16 << 40;
 
 /// A size, with T besides the suffixes that all options take.
 fn memory_of(text: &str) -> Result<Bytes, String> {
-    let Some(digits) = text.strip_suffix(['T', 't']) else { return bytes_of(text) };
-    let size = bytes_of(&format!("{digits}G"))?.0.checked_mul(1 << 10);
-    size.map(Bytes).ok_or_else(|| "a size such as 16T was wanted".to_owned())
+    let (text, times) = match text.strip_suffix(['T', 't']) {
+        Some(digits) => (format!("{digits}G"), 1 << 10),
+        None => (text.to_owned(), 1),
+    };
+    let size = size::parse_suffixed(text.as_bytes()).ok().and_then(|size| size.0.checked_mul(times));
+    let fits = |size: &u64| (SIZE_MIN..=SIZE_MAX).contains(size) && size.is_multiple_of(HUGE as u64);
+    size.filter(fits).map(Bytes).ok_or_else(|| {
+        let ends = [SIZE_MIN, SIZE_MAX].map(|end| bytes(Bytes(end)));
+        let [least, most] = ends;
+        format!("a multiple of 2 MiB from {least} to {most} is wanted, such as 16G")
+    })
 }
 
 /// A load by its name.
@@ -120,6 +140,13 @@ impl Row {
 
 /// Measures and prints.
 pub fn run(args: &Args) -> Outcome {
+    let names = |value: Option<clap::builder::PossibleValue>| value.map(|value| value.get_name().to_owned());
+    once(
+        "--engine",
+        &args.engine.iter().filter_map(|name| names(name.to_possible_value())).collect::<Vec<_>>(),
+    )?;
+    once("--load", &args.load.iter().filter_map(|name| names(name.to_possible_value())).collect::<Vec<_>>())?;
+    once("--memory", &args.memory.iter().map(|&size| bytes(size)).collect::<Vec<_>>())?;
     let usual = [Bytes(16 << 30)];
     let sizes = if args.memory.is_empty() { &usual[..] } else { &args.memory };
     let loads: Vec<Load> = match args.load.is_empty() {
@@ -128,8 +155,7 @@ pub fn run(args: &Args) -> Outcome {
     };
     let all = <Name as clap::ValueEnum>::value_variants();
     let engines = if args.engine.is_empty() { all } else { &args.engine };
-    let shapes: Vec<(Bytes, Shape)> =
-        sizes.iter().map(|&size| Ok((size, shape(size)?))).collect::<Result<_, Failure>>()?;
+    let shapes: Vec<(Bytes, Shape)> = sizes.iter().map(|&size| (size, shape(size))).collect();
     for &(memory, shape) in &shapes {
         loads.iter().try_for_each(|&load| fits(memory, shape, load, engines))?;
     }
@@ -162,28 +188,19 @@ fn processor() -> String {
     format!("{} ({numbers})", cpu.model_name)
 }
 
-fn shape(memory: Bytes) -> Result<Shape, Failure> {
-    let page = PageSize::USUAL.bytes();
-    let block = 1u64 << BLOCK_ORDER;
+fn shape(memory: Bytes) -> Shape {
     // 16 TiB has a few more frames than can be numbered: the last of them are left out.
-    let frames = (memory.0 / page).min(FRAMES_MAX);
-    if frames < 64 * block || memory.0 > 16 << 40 || !frames.is_multiple_of(block) {
-        let least = bytes(Bytes(64 * block * page));
-        return Err(usage(&format!(
-            "--memory {}: a multiple of 2 MiB is wanted, from {least} to 16 TiB",
-            bytes(memory)
-        )));
-    }
-    Ok(Shape { first: 0, frames: frames as u32, max_order: MAX_ORDER, block_order: BLOCK_ORDER })
+    let frames = (memory.0 / PageSize::USUAL.bytes()).min(FRAMES_MAX);
+    Shape { first: 0, frames: frames as u32, max_order: MAX_ORDER, block_order: BLOCK_ORDER }
 }
 
 /// Refuses what does not fit in this machine's memory.
 fn fits(memory: Bytes, shape: Shape, load: Load, engines: &[Name]) -> Result<(), Failure> {
     let times = |name: &Name| if name.has_per_cpu() { 2 } else { 1 };
     let need = engines.iter().map(|name| name.need(shape, load).0 * times(name)).sum();
-    let Ok(available) = asking::available(&Root::live()) else { return Ok(()) };
+    let available = asking::available(&Root::live()).unwrap_or(Bytes(u64::MAX));
     if need <= available.0 / 10 * 9 {
-        return Ok(());
+        return can_number(memory, shape, engines);
     }
     let least = Name::Drawn.need(shape, load);
     Err(Failure::new(
@@ -200,10 +217,27 @@ fn fits(memory: Bytes, shape: Shape, load: Load, engines: &[Name]) -> Result<(),
     ))
 }
 
+/// Refuses engines that cannot tell so many frames apart.
+fn can_number(memory: Bytes, shape: Shape, engines: &[Name]) -> Result<(), Failure> {
+    let Some(name) = engines.iter().find(|name| !name.can_number(shape)) else { return Ok(()) };
+    Err(usage(&format!(
+        "--memory {} for the engine {}: engines with lists of frames take up to 4 TiB; --engine compact and \
+         --engine drawn take more",
+        bytes(memory),
+        name.text()
+    )))
+}
+
+/// A line for whoever watches: terabytes take minutes.
+fn told(line: &str) {
+    if out::is_watched() {
+        out::status(line);
+    }
+}
+
 /// All engines over one size, in turns there and back.
 fn measure(size: (Bytes, Shape), load: Load, engines: &[Name], args: &Args) -> Result<Vec<Row>, Wrong> {
     let (memory, shape) = size;
-    out::note(&format!("pagelab: filling {} of simulated memory for each engine", bytes(memory)));
     let mut runs: Vec<Box<dyn Run>> = Vec::new();
     let mut rows: Vec<(usize, Row)> = Vec::new();
     for &engine in engines {
@@ -211,11 +245,11 @@ fn measure(size: (Bytes, Shape), load: Load, engines: &[Name], args: &Args) -> R
             if per_cpu && !engine.has_per_cpu() {
                 continue;
             }
+            told(&format!("filling {} of simulated memory: {}", bytes(memory), engine.text()));
             let run = engine.set_up(shape, per_cpu, load, args.seed)?;
             run.collapse();
             for ahead in [false, true] {
-                // There is nothing to bring near in a tree.
-                if !(ahead && engine == Name::Plain) {
+                if !ahead || engine.looks_ahead() {
                     let (ps, books) = (Vec::new(), run.books());
                     let row = Row { memory, load, engine, per_cpu, ahead, ps, books, failed: 0, stolen: 0 };
                     rows.push((runs.len(), row));
@@ -230,9 +264,11 @@ fn measure(size: (Bytes, Shape), load: Load, engines: &[Name], args: &Args) -> R
             order.reverse();
         }
         for at in order {
+            let engine = rows[at].1.engine.text();
+            told(&format!("turn {} of {}: {engine}", turn + 1, args.turns));
             let (run, row) = &mut rows[at];
             let run = &mut runs[*run];
-            let pairs = if row.engine == Name::Plain { (args.pairs / PLAIN_PART).max(1) } else { args.pairs };
+            let pairs = if is_slow(row.engine) { (args.pairs / PLAIN_PART).max(1) } else { args.pairs };
             let before = clock::thread_cpu_ns();
             run.run(pairs, row.ahead)?;
             let spent = clock::thread_cpu_ns().saturating_sub(before);
@@ -240,5 +276,6 @@ fn measure(size: (Bytes, Shape), load: Load, engines: &[Name], args: &Args) -> R
             (row.failed, row.stolen) = run.counts();
         }
     }
+    told("");
     Ok(rows.into_iter().map(|(_, row)| row).collect())
 }

@@ -5,9 +5,13 @@ use pagelab_model::study::{StudyCell, StudyFigure, StudyPicture, StudySeries, St
 use pagelab_report::style::bytes;
 use pagelab_sim::loads::{self, Load};
 use pagelab_sim::machine::Class;
-use pagelab_sim::policies::{self, SHORT};
+use pagelab_sim::policies::{self, Entry, SHORT};
 use pagelab_sim::study::{self, Figure, Outcome, Picture, Scheme, Series, Spec};
 use pagelab_sim::words::Kind;
+
+use super::options::once;
+use crate::cmd::usage;
+use crate::exit::Failure;
 
 /// Something that can be chosen by name.
 pub struct Named {
@@ -21,7 +25,7 @@ pub struct Named {
 
 /// Placement policies.
 pub fn policies() -> Vec<Named> {
-    let named = |of: &policies::Entry| Named { name: of.name, summary: of.summary, source: of.source };
+    let named = |of: &Entry| Named { name: of.name, summary: of.summary, source: of.source };
     policies::TABLE.iter().map(named).collect()
 }
 
@@ -85,6 +89,7 @@ pub fn loads() -> &'static [Load] {
 /// What is wrong with a configuration, in words: what was wanted, what stands in the way, the way out.
 pub fn check(cell: &StudyCell) -> Result<(), String> {
     check_scheme(&cell.scheme)?;
+    check_load(&cell.load)?;
     check_kernelcore(cell)?;
     study::check(&spec(cell, 0, 0)?).map_err(|wrong| format!("{wrong} (pagelab sim list)"))
 }
@@ -100,20 +105,56 @@ fn check_scheme(text: &str) -> Result<(), String> {
     if RECLAIMS.iter().filter(|word| words.contains(word)).count() > 1 {
         return Err(format!("{text}: reclaim takes one or the other: {}", RECLAIMS.join(" or ")));
     }
-    let scheme = Scheme::parse(text).map_err(|wrong| wrong.to_string())?;
-    let there = policies();
-    if there.iter().any(|policy| policy.name == scheme.policy) {
+    let unknown = |word: &&str| !is_added(word) && policies::find(word).is_none();
+    if let Some(word) = words.iter().find(|word| unknown(word)) {
+        let added: Vec<&str> = ADDED.iter().map(|word| word.name).collect();
+        return Err(format!(
+            "{text}: no policy is called {word:?}; there are {}, and with + {} (pagelab sim list)",
+            names().join(", "),
+            added.join(", ")
+        ));
+    }
+    Scheme::parse(text).map(|_| ()).map_err(|wrong| format!("{wrong}; a scheme has one of them"))
+}
+
+fn is_added(word: &str) -> bool {
+    ADDED.iter().any(|of| of.name == word)
+}
+
+/// All names of placement policies, the short ones behind the others.
+fn names() -> Vec<&'static str> {
+    let short = SHORT.iter().map(|(name, _)| *name);
+    policies::TABLE.iter().map(|policy| policy.name).chain(short).collect()
+}
+
+/// The placement policies of these names, for a command that has nothing but the allocator: no zones and no
+/// reclaim. `cannot`: what it cannot do with them.
+pub fn placements(option: &str, given: &[String], cannot: &str) -> Result<Vec<&'static Entry>, Failure> {
+    once(option, given)?;
+    let mut found: Vec<&'static Entry> = Vec::new();
+    for name in given {
+        let added = name.split('+').find(|word| is_added(word));
+        let Some(entry) = policies::find(name) else {
+            let why = match added {
+                Some(word) => format!("{word} belongs to a machine with zones and reclaim, and {cannot}"),
+                None => "no such policy".to_owned(),
+            };
+            return Err(usage(&format!("{option} {name:?}: {why}; there are {}", names().join(", "))));
+        };
+        if found.iter().any(|known| known.name == entry.name) {
+            return Err(usage(&format!("{option} {name:?}: {} is there twice; name each once", entry.name)));
+        }
+        found.push(entry);
+    }
+    Ok(found)
+}
+
+fn check_load(name: &str) -> Result<(), String> {
+    if loads().iter().any(|load| load.name == name) {
         return Ok(());
     }
-    let short = SHORT.iter().map(|(name, _)| *name);
-    let names: Vec<&str> = there.iter().map(|policy| policy.name).chain(short).collect();
-    let added: Vec<&str> = ADDED.iter().map(|word| word.name).collect();
-    Err(format!(
-        "{text}: no policy is called {:?}; there are {}, and with + {} (pagelab sim list)",
-        scheme.policy,
-        names.join(", "),
-        added.join(", ")
-    ))
+    let names: Vec<&str> = loads().iter().map(|load| load.name).collect();
+    Err(format!("there is no load {name:?}; there are {} (pagelab sim list)", names.join(", ")))
 }
 
 /// Bytes of the largest blocks of a machine: what zones are cut at.
@@ -209,7 +250,7 @@ fn number(class: Option<Class>) -> u8 {
         Some(Class::Kernel) => 1,
         Some(Class::PageTable) => 2,
         Some(Class::Cache) => 3,
-        Some(Class::File) => 4,
+        Some(Class::File | Class::Buffer) => 4,
         Some(Class::Anonymous) => 5,
         Some(Class::Huge) => 6,
     }

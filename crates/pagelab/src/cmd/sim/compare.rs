@@ -1,8 +1,8 @@
 //! `pagelab sim compare`: schemes side by side under one load, with the same seeds.
 
-use super::options::{Common, Repeated, check_kernelcore, plan, seeds};
+use super::options::{Common, Repeated, check_kernelcore, once, plan, seeds};
 use super::session::begin;
-use crate::cmd::usage;
+use crate::bounds;
 use crate::exit::Failure;
 
 /// Seeds, where nobody says how many: enough for intervals.
@@ -27,7 +27,7 @@ pub struct Args {
         long,
         value_name = "N",
         default_value_t = 0,
-        value_parser = clap::value_parser!(u32).range(..=1000)
+        value_parser = bounds::small::<0, 1000>
     )]
     pictures: u32,
     #[command(flatten)]
@@ -51,12 +51,8 @@ threads. docs/sim.md";
 /// Compares.
 pub fn run(args: &Args) -> Result<u8, Failure> {
     let schemes: Vec<&str> = args.policies.iter().map(|name| name.trim()).collect();
-    for (at, scheme) in schemes.iter().enumerate() {
-        if schemes[..at].contains(scheme) {
-            return Err(usage(&format!("--policies: {scheme:?} is there twice; name each scheme once")));
-        }
-    }
-    let cells = schemes.iter().map(|scheme| args.common.cell(scheme, &args.repeated.load));
+    once("--policies", &schemes)?;
+    let cells = schemes.iter().map(|scheme| args.common.cell(scheme, args.repeated.load()));
     let cells: Vec<_> = cells.collect::<Result<_, _>>()?;
     check_kernelcore(&cells)?;
     let seeds = seeds(args.common.first_seed(), args.repeated.seeds.unwrap_or(SEEDS))?;

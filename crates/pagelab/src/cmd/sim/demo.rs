@@ -14,10 +14,12 @@ use pagelab_report::json::object::array;
 use pagelab_report::json::{header, to_text};
 use pagelab_report::sim::demo::{self as shown, Demo, Lane};
 use pagelab_report::style::{Style, bytes};
-use pagelab_sim::policies::{self, Entry, TABLE};
+use pagelab_sim::policies::{Entry, TABLE};
 use pagelab_sim::words::Shape;
 use serde_json::Value;
 
+use super::catalogue;
+use crate::bounds;
 use crate::cmd::usage;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::watch::terminal;
@@ -31,7 +33,8 @@ Examples:
   pagelab sim demo --steps 200 --seed 7       after the lesson, at random
   pagelab sim demo --html demo.html           a page with a slider
 
-Keys: Enter or space next, b back, p another policy, Home and End, q quit.";
+Keys: Enter or space next, b back, p another policy, Home and End, Up and Down \
+where the window is low, q quit.";
 
 /// What `sim demo` was asked for.
 #[derive(Debug, clap::Args)]
@@ -42,13 +45,13 @@ pub struct Args {
     #[arg(long, value_name = "NAME,NAME…", value_delimiter = ',')]
     policy: Vec<String>,
     /// Pages of memory: a multiple of 16, up to 256
-    #[arg(long, value_name = "N", default_value_t = 64)]
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = bounds::small::<32, 256>)]
     pages: u32,
     /// Steps to show, beyond the lesson at random [default: the lesson]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", value_parser = bounds::small::<1, 1000>)]
     steps: Option<u32>,
     /// Seed of what is asked at random
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = bounds::seed)]
     seed: u64,
     /// All steps as text, also on a terminal
     #[arg(long, conflicts_with = "json")]
@@ -56,7 +59,7 @@ pub struct Args {
     /// One JSON document (docs/json.md)
     #[arg(long)]
     json: bool,
-    /// Write a page for any browser
+    /// Write a page for any browser; a page of that name is replaced
     #[arg(long, value_name = "FILE", conflicts_with_all = ["plain", "json"])]
     html: Option<PathBuf>,
 }
@@ -94,20 +97,9 @@ fn print(text: &str) -> Result<(), Failure> {
 
 /// The policies that were named, or those that are shown without a word, the best known first.
 fn policies(args: &Args, all: bool) -> Result<Vec<&'static Entry>, Failure> {
-    let find = |name: &str| {
-        policies::find(name).ok_or_else(|| {
-            let known: Vec<&str> = TABLE.iter().map(|known| known.name).collect();
-            usage(&format!("--policy {name}: no policy is called so: one of {}", known.join(", ")))
-        })
-    };
-    let mut found: Vec<&Entry> = Vec::new();
     let usual = [USUAL.to_owned()];
-    for name in if args.policy.is_empty() { &usual } else { args.policy.as_slice() } {
-        let entry = find(name)?;
-        if !found.iter().any(|known| known.name == entry.name) {
-            found.push(entry);
-        }
-    }
+    let given = if args.policy.is_empty() { &usual } else { args.policy.as_slice() };
+    let mut found = catalogue::placements("--policy", given, "the demonstration has none")?;
     if all {
         let others = TABLE.iter().filter(|entry| found.iter().all(|known| known.name != entry.name));
         found.extend(others.collect::<Vec<_>>());

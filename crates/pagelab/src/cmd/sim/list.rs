@@ -4,7 +4,8 @@ use std::io::Write;
 
 use pagelab_report::json::object::{Object, array};
 use pagelab_report::json::{header, to_text};
-use pagelab_report::text::{Column, Page};
+use pagelab_report::style::count;
+use pagelab_report::text::Page;
 use pagelab_sim::loads::{Load, Parameter};
 use serde_json::Value;
 
@@ -18,9 +19,10 @@ use crate::out;
 /// What `sim list` was asked for.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A load: its parameters, for --set
-    #[arg(value_name = "LOAD", conflicts_with = "json")]
-    load: Option<String>,
+    /// One of them alone: a load with its parameters for --set, a policy, a
+    /// machine
+    #[arg(value_name = "NAME", conflicts_with = "json")]
+    name: Option<String>,
     /// One JSON document (docs/json.md)
     #[arg(long)]
     json: bool,
@@ -28,8 +30,8 @@ pub struct Args {
 
 /// Lists what there is, or the parameters of a load.
 pub fn run(args: &Args) -> Result<u8, Failure> {
-    let text = match &args.load {
-        Some(name) => parameters(name)?,
+    let text = match &args.name {
+        Some(name) => one(name)?,
         None if args.json => json()?,
         None => text(),
     };
@@ -43,7 +45,7 @@ fn text() -> String {
     let mut page = Page::new(out::style());
     named(&mut page, "policies: on which list a block lies, and what is taken when it is empty", &policies());
     for (short, name) in SHORT {
-        page.hanging(&format!("  {short:<14}"), &format!("short for {name}"));
+        page.hanging(&format!("  {short:<15}"), &format!("short for {name}"));
     }
     named(&mut page, "added to a policy by +, as in list3+zone+linear", &ADDED);
     named(&mut page, "machines", &MACHINES);
@@ -52,34 +54,70 @@ fn text() -> String {
         page.hanging(&format!("  {:<20}", load.name), load.summary);
     }
     page.gap();
-    page.line("→ pagelab sim list LOAD   its parameters   → pagelab sim compare --load LOAD");
+    page.line("→ pagelab sim list NAME   one of them   → pagelab sim compare --load LOAD");
     page.finish()
 }
 
-fn parameters(name: &str) -> Result<String, Failure> {
-    let Some(load) = loads().iter().find(|load| load.name == name) else {
-        let names: Vec<&str> = loads().iter().map(|load| load.name).collect();
-        return Err(usage(&format!("there is no load {name}; there are {}", names.join(", "))));
+/// What a name of the list stands for.
+fn one(name: &str) -> Result<String, Failure> {
+    if let Some(load) = loads().iter().find(|load| load.name == name) {
+        return Ok(parameters(load));
+    }
+    let long = SHORT.iter().find(|(short, _)| *short == name).map_or(name, |(_, long)| long);
+    let kinds = [("policy", &policies()[..]), ("added to a policy by +", &ADDED), ("machine", &MACHINES)];
+    let found = kinds.iter().find_map(|(kind, all)| Some((kind, all.iter().find(|of| of.name == long)?)));
+    let Some((kind, of)) = found else {
+        let names = |all: &[Named]| all.iter().map(|of| of.name).collect::<Vec<_>>().join(", ");
+        let short: Vec<&str> = SHORT.iter().map(|(short, _)| *short).collect();
+        let loads: Vec<&str> = loads().iter().map(|load| load.name).collect();
+        return Err(usage(&format!(
+            "nothing is called {name:?}; there are the loads {}, the policies {}, {}, what is added to \
+             them {}, and the machines {}",
+            loads.join(", "),
+            names(&policies()),
+            short.join(", "),
+            names(&ADDED),
+            names(&MACHINES)
+        )));
     };
+    let mut page = Page::new(out::style());
+    let title = if long == name { name.to_owned() } else { format!("{name}, short for {long}") };
+    page.hanging(&format!("{title}   "), &format!("{}   ({kind})", of.summary));
+    if !of.source.is_empty() {
+        page.hanging_dim("  ", of.source);
+    }
+    let how = match *kind {
+        "machine" => format!("--machine {name}"),
+        "policy" => format!("--policies {name}"),
+        _ => format!("--policies standard,{name}"),
+    };
+    page.line(format!("→ pagelab sim compare {how}"));
+    Ok(page.finish())
+}
+
+fn parameters(load: &Load) -> String {
     let mut page = Page::new(out::style());
     page.hanging(&format!("{}  ", load.name), load.summary);
     page.heading("parameters, for --set NAME=VALUE");
-    let row = |of: &Parameter| {
-        vec![of.name.to_owned(), of.default.to_string(), of.unit.to_owned(), of.meaning.to_owned()]
-    };
-    let rows: Vec<Vec<String>> = load.parameters().map(row).collect();
-    let columns =
-        [Column::left("name"), Column::right("usual"), Column::left("unit"), Column::left("what it is")];
-    page.table(2, &columns, &rows);
-    Ok(page.finish())
+    let all: Vec<&Parameter> = load.parameters().collect();
+    let usual: Vec<String> = all
+        .iter()
+        .map(|of| format!("{} {}", count(of.default.into()), of.unit).trim_end().to_owned())
+        .collect();
+    let name_width = all.iter().map(|of| of.name.len()).max().unwrap_or(0);
+    let usual_width = usual.iter().map(|text| text.chars().count()).max().unwrap_or(0);
+    for (of, usual) in all.iter().zip(&usual) {
+        page.hanging(&format!("  {:<name_width$}  {usual:<usual_width$}  ", of.name), of.meaning);
+    }
+    page.finish()
 }
 
 fn named(page: &mut Page, title: &str, all: &[Named]) {
     page.heading(title);
     for of in all {
-        page.hanging(&format!("  {:<14}", of.name), of.summary);
+        page.hanging(&format!("  {:<15}", of.name), of.summary);
         if !of.source.is_empty() {
-            page.hanging_dim(&" ".repeat(16), of.source);
+            page.hanging_dim(&" ".repeat(17), of.source);
         }
     }
 }

@@ -9,6 +9,7 @@ use pagelab_model::study::{StudyCell, StudyPlan};
 
 use super::catalogue;
 use super::session::{How, simulator};
+use crate::bounds;
 use crate::cmd::{bytes_of, usage};
 use crate::exit::Failure;
 
@@ -27,7 +28,7 @@ pub struct Common {
     #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
     pub set: Vec<(String, u64)>,
     /// The first seed; the others follow it [default: 1, a recipe's own]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = bounds::seed)]
     pub seed: Option<u64>,
     #[command(flatten)]
     pub shown: Shown,
@@ -36,24 +37,34 @@ pub struct Common {
 /// What `compare` and `sweep` share beside that.
 #[derive(Debug, clap::Args)]
 pub struct Repeated {
-    /// The load, where nothing varies it
-    #[arg(long, value_name = "NAME", default_value = "highalloc")]
-    pub load: String,
+    /// The load, where nothing varies it [default: highalloc]
+    #[arg(long, value_name = "NAME")]
+    pub load: Option<String>,
     /// Seeds, the same for all configurations; 6 and more give intervals
     /// [default: 20; of a sweep 1]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", value_parser = bounds::small::<1, 1000>)]
     pub seeds: Option<u32>,
+}
+
+impl Repeated {
+    /// The load that was asked for, or the usual one.
+    pub fn load(&self) -> &str {
+        self.load.as_deref().unwrap_or("highalloc")
+    }
 }
 
 /// Where it is kept and how it is shown.
 #[derive(Debug, clap::Args)]
 pub struct Shown {
     /// Threads [default: one for each processor]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = bounds::threads)]
     pub threads: Option<NonZero<usize>>,
     /// Keep everything in this run file, for `pagelab report`
     #[arg(short = 'o', long = "run", value_name = "FILE")]
     pub output: Option<PathBuf>,
+    /// All figures and differences, not the summary alone
+    #[arg(short, long, conflicts_with = "json")]
+    pub verbose: bool,
     /// One JSON document (docs/json.md)
     #[arg(long)]
     pub json: bool,
@@ -61,8 +72,22 @@ pub struct Shown {
 
 impl Shown {
     pub fn how(&self) -> How {
-        How { output: self.output.clone(), threads: self.threads, json: self.json }
+        How {
+            output: self.output.clone(),
+            is_named_here: false,
+            threads: self.threads,
+            json: self.json,
+            verbose: self.verbose,
+        }
     }
+}
+
+/// Refuses a name that is there twice: it would be run twice, or be left out without a word.
+pub fn once<N: PartialEq + AsRef<str>>(option: &str, names: &[N]) -> Result<(), Failure> {
+    let twice = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name));
+    twice.map_or(Ok(()), |(_, name)| {
+        Err(usage(&format!("{option}: {:?} is there twice; name each once", name.as_ref())))
+    })
 }
 
 /// `builds=7`, `cache=64M`

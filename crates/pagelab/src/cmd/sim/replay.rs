@@ -1,5 +1,6 @@
 //! `pagelab sim replay`: a recorded trace under simulated policies, beside what the kernel's memory was.
 
+mod keep;
 mod lane;
 mod show;
 
@@ -19,7 +20,7 @@ use pagelab_sim::replay::words::{Account, Options, Zones};
 use pagelab_sim::words::Wrong;
 use pagelab_sys::clock;
 
-use crate::cmd::report::refusal;
+use crate::cmd::trace::refusal;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::out;
 use lane::Lane;
@@ -38,6 +39,9 @@ pub struct Args {
     /// Which zone an object may lie in: the one it lay in, or all it may lie in
     #[arg(long, value_name = "WHICH", default_value = "traced", value_parser = ["traced", "asked"])]
     zones: String,
+    /// Also keep free memory over time, simulated and sampled, in this run file
+    #[arg(short, long, value_name = "FILE.pagelab")]
+    output: Option<PathBuf>,
     /// Also say how long it took; then no two outputs are alike
     #[arg(long)]
     time: bool,
@@ -50,6 +54,7 @@ const EXAMPLES: &str = "\
 Examples:
   pagelab sim replay t.pagelab                        how true the simulator is
   pagelab sim replay t.pagelab --policy mobility,standard,list2
+  pagelab sim replay t.pagelab -o r.pagelab           then: pagelab report
 
 What is replayed, and which holes a trace has: docs/sim.md.";
 
@@ -118,6 +123,8 @@ struct Told {
     left_out: u64,
     /// Frames that the snapshot says nothing of, though zones have memory there.
     uncovered: u64,
+    /// Frames that per-CPU lists held at the start.
+    listed: u64,
     /// The state that all policies begin with.
     begin: Free,
     owners: [u64; 3],
@@ -130,13 +137,15 @@ struct Told {
 
 /// Replays and prints.
 pub fn run(args: &Args) -> Outcome {
-    let mut policies =
-        args.policy.iter().map(|name| lane::known(name)).collect::<Result<Vec<_>, Failure>>()?;
+    let mut policies = lane::known(&args.policy)?;
     let mut reader = TraceReader::open(&args.file).map_err(|error| refusal(&error))?;
     if policies.is_empty() {
         policies.push(policies::of_release(&reader.head().kernel));
     }
     let told = replay(&mut reader, args, &policies)?;
+    if let Some(path) = &args.output {
+        keep::write(path, &told)?;
+    }
     let text = if args.json { show::json(&told, args.time)? } else { show::text(&told, args.time) };
     let mut out = out::stdout();
     out.write_all(text.as_bytes())?;
@@ -190,6 +199,7 @@ fn start(reader: &mut TraceReader, file: &Path, policies: usize) -> Result<Start
         reader.block(place, &mut events).map_err(|error| refusal(&error))?;
         start.observe(&events);
     }
+    start.complete();
     Ok(start)
 }
 
@@ -241,6 +251,7 @@ fn replay(reader: &mut TraceReader, args: &Args, policies: &[&'static str]) -> R
         complete_ns: start.complete_ns(),
         left_out: (samples.len() - sampled.len()) as u64,
         uncovered: start.uncovered().saturating_sub(holes(&head)),
+        listed: start.listed(),
         begin: Free::of(&begin, &head),
         owners,
         owners_told,

@@ -9,7 +9,8 @@ use pagelab_report::text::{Column, Page};
 use super::options::{Common, check_kernelcore, plan, seeds};
 use super::session::{How, begin, simulator};
 use super::{catalogue, session};
-use crate::cmd::run::{free_name, load};
+use crate::bounds;
+use crate::cmd::run::load;
 use crate::cmd::usage;
 use crate::exit::{Exit, Failure};
 use crate::out;
@@ -26,10 +27,10 @@ pub struct Args {
     #[arg(long, value_name = "SCHEME")]
     policy: Option<String>,
     /// Seeds [default: 1 for a load, a recipe's own]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", value_parser = bounds::small::<1, 1000>)]
     seeds: Option<u32>,
     /// Pictures of memory to keep, of the first seed
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1000))]
+    #[arg(long, value_name = "N", value_parser = bounds::small::<0, 1000>)]
     pictures: Option<u32>,
     /// A recipe's quick size: shows that all works, and decides nothing
     #[arg(long)]
@@ -47,7 +48,8 @@ Examples:
   pagelab sim run own.toml                      and one of yours
 
 --policy, --machine, --kernelcore and --set are for a load: a recipe has its \
-own. docs/sim.md, docs/recipes.md";
+own. Without -o a recipe is kept in NAME-1.pagelab here, or the next free name; \
+a load is not kept. docs/sim.md, docs/recipes.md";
 
 /// Runs a load or a recipe.
 pub fn run(args: &Args) -> Result<u8, Failure> {
@@ -107,8 +109,8 @@ pub struct Asked {
 /// Runs a recipe into a run file.
 pub fn recipe(origin: &str, text: &str, asked: &Asked, how: How) -> Result<u8, Failure> {
     let plan = planned(origin, text, asked)?;
-    let output = how.output.unwrap_or_else(|| free_name(&plan.name));
-    begin(plan, &How { output: Some(output), ..how })
+    let how = how.named(&plan.name);
+    begin(plan, &how)
 }
 
 /// Says what a recipe would run.
@@ -116,7 +118,7 @@ pub fn dry_run(origin: &str, text: &str, asked: &Asked, is_json: bool) -> Result
     let plan = planned(origin, text, asked)?;
     session::check(&plan)?;
     if is_json {
-        session::print(&Study { plan, trials: Vec::new() }, true)?;
+        session::print(&Study { plan, trials: Vec::new() }, &How { json: true, ..How::default() })?;
         return Ok(Exit::Done as u8);
     }
     let mut page = Page::new(out::style());

@@ -4,25 +4,27 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 use pagelab_host::capture::Stop;
 use pagelab_host::root::Root;
 use pagelab_model::run::{Ending, Event, Moment};
 use pagelab_model::study::{Study, StudyPlan, StudyTrial};
 use pagelab_report::json::{header, study as json, to_text};
-use pagelab_report::quantity::duration;
-use pagelab_runfile::Writer;
+use pagelab_runfile::{Error, ErrorKind, Reader, Writer};
 use serde_json::Value;
 
 use super::catalogue;
 use super::pool::{Job, News, one, processors};
+use super::progress::Progress;
+use crate::cmd::run::free_name;
 use crate::cmd::{report, run_file, usage};
 use crate::exit::{Exit, Failure};
 use crate::{manifest, out};
 
 /// Configurations of a study at most; a run file refuses more trials than 4 million.
 pub const CELLS_MAX: usize = 1 << 16;
+/// What makes a file that can be gone on with.
+const MAKER: &str = "`pagelab sim sweep -o FILE`";
 /// Trials of a study at most.
 const TRIALS_MAX: usize = 1 << 22;
 
@@ -31,10 +33,24 @@ const TRIALS_MAX: usize = 1 << 22;
 pub struct How {
     /// The run file; `None`: none is written.
     pub output: Option<PathBuf>,
+    /// Its name was not chosen by whoever asked, who has to be told it.
+    pub is_named_here: bool,
     /// Threads; `None`: one for each processor.
     pub threads: Option<NonZero<usize>>,
     /// As JSON.
     pub json: bool,
+    /// All figures, not the summary alone.
+    pub verbose: bool,
+}
+
+impl How {
+    /// The same with a run file in any case: `NAME-1.pagelab` or the next free name.
+    pub fn named(self, name: &str) -> How {
+        match self.output {
+            Some(_) => self,
+            None => How { output: Some(free_name(name)), is_named_here: true, ..self },
+        }
+    }
 }
 
 /// A run file that is written meanwhile.
@@ -71,7 +87,7 @@ pub fn begin(plan: StudyPlan, how: &How) -> Result<u8, Failure> {
         Some(path) => Some(create(path, &plan)?),
     };
     let study = Study { plan, trials: Vec::new() };
-    let mut session = Session { study, journal, stop: &stop };
+    let mut session = Session { study, journal, is_named_here: how.is_named_here, stop: &stop };
     for trial in trials {
         session.keep(trial)?;
     }
@@ -115,10 +131,28 @@ fn create(path: &Path, plan: &StudyPlan) -> Result<Journal, Failure> {
 pub fn resume(path: &Path, how: &How) -> Result<u8, Failure> {
     let bad =
         |text: &str| Failure::new(Exit::BadInput, format!("cannot go on with {}: {text}", path.display()));
-    let (mut writer, run) = Writer::resume(path).map_err(|error| report::refusal(&error))?;
-    let Some(study) = run.study else {
-        return Err(bad("it holds no simulated study; `pagelab sim sweep -o FILE` makes one"));
+    let refused = |error: &Error| report::refusal_by(error, MAKER);
+    let no_study = || bad(&format!("it holds no simulated study; {MAKER} makes one"));
+    let (mut writer, run) = match Writer::resume(path) {
+        Ok(both) => both,
+        // One that is complete has nothing left to do, and is shown; one of another kind is none of ours.
+        Err(error) if error.kind() == ErrorKind::NotStorable => {
+            let run = Reader::open(path).and_then(|reader| reader.run()).map_err(|error| refused(&error))?;
+            return match run.study {
+                Some(study) if study.plan.slots() == Some(study.trials.len()) => {
+                    out::complain(&format!(
+                        "pagelab: {} is complete: nothing is left to make",
+                        path.display()
+                    ));
+                    print(&study, how).map(|()| Exit::Done as u8)
+                }
+                Some(_) => Err(refused(&error)),
+                None => Err(no_study()),
+            };
+        }
+        Err(error) => return Err(refused(&error)),
     };
+    let Some(study) = run.study else { return Err(no_study()) };
     let ours = simulator();
     if study.plan.simulator != ours {
         return Err(bad(&format!(
@@ -149,10 +183,14 @@ pub fn resume(path: &Path, how: &How) -> Result<u8, Failure> {
     };
     let event = Event { at_ns, kind: "resumed".to_owned(), text };
     writer.event(&event).map_err(|error| run_file(&error))?;
-    out::note(&format!("{}: {}", study.plan.name, event.text));
+    out::complain(&format!(
+        "pagelab: {} of {slots} runs kept, {} to make",
+        study.trials.len(),
+        slots - study.trials.len()
+    ));
     let started = Moment { boottime_ns: now.boottime_ns.saturating_sub(at_ns), ..started };
     let journal = Some(Journal { path: path.to_owned(), writer, started });
-    Session { study: *study, journal, stop: &stop }.run(how)
+    Session { study: *study, journal, is_named_here: false, stop: &stop }.run(how)
 }
 
 /// The version whose results belong together.
@@ -161,12 +199,12 @@ pub fn simulator() -> String {
 }
 
 /// Prints a study: a document, or tables.
-pub fn print(study: &Study, is_json: bool) -> Result<(), Failure> {
-    let text = if is_json {
+pub fn print(study: &Study, how: &How) -> Result<(), Failure> {
+    let text = if how.json {
         let document: Value = json::put(header("sim_study"), study).into();
         to_text(&document).map_err(|error| Failure::new(Exit::Bug, "JSON").because(error))?
     } else {
-        pagelab_report::study::render(study, false, out::style())
+        pagelab_report::study::render(study, how.verbose, out::style())
     };
     let mut out = out::stdout();
     out.write_all(text.as_bytes())?;
@@ -176,6 +214,7 @@ pub fn print(study: &Study, is_json: bool) -> Result<(), Failure> {
 struct Session<'s> {
     study: Study,
     journal: Option<Journal>,
+    is_named_here: bool,
     stop: &'s Stop,
 }
 
@@ -214,7 +253,7 @@ impl Session<'_> {
         let signal = self.stop.signal().filter(|_| left > 0);
         self.close(signal, left, &came)?;
         came?;
-        print(&self.study, how.json)?;
+        print(&self.study, how)?;
         Ok(self.end(signal, left))
     }
 
@@ -238,7 +277,7 @@ impl Session<'_> {
                 self.study.trials.len()
             ),
         };
-        if left > 0 {
+        if left > 0 || self.is_named_here {
             out::complain(&text)
         } else {
             out::note(&text)
@@ -256,60 +295,6 @@ impl Session<'_> {
             }
             None if left > 0 => Exit::Partial as u8,
             None => Exit::Done as u8,
-        }
-    }
-}
-
-/// One line on a terminal.
-struct Progress {
-    name: String,
-    slots: usize,
-    before: usize,
-    done: usize,
-    due: usize,
-    threads: usize,
-    began: Instant,
-    is_watched: bool,
-}
-
-impl Progress {
-    fn new(plan: &StudyPlan, slots: usize, due: usize, threads: usize) -> Progress {
-        let (name, is_watched) = (plan.name.clone(), out::is_watched());
-        Progress {
-            name,
-            slots,
-            before: slots - due,
-            done: 0,
-            due,
-            threads,
-            began: Instant::now(),
-            is_watched,
-        }
-    }
-
-    fn one_more(&mut self) {
-        self.done += 1;
-        self.at(self.done as u64 * 1000);
-    }
-
-    fn at(&self, thousandths: u64) {
-        if !self.is_watched {
-            return;
-        }
-        let taken = self.began.elapsed().as_nanos();
-        let to_do = (self.due as u128 * 1000).saturating_sub(u128::from(thousandths));
-        let left = (thousandths > 0).then(|| taken * to_do / u128::from(thousandths));
-        let left = left.map_or(String::new(), |left| {
-            format!("   about {} left", duration(u64::try_from(left).unwrap_or(u64::MAX)))
-        });
-        let (done, slots, threads) = (self.before + self.done, self.slots, self.threads);
-        let of = if threads == 1 { "1 thread" } else { &format!("{threads} threads") };
-        out::status(&format!("{}: {done} of {slots} runs, {of}{left}", self.name));
-    }
-
-    fn clear(&self) {
-        if self.is_watched {
-            out::status("");
         }
     }
 }

@@ -10,8 +10,8 @@ use pagelab_sim::loads::Parameter;
 
 use super::catalogue;
 use super::options::{Common, Repeated, check_kernelcore, number, plan, seeds};
-use super::session::{CELLS_MAX, How, begin, resume};
-use crate::cmd::run::free_name;
+use super::session::{CELLS_MAX, begin, resume};
+use crate::bounds;
 use crate::cmd::usage;
 use crate::exit::Failure;
 use crate::out;
@@ -29,16 +29,16 @@ pub struct Args {
     #[arg(long, value_name = "NAME[=LOW..HIGH]", value_parser = range, requires = "random")]
     range: Vec<Axis>,
     /// Draw so many points instead of taking all
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    #[arg(long, value_name = "N", value_parser = bounds::small::<1, 65_536>)]
     random: Option<u32>,
     #[command(flatten)]
     repeated: Repeated,
     /// The figure to judge by, as PHASE/NAME [default: the first]
     #[arg(long, value_name = "FIGURE")]
     by: Option<String>,
-    /// The scheme, where it is not varied
-    #[arg(long, value_name = "SCHEME", default_value = "standard")]
-    policy: String,
+    /// The scheme, where it is not varied [default: standard]
+    #[arg(long, value_name = "SCHEME")]
+    policy: Option<String>,
     /// Go on with a file that was stopped or killed, also one of compare or run
     #[arg(long, value_name = "FILE", conflicts_with_all = ["grid", "range", "random", "seeds", "by",
         "policy", "load", "machine", "kernelcore", "set", "seed", "output"])]
@@ -56,9 +56,9 @@ Examples:
   pagelab sim sweep --random 200 --range all     every parameter, half to double
   pagelab sim sweep --resume big.pagelab       go on after Ctrl-C or a kill
 
-Each run is written as soon as it has ended: nothing is lost, nothing is made \
-twice. At the end: which parameter mattered, and the best and worst points. \
-docs/sim.md";
+Each run is written as soon as it has ended, without -o into sweep-1.pagelab \
+or the next free name: nothing is lost, nothing is made twice. At \
+the end: which parameter mattered, and the best and worst points. docs/sim.md";
 
 /// Something that is varied.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -144,7 +144,7 @@ fn ranges(args: &Args) -> Result<Vec<Axis>, Failure> {
             "--range without ends: loads are varied, and each has its own; give NAME=LOW..HIGH",
         ));
     }
-    let load = catalogue::loads().iter().find(|load| load.name == args.repeated.load);
+    let load = catalogue::loads().iter().find(|load| load.name == args.repeated.load());
     let parameters: Vec<&Parameter> = load.into_iter().flat_map(|load| load.parameters()).collect();
     let is_said = |name: &str| {
         let is_it = |axis: &Axis| axis.name == name;
@@ -165,7 +165,7 @@ fn ranges(args: &Args) -> Result<Vec<Axis>, Failure> {
                 let name = &axis.name;
                 let of = parameters.iter().find(|of| of.name == name).ok_or_else(|| {
                     let names: Vec<&str> = parameters.iter().map(|of| of.name).collect();
-                    let (load, names) = (&args.repeated.load, names.join(", "));
+                    let (load, names) = (args.repeated.load(), names.join(", "));
                     usage(&format!("--range {name}: the load {load} has {names}; or give {name}=LOW..HIGH"))
                 })?;
                 let values = as_usual(of).ok_or_else(|| {
@@ -191,8 +191,7 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
     }
     let plan = planned(args)?;
     // A sweep is long: it is always kept.
-    let output = shown.output.clone().unwrap_or_else(|| free_name("sweep"));
-    begin(plan, &How { output: Some(output), ..shown.how() })
+    begin(plan, &shown.how().named("sweep"))
 }
 
 fn planned(args: &Args) -> Result<StudyPlan, Failure> {
@@ -212,6 +211,7 @@ fn planned(args: &Args) -> Result<StudyPlan, Failure> {
             return Err(usage(&format!("{} is both set and varied; leave one out", axis.name)));
         }
     }
+    not_twice(args, &axes)?;
     let points = match args.random {
         Some(count) => {
             let points = drawn(&axes, count, args.common.first_seed());
@@ -228,7 +228,7 @@ fn planned(args: &Args) -> Result<StudyPlan, Failure> {
         let text = format!("drawn: {}; what is not named is as usual", drawn_from.join(", "));
         out::note(&text);
     }
-    let base = args.common.cell(&args.policy, &args.repeated.load)?;
+    let base = args.common.cell(args.policy.as_deref().unwrap_or("standard"), args.repeated.load())?;
     let cells: Vec<StudyCell> =
         points.into_iter().map(|values| cell(&base, &axes, values)).collect::<Result<_, _>>()?;
     check_kernelcore(&cells)?;
@@ -250,6 +250,21 @@ fn told(axis: &Axis) -> Option<String> {
         Values::Range(low, high) => Some(format!("{} {low}..{high}", axis.name)),
         Values::Listed(_) | Values::AsUsual => None,
     }
+}
+
+/// What is varied has no one value beside it, which nobody would look at.
+fn not_twice(args: &Args, axes: &[&Axis]) -> Result<(), Failure> {
+    let common = &args.common;
+    let given = [
+        (SCHEME, "--policy", args.policy.is_some()),
+        (LOAD, "--load", args.repeated.load.is_some()),
+        (MACHINE, "--machine", common.machine.is_some()),
+        (KERNELCORE, "--kernelcore", common.kernelcore.is_some()),
+    ];
+    let mut given = given.iter().filter(|(name, _, is)| *is && axes.iter().any(|axis| axis.name == *name));
+    given.next().map_or(Ok(()), |(name, option, _)| {
+        Err(usage(&format!("{name} is varied, and {option} gives it one value; leave one of them out")))
+    })
 }
 
 /// All points of a grid, the last axis fastest.

@@ -1,6 +1,7 @@
 //! `pagelab trace info`: what a trace holds.
 
 mod json;
+mod reported;
 mod text;
 
 use std::io::Write as _;
@@ -9,15 +10,24 @@ use std::path::PathBuf;
 use pagelab_metrics::alloc_trace::Account;
 use pagelab_model::alloc_trace::{TraceEnd, TraceHead, TraceLoss, Was};
 use pagelab_model::run::{Ending, Manifest};
-use pagelab_runfile::{ErrorKind, TraceReader};
+use pagelab_runfile::{Error, TraceReader};
 
 use super::words::{KINDS, kind};
-use crate::cmd::report;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::out;
 
+pub use reported::Reported;
+
+const EXAMPLES: &str = "\
+Examples:
+  pagelab trace info t.pagelab                   events by kind, order, thread
+  pagelab trace info t.pagelab --threads 20
+  pagelab trace info t.pagelab --json            docs/json.md
+  pagelab sim replay t.pagelab                   under simulated policies";
+
 /// What `trace info` was asked for.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     /// The trace
     #[arg(value_name = "FILE.pagelab")]
@@ -90,7 +100,7 @@ impl Info {
 /// Reads all of it, and shows it.
 pub fn run(args: &Args) -> Outcome {
     let info = read(args)?;
-    let shown = if args.json { json::of(&info)? } else { text::of(&info) };
+    let shown = if args.json { json::of(&info)? } else { text::of(&info, out::style(), args.threads) };
     let mut out = out::stdout();
     out.write_all(shown.as_bytes())?;
     out.flush()?;
@@ -98,12 +108,7 @@ pub fn run(args: &Args) -> Outcome {
 }
 
 fn read(args: &Args) -> Result<Info, Failure> {
-    let refused = |error: pagelab_runfile::Error| match error.kind() {
-        ErrorKind::NotThere => {
-            Failure::new(Exit::BadInput, format!("{error}; `pagelab trace record -o FILE` makes one"))
-        }
-        _ => report::refusal(&error),
-    };
+    let refused = |error: Error| super::refusal(&error);
     let mut reader = TraceReader::open(&args.file).map_err(refused)?;
     let runs = reader.snapshot().map_err(refused)?;
     let mut account = Account::new(reader.head(), &runs);

@@ -15,14 +15,16 @@ use pagelab_host::root::Root;
 use pagelab_model::alloc_trace::{TraceEnd, TraceThrough};
 use pagelab_model::run::Ending;
 use pagelab_model::{Bytes, Reading};
-use pagelab_report::style::{bytes, count, percent, three_digits};
+use pagelab_report::quantity;
+use pagelab_report::style::{bytes, count, percent};
 use pagelab_report::text::Page;
 use pagelab_runfile::{Error, Writer};
 use pagelab_sys::{clock, spawn};
+use pagelab_target::supervise::find_program;
 
 use super::session::{Session, Totals};
 use super::through::{self, Opened, Way};
-use super::words::SAID;
+use super::words::{SAID, rate as rate_text};
 use crate::cmd::record::status::{size as file_size, whole_seconds};
 use crate::cmd::record::tick::Stop;
 use crate::cmd::record::{self, DAY};
@@ -30,13 +32,25 @@ use crate::cmd::{run_file, unread, usage};
 use crate::exit::{Exit, Failure};
 use crate::{manifest, out};
 
+const EXAMPLES: &str = "\
+Examples:
+  pagelab trace record -o t.pagelab --for 30s
+  pagelab trace record -o t.pagelab -- make -j2
+  pagelab trace record -o t.pagelab --no-snapshot --for 5s
+
+First the state of each page is read, for half a second to some seconds.
+--for and COMMAND begin behind that; what happens meanwhile is in the trace too.
+How COMMAND ends is told, and is not the exit code: 0 says that the trace is
+whole. docs/trace.md";
+
 /// What `trace record` was asked for.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     /// The new run file
     #[arg(short, long, value_name = "FILE.pagelab")]
     output: PathBuf,
-    /// End after this time, such as 30s; without it, Ctrl-C ends the recording
+    /// End this long after the snapshot, such as 30s; without it, Ctrl-C ends it
     #[arg(long = "for", value_name = "TIME", conflicts_with = "command")]
     duration: Option<String>,
     /// Read buddyinfo so often, from 10ms on
@@ -106,7 +120,8 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
     let is_filtered = source.leave_out_threads(&reader).map_err(unread)?;
     let session = Session::begin(&reader, source, fields, is_filtered, writer, started.boottime_ns);
     let session = session.map_err(|error| run_file(&error))?;
-    let mut recording = Recording { args, plan, stop, line_ns: 0, session, through: head.through, guard };
+    let (through, snapshot_ns) = (head.through, (0, 0));
+    let mut recording = Recording { args, plan, stop, line_ns: 0, snapshot_ns, session, through, guard };
     let ended = recording.go(scan)?;
     recording.finish(ended)
 }
@@ -120,9 +135,23 @@ fn resolve(args: &Args) -> Result<Plan, Failure> {
     if every < Duration::from_millis(10) || every > DAY {
         return Err(usage(&format!("--every {}: from 10ms to 1d was wanted", args.every)));
     }
+    check_program(args.command.first())?;
     let ring = size::parse_suffixed(args.ring.as_bytes()).ok().filter(|ring| ring.0 > 0 && ring.0 <= 1 << 30);
     let ring = ring.ok_or_else(|| usage(&format!("--ring {}: from 4K to 1G was wanted", args.ring)))?;
     Ok(Plan { for_ns, every_ns: u64::try_from(every.as_nanos()).unwrap_or(u64::MAX), ring })
+}
+
+/// Looked for before there is a file, which would stand in the way of the next attempt.
+fn check_program(name: Option<&OsString>) -> Result<(), Failure> {
+    let path = std::env::var_os("PATH");
+    match name {
+        Some(name) if find_program(Path::new(name), path.as_deref()).is_none() => {
+            let name = Path::new(name).display();
+            let why = "there is no such program that may be run; give one that is in PATH, or its path";
+            Err(Failure::new(Exit::BadInput, format!("cannot start {name}: {why}; nothing was recorded")))
+        }
+        _ => Ok(()),
+    }
 }
 
 struct Recording<'a> {
@@ -130,6 +159,8 @@ struct Recording<'a> {
     plan: Plan,
     stop: Stop,
     line_ns: u64,
+    /// When the kernel was let to begin, and when the state of memory had been read.
+    snapshot_ns: (u64, u64),
     session: Session<'a>,
     through: TraceThrough,
     /// Ends last, once every file of the trace instance is closed.
@@ -138,6 +169,7 @@ struct Recording<'a> {
 
 impl Recording<'_> {
     fn go(&mut self, scan: Option<RunScan>) -> Result<Ended, Failure> {
+        let began_ns = self.session.now_ns();
         self.session
             .enable(self.plan.every_ns)
             .map_err(|error| Failure::new(Exit::NotAvailable, "cannot begin to trace").because(error))?;
@@ -153,6 +185,7 @@ impl Recording<'_> {
                 }
                 Ok(Ok(())) => {}
             }
+            self.snapshot_ns = (began_ns, self.session.now_ns());
         }
         let mut child = self.start()?;
         let until_ns = self.plan.for_ns.map(|for_ns| self.session.now_ns().saturating_add(for_ns));
@@ -213,7 +246,7 @@ impl Recording<'_> {
             "{}   {} events   {}/s   {:.2} bytes each   {}   {} lost{more}",
             whole_seconds(now_ns),
             count(totals.events().into()),
-            three_digits(rate),
+            rate_text(rate),
             totals.bytes_per_event(),
             bytes(file_size(&self.args.output)),
             count(totals.lost.into()),
@@ -249,7 +282,8 @@ impl Recording<'_> {
         }
         let end = told.and_then(Result::ok).unwrap_or_default();
         let mut out = out::stdout();
-        out.write_all(said(&self.args.output, &totals, &end, self.through, after_ns).as_bytes())?;
+        let lasted = (self.snapshot_ns, after_ns);
+        out.write_all(said(&self.args.output, &totals, &end, self.through, lasted).as_bytes())?;
         out.flush()?;
         Ok(match ended {
             Ended::Signal(code) => u8::try_from(code).unwrap_or(Exit::Bug as u8),
@@ -263,10 +297,19 @@ impl Recording<'_> {
 }
 
 /// What a recording came to, for a person.
-fn said(path: &Path, totals: &Totals, end: &TraceEnd, through: TraceThrough, after_ns: u64) -> String {
+fn said(
+    path: &Path,
+    totals: &Totals,
+    end: &TraceEnd,
+    through: TraceThrough,
+    (scan_ns, after_ns): ((u64, u64), u64),
+) -> String {
     let mut page = Page::new(out::style());
     let events = totals.events();
-    let per_second = events as f64 / (after_ns as f64 / 1e9).max(1e-9);
+    // From the first event to the last, as `trace info` counts.
+    let (first_ns, last_ns) = totals.span_ns.unwrap_or((0, after_ns));
+    let span_ns = last_ns.saturating_sub(first_ns);
+    let per_second = events as f64 / (span_ns as f64 / 1e9).max(1e-9);
     page.hanging(
         "",
         &format!(
@@ -274,12 +317,19 @@ fn said(path: &Path, totals: &Totals, end: &TraceEnd, through: TraceThrough, aft
             path.display(),
             bytes(file_size(path)),
             count(events.into()),
-            whole_seconds(after_ns),
-            three_digits(per_second),
+            quantity::duration(span_ns),
+            rate_text(per_second),
             totals.bytes_per_event(),
             count(totals.lost.into()),
         ),
     );
+    let snapshot_ns = scan_ns.1.saturating_sub(scan_ns.0);
+    if snapshot_ns > 0 {
+        let rest = quantity::duration(after_ns.saturating_sub(scan_ns.1));
+        let text =
+            format!("{} for the state of memory at the start + {rest}", quantity::duration(snapshot_ns));
+        page.hanging("", &text);
+    }
     let kinds = totals.kinds.iter().zip(SAID).filter(|(times, _)| **times > 0);
     let kinds: Vec<String> =
         kinds.map(|(times, what)| format!("{} {what}", count((*times).into()))).collect();

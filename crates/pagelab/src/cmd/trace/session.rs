@@ -51,6 +51,8 @@ pub struct Totals {
     pub scan_cpu_ns: u64,
     /// Samples of free memory.
     pub samples: u64,
+    /// When the first and the last event were.
+    pub span_ns: Option<(u64, u64)>,
 }
 
 impl Totals {
@@ -312,6 +314,8 @@ impl Blocks {
         let early = self.pending.iter_mut().take_while(|event| event.at_ns < last_ns);
         early.for_each(|event| event.at_ns = last_ns);
         self.last_ns = self.pending.last().map_or(last_ns, |event| event.at_ns);
+        let first_ns = self.pending.first().map_or(last_ns, |event| event.at_ns);
+        totals.span_ns = Some((totals.span_ns.map_or(first_ns, |(first, _)| first), self.last_ns));
         let written = self.encoder.encode(&self.pending).and_then(|block| {
             let bytes = block.bytes();
             writer.trace_events(block).map(|()| bytes)

@@ -1,6 +1,7 @@
 //! The kinds of events, in words: the same for `record`, `info` and the JSON.
 
 use pagelab_model::alloc_trace::TraceWhat;
+use pagelab_report::style::{count, three_digits};
 
 /// How many kinds there are.
 pub const KINDS: usize = 9;
@@ -30,6 +31,11 @@ pub const SAID: [&str; KINDS] = [
     "direct reclaims ended",
     "wakes of kswapd",
 ];
+
+/// Events a second.
+pub fn rate(a_second: f64) -> String {
+    if a_second < 1000.0 { three_digits(a_second) } else { count(a_second.round() as u128) }
+}
 
 /// Which kind an event is.
 #[inline]

@@ -3,13 +3,15 @@
 use std::ops::Range;
 
 use pagelab_model::{Bytes, PageSize};
-use pagelab_sim::bench::{Drawn, Engine, Load, Pairs};
+use pagelab_sim::bench::{Drawn, Engine, Load, Nothing, Pairs};
 use pagelab_sim::compact::Compact;
+use pagelab_sim::lists::LISTED_MAX;
 use pagelab_sim::marks::{self, SCALE_USUAL};
 use pagelab_sim::memory::{Memory, Setup};
 use pagelab_sim::percpu::{Keep, PerCpu};
 use pagelab_sim::plain::Plain;
 use pagelab_sim::policy::{Lists, Mobility, Standard};
+use pagelab_sim::trees::{PER_TREE, Trees};
 use pagelab_sim::words::{Shape, Wrong};
 use pagelab_sim::zone::{Extras, Zone};
 use pagelab_sys::own_memory;
@@ -24,8 +26,10 @@ pub const HUGE: usize = 2 << 20;
 const CPUS: u16 = 1;
 /// `batch` of a zone of some GiB.
 const BATCH: u32 = 63;
-/// Bytes of a frame in the engines with lists of frames.
-const LIST_BYTES: u64 = 9;
+/// Bytes of a frame in the engines with lists of frames: five, and what free blocks take in the rings.
+const LIST_BYTES: u64 = 8;
+/// Bytes of a frame in trees, rounded up.
+const TREE_BYTES: u64 = 2;
 /// Bytes of 2^20 frames in the compact engine, rounded up.
 const COMPACT_BYTES: u64 = 230_000;
 /// Bytes of a live block in ordered sets and hash tables, as measured, rounded up.
@@ -48,8 +52,12 @@ pub enum Name {
     Compact,
     /// The same, and no list of live blocks
     Drawn,
+    /// Bit fields and trees of pageblocks that processors reserve, no lists
+    Trees,
     /// Ordered sets and a hash table: what the others are measured against
     Plain,
+    /// No allocator at all: what the load costs by itself
+    Nothing,
 }
 
 impl Name {
@@ -62,7 +70,22 @@ impl Name {
             Name::Memory => "memory",
             Name::Compact => "compact",
             Name::Drawn => "compact, drawn",
+            Name::Trees => "trees",
             Name::Plain => "plain",
+            Name::Nothing => "nothing",
+        }
+    }
+
+    /// Whether it can make use of knowing what is freed next.
+    pub fn looks_ahead(self) -> bool {
+        !matches!(self, Name::Trees | Name::Plain)
+    }
+
+    /// Whether it can tell the frames of a memory apart.
+    pub fn can_number(self, shape: Shape) -> bool {
+        match self {
+            Name::Standard | Name::List | Name::Mobility | Name::Memory => shape.frames <= LISTED_MAX,
+            Name::Compact | Name::Drawn | Name::Trees | Name::Plain | Name::Nothing => true,
         }
     }
 
@@ -77,7 +100,9 @@ impl Name {
         let live = load.live_blocks(shape.frames);
         let books = match self {
             Name::Compact | Name::Drawn => (frames * COMPACT_BYTES) >> 20,
+            Name::Trees => frames * TREE_BYTES,
             Name::Plain => live * PLAIN_BYTES,
+            Name::Nothing => 0,
             _ => frames * LIST_BYTES,
         };
         let list = if self == Name::Drawn { 0 } else { live * size_of::<u32>() as u64 };
@@ -96,7 +121,12 @@ impl Name {
             Name::Memory => pairs(Memory::new(zones(shape), &Mobility, keep)?, load, seed)?,
             Name::Compact => pairs(Compact::new(shape)?, load, seed)?,
             Name::Drawn => Box::new(Drawn::new(Compact::new(shape)?, load, seed)?),
+            Name::Trees => {
+                let shape = Shape { max_order: BLOCK_ORDER, ..shape };
+                pairs(Trees::new(shape, PER_TREE, CPUS)?, load, seed)?
+            }
             Name::Plain => pairs(Plain::new(shape)?, load, seed)?,
+            Name::Nothing => pairs(Nothing::new(shape.frames), load, seed)?,
         })
     }
 }
@@ -132,7 +162,7 @@ fn zones(shape: Shape) -> Vec<Setup> {
 /// four batches.
 pub fn keep(shape: Shape) -> Keep {
     let low = zones(shape).iter().map(|zone| zone.marks.low).max().unwrap_or(0);
-    Keep { cpus: CPUS, batch: BATCH, high: (low / u64::from(CPUS)).max(u64::from(4 * BATCH)) as u32 }
+    Keep::batches(CPUS, BATCH, (low / u64::from(CPUS)).max(u64::from(4 * BATCH)) as u32)
 }
 
 /// An engine at its steady state, whichever it is.

@@ -3,7 +3,7 @@
 use pagelab_model::{Bytes, PageSize};
 use pagelab_report::json::object::{Object, array};
 use pagelab_report::json::{header, to_text};
-use pagelab_report::style::{bytes, three_digits};
+use pagelab_report::style::{bytes, count, three_digits};
 use pagelab_report::text::{Column, Page};
 use serde_json::Value;
 
@@ -22,9 +22,11 @@ pub fn text(args: &Args, processor: &str, rows: &[Row], floors: &Floors) -> Stri
     page.hanging(
         "",
         &format!(
-            "Pairs of a free and an allocation at 75 % full, which are two operations; seed {}, {} turns of \
-             {} pairs, the middle one of each; {processor}",
-            args.seed, args.turns, args.pairs
+            "Pairs of a free and an allocation at 75 % full, which are two operations; ahead: with \
+             look-ahead; seed {}, {} turns of {} pairs, the middle one of each; {processor}",
+            args.seed,
+            args.turns,
+            count(args.pairs.into())
         ),
     );
     page.gap();
@@ -33,11 +35,11 @@ pub fn text(args: &Args, processor: &str, rows: &[Row], floors: &Floors) -> Stri
         Column::left("load"),
         Column::left("engine"),
         Column::left("per-CPU"),
-        Column::left("look-ahead"),
+        Column::left("ahead"),
         Column::right("ns/op"),
-        Column::right("Mpairs/s"),
+        Column::right("Mpair/s"),
         Column::right("to plain"),
-        Column::right("bytes/page"),
+        Column::right("B/page"),
     ];
     let yes = |is: bool| if is { "yes" } else { "no" }.to_owned();
     let table: Vec<Vec<String>> = rows
@@ -103,7 +105,7 @@ pub fn json(args: &Args, processor: &str, rows: &[Row], floors: &Floors) -> Resu
             .put("pair_ps_by_turn", row.ps.clone())
             .put("operation_ps", (row.median_ps() / 2.0) as u64)
             .put("pairs_per_s", row.pairs_per_s() as u64)
-            .option("books_bytes", row.books.map(|books| books.0), "trees lie in no one place")
+            .option("books_bytes", row.books.map(|books| books.0), "it has none, or they lie in no one place")
             .put("failed", row.failed)
             .put("stolen", row.stolen)
     };

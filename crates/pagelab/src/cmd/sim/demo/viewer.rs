@@ -1,5 +1,7 @@
 //! The demonstration on a terminal: a key for each step.
 
+use std::cell::Cell;
+
 use pagelab_report::sim::demo::{self as shown, Demo, Line};
 use pagelab_report::style::{Style, Tint};
 use ratatui_core::buffer::Buffer;
@@ -18,11 +20,15 @@ struct Viewer {
     /// The policy that is shown in full.
     lane: usize,
     step: usize,
+    /// Lines above the screen.
+    above: usize,
+    /// The most of them, as it was drawn last.
+    above_max: Cell<usize>,
 }
 
 /// Shows it until it is left.
 pub fn run(demo: Demo, style: Style) -> Result<(), Failure> {
-    let mut viewer = Viewer { demo, style, lane: 0, step: 0 };
+    let mut viewer = Viewer { demo, style, lane: 0, step: 0, above: 0, above_max: Cell::new(0) };
     match watch::play(&mut viewer, style.colour)? {
         code if code == Exit::Done as u8 => Ok(()),
         // After a signal: the terminal is as it was, and nothing else was changed.
@@ -35,7 +41,7 @@ impl Viewer {
         self.demo.lanes.get(self.lane).map_or(0, |lane| lane.steps.len())
     }
 
-    /// All that there is to say; what does not fit is cut at the end.
+    /// All that there is to say; what does not fit is scrolled to.
     fn lines(&self, width: usize) -> Vec<Line> {
         let Some(lane) = self.demo.lanes.get(self.lane) else { return Vec::new() };
         let mut lines = shown::lines(&self.demo, lane, self.step, width);
@@ -57,7 +63,11 @@ impl Scene for Viewer {
     fn draw(&self, width: u16, height: u16) -> Buffer {
         let mut buffer = Buffer::empty(Rect::new(0, 0, width, height));
         let room = height.saturating_sub(1);
-        for (y, line) in (0..room).zip(self.lines(usize::from(width))) {
+        let lines = self.lines(usize::from(width));
+        let most = lines.len().saturating_sub(usize::from(room));
+        let above = self.above.min(most);
+        self.above_max.set(most);
+        for (y, line) in (0..room).zip(lines.into_iter().skip(above)) {
             let mut x = 0;
             for span in line {
                 let text = self.style.one_line(&span.text);
@@ -66,7 +76,12 @@ impl Scene for Viewer {
             }
         }
         if height > 0 {
-            let keys = "Enter next   b back   p another policy   Home End   q quit";
+            let keys = match (above, most - above) {
+                (0, 0) => "Enter next   b back   p another policy   Home End   q quit".to_owned(),
+                (above, below) => {
+                    format!("Enter next  b back  p policy  q quit  lines: Up {above}, Down {below}")
+                }
+            };
             buffer.set_stringn(0, room, keys, usize::from(width), cells(Tint::Dim, false));
         }
         buffer
@@ -80,6 +95,8 @@ impl Scene for Viewer {
                 self.step = (self.step + 1).min(last);
             }
             Key::Char('b') | Key::Left | Key::PageUp => self.step = self.step.saturating_sub(1),
+            Key::Down => self.above = (self.above + 1).min(self.above_max.get()),
+            Key::Up => self.above = self.above.saturating_sub(1),
             Key::Char('p') => self.lane = (self.lane + 1) % self.demo.lanes.len().max(1),
             Key::Home => self.step = 0,
             Key::End => self.step = last,

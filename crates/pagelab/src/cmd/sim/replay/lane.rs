@@ -15,7 +15,7 @@ use pagelab_sim::replay::words::{Account, Misfit, Options};
 use pagelab_sim::words::Wrong;
 use pagelab_sys::own_memory;
 
-use crate::cmd::usage;
+use crate::cmd::sim::catalogue;
 use crate::exit::Failure;
 
 /// A replay behind a table of functions: events come in blocks, so that costs nothing.
@@ -47,12 +47,10 @@ impl<P: Policy + Clone> Lane for Replay<P> {
 /// The size of a huge page.
 const HUGE: usize = 2 << 20;
 
-/// The policy of a name, by its whole name.
-pub fn known(name: &str) -> Result<&'static str, Failure> {
-    policies::find(name).map(|entry| entry.name).ok_or_else(|| {
-        let names: Vec<&str> = policies::TABLE.iter().map(|entry| entry.name).collect();
-        usage(&format!("--policy {name:?}: no such policy; there are {}", names.join(", ")))
-    })
+/// The policies of names, by their whole names.
+pub fn known(given: &[String]) -> Result<Vec<&'static str>, Failure> {
+    let found = catalogue::placements("--policy", given, "a trace is replayed without")?;
+    Ok(found.into_iter().map(|entry| entry.name).collect())
 }
 
 /// A replay under a policy of the table.

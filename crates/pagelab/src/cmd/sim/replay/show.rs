@@ -17,18 +17,27 @@ use crate::out;
 /// Moments that the table over time shows at most.
 const MOMENTS: usize = 12;
 
+/// An error of F_u that a replay should nowhere exceed.
+pub(super) const TENTH: f64 = 0.1;
+
 /// How far a replay is from what the kernel said.
-struct Apart {
+pub(super) struct Apart {
     /// The middle one, that which nine of ten do not exceed, and the largest; of |simulated − sampled|.
-    median: f64,
+    pub median: f64,
     nine_of_ten: f64,
-    worst: f64,
+    pub worst: f64,
+    /// Samples at which it is no more than a tenth.
+    pub within: usize,
     /// When the largest was.
     worst_ns: u64,
 }
 
 /// By how much F_u of the pageblock's order differs; `zone` alone, or all.
-fn apart<'a>(told: &Told, simulated: impl Iterator<Item = &'a Free>, zone: Option<usize>) -> Option<Apart> {
+pub(super) fn apart<'a>(
+    told: &Told,
+    simulated: impl Iterator<Item = &'a Free>,
+    zone: Option<usize>,
+) -> Option<Apart> {
     let order = Order(told.head.block_order);
     let unusable = |free: &Free| {
         let areas = zone.map_or(&free.all, |zone| &free.zones[zone]);
@@ -41,7 +50,8 @@ fn apart<'a>(told: &Told, simulated: impl Iterator<Item = &'a Free>, zone: Optio
     errors.sort_by(|one, other| one.0.total_cmp(&other.0).then(other.1.cmp(&one.1)));
     let at = |share: usize| errors.get((errors.len() * share / 10).min(errors.len() - 1)).map(|of| of.0);
     let (worst, worst_ns) = *errors.last()?;
-    Some(Apart { median: at(5)?, nine_of_ten: at(9)?, worst, worst_ns })
+    let within = errors.iter().filter(|(error, _)| *error <= TENTH).count();
+    Some(Apart { median: at(5)?, nine_of_ten: at(9)?, worst, within, worst_ns })
 }
 
 /// The same of a memory that nothing happens to: what a replay must be better than.
@@ -128,12 +138,13 @@ fn about(page: &mut Page, told: &Told) {
         "",
         &format!(
             "Begins {} after its start, when the snapshot was complete. Pageblocks (inferred): {} movable, \
-             {} unmovable, {} reclaimable; events tell of {} of them",
+             {} unmovable, {} reclaimable; events tell of {} of them. Per-CPU lists held {} frames",
             seconds(told.complete_ns),
             count(movable.into()),
             count(unmovable.into()),
             count(reclaimable.into()),
-            count(told.owners_told.into())
+            count(told.owners_told.into()),
+            count(told.listed.into())
         ),
     );
     if told.uncovered > 0 {
@@ -199,6 +210,7 @@ fn policies(page: &mut Page, told: &Told) {
             of(|error| error.nine_of_ten),
             of(|error| error.worst),
             error.as_ref().map_or("—".to_owned(), |error| seconds(error.worst_ns)),
+            error.as_ref().map_or("—".to_owned(), |error| count((error.within as u64).into())),
             three(replayed.end.unusable(order)),
             count(account.fallbacks.into()),
             count(account.claims.into()),
@@ -211,6 +223,7 @@ fn policies(page: &mut Page, told: &Told) {
         Column::right("90 %"),
         Column::right("worst"),
         Column::right("at"),
+        Column::right("≤ 0.1"),
         Column::right("at the end"),
         Column::right("fallbacks"),
         Column::right("claims"),
@@ -220,7 +233,9 @@ fn policies(page: &mut Page, told: &Told) {
     if let Some(Apart { median, worst, .. }) = apart_unchanged(told) {
         page.hanging(
             "  ",
-            &format!("Had nothing changed since the start, the error were {median:.3}, the worst {worst:.3}"),
+            &format!(
+                "Had nothing changed since the start, the error would be {median:.3}, the worst {worst:.3}"
+            ),
         );
     }
     let traced = told.replayed.first().map(|replayed| &replayed.account);
@@ -322,6 +337,7 @@ pub fn json(told: &Told, with_time: bool) -> Result<String, Failure> {
         .put("lost_events", told.losses.iter().map(|loss| loss.events).sum::<u64>())
         .put("snapshot_complete_ns", told.complete_ns)
         .put("uncovered_frames", told.uncovered)
+        .put("listed_frames", told.listed)
         .put(
             "pageblocks",
             Object::new()
@@ -345,6 +361,7 @@ fn error(of: &Apart) -> Object {
         .put("median", of.median)
         .put("nine_of_ten", of.nine_of_ten)
         .put("worst", of.worst)
+        .put("within_tenth", of.within as u64)
         .put("worst_ns", of.worst_ns)
 }
 

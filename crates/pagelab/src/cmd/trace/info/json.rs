@@ -13,6 +13,12 @@ use crate::exit::{Exit, Failure};
 
 /// The whole document.
 pub fn of(info: &Info) -> Result<String, Failure> {
+    let document: Value = put(header("trace_info"), info).into();
+    to_text(&document).map_err(|error| Failure::new(Exit::Bug, "JSON").because(error))
+}
+
+/// The fields of a trace, behind those that are there.
+pub fn put(object: Object, info: &Info) -> Object {
     let (ending, after_ns, why) = match &info.ending {
         Ending::Complete { after_ns } => ("complete", Some(*after_ns), None),
         Ending::Stopped { after_ns, why } => ("stopped", Some(*after_ns), Some(why.clone())),
@@ -20,7 +26,7 @@ pub fn of(info: &Info) -> Result<String, Failure> {
     };
     let killed = "the file was not closed: its writer was killed or is at work";
     let few = "fewer than two events";
-    let document: Value = header("trace_info")
+    object
         .put("file", info.name.clone())
         .put("command_line", info.manifest.command_line.clone())
         .put("started_realtime_ns", info.manifest.started.realtime_ns)
@@ -49,8 +55,6 @@ pub fn of(info: &Info) -> Result<String, Failure> {
         .option("snapshot", snapshot(info), "it was not recorded")
         .option("freed_pages", freed(info), "the trace names more frames than are told apart")
         .option("recorder", info.end.as_ref().map(|end| Value::from(recorder(end))), killed)
-        .into();
-    to_text(&document).map_err(|error| Failure::new(Exit::Bug, "JSON").because(error))
 }
 
 fn machine(info: &Info) -> Object {

@@ -5,23 +5,22 @@ use std::collections::BTreeSet;
 use pagelab_model::Bytes;
 use pagelab_model::run::Ending;
 use pagelab_report::quantity::duration;
-use pagelab_report::style::{bytes, count, percent, three_digits};
+use pagelab_report::style::{Style, bytes, count, percent};
 use pagelab_report::text::{Column, Page};
 
 use super::{Info, STATES};
-use crate::cmd::trace::words::SAID;
-use crate::out;
+use crate::cmd::trace::words::{SAID, rate};
 
-/// The whole page.
-pub fn of(info: &Info) -> String {
-    let mut page = Page::new(out::style());
+/// The whole page, with so many threads.
+pub fn of(info: &Info, style: Style, most: usize) -> String {
+    let mut page = Page::new(style);
     machine(info, &mut page);
     page.gap();
     kinds(info, &mut page);
     page.gap();
     orders(info, &mut page);
     page.gap();
-    threads(info, &mut page);
+    threads(info, most, &mut page);
     page.gap();
     memory(info, &mut page);
     recorder(info, &mut page);
@@ -41,13 +40,23 @@ fn machine(info: &Info, page: &mut Page) {
         bytes(Bytes(info.file_bytes)),
     ];
     page.facts("", &facts, "   ");
-    let rate = info.seconds().map(|seconds| {
-        let rate = three_digits(info.events() as f64 / seconds);
-        format!(" in {}: {rate}/s", duration((seconds * 1e9) as u64))
+    page.hanging("", &events(info));
+    page.hanging("", &ended(info));
+}
+
+/// How many events, how fast, and what each takes.
+pub(super) fn events(info: &Info) -> String {
+    let took = info.seconds().map(|seconds| {
+        let events = rate(info.events() as f64 / seconds);
+        format!(" in {}: {events}/s", duration((seconds * 1e9) as u64))
     });
     let each = info.bytes_per_event().map(|bytes| format!(", {bytes:.2} bytes each")).unwrap_or_default();
     let events = count(info.events().into());
-    page.hanging("", &format!("{events} events{}{each}", rate.unwrap_or_default()));
+    format!("{events} events{}{each}", took.unwrap_or_default())
+}
+
+/// What was lost, and how it ended.
+pub(super) fn ended(info: &Info) -> String {
     let lost = match info.lost() {
         0 => "nothing was lost".to_owned(),
         lost => {
@@ -62,7 +71,7 @@ fn machine(info: &Info, page: &mut Page) {
             "the file was not closed: it ends with the last block that its writer committed".to_owned()
         }
     };
-    page.hanging("", &format!("{lost}; {ended}"));
+    format!("{lost}; {ended}")
 }
 
 fn kinds(info: &Info, page: &mut Page) {
@@ -70,8 +79,8 @@ fn kinds(info: &Info, page: &mut Page) {
     let rows = SAID.iter().zip(info.kinds).filter(|(_, events)| *events > 0);
     let rows: Vec<Vec<String>> = rows
         .map(|(what, events)| {
-            let rate = info.seconds().map_or_else(String::new, |s| three_digits(events as f64 / s));
-            vec![(*what).to_owned(), count(events.into()), rate]
+            let times = info.seconds().map_or_else(String::new, |s| rate(events as f64 / s));
+            vec![(*what).to_owned(), count(events.into()), times]
         })
         .collect();
     page.table(0, &columns, &rows);
@@ -103,7 +112,7 @@ fn orders(info: &Info, page: &mut Page) {
     }
 }
 
-fn threads(info: &Info, page: &mut Page) {
+fn threads(info: &Info, most: usize, page: &mut Page) {
     let columns = [
         Column::right("thread"),
         Column::right("allocations"),
@@ -114,7 +123,7 @@ fn threads(info: &Info, page: &mut Page) {
     let name = |tid: u32| if tid == 0 { "idle".to_owned() } else { tid.to_string() };
     let rows: Vec<Vec<String>> = info
         .account
-        .busiest(info.threads)
+        .busiest(most)
         .iter()
         .map(|(tid, thread)| {
             let amounts = [thread.taken.events, thread.taken.pages, thread.freed.events, thread.freed.pages];
@@ -122,6 +131,7 @@ fn threads(info: &Info, page: &mut Page) {
         })
         .collect();
     page.table(0, &columns, &rows);
+    page.hanging_dim("", "threads are known by their numbers: a trace does not hold their names");
 }
 
 fn memory(info: &Info, page: &mut Page) {
