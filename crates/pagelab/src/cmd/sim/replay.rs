@@ -1,5 +1,6 @@
 //! `pagelab sim replay`: a recorded trace under simulated policies, beside what the kernel's memory was.
 
+mod answer;
 mod keep;
 mod lane;
 mod show;

@@ -7,9 +7,11 @@ use pagelab_report::json::object::{Object, array};
 use pagelab_report::json::{header, to_text};
 use pagelab_report::style::{bytes, count, percent, three_digits};
 use pagelab_report::text::{Column, Page};
+use pagelab_sim::policies;
 use pagelab_sim::replay::words::{Account, Tally, Zones};
 use serde_json::Value;
 
+use super::answer::{self, at_end};
 use super::{Free, Replayed, Told};
 use crate::exit::{Exit, Failure};
 use crate::out;
@@ -55,7 +57,7 @@ pub(super) fn apart<'a>(
 }
 
 /// The same of a memory that nothing happens to: what a replay must be better than.
-fn apart_unchanged(told: &Told) -> Option<Apart> {
+pub(super) fn apart_unchanged(told: &Told) -> Option<Apart> {
     apart(told, std::iter::repeat(&told.begin), None)
 }
 
@@ -112,6 +114,7 @@ pub fn text(told: &Told, with_time: bool) -> String {
     }
     policies(&mut page, told);
     over_time(&mut page, told);
+    answer::show(&mut page, told);
     if with_time {
         times(&mut page, told);
     }
@@ -348,6 +351,8 @@ pub fn json(told: &Told, with_time: bool) -> Result<String, Failure> {
         )
         .put("zones_by", if told.zones == Zones::Asked { "asked" } else { "traced" })
         .put("samples_left_out", told.left_out)
+        .put("own_policy", policies::of_release(&told.head.kernel))
+        .option("blocks_at_end", told.sampled.last().map(|sampled| blocks(&sampled.free)), reason)
         .option("unusable_at_end", told.sampled.last().map(|sampled| sampled.free.unusable(order)), reason)
         .option("unusable_error_unchanged", apart_unchanged(told).as_ref().map(error), reason)
         .put("policies", array(&told.replayed, |replayed| policy(told, replayed, with_time)))
@@ -363,6 +368,11 @@ fn error(of: &Apart) -> Object {
         .put("worst", of.worst)
         .put("within_tenth", of.within as u64)
         .put("worst_ns", of.worst_ns)
+}
+
+/// Free blocks by order.
+fn blocks(free: &Free) -> Vec<u64> {
+    free.all.counts().to_vec()
 }
 
 fn policy(told: &Told, replayed: &Replayed, with_time: bool) -> Object {
@@ -381,6 +391,7 @@ fn policy(told: &Told, replayed: &Replayed, with_time: bool) -> Object {
     let mut object = Object::new()
         .put("policy", replayed.policy)
         .option("unusable_error", apart(told, replayed.free.iter(), None).as_ref().map(error), reason)
+        .option("blocks_at_end", at_end(told, replayed).map(|(_, free)| blocks(free)), reason)
         .put("free_error_worst", free_apart(told, replayed))
         .put("zones", array(&zones, zone))
         .put("simulated_unusable_at_end", replayed.end.unusable(told.head.block_order))
