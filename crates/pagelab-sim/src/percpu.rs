@@ -168,6 +168,12 @@ impl<P: Policy> PerCpu<P> {
             return None;
         }
         self.asked(cpu);
+        self.pop(cpu, place, order, kind)
+    }
+
+    /// Takes what a processor keeps in front of a list.
+    #[inline(always)]
+    fn pop(&mut self, cpu: u16, place: usize, order: u8, kind: Kind) -> Option<Frame> {
         let kept = self.cpu(cpu);
         let frame = kept.lists[place].pop_front()?;
         kept.frames -= 1 << order;
@@ -203,15 +209,12 @@ impl<P: Policy> PerCpu<P> {
         if self.cpu(cpu).lists[place].is_empty() {
             stolen = self.fetch(cpu, place, order, kind, manner)?;
         }
-        let kept = self.cpu(cpu);
-        let Some(frame) = kept.lists[place].pop_front() else {
+        let Some(frame) = self.pop(cpu, place, order, kind) else {
             return match manner.is_atomic {
                 true => self.zone.take_as(order, kind, &mut manner),
                 false => Ok(None),
             };
         };
-        kept.frames -= 1 << order;
-        self.zone.unkeep(frame, order, kind);
         if manner.is_atomic && order > 0 {
             self.zone.reserve(frame - self.zone.shape().first, order);
         }
@@ -250,17 +253,22 @@ impl<P: Policy> PerCpu<P> {
         self.now.is_reclaiming = is_reclaiming;
     }
 
-    /// A second has passed: since Linux 6.7 processors give back what they have kept for long.
-    pub fn decay(&mut self) {
+    /// A second has passed: since Linux 6.7 processors give back what they have kept for long. Whether
+    /// anything changed: if not, it will not in the next second either.
+    pub fn decay(&mut self) -> bool {
         let keep = self.keep;
         if self.zone.bug.has(&Bug::NothingDecays) {
-            return;
+            return false;
         }
+        let mut has_changed = false;
         for cpu in 0..keep.cpus {
             let kept = self.cpu(cpu);
+            let before = kept.pace;
             let frames = kept.pace.decay(&keep, kept.frames);
+            has_changed |= frames > 0 || kept.pace != before;
             self.give_back(cpu, 0, frames);
         }
+        has_changed
     }
 
     /// Gives back all that one processor keeps (`drain_local_pages`).

@@ -113,7 +113,7 @@ impl<P: Policy + Clone> Replay<P> {
             moved: vec![VecDeque::new(); usize::from(head.max_order) + 1],
             complete_ns: start.complete_ns(),
             last_ns: 0,
-            second_ns: start.complete_ns() + SECOND_NS,
+            second_ns: start.complete_ns().saturating_add(SECOND_NS),
             is_reclaiming: false,
             account: Account::default(),
         })
@@ -145,11 +145,11 @@ impl<P: Policy + Clone> Replay<P> {
 
     /// Lets time pass: each second processors look at what they keep, where the kernel does that.
     fn pass(&mut self, at_ns: u64) {
-        // After so many nothing is left above a high mark.
-        for _ in 0..(at_ns - self.second_ns) / SECOND_NS + 1 {
-            self.memory.decay();
-        }
-        self.second_ns = at_ns + SECOND_NS - (at_ns - self.second_ns) % SECOND_NS;
+        let after_ns = at_ns - self.second_ns;
+        // Soon nothing is left above a high mark, however long the trace says that nothing happened.
+        let mut seconds = 0..after_ns / SECOND_NS + 1;
+        while seconds.next().is_some() && self.memory.decay() {}
+        self.second_ns = (at_ns - after_ns % SECOND_NS).saturating_add(SECOND_NS);
         if self.is_reclaiming {
             self.is_reclaiming = self.memory.see_reclaim();
         }

@@ -142,7 +142,9 @@ fn differ_by_cpu(case: &Case, keep: Keep) -> Option<(u32, String)> {
         let goal = if event / 300 % 2 == 0 { 80 } else { 20 };
         let cpu = random.below(u64::from(keep.cpus)) as u16;
         match event % 512 {
-            100 => ours.decay(),
+            100 => {
+                ours.decay();
+            }
             300 => ours.set_reclaiming(true),
             370 => ours.set_reclaiming(false),
             _ => {}

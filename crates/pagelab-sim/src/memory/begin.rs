@@ -85,9 +85,10 @@ impl<P: Policy + Clone> Memory<P> {
         goes_on
     }
 
-    /// A second has passed: processors may give back what they have kept for long.
-    pub fn decay(&mut self) {
-        self.zones.iter_mut().for_each(|(_, zone)| zone.decay());
+    /// A second has passed: processors may give back what they have kept for long. Whether another second
+    /// would do anything.
+    pub fn decay(&mut self) -> bool {
+        self.zones.iter_mut().fold(false, |goes_on, (_, zone)| zone.decay() | goes_on)
     }
 
     /// Gives back all that one processor keeps of a zone.

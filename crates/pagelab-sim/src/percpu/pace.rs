@@ -55,7 +55,7 @@ pub(super) struct Now {
 }
 
 /// What one processor has done so far, as far as it decides what it does next.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pace {
     /// How often the next batch to give back is doubled (`free_factor`).
     doublings: u8,

@@ -166,6 +166,20 @@ fn without_time(samples: &[(u64, BuddyInfo)]) -> Vec<BuddyInfo> {
     samples.iter().map(|(_, sample)| sample.clone()).collect()
 }
 
+/// Seconds in which nothing happens are not gone through one by one: a trace may say that it took centuries.
+#[test]
+fn an_event_at_the_end_of_time_is_reached() {
+    let head = TraceHead { kernel: "6.12.1".to_owned(), ..head([7, 40]) };
+    let mut machine = Machine::new(&head, 5);
+    machine.run(2000);
+    let start = Start::new(&head, &all(&head, Was::Free)).unwrap();
+    let mut replay = Replay::new(&start, &Mobility, Options::default()).unwrap();
+    let (last, before) = machine.events.split_last().unwrap();
+    replay.feed(before).unwrap();
+    replay.feed(&[TraceEvent { at_ns: u64::MAX, ..*last }]).unwrap();
+    replay.validate().unwrap();
+}
+
 #[test]
 fn a_trace_of_the_simulator_is_replayed_without_error() {
     let cases = [
