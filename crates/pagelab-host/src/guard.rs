@@ -259,9 +259,7 @@ impl Guard {
     /// back to where this process is (where that is not possible, to `parent`), and it is removed.
     pub fn create_cgroup(&self, parent: &str, label: &str) -> Result<Cgroup, GuardError> {
         let kernel = self.site.kernel.as_ref();
-        let Owner { pid, start_ticks, .. } = self.site.owner;
-        let unique = format!("{pid}-{start_ticks}-{}", self.number);
-        let path = created::cgroup_path(parent, label, &unique)?;
+        let path = created::cgroup_path(parent, label, &self.unique())?;
         if !created::is_our_cgroup(kernel, &path) {
             let message = format!("{parent} is not below a mounted cgroup hierarchy");
             return Err(GuardError::new(ErrorKind::NotAvailable, message));
@@ -274,7 +272,20 @@ impl Guard {
         }
         let home = created::home_for(kernel, &path);
         let at = self.announce(&mut ledger, locked, Act::Cgroup { path: path.clone(), home })?;
-        match (kernel.make_dir(&path).and_then(|()| kernel.inode(&path)), at) {
+        self.make_dir(&mut ledger, at, &path)?;
+        Ok(Cgroup { path })
+    }
+
+    /// Part of the name of what only this guard makes.
+    fn unique(&self) -> String {
+        let Owner { pid, start_ticks, .. } = self.site.owner;
+        format!("{pid}-{start_ticks}-{}", self.number)
+    }
+
+    /// Makes a directory that was announced, and keeps its inode number.
+    fn make_dir(&self, ledger: &mut Ledger, at: Option<usize>, path: &str) -> Result<(), GuardError> {
+        let kernel = self.site.kernel.as_ref();
+        match (kernel.make_dir(path).and_then(|()| kernel.inode(path)), at) {
             (Ok(inode), Some(at)) => ledger.saw(at, Seen { value: inode.to_string(), min_free_kbytes: None }),
             (Ok(_), None) => {}
             (Err(error), at) => {
@@ -282,7 +293,7 @@ impl Guard {
                 return Err(GuardError::io(format!("{path} cannot be made"), error));
             }
         }
-        Ok(Cgroup { path })
+        Ok(())
     }
 
     /// Mounts debugfs where it belongs, until the guard ends. `false`: somebody else has, and nothing is

@@ -19,7 +19,7 @@ use super::error::{ErrorKind, GuardError};
 use super::journal::{Act, Entry, Seen};
 use super::kernel::{Kernel, Room};
 use super::owner::Owner;
-use super::undo::Fate;
+use super::undo::{Fate, removed};
 use super::{Guard, created, failed};
 use crate::{machine, paths};
 
@@ -215,10 +215,7 @@ pub(super) fn undo(kernel: &dyn Kernel, entry: &Entry, path: &str) -> io::Result
         bring_back(kernel, path, area)?;
     }
     kernel.remove_file(path)?;
-    match kernel.file_inode(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok((Fate::Restored, "removed")),
-        _ => Err(io::Error::other("it is still there after it was removed")),
-    }
+    removed(kernel.file_inode(path))
 }
 
 /// Memory must have room for what is in it: else the kernel would kill programs to make some.

@@ -8,10 +8,9 @@ use std::thread;
 use std::time::Duration;
 
 use super::error::{ErrorKind, GuardError};
-use super::journal::{Act, Entry, Seen};
+use super::journal::{Act, Entry};
 use super::kernel::Kernel;
-use super::owner::Owner;
-use super::undo::Fate;
+use super::undo::{Undone, not_ours, removed};
 use super::{Guard, created};
 use crate::paths;
 
@@ -33,8 +32,7 @@ impl Guard {
     /// its files must be closed by then. What killed pagelabs had left is removed first.
     pub fn trace_instance(&self) -> Result<TraceInstance, GuardError> {
         let kernel = self.site.kernel.as_ref();
-        let Owner { pid, start_ticks, .. } = self.site.owner;
-        let name = format!("{PREFIX}{pid}-{start_ticks}-{}", self.number);
+        let name = format!("{PREFIX}{}", self.unique());
         let path = format!("{}/{name}", paths::TRACE_INSTANCES);
         let (mut ledger, locked) = self.claim(&path, "trace instance")?;
         if kernel.inode(&path).is_ok() {
@@ -42,14 +40,7 @@ impl Guard {
             return Err(GuardError::new(ErrorKind::Usage, message));
         }
         let at = self.announce(&mut ledger, locked, Act::TraceInstance { path: path.clone() })?;
-        match (kernel.make_dir(&path).and_then(|()| kernel.inode(&path)), at) {
-            (Ok(inode), Some(at)) => ledger.saw(at, Seen { value: inode.to_string(), min_free_kbytes: None }),
-            (Ok(_), None) => {}
-            (Err(error), at) => {
-                at.map(|at| ledger.take_back(at));
-                return Err(GuardError::io(format!("{path} cannot be made"), error));
-            }
-        }
+        self.make_dir(&mut ledger, at, &path)?;
         Ok(TraceInstance { name })
     }
 }
@@ -61,15 +52,9 @@ pub(super) fn is_ours(path: &str) -> bool {
 }
 
 /// Takes the instance away, with its buffer and whatever is recorded into it.
-pub(super) fn undo(kernel: &dyn Kernel, entry: &Entry, path: &str) -> io::Result<(Fate, &'static str)> {
-    let is_gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
-    let inode = match kernel.inode(path) {
-        Ok(inode) => inode.to_string(),
-        Err(error) if is_gone(&error) => return Ok((Fate::AlreadyBack, "")),
-        Err(error) => return Err(error),
-    };
-    if entry.seen.as_ref().is_some_and(|seen| seen.value != inode) {
-        return Ok((Fate::LeftAlone, "another trace instance has its name now"));
+pub(super) fn undo(kernel: &dyn Kernel, entry: &Entry, path: &str) -> Undone {
+    if let Some(fate) = not_ours(kernel.inode(path), entry, "another trace instance has its name now")? {
+        return Ok(fate);
     }
     let mut tries = 0;
     loop {
@@ -79,15 +64,12 @@ pub(super) fn undo(kernel: &dyn Kernel, entry: &Entry, path: &str) -> io::Result
                 let text = "a program has one of its files open: end it, then run pagelab restore";
                 return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
             }
-            Err(error) if !is_gone(&error) => return Err(error),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => break,
         }
         thread::sleep(PAUSE);
     }
-    match kernel.inode(path) {
-        Err(error) if is_gone(&error) => Ok((Fate::Restored, "removed")),
-        _ => Err(io::Error::other("it is still there after it was removed")),
-    }
+    removed(kernel.inode(path))
 }
 
 #[cfg(test)]

@@ -157,19 +157,34 @@ fn in_words(error: &io::Error) -> String {
     }
 }
 
-type Undone = io::Result<(Fate, &'static str)>;
+pub(super) type Undone = io::Result<(Fate, &'static str)>;
 
 fn undo_cgroup(kernel: &dyn Kernel, entry: &Entry, path: &str, home: Option<&str>) -> Undone {
-    let inode = match kernel.inode(path) {
-        Ok(inode) => inode.to_string(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((Fate::AlreadyBack, "")),
-        Err(error) => return Err(error),
-    };
-    if entry.seen.as_ref().is_some_and(|seen| seen.value != inode) {
-        return Ok((Fate::LeftAlone, "another cgroup has its name now"));
+    if let Some(fate) = not_ours(kernel.inode(path), entry, "another cgroup has its name now")? {
+        return Ok(fate);
     }
     created::remove_cgroup(kernel, path, home)?;
-    match kernel.inode(path) {
+    removed(kernel.inode(path))
+}
+
+/// What there is to say of something that was made, where it is gone or something else has its name now.
+pub(super) fn not_ours(
+    inode: io::Result<u64>,
+    entry: &Entry,
+    another: &'static str,
+) -> io::Result<Option<(Fate, &'static str)>> {
+    let inode = match inode {
+        Ok(inode) => inode.to_string(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Some((Fate::AlreadyBack, ""))),
+        Err(error) => return Err(error),
+    };
+    let is_other = entry.seen.as_ref().is_some_and(|seen| seen.value != inode);
+    Ok(is_other.then_some((Fate::LeftAlone, another)))
+}
+
+/// Whether what was removed is gone, by its inode.
+pub(super) fn removed(inode: io::Result<u64>) -> Undone {
+    match inode {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok((Fate::Restored, "removed")),
         _ => Err(io::Error::other("it is still there after it was removed")),
     }

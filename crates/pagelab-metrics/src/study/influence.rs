@@ -137,7 +137,8 @@ fn influence(study: &Study, points: &[Point], at: usize, of: &Varied) -> Option<
         None => between(figures, &levels, names.len()),
     };
     let found = share(&figures);
-    let shares: Vec<f64> = orders(&figures).iter().map(|order| share(order)).collect();
+    let mut shares = Vec::new();
+    each_order(&figures, |order| shares.push(share(order)));
     let largest = shares.iter().copied().fold(found, f64::max);
     // Sums in another order differ in their last bits.
     let as_far = |least: f64| shares.iter().filter(|&&share| share >= least * (1.0 - 1e-9)).count();
@@ -154,33 +155,33 @@ fn influence(study: &Study, points: &[Point], at: usize, of: &Varied) -> Option<
 
 /// Orders of these values drawn by chance; of few values all but the one that is there, so that chances are
 /// exact.
-fn orders(values: &[f64]) -> Vec<Vec<f64>> {
+fn each_order(values: &[f64], mut each: impl FnMut(&[f64])) {
     let mut order = values.to_vec();
     if values.len() <= ALL_UP_TO {
-        let mut all = Vec::new();
-        permuted(&mut order, 0, &mut all);
-        all.remove(0);
-        return all;
+        let mut is_first = true;
+        return permuted(&mut order, 0, &mut |order| {
+            if !std::mem::take(&mut is_first) {
+                each(order);
+            }
+        });
     }
     let mut random = SplitMix64::new(SEED);
-    let mut drawn = Vec::with_capacity(DRAWN as usize);
     for _ in 0..DRAWN {
         for last in (1..order.len()).rev() {
             order.swap(last, (random.draw() % (last as u64 + 1)) as usize);
         }
-        drawn.push(order.clone());
+        each(&order);
     }
-    drawn
 }
 
 /// All orders of what stands behind `from`; the first of them is the one that is there.
-fn permuted(order: &mut Vec<f64>, from: usize, all: &mut Vec<Vec<f64>>) {
+fn permuted(order: &mut [f64], from: usize, each: &mut impl FnMut(&[f64])) {
     if from + 1 >= order.len() {
-        return all.push(order.clone());
+        return each(order);
     }
     for at in from..order.len() {
         order.swap(from, at);
-        permuted(order, from + 1, all);
+        permuted(order, from + 1, each);
         order.swap(from, at);
     }
 }
@@ -243,6 +244,11 @@ mod tests {
 
     #[test]
     fn of_few_values_all_orders_are_looked_at() {
+        let orders = |values: &[f64]| {
+            let mut all = Vec::new();
+            each_order(values, |order| all.push(order.to_vec()));
+            all
+        };
         let mut all = orders(&[1.0, 2.0, 3.0, 4.0]);
         assert_eq!(all.len(), 23, "all but the one that is there");
         all.sort_by(|one, other| one.partial_cmp(other).unwrap());

@@ -14,12 +14,6 @@ pub(super) fn at_end<'a>(told: &'a Told, replayed: &'a Replayed) -> Option<(&'a 
     Some((&told.sampled.last()?.free, replayed.free.get(told.sampled.len() - 1)?))
 }
 
-/// Blocks of an order that free memory has room for.
-pub(super) fn room(free: &FreeAreas, order: u8) -> u64 {
-    let larger = free.counts().iter().enumerate().skip(usize::from(order));
-    larger.fold(0, |sum: u64, (of, blocks)| sum.saturating_add(blocks << (of - usize::from(order))))
-}
-
 /// Free memory at the end by order, and what that tells.
 pub(super) fn show(page: &mut Page, told: &Told) {
     let order = told.head.block_order;
@@ -38,7 +32,7 @@ pub(super) fn show(page: &mut Page, told: &Told) {
             std::iter::once(of.to_string()).chain(blocks).collect()
         })
         .collect();
-    let rooms = ends.iter().map(|free| count(room(free, order).into()));
+    let rooms = ends.iter().map(|free| count(free.blocks_suitable(Order(order))));
     rows.push(std::iter::once(format!("room for order {order}")).chain(rooms).collect());
     page.table(2, &columns, &rows);
     for line in verdict(told) {
@@ -89,15 +83,16 @@ fn beside(told: &Told, ours: &Replayed, other: &Replayed, error: f64, order: u8)
             largest.abs()
         );
     }
-    let rooms = [ours, other].map(|of| at_end(told, of).map_or(0, |(_, free)| room(&free.all, order)));
+    let rooms = [ours, other]
+        .map(|of| at_end(told, of).map_or(0, |(_, free)| free.all.blocks_suitable(Order(order))));
     format!(
         "{}: F_u({order}) {} by up to {:.3}, more than the replay is off ({error:.3}); at the end room for \
          {} blocks of order {order}, under {} for {}",
         other.policy,
         if largest > 0.0 { "higher" } else { "lower" },
         largest.abs(),
-        count(rooms[1].into()),
+        count(rooms[1]),
         ours.policy,
-        count(rooms[0].into())
+        count(rooms[0])
     )
 }
