@@ -25,7 +25,7 @@ fn written() -> MutexGuard<'static, Vec<(u64, u64)>> {
 /// It must outlive SQLite's own descriptors of the file, since closing its descriptor gives up their locks.
 pub(crate) struct Live {
     file: (u64, u64),
-    _locked: File,
+    locked: File,
 }
 
 impl Live {
@@ -37,7 +37,7 @@ impl Live {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         written().push(identity);
-        Ok(Live { file: identity, _locked: file })
+        Ok(Live { file: identity, locked: file })
     }
 }
 
@@ -47,6 +47,8 @@ impl Drop for Live {
         if let Some(at) = written.iter().position(|file| *file == self.file) {
             written.swap_remove(at);
         }
+        // A child has all that is open here until its exec: to close the file would not end the lock.
+        let _ = flock(&self.locked, FlockOperation::Unlock);
     }
 }
 

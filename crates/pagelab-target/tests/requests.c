@@ -48,6 +48,9 @@ static uint64_t draw(uint64_t *state) {
     return *state >> 33;
 }
 
+/* Steps that were made, where somebody looks at them. */
+static atomic_ulong *steps;
+
 /* Maps, unmaps, moves, grows and cuts; what it keeps stays mapped to the end. */
 struct slot { char *at; size_t pages; char mark; };
 struct mapper { uint64_t state, sum; unsigned rounds; };
@@ -56,6 +59,7 @@ static void *maps(void *argument) {
     struct slot slots[32] = { { 0, 0, 0 } };
     for (unsigned round = 0; round < m->rounds || !is_over(); round++) {
         for (int step = 0; step < 20; step++) {
+            if (steps) atomic_fetch_add(steps, 1);
             struct slot *slot = &slots[draw(&m->state) % 32];
             size_t pages = 1 + draw(&m->state) % 40;
             uint64_t what = draw(&m->state) % 4;
@@ -216,16 +220,22 @@ static uint64_t signals(unsigned rounds, int stormy) {
     return sum;
 }
 
-/* Stopped and continued all the time by a child while it maps. */
+/* Stopped and continued all the time by a child while it maps: it goes on after each SIGCONT. */
 static uint64_t stops(unsigned rounds) {
+    steps = mmap(0, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(steps != MAP_FAILED);
     pid_t parent = getpid(), pid = fork();
     CHECK(pid >= 0);
     if (!pid) {
         while (!is_over()) {
             if (getppid() != parent || kill(parent, SIGSTOP) != 0) _exit(0);
             usleep(1500);
+            unsigned long was = atomic_load(steps);
             if (kill(parent, SIGCONT) != 0) _exit(0);
-            usleep(3000);
+            do {
+                if (getppid() != parent) _exit(0);
+                usleep(3000);
+            } while (atomic_load(steps) == was);
         }
         _exit(0);
     }

@@ -75,6 +75,8 @@ fn sweep(folder: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::*;
 
     #[test]
@@ -105,7 +107,11 @@ mod tests {
         drop(Trial::begin(&store).unwrap());
         assert_eq!(names(), ["1", "1.lock"], "what it started is alive");
         drop(what_it_started);
-        drop(Trial::begin(&store).unwrap());
-        assert!(names().is_empty());
+        // Another test's child has all that is open here from its fork to its exec, this lock too.
+        let end = Instant::now() + Duration::from_secs(60);
+        while !names().is_empty() && Instant::now() < end {
+            drop(Trial::begin(&store).unwrap());
+        }
+        assert_eq!(names(), [""; 0]);
     }
 }

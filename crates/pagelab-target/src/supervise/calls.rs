@@ -186,7 +186,7 @@ impl Tracer {
             let arguments = [at.start, at.end - at.start, asked.rdx, flags, u64::MAX, 0];
             Call { number: libc::SYS_mmap, arguments }
         };
-        let mut last = Made { results: Vec::new(), signal: 0, was_group_stopped: false };
+        let mut last = Made { results: Vec::new(), was_group_stopped: false };
         for want in &mut wants {
             let at = super::place::inside(&want.at, self.spec.huge);
             if at.is_empty() {
@@ -406,8 +406,7 @@ impl Tracer {
 
 /// What two makings in a row leave to be done.
 pub(super) fn joined(before: Made, after: Made) -> Made {
-    let signal = if after.signal == 0 { before.signal } else { after.signal };
-    Made { signal, was_group_stopped: before.was_group_stopped || after.was_group_stopped, ..after }
+    Made { was_group_stopped: before.was_group_stopped || after.was_group_stopped, ..after }
 }
 
 /// The path of an open file of a process; empty if it cannot be told.

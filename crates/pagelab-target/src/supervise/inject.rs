@@ -1,7 +1,9 @@
 //! System calls made by a stopped thread in place of its own, so that its program cannot tell.
 //!
 //! All signals that can be are blocked while it does, so that no handler runs on registers that are ours.
-//! SIGSTOP cannot be blocked: it is held back, and sent again at the end.
+//! SIGSTOP cannot be blocked: it is delivered where it comes, so that the SIGCONT after it finds a group that is
+//! stopped, and the thread alone goes on to the end of its calls. Sent again at the end, it would stop a program
+//! that has been continued meanwhile, for ever.
 
 use std::io;
 
@@ -47,8 +49,6 @@ pub enum At {
 pub struct Made {
     /// What each call returned: an error number below zero.
     pub results: Vec<i64>,
-    /// The signal to go on with: one that was held back; 0 for none.
-    pub signal: i32,
     /// Its group is stopped, as far as it was told at a trap, or was at some time: interrupt it, and it will
     /// stop with the others if that is so.
     pub was_group_stopped: bool,
@@ -72,7 +72,6 @@ impl From<io::Error> for Broken {
 struct Injection {
     tid: u32,
     saved: Registers,
-    held: i32,
     was_group_stopped: bool,
     results: Vec<i64>,
 }
@@ -83,7 +82,7 @@ pub fn make(tid: u32, at: At, calls: &[Call]) -> Result<Made, Broken> {
     let saved = ptrace::registers(tid)?;
     let mask = ptrace::signal_mask(tid)?;
     ptrace::set_signal_mask(tid, u64::MAX)?;
-    let mut injection = Injection { tid, saved, held: 0, was_group_stopped: false, results: Vec::new() };
+    let mut injection = Injection { tid, saved, was_group_stopped: false, results: Vec::new() };
     for (place, call) in calls.iter().enumerate() {
         let result = injection.one(at, place == 0, call)?;
         injection.results.push(result);
@@ -101,9 +100,7 @@ pub fn make(tid: u32, at: At, calls: &[Call]) -> Result<Made, Broken> {
     }
     ptrace::set_registers(tid, &restored)?;
     ptrace::set_signal_mask(tid, mask)?;
-    let Injection { results, held, was_group_stopped, .. } = injection;
-    // A signal can be given along from a stop for a call, and not from a trap.
-    Ok(Made { results, signal: held, was_group_stopped })
+    Ok(Made { results: injection.results, was_group_stopped: injection.was_group_stopped })
 }
 
 impl Injection {
@@ -139,16 +136,18 @@ impl Injection {
 
     /// Lets it go on to its next stop of its own making.
     fn next(&mut self, to_syscall: bool) -> Result<Stop, Broken> {
+        let mut delivered = 0;
         loop {
             match to_syscall {
-                true => ptrace::go_on_to_syscall(self.tid, 0)?,
-                false => ptrace::go_on(self.tid, 0)?,
+                true => ptrace::go_on_to_syscall(self.tid, delivered)?,
+                false => ptrace::go_on(self.tid, delivered)?,
             }
+            delivered = 0;
             let Some((tid, stop)) = ptrace::wait(Some(self.tid), false)? else { continue };
             match stop {
                 Stop::Syscall | Stop::Event(event::SECCOMP) => return Ok(stop),
                 Stop::Signal(signal) => {
-                    self.held = signal;
+                    delivered = signal;
                     if !to_syscall {
                         // This stop has taken the trap that was asked for.
                         ptrace::interrupt(self.tid)?;

@@ -118,10 +118,10 @@ impl Tracer {
         Call { number: libc::SYS_munmap, arguments }
     }
 
-    /// The result of one call that the thread makes. A signal that comes meanwhile is sent again.
+    /// The result of one call that the thread makes.
     fn one(&mut self, tid: u32, call: Call) -> Option<i64> {
         let made = self.make(tid, At::Exit, &[call])?;
-        self.held(tid, &made);
+        self.stopped_again(tid, &made);
         made.results.first().copied()
     }
 }

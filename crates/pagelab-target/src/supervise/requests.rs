@@ -188,9 +188,6 @@ impl Tracer {
                     // A reply that is dropped says that it is gone.
                     let made = self.make(tid, at, &request.calls)?;
                     is_stopped = made.was_group_stopped;
-                    if made.signal != 0 {
-                        signal_again(tid, made.signal);
-                    }
                     Ok(made.results)
                 }
             };
@@ -207,14 +204,6 @@ fn site(world: &mut World, pid: u32, is_64_bit: bool) -> Result<At, Unanswered> 
     }
     let syscall = world.space_of(pid).and_then(|space| space.syscall);
     syscall.filter(|_| is_64_bit).map(|syscall| At::Trap { syscall }).ok_or(Unanswered::OtherCode)
-}
-
-/// A signal cannot be given along from a trap.
-pub(super) fn signal_again(tid: u32, signal: i32) {
-    use rustix::process::{Pid, Signal, kill_process};
-    if let (Some(pid), Some(signal)) = (Pid::from_raw(tid.cast_signed()), Signal::from_named_raw(signal)) {
-        let _ = kill_process(pid, signal);
-    }
 }
 
 /// What a call's end says that is begun again if no handler of a signal runs (include/linux/errno.h,

@@ -12,7 +12,7 @@ use pagelab_sys::{clock, seccomp};
 use pagelab_tlb::engine::ledger::MappingId;
 
 use super::inject::{self, At, Broken, Call, Made};
-use super::requests::{self, Request, signal_again};
+use super::requests::{self, Request};
 use super::space::{Process, Space, World};
 use super::{Choice, Ended, Image, Spec, Summary, coverage, enter};
 use crate::error::{Error, ErrorKind};
@@ -275,12 +275,8 @@ impl Tracer {
         self.go_on(tid, 0);
     }
 
-    /// Before a thread makes further calls of ours: what came meanwhile comes again after them.
-    pub fn held(&self, tid: u32, made: &Made) {
-        let process = self.threads.get(&tid).map_or(tid, |thread| thread.process);
-        if made.signal != 0 {
-            signal_again(process, made.signal);
-        }
+    /// After calls of ours: a thread whose group was stopped meanwhile stops with it, if it still is.
+    pub fn stopped_again(&self, tid: u32, made: &Made) {
         if made.was_group_stopped {
             let _ = ptrace::interrupt(tid);
         }
@@ -288,10 +284,8 @@ impl Tracer {
 
     /// Lets a thread go on after calls of ours.
     pub fn go_on_after(&mut self, tid: u32, made: &Made) {
-        if made.was_group_stopped {
-            let _ = ptrace::interrupt(tid);
-        }
-        self.go_on(tid, made.signal);
+        self.stopped_again(tid, made);
+        self.go_on(tid, 0);
     }
 
     /// Has a stopped thread make calls. `None`: it is gone, and there is nothing to go on with.
