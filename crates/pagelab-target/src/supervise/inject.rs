@@ -1,9 +1,9 @@
 //! System calls made by a stopped thread in place of its own, so that its program cannot tell.
 //!
 //! All signals that can be are blocked while it does, so that no handler runs on registers that are ours.
-//! SIGSTOP cannot be blocked: it is delivered where it comes, so that the SIGCONT after it finds a group that is
-//! stopped, and the thread alone goes on to the end of its calls. Sent again at the end, it would stop a program
-//! that has been continued meanwhile, for ever.
+//! SIGSTOP cannot be blocked: it is delivered where it comes, so that the SIGCONT after it finds a group that
+//! is stopped, and the thread alone goes on to the end of its calls. Sent again at the end, it would stop a
+//! program that has been continued meanwhile, for ever.
 
 use std::io;
 
@@ -77,7 +77,7 @@ struct Injection {
 }
 
 /// Lets the stopped thread `tid` make `calls`, one after the other. It stands as before at the end, and
-/// must be let go on with [`Made::signal`].
+/// is to be interrupted where [`Made::was_group_stopped`].
 pub fn make(tid: u32, at: At, calls: &[Call]) -> Result<Made, Broken> {
     let saved = ptrace::registers(tid)?;
     let mask = ptrace::signal_mask(tid)?;
