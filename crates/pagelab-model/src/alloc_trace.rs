@@ -197,6 +197,16 @@ pub struct TraceLoss {
     pub events: u64,
 }
 
+/// A thread that a trace has events of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TraceThread {
+    /// Its number, as in the events.
+    pub tid: u32,
+    /// The last name that was read of it, at most 15 bytes of a program's and 63 of a kernel thread's
+    /// (`/proc/TID/comm`); `None`: it ended before its name was read.
+    pub name: Option<String>,
+}
+
 impl TraceLoss {
     /// No processor: the events were lost at the end, behind the last record that one of the rings took.
     pub const CPU_UNKNOWN: u16 = u16::MAX;

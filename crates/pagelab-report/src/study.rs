@@ -169,7 +169,7 @@ fn how_to_read(page: &mut Page, study: &Study, found: &Compared) {
     }
 }
 
-/// `96.9 %`
+/// The level of an interval, with its decimal, which `style::percent` leaves out: `96.9 %`.
 fn per_cent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }

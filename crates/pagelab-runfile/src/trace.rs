@@ -7,6 +7,7 @@
 //! | `trace_events` | a block of events (`pagelab_formats::alloc_trace::Encoder`); its name is their number |
 //! | `trace_samples` | some `TraceSample`s as a JSON array |
 //! | `trace_losses` | some `TraceLoss`es as a JSON array |
+//! | `trace_threads` | all threads as an array of `TraceThread`s; missing where the writer was killed |
 //! | `trace_end` | `TraceEnd` as JSON; missing where the writer was killed |
 //!
 //! Every blob is one zstd frame with a checksum. A file that was cut short by the death of its writer has
@@ -15,7 +16,9 @@
 mod read;
 
 use pagelab_formats::alloc_trace::{self, BLOCK_EVENTS_MAX, RUNS_MAX, USUAL_SHIFT};
-use pagelab_model::alloc_trace::{TraceEnd, TraceEvent, TraceHead, TraceLoss, TraceRun, TraceSample};
+use pagelab_model::alloc_trace::{
+    TraceEnd, TraceEvent, TraceHead, TraceLoss, TraceRun, TraceSample, TraceThread,
+};
 
 use crate::blob::{self, Kind};
 use crate::error::{Error, ErrorKind};
@@ -32,6 +35,9 @@ pub(crate) const SAMPLES: Kind =
 pub(crate) const LOSSES: Kind =
     Kind { name: "trace_losses", version: 1, bytes_max: 64 << 20, what: "losses of the trace" };
 
+pub(crate) const THREADS: Kind =
+    Kind { name: "trace_threads", version: 1, bytes_max: 16 << 20, what: "names of the trace's threads" };
+
 pub(crate) const END: Kind =
     Kind { name: "trace_end", version: 1, bytes_max: 1 << 20, what: "the end of the trace" };
 
@@ -47,7 +53,8 @@ const LEVEL: i32 = 1;
 
 /// Whether a blob is of a trace, in a version that is known.
 pub(crate) fn is_trace(kind: &str, version: u32) -> bool {
-    [HEAD.name, SAMPLES.name, LOSSES.name, END.name, RUNS, EVENTS].contains(&kind) && version <= VERSION
+    let kinds = [HEAD.name, SAMPLES.name, LOSSES.name, THREADS.name, END.name, RUNS, EVENTS];
+    kinds.contains(&kind) && version <= VERSION
 }
 
 /// Encodes the events of a trace, apart from the writer. Keeps its memory from block to block.
@@ -112,6 +119,12 @@ impl Writer {
     /// Stores what is known of the machine: once, before any event.
     pub fn trace_head(&mut self, head: &TraceHead) -> Result<(), Error> {
         self.record(&HEAD, "", 0, head)
+    }
+
+    /// Stores the threads that have events, each once: once, behind all events. Without any nothing is
+    /// stored.
+    pub fn trace_threads(&mut self, at_ns: u64, threads: &[TraceThread]) -> Result<(), Error> {
+        if threads.is_empty() { Ok(()) } else { self.record(&THREADS, "", at_ns, &threads) }
     }
 
     /// Stores what the recording came to: once, behind all events.

@@ -93,10 +93,7 @@ impl Writer {
             }),
             Err(error) => {
                 // The file is ours, holds nothing yet, and was made a moment ago.
-                let _ = std::fs::remove_file(&whole);
-                for end in BESIDE {
-                    let _ = std::fs::remove_file(beside(&whole, end));
-                }
+                remove(&whole);
                 Err(error)
             }
         }
@@ -533,6 +530,15 @@ fn make(path: &Path) -> Result<(PathBuf, Live), Error> {
         _ => failed(&error),
     })?;
     Ok((whole, live))
+}
+
+/// Takes a run file away with all that SQLite put beside it, as it stays where a writer was killed. What is
+/// not there or cannot be removed is left.
+pub fn remove(path: &Path) {
+    let _ = std::fs::remove_file(path);
+    for end in BESIDE {
+        let _ = std::fs::remove_file(beside(path, end));
+    }
 }
 
 /// The path of a file that SQLite puts beside the one at `path`.

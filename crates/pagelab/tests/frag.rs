@@ -5,7 +5,6 @@ mod support;
 
 use std::io::Read;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use expect_test::{ExpectFile, expect_file};
 use pagelab_model::seed::SplitMix64;
@@ -145,9 +144,8 @@ fn a_fifo_without_a_writer_is_refused_at_once() {
         eprintln!("skipped: mkfifo-absent: no program makes a FIFO here");
         return;
     }
-    let begin = Instant::now();
+    // Who opened it would wait for ever.
     let ran = lab.run(&["frag", "--from", "fifo"]);
-    assert!(begin.elapsed() < Duration::from_secs(20));
     assert_eq!(ran.code, Some(3));
     let message = "pagelab: fifo: is a FIFO, a file was wanted: pipe the text to `--from -` instead\n";
     assert_eq!(ran.err, message);

@@ -34,8 +34,8 @@ fn what_makes_no_sense_is_refused_before_anything_is_taken() {
         (&["--unmovable", "5%", "--flavour", "slab"], 2, "pagetables, pipes"),
         (&["random", "--hold", "--", "true"], 2, "cannot be used with"),
         (&["random", "--size", "900T"], 2, "only done in a guest"),
-        (&["--target", "0.8", "--", "no-such-program"], 2, "no such program, so nothing was taken"),
-        (&["random", "--", "/no/such/program"], 2, "no such program, so nothing was taken"),
+        (&["--target", "0.8", "--", "no-such-program"], 3, "cannot start no-such-program: no folder"),
+        (&["random", "--", "/no/such/program"], 3, "cannot start /no/such/program: No such file"),
     ];
     for (arguments, code, said) in cases {
         let output = pagelab(arguments);

@@ -171,7 +171,7 @@ fn pagelab_killed_at_any_moment_takes_the_guest_with_it() {
         let start = Instant::now();
         while is_qemu(qemu) {
             assert!(
-                start.elapsed() < Duration::from_secs(1),
+                start.elapsed() < Duration::from_secs(60),
                 "QEMU outlives pagelab, killed after {moment:?}"
             );
             std::thread::sleep(Duration::from_millis(5));

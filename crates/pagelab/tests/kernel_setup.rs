@@ -147,13 +147,17 @@ fn killed_at_any_moment_it_leaves_no_half_kernel() {
 #[test]
 fn a_signal_ends_it_at_once_and_nothing_is_left() {
     let stage = Stage::new();
-    stage.program("apt-get", "#!/bin/sh\nsleep 60 & sleep 60\n");
+    let begun = stage.path("begun");
+    stage.program("apt-get", &format!("#!/bin/sh\nsleep 600 & : > '{}'; sleep 600\n", begun.display()));
     let child = stage.command("/usr/bin:/bin").spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(300));
     let start = Instant::now();
+    while !begun.exists() {
+        assert!(start.elapsed() < Duration::from_secs(120), "apt-get was never started");
+        std::thread::sleep(Duration::from_millis(5));
+    }
     Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     check(&child.wait_with_output().unwrap(), 130, "stopped");
-    assert!(start.elapsed() < Duration::from_secs(5));
+    assert!(start.elapsed() < Duration::from_secs(300), "what it started is not waited for");
     assert_eq!(stage.kernels(), Vec::<String>::new());
 }
 

@@ -164,7 +164,7 @@ fn what_cannot_be_profiled_is_said_with_the_way_out() {
         (&["--tlb", "x"], &["true"], 2, "--tlb: column 1"),
         (&["--window", "9/3"], &["true"], 2, "such as 10M/100M"),
         (&["--what-if", "nowhere"], &["true"], 3, "neither the word `all` nor a plan"),
-        (&[], &["no-such-program-here"], 3, "there is no program no-such-program-here"),
+        (&[], &["no-such-program-here"], 3, "cannot start no-such-program-here: no folder of PATH ("),
         (&[], &["./text"], 4, "--source accessed"),
     ];
     for (options, command, code, says) in cases {

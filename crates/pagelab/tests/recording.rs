@@ -31,7 +31,7 @@ impl Probing {
 
     /// Waits until a report finds the manifest. `None`: the checkup has ended before.
     fn begun(&mut self) -> Option<()> {
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + Duration::from_secs(120);
         while self.child.try_wait().unwrap().is_none() {
             if self.read().is_ok() {
                 return Some(());
@@ -45,7 +45,7 @@ impl Probing {
     /// Waits until the probe has written its first samples.
     fn until_sampled(&mut self) {
         self.begun().expect("the probe takes longer than its first look");
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + Duration::from_secs(120);
         while self.read().is_ok_and(|run| run.streams.is_empty()) {
             assert!(self.child.try_wait().unwrap().is_none(), "the probe ended without a sample");
             assert!(Instant::now() < deadline, "no sample in the run file");
@@ -155,7 +155,9 @@ fn run_file_page_and_document_of_one_probe_agree() {
     let text = lab.run(&["report", "-v", FILE]).out;
     let samples = |text: &str| text.split("access time\n").nth(1).map(|rest| rest[..200].to_owned());
     let page = fs::read_to_string(lab.path().join("page.html")).unwrap();
-    assert!(samples(&text).is_some(), "{text}");
+    // On a busy machine the probe's time may be over before.
+    let is_cut = text.contains("access times: not available: the time was over");
+    assert!(samples(&text).is_some() || is_cut, "{text}");
     assert_eq!(samples(&page), samples(&text), "the page has the raw samples too");
     let report: serde_json::Value = serde_json::from_str(&lab.run(&["report", "--json", FILE]).out).unwrap();
     let printed: serde_json::Value = serde_json::from_slice(&ran.stdout).unwrap();
@@ -172,10 +174,11 @@ fn a_kill_at_any_moment_leaves_a_file_that_can_be_read() {
     for round in 0..12u32 {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let wait_ms = (state >> 33) % 2500;
-        let probing = Probing::start();
+        let mut probing = Probing::start();
+        // Every other one has its manifest by then, however busy the machine is.
+        let has_begun = round % 2 == 1 && probing.begun().is_some();
         std::thread::sleep(Duration::from_millis(wait_ms));
         probing.signal(Signal::KILL);
-        let mut probing = probing;
         probing.child.wait().unwrap();
         let shown = probing.lab.run(&["report", FILE]);
         let what = format!("round {round}, killed after {wait_ms} ms: {}{}", shown.out, shown.err);
@@ -186,7 +189,7 @@ fn a_kill_at_any_moment_leaves_a_file_that_can_be_read() {
             }
             // Before the manifest was written there is no run.
             Some(3) => {
-                assert!(wait_ms < 1000, "{what}");
+                assert!(!has_begun, "{what}");
                 absent += 1;
             }
             _ => panic!("{what}"),

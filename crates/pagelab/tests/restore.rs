@@ -89,7 +89,7 @@ impl Victim {
         command.args(["--exact", "victim", "--nocapture"]).stdout(Stdio::null());
         let child = command.env("PAGELAB_VICTIM_BASE", base).env("PAGELAB_VICTIM_READY", &ready).spawn();
         let mut victim = Victim { child: child.unwrap() };
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(120);
         while !ready.exists() {
             assert!(victim.child.try_wait().unwrap().is_none(), "the victim ended by itself");
             assert!(Instant::now() < deadline, "the victim is not ready");
@@ -121,7 +121,7 @@ fn victim() {
         guard.set(&Knob::vm("swappiness").unwrap(), "10").unwrap();
     }
     fs::write(std::env::var_os("PAGELAB_VICTIM_READY").unwrap(), "").unwrap();
-    std::thread::sleep(Duration::from_secs(60));
+    std::thread::sleep(Duration::from_secs(600));
 }
 
 /// The output with the victim's number and command as `OWNER`.

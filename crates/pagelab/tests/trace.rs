@@ -127,6 +127,7 @@ fn what_is_traced_is_what_the_kernel_counted_through(lab: &Lab, way: &str) {
     assert!(matches!(&ending, Ending::Stopped { why, .. } if why == "SIGINT"), "{ending:?}");
     let events = events(&mut reader);
     assert!(events.is_sorted_by_key(|event| event.at_ns));
+    names_are_those_of_the_kernel(lab, &reader, &events);
     let lost: u64 = reader.losses().unwrap().iter().map(|loss| loss.events).sum();
     let (taken, freed) = own_pages(&events);
     // Page tables come on top, and pages are taken on this thread while it waits.
@@ -177,6 +178,20 @@ fn what_is_traced_is_what_the_kernel_counted_through(lab: &Lab, way: &str) {
     assert_eq!(check.found.len(), usize::from(reader.head().max_order) + 1);
 }
 
+/// Each thread with events has its place in the list, and this one its name.
+fn names_are_those_of_the_kernel(lab: &Lab, reader: &TraceReader, events: &[TraceEvent]) {
+    let own = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+    let name = fs::read_to_string(paths::process(own, "comm")).unwrap().trim().to_owned();
+    let threads = reader.threads().unwrap();
+    let seen: BTreeSet<u32> = events.iter().map(|event| event.tid).filter(|&tid| tid != 0).collect();
+    assert_eq!(threads.iter().map(|thread| thread.tid).collect::<BTreeSet<_>>(), seen);
+    let of_own = threads.iter().find(|thread| thread.tid == own);
+    assert_eq!(of_own.and_then(|thread| thread.name.as_deref()), Some(name.as_str()));
+    let text = lab.run(&["trace", "info", "t.pagelab", "--threads", "1000000"]).out;
+    let is_it = |line: &&str| line.split_whitespace().take(2).eq([own.to_string().as_str(), &name]);
+    assert_eq!(text.lines().filter(is_it).count(), 1, "{own} {name}: {text}");
+}
+
 #[test]
 fn the_kernel_and_the_trace_agree_on_a_load_of_this_thread() {
     each_way(the_kernel_and_the_trace_agree_on_a_load_of_this_thread_through);
@@ -221,6 +236,12 @@ fn a_killed_recording_has_every_block_but_the_last_second_through(lab: &Lab, way
     let said: Value = serde_json::from_str(&said).unwrap();
     assert_eq!((&said["ending"], &said["recorder"]), (&"not_closed".into(), &Value::Null));
     assert!(said["events"].as_u64().unwrap() > PAGES);
+    let thread = said["threads"].as_array().unwrap().iter().find(|of| of["tid"] != 0).unwrap();
+    assert_eq!(
+        (&thread["name"], &thread["name_absent_reason"]),
+        (&Value::Null, &"the trace holds no names".into())
+    );
+    assert!(ran.out.contains("threads are known by their numbers"), "{}", ran.out);
 }
 
 #[test]
@@ -317,9 +338,12 @@ fn a_report_shows_a_trace_in_each_form() {
     let table = |name: &str| fs::read_to_string(lab.path().join("tables").join(name)).unwrap();
     let threads = all["threads"].as_array().unwrap();
     assert_eq!(table("trace_threads.csv").lines().count(), threads.len() + 1);
+    // It is from before names were recorded.
+    let name = threads[0]["name"].as_str().unwrap_or_default();
+    assert!(threads.iter().all(|of| of["name"].is_string() == (of["tid"] == 0)), "{threads:?}");
     assert!(
         table("trace_threads.csv")
-            .contains(&format!("\n{},{},", threads[0]["tid"], threads[0]["allocations"]))
+            .contains(&format!("\n{},{name},{},", threads[0]["tid"], threads[0]["allocations"]))
     );
     assert!(table("trace_summary.csv").contains(&format!("\nevents,{}\n", all["events"])));
     report(&["--html", "t.html"]);

@@ -158,7 +158,7 @@ fn what_cannot_be_tuned_is_refused_before_anything_runs() {
         (&["tune", "--pid", "1"], 2, "--metric"),
         (&["tune", "-n", "3", "--share", "0.5", "--", "true"], 2, "cannot be used with"),
         (&["tune", "--share", "2", "--", "true"], 2, "a share above 0"),
-        (&["tune", "--", "/none/such"], 4, "no such program"),
+        (&["tune", "--", "/none/such"], 3, "cannot start /none/such: No such file"),
         (&["tune", "--profile", "none.pagelab", "--", "true"], 3, "none.pagelab"),
         (&["tune", "--resume", "none.pagelab"], 3, "none.pagelab"),
     ] {
@@ -510,7 +510,7 @@ fn a_running_process_is_profiled_and_a_signal_leaves_it_as_it_was() {
     for (name, load, wait) in [
         ("load", "touch begun; sleep 4242", "begun"),
         ("profile", "sleep 0.05", "profile.profile"),
-        ("measure", slow, "second"),
+        ("measure", slow, "measure.pagelab"),
     ] {
         let file = format!("{name}.pagelab");
         let time = if name == "profile" { "600s" } else { "1s" };

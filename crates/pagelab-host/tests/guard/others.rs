@@ -35,7 +35,7 @@ fn the_second_is_refused_by_name_or_waits() {
     assert_eq!((ground.value(ENABLED), ground.value(DEFRAG)), ("never".into(), "never".into()));
     other.finish();
 
-    let options = Options { wait: Duration::from_secs(20), dry_run: false };
+    let options = Options { wait: Duration::from_secs(120), dry_run: false };
     let patient = Guard::begin(&ground.site(), Watched::left_to_restore(), options).unwrap();
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| patient.set(&Knob::thp_enabled(), "always").unwrap());

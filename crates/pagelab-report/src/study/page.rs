@@ -2,7 +2,7 @@
 
 mod tables;
 
-use pagelab_metrics::study::{Column, Compared, sweep};
+use pagelab_metrics::study::{Column, Compared, Sweep, sweep};
 use pagelab_model::study::{Study, StudyCell, StudyZone};
 
 use super::{cell_name, number, paper, place_name, seeds};
@@ -13,9 +13,13 @@ const COLUMNS_MAX: usize = 12;
 /// What figures by zone begin with, behind the figure that they are parts of: `from HighMem`.
 const OF_ZONE: &str = "from ";
 
+/// What a sweep found, or the figures that there are instead of the one that was asked for.
+type Swept = Result<Sweep, Vec<String>>;
+
 /// A study as values for a page.
 pub fn page(study: &Study) -> SimReport {
-    let shown = shown(study);
+    let (compared, swept) = (Compared::of(study), sweep(study, None));
+    let shown = shown(study, &swept);
     let plan = &study.plan;
     let mut notes: Vec<String> = Vec::new();
     for note in study.trials.iter().flat_map(|trial| &trial.notes) {
@@ -52,7 +56,7 @@ pub fn page(study: &Study) -> SimReport {
         },
         format!("simulator {}", plan.simulator),
     ];
-    let figures = figures(study, &shown);
+    let figures = figures(study, &compared, &shown);
     if figures.iter().any(|figure| !figure.paper.is_empty()) {
         notes.push(paper::NOTE.to_owned());
     }
@@ -63,19 +67,19 @@ pub fn page(study: &Study) -> SimReport {
         figures,
         series: series(study, &shown),
         pictures: pictures(study, &shown),
-        tables: tables::all(study),
+        tables: tables::all(study, &compared, &swept),
         notes,
         text: None,
     }
 }
 
 /// Places of the configurations that have a column.
-fn shown(study: &Study) -> Vec<usize> {
+fn shown(study: &Study, swept: &Swept) -> Vec<usize> {
     let all = study.plan.cells.len();
     if all <= COLUMNS_MAX {
         return (0..all).collect();
     }
-    match sweep(study, None) {
+    match swept {
         Ok(found) if found.points.len() > COLUMNS_MAX => {
             let (half, points) = (COLUMNS_MAX / 2, &found.points);
             let ends = points[..half].iter().chain(&points[points.len() - half..]);
@@ -101,8 +105,7 @@ fn scheme(study: &Study, cell: &StudyCell, is_one_place: bool) -> SimScheme {
 }
 
 /// Figures of all tables, those of a zone behind the figure that they are parts of.
-fn figures(study: &Study, shown: &[usize]) -> Vec<SimFigure> {
-    let found = Compared::of(study);
+fn figures(study: &Study, found: &Compared, shown: &[usize]) -> Vec<SimFigure> {
     let mut figures: Vec<SimFigure> = Vec::new();
     for group in &found.groups {
         for row in &group.rows {

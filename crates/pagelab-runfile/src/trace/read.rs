@@ -4,10 +4,12 @@ use std::path::Path;
 
 use pagelab_formats::ParseError;
 use pagelab_formats::alloc_trace::{self, BLOCK_BYTES_MAX, BLOCK_EVENTS_MAX};
-use pagelab_model::alloc_trace::{TraceEnd, TraceEvent, TraceHead, TraceLoss, TraceRun, TraceSample};
+use pagelab_model::alloc_trace::{
+    TraceEnd, TraceEvent, TraceHead, TraceLoss, TraceRun, TraceSample, TraceThread,
+};
 use pagelab_model::run::{Ending, Manifest};
 
-use super::{END, EVENTS, HEAD, LOSSES, RUNS, SAMPLES, VERSION};
+use super::{END, EVENTS, HEAD, LOSSES, RUNS, SAMPLES, THREADS, VERSION};
 use crate::error::{Error, ErrorKind};
 use crate::reader::{BlobHead, Reader};
 
@@ -120,6 +122,13 @@ impl TraceReader {
             losses.extend(self.reader.record::<Vec<TraceLoss>>(blob, &LOSSES)?);
         }
         Ok(losses)
+    }
+
+    /// The threads that have events, with their names as far as they were read. Empty: the writer was killed,
+    /// is at work, or knew no names.
+    pub fn threads(&self) -> Result<Vec<TraceThread>, Error> {
+        let blob = self.blobs.iter().find(|blob| blob.kind == THREADS.name);
+        blob.map_or(Ok(Vec::new()), |blob| self.reader.record(blob, &THREADS))
     }
 
     /// What the recording came to; `None` where its writer was killed, or is at work.

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use pagelab_model::alloc_trace::{TraceEvent, TraceHead, TraceLoss, TraceRun, TraceSample, TraceWhat, Was};
+use pagelab_model::alloc_trace::{
+    TraceEvent, TraceHead, TraceLoss, TraceRun, TraceSample, TraceThread, TraceWhat, Was,
+};
 use pagelab_model::run::Ending;
 use pagelab_model::seed::SplitMix64;
 use pagelab_model::{BuddyInfo, FreeAreas, NodeId, ZoneFree, ZoneKey};
@@ -42,6 +44,11 @@ fn loss(at_ns: u64) -> TraceLoss {
     TraceLoss { at_ns, cpu: 3, events: at_ns + 1 }
 }
 
+fn threads() -> Vec<TraceThread> {
+    let name = |tid: u32| (!tid.is_multiple_of(3)).then(|| format!("kworker/{tid}:1 \u{fffd}"));
+    (1..500).map(|tid| TraceThread { tid, name: name(tid) }).collect()
+}
+
 const BLOCKS: u64 = 12;
 
 fn write(path: &Path) -> Writer {
@@ -54,6 +61,7 @@ fn write(path: &Path) -> Writer {
         writer.trace_losses(&[loss(block)]).unwrap();
     }
     writer.trace_runs(&runs()).unwrap();
+    writer.trace_threads(BLOCKS, &threads()).unwrap();
     writer
 }
 
@@ -64,6 +72,7 @@ fn check(path: &Path, ending: &Ending) {
     let times: Vec<u64> = reader.samples().unwrap().iter().map(|sample| sample.at_ns).collect();
     assert_eq!((times.len() as u64, times[3]), (2 * BLOCKS, 15));
     assert_eq!(reader.losses().unwrap(), (0..BLOCKS).map(loss).collect::<Vec<_>>());
+    assert_eq!(reader.threads().unwrap(), threads());
     let mut read = Vec::new();
     for place in [0, 5, 3, 11, 0] {
         reader.block(place, &mut read).unwrap();

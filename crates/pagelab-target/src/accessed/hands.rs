@@ -11,7 +11,7 @@ use pagelab_tlb::engine::ledger::Ledger;
 use super::splitter::{Advice, CALLS_OF_A_STOP, Done, Splitter};
 use crate::error::{Error, ErrorKind};
 use crate::inject::Identity;
-use crate::supervise::{Choice, Ended, Spec, Thp, Watch, find_program};
+use crate::supervise::{Choice, Ended, Spec, Thp, Watch};
 
 /// Whoever it is.
 pub enum Hands {
@@ -28,11 +28,7 @@ impl Hands {
     /// Starts a program under the supervisor.
     pub fn launch(command: &[std::ffi::OsString], page: u64, huge: u64) -> Result<Hands, Error> {
         let name = command.first().cloned().unwrap_or_default();
-        let path = std::env::var_os("PATH");
-        let program = find_program(name.as_ref(), path.as_deref()).ok_or_else(|| {
-            let message = format!("{} cannot be started: there is no such program", name.to_string_lossy());
-            Error::new(ErrorKind::CannotStart, message)
-        })?;
+        let program = crate::program::find(&name)?;
         let spec = Spec {
             program,
             arguments: command.to_vec(),

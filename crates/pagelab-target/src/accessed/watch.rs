@@ -135,7 +135,7 @@ impl Watch<'_> {
             }
             self.hands = hands::splitter(splitter)?;
         }
-        let mut starting = Command::new(program);
+        let mut starting = Command::new(crate::program::find(program)?);
         starting.args(arguments).arg0(program);
         spawn::without_huge_pages(&mut starting);
         if let Hands::Splitter(splitter) = &self.hands {

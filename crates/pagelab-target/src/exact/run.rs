@@ -62,9 +62,7 @@ impl Program {
         let Some((name, arguments)) = command.split_first() else {
             return cannot("no command was given: write it behind `--`".to_owned());
         };
-        let Some(mut path) = pagelab_packages::program::find(Path::new(name)) else {
-            return cannot(format!("there is no program {}", name.display()));
-        };
+        let mut path = crate::program::find(name)?;
         let (mut name, mut arguments) = (name.clone(), arguments.to_vec());
         for _ in 0..SCRIPTS_MOST {
             let start = match first_bytes(&path) {

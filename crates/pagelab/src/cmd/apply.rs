@@ -8,7 +8,7 @@ mod pool;
 pub mod supervise;
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use pagelab_formats::plan_toml;
 use pagelab_host::machine;
@@ -16,7 +16,7 @@ use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
 use pagelab_model::{Bytes, PageSize};
 use pagelab_target::outside::Outside;
-use pagelab_target::supervise::{Choice, Spec, Thp, find_program};
+use pagelab_target::supervise::{Choice, Spec, Thp};
 
 use crate::exit::{Exit, Failure};
 use crate::input;
@@ -137,12 +137,7 @@ impl Args {
     /// All that the supervisor must know.
     fn spec(&self, choice: Choice) -> Result<Spec, Failure> {
         let name = self.command.first().cloned().unwrap_or_default();
-        let path = std::env::var_os("PATH");
-        let program = find_program(Path::new(&name), path.as_deref()).ok_or_else(|| {
-            let name = Path::new(&name).display();
-            let message = format!("cannot start {name}: there is no such program in PATH that may be run");
-            Failure::new(Exit::BadInput, message)
-        })?;
+        let program = super::program(&name)?;
         Ok(Spec {
             program,
             arguments: self.command.clone(),

@@ -22,6 +22,7 @@ use pagelab_host::root::Root;
 use pagelab_host::{collect, processes};
 use pagelab_model::Snapshot;
 
+use crate::cmd::program;
 use crate::exit::{Exit, Failure};
 use plan::Plan;
 
@@ -132,7 +133,8 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
         }
         None => {}
     }
-    held::check(&args.command)?;
+    // Before any memory is taken for it.
+    args.command.first().map(|name| program(name)).transpose()?;
     let plan = Plan::resolve(args, &snapshot)?;
     if args.dry_run {
         let wanted = args.unmovable.resolve(&plan.facts)?;

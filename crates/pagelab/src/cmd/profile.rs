@@ -140,7 +140,8 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
         }
         write(writer, &profile).map(|()| profile)
     });
-    let profile = made.inspect_err(|_| remove_empty(&output))?;
+    // A run file without a profile is of no use, and is ours: `Writer::create` makes none that was there.
+    let profile = made.inspect_err(|_| pagelab_runfile::remove(&output))?;
     // What the program prints is its own, so with one the summary goes to standard error.
     show::summary(&profile, &output, ask.json, ask.command.is_empty(), !ask.passing)?;
     // The program's own end is ours.
@@ -167,15 +168,6 @@ fn find(ask: &Ask, machine: &Machine) -> Result<Profile, Failure> {
 fn write(mut writer: Writer, profile: &Profile) -> Result<(), Failure> {
     writer.profile(profile.wall_ns, profile).map_err(|error| run_file(&error))?;
     writer.close(Ending::Complete { after_ns: profile.wall_ns }).map_err(|error| run_file(&error))
-}
-
-/// A run file without a profile is of no use. It is ours: `Writer::create` makes none that was there.
-fn remove_empty(path: &Path) {
-    for end in ["", "-wal", "-shm"] {
-        let mut name = path.as_os_str().to_owned();
-        name.push(end);
-        let _ = std::fs::remove_file(name);
-    }
 }
 
 impl Ask {

@@ -1,6 +1,7 @@
 //! `pagelab trace`: traces of the page allocator, recorded and read.
 
 pub mod info;
+mod names;
 mod record;
 mod session;
 mod through;

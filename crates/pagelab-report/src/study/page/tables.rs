@@ -1,23 +1,23 @@
 //! What follows from a study's figures: differences between its schemes, or what a sweep found.
 
-use pagelab_metrics::study::{Compared, Group, Point, Sweep, sweep};
+use pagelab_metrics::study::{Compared, Group, Point, Sweep};
 use pagelab_model::study::Study;
 
 use super::super::sweep::{HOW_INFLUENCE, INFLUENCE, mattered};
 use super::super::{difference, laid_out, number, place_name, value};
+use super::Swept;
 use crate::sim::SimTable;
 
 /// Points of a sweep that are shown from each end where there are more than two times as many.
 const ENDS: usize = 50;
 
 /// All of them, in the order of the terminal.
-pub(super) fn all(study: &Study) -> Vec<SimTable> {
+pub(super) fn all(study: &Study, compared: &Compared, swept: &Swept) -> Vec<SimTable> {
     if study.plan.varied.is_empty() {
-        let found = Compared::of(study);
-        return found.groups.iter().filter_map(|group| differences(study, group)).collect();
+        return compared.groups.iter().filter_map(|group| differences(study, group)).collect();
     }
-    match sweep(study, None) {
-        Ok(found) => vec![influences(&found), points(study, &found)],
+    match swept {
+        Ok(found) => vec![influences(found), points(study, found)],
         Err(_) => Vec::new(),
     }
 }

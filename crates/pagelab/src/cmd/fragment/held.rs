@@ -2,7 +2,6 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
@@ -134,23 +133,6 @@ fn look(session: &mut Session<'_>, held: &mut Held, told: &mut f64) -> Result<()
         ));
     }
     Ok(())
-}
-
-/// That there is such a program, before any memory is taken for it; a name without a slash is looked for in
-/// PATH.
-pub fn check(command: &[OsString]) -> Result<(), Failure> {
-    let Some(program) = command.first() else { return Ok(()) };
-    let is_there = match Path::new(program).components().count() {
-        1 if !program.as_encoded_bytes().contains(&b'/') => std::env::var_os("PATH")
-            .is_none_or(|path| std::env::split_paths(&path).any(|folder| folder.join(program).is_file())),
-        _ => Path::new(program).is_file(),
-    };
-    if is_there {
-        return Ok(());
-    }
-    let name = program.to_string_lossy();
-    let message = format!("{name}: there is no such program, so nothing was taken; give its path");
-    Err(Failure::new(Exit::Usage, message))
 }
 
 /// Starts the command as it would be without us: in our control group before, with our score before.

@@ -19,8 +19,8 @@ use serde_json::{Value, json};
 
 use super::size::Size;
 use super::taking::{self, Taking};
-use super::{failure, held, unmovable};
-use crate::cmd::usage;
+use super::{failure, unmovable};
+use crate::cmd::{program, usage};
 use crate::exit::{Exit, Failure};
 use crate::out;
 
@@ -141,7 +141,8 @@ fn probability(text: &str) -> Result<f64, Failure> {
 
 /// Fills, walks, holds, gives back.
 pub fn run(args: &Args, snapshot: &Snapshot) -> Result<u8, Failure> {
-    held::check(&args.command)?;
+    // Before any memory is taken for it.
+    args.command.first().map(|name| program(name)).transpose()?;
     let facts = Facts::of(snapshot, None).map_err(|error| failure(&error))?;
     let (plan, reserve) = args.options.resolve(&facts, args.thp)?;
     check_huge_pages(&facts, args.thp)?;

@@ -34,7 +34,7 @@ pub fn profile(ask: &Ask) -> Result<Profile, Failure> {
     let hardware = hardware().map_err(target_failure)?;
     let target = match (ask.command.split_first(), ask.pid) {
         (Some((program, arguments)), None) => {
-            let mut command = Command::new(program);
+            let mut command = Command::new(crate::cmd::program(program)?);
             command.args(arguments);
             Target::Start(command)
         }

@@ -61,11 +61,10 @@ pub fn check_programs(resolved: &Resolved) -> Result<(), Failure> {
 
 /// An error if there is no such program.
 pub fn check_program(program: &str) -> Result<(), Failure> {
-    if program == PAGELAB || is_there(program) {
+    if program == PAGELAB {
         return Ok(());
     }
-    let text = format!("{program}: there is no such program, so nothing was run; give its path");
-    Err(Failure::new(Exit::NotAvailable, text))
+    crate::cmd::program(program.as_ref()).map(drop)
 }
 
 fn check_plan(plan: Option<&Supervised>) -> Result<(), Failure> {
@@ -78,13 +77,4 @@ fn check_plan(plan: Option<&Supervised>) -> Result<(), Failure> {
          one, and \"none\" and \"all\" need none"
     );
     Err(Failure::new(Exit::NotAvailable, text))
-}
-
-/// A name without a slash is looked for in PATH.
-fn is_there(program: &str) -> bool {
-    if program.contains('/') {
-        return Path::new(program).is_file();
-    }
-    std::env::var_os("PATH")
-        .is_none_or(|path| std::env::split_paths(&path).any(|folder| folder.join(program).is_file()))
 }

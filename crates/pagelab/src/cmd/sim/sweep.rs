@@ -100,7 +100,9 @@ fn grid(text: &str) -> Result<Axis, String> {
     let name = if name == "policy" { SCHEME } else { name };
     let is_number = ![SCHEME, MACHINE, LOAD].contains(&name);
     if let Some(bad) = values.iter().find(|value| is_number && number(value).is_none()) {
-        return Err(format!("{name}={bad}: a whole number was wanted, or one with K, M or G behind it"));
+        return Err(format!(
+            "{name}={bad}: a whole number from 0 on was wanted, with K, M or G behind it or without"
+        ));
     }
     Ok(Axis { name: name.to_owned(), values: Values::Listed(values) })
 }
@@ -115,7 +117,11 @@ fn range(text: &str) -> Result<Axis, String> {
         None => Values::AsUsual,
         Some(ends) => {
             let (low, high) = ends.split_once("..").ok_or_else(wanted)?;
-            let (low, high) = (number(low).ok_or_else(wanted)?, number(high).ok_or_else(wanted)?);
+            let end = |text: &str| {
+                let why = "from 0 on was wanted, with K, M or G behind it or without, such as builds=2..40";
+                number(text).ok_or_else(|| format!("{name}={ends}: `{text}` is none: a whole number {why}"))
+            };
+            let (low, high) = (end(low)?, end(high)?);
             if low >= high || high == u64::MAX {
                 return Err(format!("{low}..{high}: the first number must be below the second"));
             }
@@ -379,5 +385,13 @@ mod tests {
         {
             assert!(range(text).is_err(), "{text}");
         }
+        // What is below 0 is refused in a list and in a range, with and without a size behind it.
+        for bad in ["-1", "-1G", "-1G..5", "1..-2K"] {
+            let said =
+                if bad.contains("..") { range(&format!("x={bad}")) } else { grid(&format!("x={bad}")) };
+            let said = said.unwrap_err();
+            assert!(said.contains("from 0 on was wanted") && said.contains('-'), "{bad}: {said}");
+        }
+        assert_eq!(range("x=0..1G").unwrap().values, Values::Range(0, 1 << 30));
     }
 }

@@ -4,6 +4,7 @@ mod json;
 mod reported;
 mod text;
 
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::PathBuf;
 
@@ -59,6 +60,8 @@ struct Info {
     /// Frames of the snapshot by state, and how many runs they are.
     snapshot: Option<Snapshot>,
     threads: usize,
+    /// Names of threads; empty where the recorder was killed, or was one that read none.
+    names: BTreeMap<u32, Option<String>>,
 }
 
 /// What the memory was when the trace began.
@@ -89,6 +92,17 @@ impl Info {
 
     fn bytes_per_event(&self) -> Option<f64> {
         (self.events() > 0).then(|| self.packed_bytes as f64 / self.events() as f64)
+    }
+
+    /// The name of a thread, or why there is none.
+    fn thread_name(&self, tid: u32) -> Result<&str, &'static str> {
+        match self.names.get(&tid) {
+            _ if tid == 0 => Ok("idle"),
+            Some(Some(name)) => Ok(name),
+            Some(None) => Err("it ended before its name was read"),
+            None if self.names.is_empty() => Err("the trace holds no names"),
+            None => Err("no more names were read"),
+        }
     }
 
     fn migratetype(&self, number: u8) -> String {
@@ -125,6 +139,7 @@ fn read(args: &Args) -> Result<Info, Failure> {
         account.add(&events);
     }
     let samples = reader.samples().map_err(refused)?;
+    let threads = reader.threads().map_err(refused)?;
     let blocks = reader.blocks();
     Ok(Info {
         name: args.file.display().to_string(),
@@ -142,5 +157,6 @@ fn read(args: &Args) -> Result<Info, Failure> {
         samples: samples.iter().map(|sample| sample.at_ns).collect(),
         snapshot,
         threads: args.threads,
+        names: threads.into_iter().map(|thread| (thread.tid, thread.name)).collect(),
     })
 }

@@ -20,7 +20,6 @@ use pagelab_report::style::{bytes, count, percent};
 use pagelab_report::text::Page;
 use pagelab_runfile::{Error, Writer};
 use pagelab_sys::{clock, spawn};
-use pagelab_target::supervise::find_program;
 
 use super::session::{Session, Totals};
 use super::through::{self, Opened, Way};
@@ -28,7 +27,7 @@ use super::words::{SAID, rate as rate_text};
 use crate::cmd::record::status::{size as file_size, whole_seconds};
 use crate::cmd::record::tick::Stop;
 use crate::cmd::record::{self, DAY};
-use crate::cmd::{run_file, unread, usage};
+use crate::cmd::{program, run_file, unread, usage};
 use crate::exit::{Exit, Failure};
 use crate::{manifest, out};
 
@@ -135,23 +134,11 @@ fn resolve(args: &Args) -> Result<Plan, Failure> {
     if every < Duration::from_millis(10) || every > DAY {
         return Err(usage(&format!("--every {}: from 10ms to 1d was wanted", args.every)));
     }
-    check_program(args.command.first())?;
+    // Before there is a file, which would stand in the way of the next attempt.
+    args.command.first().map(|name| program(name)).transpose()?;
     let ring = size::parse_suffixed(args.ring.as_bytes()).ok().filter(|ring| ring.0 > 0 && ring.0 <= 1 << 30);
     let ring = ring.ok_or_else(|| usage(&format!("--ring {}: from 4K to 1G was wanted", args.ring)))?;
     Ok(Plan { for_ns, every_ns: u64::try_from(every.as_nanos()).unwrap_or(u64::MAX), ring })
-}
-
-/// Looked for before there is a file, which would stand in the way of the next attempt.
-fn check_program(name: Option<&OsString>) -> Result<(), Failure> {
-    let path = std::env::var_os("PATH");
-    match name {
-        Some(name) if find_program(Path::new(name), path.as_deref()).is_none() => {
-            let name = Path::new(name).display();
-            let why = "there is no such program that may be run; give one that is in PATH, or its path";
-            Err(Failure::new(Exit::BadInput, format!("cannot start {name}: {why}; nothing was recorded")))
-        }
-        _ => Ok(()),
-    }
 }
 
 struct Recording<'a> {

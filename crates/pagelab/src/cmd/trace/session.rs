@@ -13,6 +13,7 @@ use pagelab_model::{BuddyInfo, Reading};
 use pagelab_runfile::{Error, TraceEncoder, Writer};
 use pagelab_sys::clock;
 
+use super::names::Names;
 use super::words::{KINDS, kind};
 
 /// How long an event waits for its block at most: what a killed recording lacks.
@@ -95,6 +96,7 @@ pub struct Session<'r> {
     sample_ns: u64,
     vmstat: Option<[u64; 2]>,
     check: Option<TraceCheck>,
+    names: Names,
 }
 
 impl<'r> Session<'r> {
@@ -128,6 +130,7 @@ impl<'r> Session<'r> {
             sample_ns: u64::MAX,
             vmstat: vmstat_pages(reader),
             check: None,
+            names: Names::default(),
             reader,
         })
     }
@@ -156,6 +159,7 @@ impl<'r> Session<'r> {
         }
         if now_ns.saturating_sub(self.blocks.since_ns) >= BLOCK_AFTER_NS {
             self.flush()?;
+            self.names.read_young(self.reader.root());
             self.blocks.since_ns = now_ns;
             self.writer.hurry();
         }
@@ -164,7 +168,7 @@ impl<'r> Session<'r> {
 
     /// Takes in what the rings hold.
     fn drain(&mut self) -> Result<(), Error> {
-        let Session { tracepoints, fields, blocks, writer, totals, losses, .. } = self;
+        let Session { tracepoints, fields, blocks, writer, totals, losses, names, .. } = self;
         let start_ns = blocks.start_ns;
         tracepoints.drain(|event| {
             let Some(what) = fields.read(event) else {
@@ -174,11 +178,13 @@ impl<'r> Session<'r> {
             totals.kinds[kind(&what)] += 1;
             let at_ns = event.at_ns.saturating_sub(start_ns);
             let (tid, cpu) = (event.tid, event.cpu as u16);
+            names.see(cpu, tid);
             blocks.pending.push(TraceEvent { at_ns, tid, cpu, what });
             if blocks.pending.len() == BLOCK_EVENTS_MAX {
                 blocks.write(writer, totals);
             }
         });
+        names.read_fresh(self.reader.root());
         for told in tracepoints.take_losses() {
             totals.lost += told.events;
             let at_ns = told.at_ns.saturating_sub(start_ns);
@@ -273,6 +279,8 @@ impl<'r> Session<'r> {
             self.losses.push(TraceLoss { at_ns: self.now_ns(), cpu, events });
         }
         self.flush()?;
+        let threads = std::mem::take(&mut self.names).all(self.reader.root());
+        self.writer.trace_threads(self.now_ns(), &threads)?;
         self.writer.trace_end(self.now_ns(), &end)?;
         Ok(end)
     }

@@ -103,11 +103,11 @@ fn finish(mut command: Command, at: &Path, how: How<'_>) -> Result<Option<Profil
     let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().map_err(unstarted)?;
     let status = end_of(child, how.stop).map_err(unstarted)?;
     if how.stop.signal().is_some() {
-        let _ = std::fs::remove_file(at);
+        pagelab_runfile::remove(at);
         return Ok(None);
     }
     if !status.success() {
-        let _ = std::fs::remove_file(at);
+        pagelab_runfile::remove(at);
         let exit = status.code().and_then(Exit::of).unwrap_or(Exit::Partial);
         let text = "without a profile there is nothing to plan; what stood in its way is said above. \
                     Another --source may do, and --profile takes one that is there";
@@ -115,7 +115,7 @@ fn finish(mut command: Command, at: &Path, how: How<'_>) -> Result<Option<Profil
     }
     let profile = read(at, how);
     // It is in the run file of the tuning.
-    let _ = std::fs::remove_file(at);
+    pagelab_runfile::remove(at);
     profile
 }
 

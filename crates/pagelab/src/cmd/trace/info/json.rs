@@ -115,8 +115,10 @@ fn frees(info: &Info) -> Value {
 
 fn threads(info: &Info) -> Value {
     let part = |tid: u32, thread: &Thread| {
+        let name = info.thread_name(tid);
         Object::new()
             .put("tid", tid)
+            .option("name", name.ok(), name.err().unwrap_or_default())
             .put("allocations", thread.taken.events)
             .put("allocated_pages", thread.taken.pages)
             .put("frees", thread.freed.events)

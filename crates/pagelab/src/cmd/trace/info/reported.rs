@@ -7,7 +7,7 @@ use pagelab_model::run::{Ending, Run};
 use pagelab_report::csv::Table;
 use pagelab_report::json::object::Object;
 use pagelab_report::sim::{SimReport, SimTable};
-use pagelab_report::style::{Style, bytes, count};
+use pagelab_report::style::{Style, bytes, count, spelt};
 use pagelab_runfile::TRACE_NOT_SHOWN;
 use serde_json::Value;
 
@@ -101,7 +101,8 @@ impl Reported {
         let freed = info.account.freed_by_order.iter();
         let threads = info.account.busiest(info.threads).into_iter().map(|(tid, of)| {
             let amounts = [of.taken.events, of.taken.pages, of.freed.events, of.freed.pages];
-            [tid.to_string()].into_iter().chain(amounts.map(text)).collect()
+            let name = spelt(info.thread_name(tid).unwrap_or_default());
+            [tid.to_string(), name].into_iter().chain(amounts.map(text)).collect()
         });
         let states = info.snapshot.iter().flat_map(|of| STATES.iter().zip(of.frames));
         let listing = |file, title, head, names, rows| Listing { file, title, head, names, rows };
@@ -130,8 +131,8 @@ impl Reported {
             listing(
                 "threads",
                 "the busiest threads",
-                &["tid", "allocations", "allocated_pages", "frees", "freed_pages"],
-                1,
+                &["tid", "name", "allocations", "allocated_pages", "frees", "freed_pages"],
+                2,
                 threads.collect(),
             ),
             listing(
@@ -181,11 +182,11 @@ impl Reported {
 }
 
 /// A line as a reader wants it: names in words, digits of whole numbers in groups. The number of a thread
-/// or an order is a name.
+/// or an order is a name. What the kernel or a program is called stays as it is.
 fn shown(row: Vec<String>, names: usize) -> Vec<String> {
     let cell = |(at, cell): (usize, String)| match cell.parse::<u64>() {
         Ok(number) if at >= names => count(number.into()),
-        _ if at < names => cell.replace('_', " "),
+        _ if at == 0 => cell.replace('_', " "),
         _ => cell,
     };
     row.into_iter().enumerate().map(cell).collect()

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use pagelab_model::Bytes;
 use pagelab_model::run::Ending;
 use pagelab_report::quantity::duration;
-use pagelab_report::style::{Style, bytes, count, percent};
+use pagelab_report::style::{Style, bytes, count, percent, spelt};
 use pagelab_report::text::{Column, Page};
 
 use super::{Info, STATES};
@@ -115,23 +115,34 @@ fn orders(info: &Info, page: &mut Page) {
 fn threads(info: &Info, most: usize, page: &mut Page) {
     let columns = [
         Column::right("thread"),
+        Column::left("name"),
         Column::right("allocations"),
         Column::right("pages"),
         Column::right("frees"),
         Column::right("pages"),
     ];
-    let name = |tid: u32| if tid == 0 { "idle".to_owned() } else { tid.to_string() };
+    // A program names itself as it likes, line ends included.
+    let name = |tid: u32| info.thread_name(tid).map_or("–".to_owned(), spelt);
     let rows: Vec<Vec<String>> = info
         .account
         .busiest(most)
         .iter()
         .map(|(tid, thread)| {
             let amounts = [thread.taken.events, thread.taken.pages, thread.freed.events, thread.freed.pages];
-            [name(*tid)].into_iter().chain(amounts.map(|number| count(number.into()))).collect()
+            [tid.to_string(), name(*tid)]
+                .into_iter()
+                .chain(amounts.map(|number| count(number.into())))
+                .collect()
         })
         .collect();
     page.table(0, &columns, &rows);
-    page.hanging_dim("", "threads are known by their numbers: a trace does not hold their names");
+    if info.names.is_empty() {
+        let text = "threads are known by their numbers: the recorder was killed before it stored their \
+                    names, or was one that read none";
+        page.hanging_dim("", text);
+    } else if rows.iter().any(|row| row.get(1).is_some_and(|name| name == "–")) {
+        page.hanging_dim("", "– ended before its name was read");
+    }
 }
 
 fn memory(info: &Info, page: &mut Page) {
