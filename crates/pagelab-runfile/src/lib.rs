@@ -23,5 +23,5 @@ pub use blob::BLOB_BYTES_MAX;
 pub use error::{Error, ErrorKind};
 pub use maps::{EncodedMap, MAP_FRAMES_MAX, MapEncoder};
 pub use reader::{BlobHead, Reader, TRACE_NOT_SHOWN, read};
-pub use trace::{EncodedTrace, TraceBlock, TraceEncoder, TraceReader};
+pub use trace::{EncodedTrace, TraceBlock, TraceDecoder, TraceEncoder, TraceReader};
 pub use writer::{SeriesId, StreamId, Writer, remove};

@@ -24,7 +24,7 @@ use crate::blob::{self, Kind};
 use crate::error::{Error, ErrorKind};
 use crate::writer::Writer;
 
-pub use read::{TraceBlock, TraceReader};
+pub use read::{TraceBlock, TraceDecoder, TraceReader};
 
 pub(crate) const HEAD: Kind =
     Kind { name: "trace_head", version: 1, bytes_max: 16 << 20, what: "the head of the trace" };

@@ -2,17 +2,17 @@
 //! mm/page_alloc.c of Linux 6.1: `rmqueue_pcplist`, `rmqueue_bulk`, `free_unref_page_commit`,
 //! `free_pcppages_bulk`).
 
-use std::collections::VecDeque;
-
 use crate::planted::Bug;
 use crate::policy::Policy;
 use crate::words::{Frame, Kind, Stolen, Wrong};
 use crate::zone::{Manner, Taken, Zone};
 use pace::{Now, Pace};
+use shelf::Shelf;
 
 pub use pace::Terms;
 
 mod pace;
+mod shelf;
 
 /// Blocks up to this order are kept (`PAGE_ALLOC_COSTLY_ORDER`), and those of a pageblock (huge pages).
 pub(crate) const SMALL: u8 = 3;
@@ -55,7 +55,7 @@ pub struct PerCpu<P> {
 #[derive(Clone, Debug)]
 struct Kept {
     /// By order, and in it by list of the zone.
-    lists: Vec<VecDeque<Frame>>,
+    lists: Vec<Shelf>,
     frames: u32,
     pace: Pace,
 }
@@ -74,7 +74,7 @@ impl<P: Policy> PerCpu<P> {
             return wrong("per-CPU lists of Linux 5.14 or later with a high mark of less than two batches");
         }
         let lists = (usize::from(SMALL) + 2) * usize::from(zone.policy().lists());
-        let kept = Kept { lists: vec![VecDeque::new(); lists], frames: 0, pace: Pace::new(&keep) };
+        let kept = Kept { lists: vec![Shelf::default(); lists], frames: 0, pace: Pace::new(&keep) };
         Ok(PerCpu { zone, keep, cpus: vec![kept; usize::from(keep.cpus)], now: Now::default() })
     }
 
@@ -234,18 +234,45 @@ impl<P: Policy> PerCpu<P> {
     fn free_kept(&mut self, cpu: u16, frame: Frame) -> Result<u8, Wrong> {
         let (order, list) = self.zone.used(frame)?;
         let Some(place) = self.place(order, self.zone.shelf(list)) else { return self.zone.free(frame) };
+        self.put(cpu, place, frame, order);
+        Ok(order)
+    }
+
+    /// Frees on a processor, if a block of this order begins at the frame; whether one does.
+    #[inline(always)]
+    pub(crate) fn free_whole(&mut self, cpu: u16, frame: Frame, order: u8) -> Result<bool, Wrong> {
+        let Ok((whole, list)) = self.zone.used(frame) else { return Ok(false) };
+        if whole != order {
+            return Ok(false);
+        }
+        match self.place(order, self.zone.shelf(list)).filter(|_| self.keep.high > 0) {
+            Some(place) => self.put(cpu, place, frame, order),
+            None => _ = self.zone.free(frame)?,
+        }
+        Ok(true)
+    }
+
+    /// Puts an allocated block in front of a list of a processor, which gives back some if that is much.
+    #[inline(always)]
+    fn put(&mut self, cpu: u16, place: usize, frame: Frame, order: u8) {
         self.zone.keep(frame, order);
-        let (keep, now) = (self.keep, self.now);
-        let kept = self.cpu(cpu);
+        let number = self.number(cpu);
+        let kept = &mut self.cpus[number];
         kept.lists[place].push_front(frame);
         kept.frames += 1 << order;
-        if let Some(frames) = kept.pace.freed(&keep, now, kept.frames, order) {
-            self.give_back(cpu, place, frames);
-            if let Terms::Tuned { mark, .. } = keep.terms {
-                self.now.is_low &= self.zone.free_frames() <= mark;
-            }
+        if let Some(frames) = kept.pace.freed(&self.keep, self.now, kept.frames, order) {
+            self.put_back(cpu, place, frames);
         }
-        Ok(order)
+    }
+
+    /// A processor that was freed to gives back.
+    #[cold]
+    #[inline(never)]
+    fn put_back(&mut self, cpu: u16, place: usize, frames: u32) {
+        self.give_back(cpu, place, frames);
+        if let Terms::Tuned { mark, .. } = self.keep.terms {
+            self.now.is_low &= self.zone.free_frames() <= mark;
+        }
     }
 
     /// `kswapd` begins or ends: meanwhile lists are kept short, since Linux 5.14.
@@ -346,9 +373,8 @@ impl<P: Policy> PerCpu<P> {
         let at = self.number(cpu);
         let list = &mut self.cpus[at].lists[place];
         let frame = list.pop_back()?;
-        let next = |steps: usize| list.get(list.len().checked_sub(steps)?).copied();
-        next(8).into_iter().for_each(|frame| self.zone.expect_free(frame));
-        next(4).into_iter().for_each(|frame| self.zone.expect_buddy(frame));
+        list.at_back(8).into_iter().for_each(|frame| self.zone.expect_free(frame));
+        list.at_back(4).into_iter().for_each(|frame| self.zone.expect_buddy(frame));
         Some(frame)
     }
 
@@ -357,7 +383,7 @@ impl<P: Policy> PerCpu<P> {
         self.zone.validate()?;
         for kept in &self.cpus {
             let blocks = kept.lists.iter().enumerate();
-            let frames: u32 = blocks.map(|(place, list)| (list.len() as u32) << self.order(place)).sum();
+            let frames: u32 = blocks.map(|(place, list)| list.len() << self.order(place)).sum();
             if frames != kept.frames {
                 let what = format!("a processor keeps {frames} frames, its books say {}", kept.frames);
                 return Err(Wrong::Books(what));

@@ -33,8 +33,12 @@ const NO_ROOM: Frame = u32::MAX - 1;
 /// How often processors look at what they keep (`vm.stat_interval`, its default).
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// How many events ahead the table is brought near, then the state of the block.
-const AHEAD: [usize; 2] = [24, 12];
+/// How many events ahead the event itself is brought near, then its place in the table, then the state of the
+/// block.
+const AHEAD: [usize; 3] = [64, 24, 12];
+
+/// Zones that are told apart without a branch: nobody could guess in which of them a freed frame lies.
+const FEW: usize = 4;
 
 /// What is known of a zone by its place.
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +59,8 @@ pub struct Replay<P> {
     block_order: u8,
     keys: Vec<ZoneKey>,
     places: Vec<Place>,
+    /// The frame behind each zone but the last one, where there are few.
+    ends: [Frame; FEW - 1],
     base: Frame,
     /// By traced frame from the base: the simulated one that stands for it.
     table: Vec<Frame>,
@@ -85,7 +91,9 @@ impl<P: Policy + Clone> Replay<P> {
             node: part.setup.node,
             height: part.setup.height,
         };
-        let places = start.parts().iter().map(place).collect();
+        let places: Vec<Place> = start.parts().iter().map(place).collect();
+        let mut ends = [Frame::MAX; FEW - 1];
+        ends.iter_mut().zip(&places).for_each(|(end, place)| *end = place.end);
         let keys = start.parts().iter().map(|part| head.zones[part.at].key.clone()).collect();
         let (mut table, mut nobodys) = (Vec::new(), Vec::new());
         for (at, (is_object, is_nobodys)) in start.objects().enumerate() {
@@ -105,6 +113,7 @@ impl<P: Policy + Clone> Replay<P> {
             block_order: head.block_order,
             keys,
             places,
+            ends,
             base: start.base(),
             table,
             nobodys,
@@ -158,7 +167,8 @@ impl<P: Policy + Clone> Replay<P> {
     /// Brings near what the next events will read.
     #[inline]
     fn look_ahead(&self, events: &[TraceEvent], at: usize) {
-        let [table, state] = AHEAD.map(|ahead| events.get(at + ahead));
+        prefetch::near(events, at + AHEAD[0]);
+        let [table, state] = [AHEAD[1], AHEAD[2]].map(|ahead| events.get(at + ahead));
         if let Some(TraceWhat::Alloc { pfn: Some(pfn), .. } | TraceWhat::Free { pfn, .. }) =
             table.map(|event| event.what)
         {
@@ -174,7 +184,10 @@ impl<P: Policy + Clone> Replay<P> {
     /// The place of the zone that a frame lies in.
     #[inline]
     fn zone_of(&self, frame: Frame) -> usize {
-        self.places.iter().filter(|place| place.end <= frame).count()
+        match self.places.len() {
+            ..=FEW => self.ends.iter().map(|&end| usize::from(frame >= end)).sum(),
+            _ => self.places.partition_point(|place| place.end <= frame),
+        }
     }
 
     fn watch_compaction(&mut self, event: &TraceEvent) {
@@ -254,7 +267,11 @@ impl<P: Policy + Clone> Replay<P> {
     fn alloc(&mut self, at: usize, pfn: u32, mut request: Request) -> Result<(), Wrong> {
         let (order, size) = (request.order, 1usize << request.order);
         self.account.allocs.add(order);
-        if self.table[at..at + size].iter().any(|&frame| frame != NONE) {
+        let is_empty = match order {
+            0 => self.table[at] == NONE,
+            _ => self.table[at..at + size].iter().all(|&frame| frame == NONE),
+        };
+        if !is_empty {
             self.forget(at, order, request.cpu)?;
         }
         let zone = self.zone_of(pfn);
@@ -276,8 +293,13 @@ impl<P: Policy + Clone> Replay<P> {
                     self.account.fallbacks += 1;
                     self.account.claims += u64::from(owns);
                 }
-                for (frame, entry) in (taken.frame..).zip(&mut self.table[at..at + size]) {
-                    *entry = frame;
+                match order {
+                    0 => self.table[at] = taken.frame,
+                    _ => {
+                        for (frame, entry) in (taken.frame..).zip(&mut self.table[at..at + size]) {
+                            *entry = frame;
+                        }
+                    }
                 }
             }
             None => {

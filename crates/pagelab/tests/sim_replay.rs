@@ -118,6 +118,35 @@ fn what_cannot_be_is_refused_with_its_place() {
 }
 
 #[test]
+fn the_number_of_threads_changes_no_byte() {
+    let lab = Lab::new();
+    let made = made(&lab.path().join("t.pagelab"), true);
+    let mut events = made.events.clone();
+    let late = TraceEvent { what: TraceWhat::Free { pfn: 3, order: 2 }, ..events[150_000] };
+    events.insert(150_001, late);
+    write(&lab.path().join("odd"), &head(FRAMES), &[run(FRAMES, Was::Free)], &events, &made.samples, true);
+    let mut damaged = std::fs::read(lab.path().join("t.pagelab")).unwrap();
+    let at = damaged.len() / 4 * 3;
+    damaged[at] ^= 0x55;
+    lab.write("damaged", &damaged);
+    for (args, threads) in [
+        (&["t.pagelab"][..], &["2"][..]),
+        (&["t.pagelab", "--policy", "list2,mobility-6.18", "--json", "--zones", "asked"], &["2", "8"]),
+        (&["odd", "--policy", "standard,mobility-6.1"], &["3"]),
+        (&["damaged", "--policy", "list3,standard"], &["3"]),
+    ] {
+        let ran = |threads: &str| lab.run(&[&["sim", "replay", "--threads", threads], args].concat());
+        let one = ran("1");
+        assert_eq!(one.code, Some(if args[0] == "t.pagelab" { 0 } else { 3 }), "{args:?}: {}", one.err);
+        for threads in threads {
+            let more = ran(threads);
+            assert_eq!((&more.out, &more.err, more.code), (&one.out, &one.err, one.code), "{args:?}");
+        }
+        assert!(args[0] != "odd" || one.err.contains("event 150001 at "), "{}", one.err);
+    }
+}
+
+#[test]
 fn a_replay_in_a_run_file_is_shown_as_others_are() {
     let lab = Lab::new();
     let made = made(&lab.path().join("t.pagelab"), true);

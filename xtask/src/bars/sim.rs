@@ -67,15 +67,24 @@ pub(super) const COMPACT_BYTES: Bar = Bar {
 pub(super) const REPLAY: Bar = Bar {
     name: "sim_replay_to_plain",
     good: Good::AtLeast,
-    limit: 1.8,
+    limit: 2.4,
     unit: "ratio",
     what: "traced events replayed a second, decoding included, to a hash table over plain ordered sets",
     source: "issue 7, Must hold",
     absent_where: "",
-    changes: &[Change {
-        old: 2.5,
-        new: 1.8,
-        why: "per-CPU lists give back and fetch by the traced kernel's release, which the hash table does \
-              not: 2.16 to 2.38 in four quiet runs on EPYC of family 25, model 17; 0.8 of that",
-    }],
+    changes: &[
+        Change {
+            old: 2.5,
+            new: 1.8,
+            why: "per-CPU lists give back and fetch by the traced kernel's release, which the hash table \
+                  does not: 2.16 to 2.38 in four quiet runs on EPYC of family 25, model 17; 0.8 of that",
+        },
+        Change {
+            old: 1.8,
+            new: 2.4,
+            why: "a block is looked up once where it is freed, events are brought near, per-CPU lists are \
+                  rings: 2.99 to 3.45 in seven runs beside 13 to 17 other tasks on EPYC of family 25, \
+                  model 17; 0.8 of the lowest",
+        },
+    ],
 };

@@ -261,10 +261,12 @@ impl Ftrace {
         self.buffers.iter().all(is_empty)
     }
 
-    /// Events that the kernel lost and no page told, by processor: what was lost behind the last page.
+    /// Events that the kernel lost and no page told, by processor: what was lost behind the last page, and
+    /// what is still in the buffer when nobody reads it any more.
     pub fn untold(&self) -> Vec<(u16, u64)> {
         let lost = |buffer: &Buffer| {
-            let lost = buffer.stats(&self.tracefs, &self.at)?.lost();
+            let stats = buffer.stats(&self.tracefs, &self.at)?;
+            let lost = stats.lost().saturating_add(stats.entries);
             let cpu = u16::try_from(buffer.cpu).unwrap_or(u16::MAX);
             lost.checked_sub(buffer.told).filter(|&more| more > 0).map(|more| (cpu, more))
         };

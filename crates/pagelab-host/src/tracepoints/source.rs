@@ -151,15 +151,47 @@ impl Source {
         }
     }
 
-    /// Lost events that the kernel counted beyond the `told` ones, by processor where that is known.
+    /// Lost events that the kernel counted beyond the `told` ones, by processor where that is known. Asked
+    /// when nothing more is read: what is in a buffer then is lost too.
     pub fn untold(&self, told: u64) -> Vec<(u16, u64)> {
         match self {
-            Source::Perf(_) => {
-                let lost: u64 = self.told().iter().filter_map(|kind| kind.lost).sum();
-                let more = lost.checked_sub(told).filter(|&more| more > 0);
-                more.map(|more| (TraceLoss::CPU_UNKNOWN, more)).into_iter().collect()
+            Source::Perf(perf) => {
+                let more = missing(&perf.counts().unwrap_or_default(), told);
+                (more > 0).then_some((TraceLoss::CPU_UNKNOWN, more)).into_iter().collect()
             }
             Source::Ftrace(ftrace) => ftrace.untold(),
+        }
+    }
+}
+
+/// Events that happened and were neither read nor `told` as lost: what the kernel counts as lost, or what it
+/// counted and nobody read, if that is more.
+fn missing(counts: &[KindCount], told: u64) -> u64 {
+    let lost: u64 = counts.iter().filter_map(|count| count.lost).sum();
+    let unread = |count: &KindCount| count.times.saturating_sub(count.delivered + count.own);
+    lost.max(counts.iter().map(unread).sum()).saturating_sub(told)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_counted_and_not_read_is_missing_whatever_the_kernel_says_was_lost() {
+        let count = |times, lost, delivered, own| KindCount { times, lost, delivered, own };
+        for (counts, told, wanted) in [
+            (vec![count(90, Some(0), 90, 0)], 0, 0),
+            // A processor was held up while it wrote records, until after the last look.
+            (vec![count(67_627, Some(0), 67_610, 0), count(5, Some(0), 5, 0)], 0, 17),
+            (vec![count(90, Some(7), 83, 0)], 7, 0),
+            (vec![count(90, Some(7), 80, 3)], 4, 3),
+            (vec![count(90, Some(7), 70, 3)], 7, 10),
+            // Before Linux 6.0.
+            (vec![count(90, None, 80, 0)], 4, 6),
+            // What a reader took for its own was counted too, or was not.
+            (vec![count(90, Some(0), 90, 10)], 0, 0),
+        ] {
+            assert_eq!(missing(&counts, told), wanted, "{counts:?}, {told}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Reading a trace: its head, the memory it began with, samples, losses, and its events block by block.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use pagelab_formats::ParseError;
 use pagelab_formats::alloc_trace::{self, BLOCK_BYTES_MAX, BLOCK_EVENTS_MAX};
@@ -24,6 +24,13 @@ pub struct TraceReader {
     head: TraceHead,
     blobs: Vec<BlobHead>,
     blocks: Vec<TraceBlock>,
+    decoder: TraceDecoder,
+}
+
+/// Unpacks and decodes blocks, apart from the file that they stand in: several can be at it at once. Keeps
+/// its memory from block to block.
+pub struct TraceDecoder {
+    path: PathBuf,
     decompressor: zstd::bulk::Decompressor<'static>,
     raw: Vec<u8>,
 }
@@ -65,9 +72,8 @@ impl TraceReader {
         }
         let head: TraceHead = reader.record(head, &HEAD)?;
         let blocks = blocks(&reader, &blobs)?;
-        let decompressor = zstd::bulk::Decompressor::new()
-            .map_err(|error| Error::read(ErrorKind::Io, path, format_args!("no memory: {error}")))?;
-        Ok(TraceReader { reader, manifest, ending, head, blobs, blocks, decompressor, raw: Vec::new() })
+        let decoder = TraceDecoder::new(path)?;
+        Ok(TraceReader { reader, manifest, ending, head, blobs, blocks, decoder })
     }
 
     /// Who recorded what, where and when.
@@ -150,35 +156,35 @@ impl TraceReader {
     /// Reads the block with this place in [`TraceReader::blocks`] into `events`, whose contents are replaced
     /// and whose memory is used again. After an error it is empty.
     pub fn block(&mut self, place: usize, events: &mut Vec<TraceEvent>) -> Result<(), Error> {
-        let Some(block) = self.blocks.get(place).copied() else {
-            events.clear();
-            return Err(self.reader.damaged(format!("it has {} blocks of events", self.blocks.len())));
-        };
-        let (raw, decompressor) = (&mut self.raw, &mut self.decompressor);
-        raw.clear();
-        raw.reserve(block.raw_bytes as usize);
-        let unpacked = self.reader.with_packed(block.id, |packed| {
-            decompressor.decompress_to_buffer(packed, raw).map_err(|error| error.to_string())
+        let decoder = &mut self.decoder;
+        let block = known(&self.reader, &self.blocks, place);
+        let decoded = block.and_then(|block| {
+            let filled = self.reader.with_packed(block.id, |packed| decoder.fill(&block, packed, events));
+            filled.map_err(|problem| decoder.damaged(place, &block, &problem))
         });
-        let failed = |problem: String| {
-            let (number, at) = (place + 1, block.at_ns as f64 / 1e9);
-            self.reader.damaged(format!("block {number} of its events, {at:.3} s after the start: {problem}"))
-        };
-        let decoded = match unpacked {
-            Err(problem) => Err(problem),
-            Ok(bytes) if bytes as u64 != block.raw_bytes => {
-                Err(format!("it unpacks to {bytes} bytes, not {}", block.raw_bytes))
-            }
-            Ok(_) => alloc_trace::decode(&self.raw, events).map_err(|error| plain(&error)),
-        };
-        let decoded = decoded.and_then(|()| match events.len() as u64 == block.events {
-            true => Ok(()),
-            false => Err(format!("it has {} events, not {}", events.len(), block.events)),
-        });
-        decoded.map_err(|problem| {
+        // What was in them is written over, which is quicker than to clear them first.
+        if decoded.is_err() {
             events.clear();
-            failed(problem)
-        })
+        }
+        decoded
+    }
+
+    /// Copies the block with this place, packed as it stands in the file, over what `packed` holds: for
+    /// [`TraceDecoder::decode`]. After an error that is empty.
+    pub fn packed(&self, place: usize, packed: &mut Vec<u8>) -> Result<TraceBlock, Error> {
+        packed.clear();
+        let block = known(&self.reader, &self.blocks, place)?;
+        let copied = self.reader.with_packed(block.id, |stored| {
+            packed.extend_from_slice(stored);
+            Ok(())
+        });
+        copied.map_err(|problem| self.decoder.damaged(place, &block, &problem))?;
+        Ok(block)
+    }
+
+    /// Another decoder for the blocks of this file; the error is that of zstd, which had no memory.
+    pub fn decoder(&self) -> Result<TraceDecoder, Error> {
+        TraceDecoder::new(&self.decoder.path)
     }
 
     fn parse(&self, blob: &BlobHead, error: &ParseError) -> Error {
@@ -187,6 +193,66 @@ impl TraceReader {
 
     fn damaged(&self, blob: &BlobHead, problem: &str) -> Error {
         self.reader.damaged(format!("blob {} ({}): {problem}", blob.id, blob.kind))
+    }
+}
+
+fn known(reader: &Reader, blocks: &[TraceBlock], place: usize) -> Result<TraceBlock, Error> {
+    let none = || reader.damaged(format!("it has {} blocks of events", blocks.len()));
+    blocks.get(place).copied().ok_or_else(none)
+}
+
+impl TraceDecoder {
+    fn new(path: &Path) -> Result<TraceDecoder, Error> {
+        let decompressor = zstd::bulk::Decompressor::new()
+            .map_err(|error| Error::read(ErrorKind::Io, path, format_args!("no memory: {error}")))?;
+        Ok(TraceDecoder { path: path.to_owned(), decompressor, raw: Vec::new() })
+    }
+
+    /// Unpacks and decodes the block with this place, which [`TraceReader::packed`] copied, into `events`.
+    /// Their contents are replaced; after an error there are none.
+    pub fn decode(
+        &mut self,
+        place: usize,
+        block: &TraceBlock,
+        packed: &[u8],
+        events: &mut Vec<TraceEvent>,
+    ) -> Result<(), Error> {
+        self.fill(block, packed, events).map_err(|problem| self.damaged(place, block, &problem))
+    }
+
+    fn fill(
+        &mut self,
+        block: &TraceBlock,
+        packed: &[u8],
+        events: &mut Vec<TraceEvent>,
+    ) -> Result<(), String> {
+        let filled = self.unpack(block, packed).and_then(|()| {
+            alloc_trace::decode(&self.raw, events).map_err(|error| plain(&error))?;
+            match events.len() as u64 == block.events {
+                true => Ok(()),
+                false => Err(format!("it has {} events, not {}", events.len(), block.events)),
+            }
+        });
+        if filled.is_err() {
+            events.clear();
+        }
+        filled
+    }
+
+    fn unpack(&mut self, block: &TraceBlock, packed: &[u8]) -> Result<(), String> {
+        self.raw.clear();
+        self.raw.reserve(block.raw_bytes as usize);
+        let unpacked = self.decompressor.decompress_to_buffer(packed, &mut self.raw);
+        match unpacked.map_err(|error| error.to_string())? {
+            bytes if bytes as u64 == block.raw_bytes => Ok(()),
+            bytes => Err(format!("it unpacks to {bytes} bytes, not {}", block.raw_bytes)),
+        }
+    }
+
+    fn damaged(&self, place: usize, block: &TraceBlock, problem: &str) -> Error {
+        let (number, at) = (place + 1, block.at_ns as f64 / 1e9);
+        let problem = format!("block {number} of its events, {at:.3} s after the start: {problem}");
+        Error::damaged(&self.path, problem)
     }
 }
 

@@ -111,6 +111,13 @@ impl<P: Policy + Clone> Memory<P> {
         zone.free(cpu, frame)
     }
 
+    /// Frees a block of one zone if one of this order begins at the frame; whether one does.
+    #[inline(always)]
+    pub fn free_whole_in(&mut self, zone: usize, cpu: u16, frame: Frame, order: u8) -> Result<bool, Wrong> {
+        let (_, zone) = self.zones.get_mut(zone).ok_or(Wrong::Outside(frame))?;
+        zone.free_whole(cpu, frame, order)
+    }
+
     /// Order and kind of the allocated block that begins at a frame of a zone, if one does.
     #[inline]
     pub fn used_in(&self, zone: usize, frame: Frame) -> Option<(u8, Kind)> {

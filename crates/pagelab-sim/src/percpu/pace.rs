@@ -107,7 +107,7 @@ impl Pace {
     }
 
     /// How many frames go back after a block of an order was freed; the processor keeps `frames` with it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn freed(&mut self, keep: &Keep, now: Now, frames: u32, order: u8) -> Option<u32> {
         match keep.terms {
             Terms::Batch => (frames >= keep.high).then_some(keep.batch),
@@ -116,7 +116,7 @@ impl Pace {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn doubled(&mut self, keep: &Keep, now: Now, frames: u32, may_empty: bool) -> Option<u32> {
         if may_empty && self.doublings > 0 {
             return Some(frames);
@@ -133,7 +133,7 @@ impl Pace {
         Some(wanted.min(most.into()) as u32)
     }
 
-    #[inline]
+    #[inline(always)]
     fn tuned(&mut self, keep: &Keep, now: Now, frames: u32, order: u8) -> Option<u32> {
         let Terms::Tuned { most, patience, .. } = keep.terms else { return None };
         self.fetches >>= 1;

@@ -31,13 +31,13 @@ impl<P: Policy + Clone> Replay<P> {
         // Nearly always: an object of just this order.
         if frame < NO_ROOM
             && !compacts
-            && let zone = self.zone_of(frame)
-            && let Some((whole, _)) = self.memory.used_in(zone, frame)
-            && whole == order
+            && self.memory.free_whole_in(self.zone_of(frame), cpu, frame, order)?
         {
             self.account.matched.add(order);
-            self.memory.free_in(zone, cpu, frame)?;
-            self.table[at..at + (1 << order)].fill(NONE);
+            match order {
+                0 => self.table[at] = NONE,
+                _ => self.table[at..at + (1 << order)].fill(NONE),
+            }
             // Objects of the snapshot stand for themselves.
             if frame == self.base + at as u32 {
                 self.known(at, order);

@@ -7,6 +7,7 @@ use pagelab_model::alloc_trace::{TraceEvent, TraceHead, TraceRun, TraceWhat, Was
 use super::words::{Kinds, Part, parts};
 use crate::memory::{self, Setup, begin::Listed};
 use crate::percpu::SMALL;
+use crate::prefetch;
 use crate::words::{Frame, Kind, Wrong};
 use crate::zone::begin::Stretch;
 
@@ -17,6 +18,9 @@ const USED: u8 = 1;
 const NOBODYS: u8 = 4;
 const HOLE: u8 = 5;
 const LISTED: u8 = 6;
+
+/// How many events ahead the state of a frame is brought near.
+const AHEAD: usize = 24;
 
 /// The owner of a pageblock of which no event has told anything.
 const UNTOLD: u8 = u8::MAX;
@@ -140,7 +144,12 @@ impl Start {
     /// Learns from events, from the first one on: those during the snapshot set it right, and the first
     /// allocation in each pageblock tells whom it belongs to.
     pub fn observe(&mut self, events: &[TraceEvent]) {
-        for event in events {
+        for (at, event) in events.iter().enumerate() {
+            if let Some(TraceWhat::Alloc { pfn: Some(pfn), .. } | TraceWhat::Free { pfn, .. }) =
+                events.get(at + AHEAD).map(|event| event.what)
+            {
+                prefetch::near(&self.states, pfn.wrapping_sub(self.base) as usize);
+            }
             let during = event.at_ns <= self.complete_ns;
             match event.what {
                 TraceWhat::Alloc { pfn: Some(pfn), order, migratetype, .. } => {

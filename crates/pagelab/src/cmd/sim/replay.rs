@@ -1,15 +1,18 @@
 //! `pagelab sim replay`: a recorded trace under simulated policies, beside what the kernel's memory was.
 
+mod ahead;
 mod answer;
+mod course;
 mod keep;
 mod lane;
 mod show;
 
 use std::io::Write;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 
 use pagelab_metrics::frag::unusable;
-use pagelab_model::alloc_trace::{TraceEvent, TraceHead, TraceLoss, TraceSample};
+use pagelab_model::alloc_trace::{TraceHead, TraceLoss, TraceSample};
 use pagelab_model::free_areas::{BuddyInfo, FreeAreas};
 use pagelab_model::run::Ending;
 use pagelab_model::{Bytes, Order};
@@ -21,9 +24,12 @@ use pagelab_sim::replay::words::{Account, Options, Zones};
 use pagelab_sim::words::Wrong;
 use pagelab_sys::clock;
 
+use crate::bounds;
+use crate::cmd::sim::pool::processors;
 use crate::cmd::trace::refusal;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::out;
+use course::{Course, Observer};
 use lane::Lane;
 
 /// What `sim replay` was asked for.
@@ -43,6 +49,9 @@ pub struct Args {
     /// Also keep free memory over time, simulated and sampled, in this run file
     #[arg(short, long, value_name = "FILE.pagelab")]
     output: Option<PathBuf>,
+    /// Threads [default: one for each processor]
+    #[arg(long, value_name = "N", value_parser = bounds::threads)]
+    threads: Option<NonZero<usize>>,
     /// Also say how long it took; then no two outputs are alike
     #[arg(long)]
     time: bool,
@@ -134,6 +143,8 @@ struct Told {
     sampled: Vec<Sampled>,
     replayed: Vec<Replayed>,
     decode_cpu_ns: u64,
+    /// From the first event to the last, all policies together, by the clock.
+    wall_ns: u64,
 }
 
 /// Replays and prints.
@@ -166,7 +177,12 @@ fn contradicts(file: &Path, wrong: &Wrong) -> Failure {
 }
 
 /// The state to begin with, from the snapshot and the first events.
-fn start(reader: &mut TraceReader, file: &Path, policies: usize) -> Result<Start, Failure> {
+fn start(
+    reader: &mut TraceReader,
+    file: &Path,
+    policies: usize,
+    threads: NonZero<usize>,
+) -> Result<Start, Failure> {
     let frames = Start::spanned(reader.head()).map_err(|wrong| contradicts(file, &wrong))?;
     let needed = frames.saturating_mul(START_BYTES + LANE_BYTES * policies as u64);
     if let Some(available) = lane::available()
@@ -190,23 +206,23 @@ fn start(reader: &mut TraceReader, file: &Path, policies: usize) -> Result<Start
              `pagelab trace record` makes one where the state of each page can be read (as root)",
         ));
     }
-    let mut start = Start::new(reader.head(), &runs).map_err(|wrong| contradicts(file, &wrong))?;
-    let mut events = Vec::new();
-    for place in 0..reader.blocks().len() {
-        let is_told = place >= TOLD_BLOCKS;
-        if is_told && reader.blocks()[place].at_ns > start.complete_ns() {
-            break;
-        }
-        reader.block(place, &mut events).map_err(|error| refusal(&error))?;
-        start.observe(&events);
-    }
+    let start = Start::new(reader.head(), &runs).map_err(|wrong| contradicts(file, &wrong))?;
+    let complete_ns = start.complete_ns();
+    // Blocks follow each other in time.
+    let during = reader.blocks().partition_point(|block| block.at_ns <= complete_ns);
+    let told = during.max(TOLD_BLOCKS).min(reader.blocks().len());
+    let (observers, _) = ahead::feed(reader, 0..told, threads, vec![Observer(start)])?;
+    let Some(Observer(mut start)) = observers.into_iter().next() else {
+        return Err(Failure::new(Exit::Bug, "nobody looked at the first events"));
+    };
     start.complete();
     Ok(start)
 }
 
 fn replay(reader: &mut TraceReader, args: &Args, policies: &[&'static str]) -> Result<Told, Failure> {
     let file = &args.file;
-    let start = start(reader, file, policies.len())?;
+    let threads = args.threads.unwrap_or_else(processors);
+    let start = start(reader, file, policies.len(), threads)?;
     let zones = if args.zones == "asked" { Zones::Asked } else { Zones::Traced };
     let lane = |policy: &&'static str| lane::begin(policy, &start, Options { zones });
     let lanes: Vec<Box<dyn Lane>> =
@@ -214,39 +230,28 @@ fn replay(reader: &mut TraceReader, args: &Args, policies: &[&'static str]) -> R
     let begin = lanes.first().map(|lane| lane.sample()).unwrap_or_default();
     let samples = reader.samples().map_err(|error| refusal(&error))?;
     let losses = reader.losses().map_err(|error| refusal(&error))?;
-    let head = reader.head().clone();
-    let mut feed = Feed::new(&head, file, policies, lanes);
-    let (mut sampled, mut end_ns, mut decode_cpu_ns) = (Vec::new(), 0, 0);
-    let is_late = |sample: &&TraceSample| sample.at_ns > start.complete_ns();
-    let mut next = samples.iter().filter(is_late).peekable();
-    let mut events = Vec::new();
-    for place in 0..reader.blocks().len() {
-        let before = clock::thread_cpu_ns();
-        reader.block(place, &mut events).map_err(|error| refusal(&error))?;
-        decode_cpu_ns += clock::thread_cpu_ns().saturating_sub(before);
-        let mut from = 0;
-        end_ns = events.last().map_or(end_ns, |event| event.at_ns);
-        while let Some(sample) = next.next_if(|sample| sample.at_ns < end_ns) {
-            let to = from + events[from..].partition_point(|event| event.at_ns <= sample.at_ns);
-            feed.events(&events[from..to])?;
-            feed.sample();
-            sampled.push(Sampled { at_ns: sample.at_ns, free: Free::of(&sample.free, &head) });
-            from = to;
-        }
-        feed.events(&events[from..])?;
+    let (head, ending) = (reader.head().clone(), reader.ending().clone());
+    let late: Vec<TraceSample> =
+        samples.iter().filter(|sample| sample.at_ns > start.complete_ns()).cloned().collect();
+    let course = |(lane, policy)| Course::new((file, &head), policy, lane, &late);
+    let courses = lanes.into_iter().zip(policies.iter().copied()).map(course).collect();
+    let blocks = 0..reader.blocks().len();
+    let began_ns = clock::monotonic_ns();
+    let (mut courses, decode_cpu_ns) = ahead::feed(reader, blocks, threads, courses)?;
+    let wall_ns = clock::monotonic_ns().saturating_sub(began_ns);
+    // Unless the trace was cut there.
+    if ending != Ending::NotClosed {
+        courses.iter_mut().for_each(Course::rest);
     }
-    // Behind the last event nothing happened; unless the trace was cut there.
-    if *reader.ending() != Ending::NotClosed {
-        for sample in next {
-            feed.sample();
-            sampled.push(Sampled { at_ns: sample.at_ns, free: Free::of(&sample.free, &head) });
-            end_ns = end_ns.max(sample.at_ns);
-        }
-    }
+    let end_ns = courses.first().map_or(0, Course::end_ns);
+    let replayed: Vec<Replayed> = courses.into_iter().map(Course::done).collect();
+    let compared = replayed.first().map_or(0, |replayed| replayed.free.len());
+    let sampled = |sample: &TraceSample| Sampled { at_ns: sample.at_ns, free: Free::of(&sample.free, &head) };
+    let sampled: Vec<Sampled> = late.iter().take(compared).map(sampled).collect();
     let (owners, owners_told) = start.owners();
     Ok(Told {
         file: file.display().to_string(),
-        ending: reader.ending().clone(),
+        ending,
         losses,
         end_ns,
         complete_ns: start.complete_ns(),
@@ -258,8 +263,9 @@ fn replay(reader: &mut TraceReader, args: &Args, policies: &[&'static str]) -> R
         owners_told,
         zones,
         sampled,
-        replayed: feed.done(),
+        replayed,
         decode_cpu_ns,
+        wall_ns,
         head: head.clone(),
     })
 }
@@ -267,63 +273,4 @@ fn replay(reader: &mut TraceReader, args: &Args, policies: &[&'static str]) -> R
 /// Frames that zones span and do not manage.
 fn holes(head: &TraceHead) -> u64 {
     head.zones.iter().map(|zone| u64::from(zone.spanned.saturating_sub(zone.managed))).sum()
-}
-
-/// Lanes that are fed the same events.
-struct Feed<'a> {
-    head: &'a TraceHead,
-    file: &'a Path,
-    lanes: Vec<(Box<dyn Lane>, Replayed)>,
-}
-
-impl<'a> Feed<'a> {
-    fn new(
-        head: &'a TraceHead,
-        file: &'a Path,
-        policies: &[&'static str],
-        lanes: Vec<Box<dyn Lane>>,
-    ) -> Self {
-        let replayed = |policy: &&'static str| Replayed {
-            policy,
-            free: Vec::new(),
-            end: Free { all: FreeAreas::default(), zones: Vec::new() },
-            kept_frames: 0,
-            account: Account::default(),
-            cpu_ns: 0,
-        };
-        Feed { head, file, lanes: lanes.into_iter().zip(policies.iter().map(replayed)).collect() }
-    }
-
-    fn events(&mut self, events: &[TraceEvent]) -> Result<(), Failure> {
-        for (lane, replayed) in &mut self.lanes {
-            let before = clock::thread_cpu_ns();
-            lane.feed(events).map_err(|misfit| {
-                bad(
-                    self.file,
-                    format_args!(
-                        "{misfit}; a trace that `pagelab trace record` made does not say so: it is damaged, \
-                         or memory was added to the machine meanwhile"
-                    ),
-                )
-            })?;
-            replayed.cpu_ns += clock::thread_cpu_ns().saturating_sub(before);
-        }
-        Ok(())
-    }
-
-    fn sample(&mut self) {
-        for (lane, replayed) in &mut self.lanes {
-            replayed.free.push(Free::of(&lane.sample(), self.head));
-        }
-    }
-
-    fn done(self) -> Vec<Replayed> {
-        let done = |(lane, replayed): (Box<dyn Lane>, Replayed)| Replayed {
-            end: Free::of(&lane.sample(), self.head),
-            kept_frames: lane.kept_frames(),
-            account: lane.account(),
-            ..replayed
-        };
-        self.lanes.into_iter().map(done).collect()
-    }
 }

@@ -19,14 +19,14 @@ use crate::cmd::sim::catalogue;
 use crate::exit::Failure;
 
 /// A replay behind a table of functions: events come in blocks, so that costs nothing.
-pub trait Lane {
+pub trait Lane: Send {
     fn feed(&mut self, events: &[TraceEvent]) -> Result<(), Misfit>;
     fn sample(&self) -> BuddyInfo;
     fn kept_frames(&self) -> u64;
     fn account(&self) -> Account;
 }
 
-impl<P: Policy + Clone> Lane for Replay<P> {
+impl<P: Policy + Clone + Send> Lane for Replay<P> {
     fn feed(&mut self, events: &[TraceEvent]) -> Result<(), Misfit> {
         Replay::feed(self, events)
     }
@@ -66,7 +66,7 @@ pub fn begin(name: &str, start: &Start, options: Options) -> Result<Box<dyn Lane
 }
 
 /// A replay whose tables lie on huge pages, as far as the kernel gives them: what it reads is all over them.
-fn lane<P: Policy + Clone + 'static>(
+fn lane<P: Policy + Clone + Send + 'static>(
     start: &Start,
     policy: &P,
     options: Options,

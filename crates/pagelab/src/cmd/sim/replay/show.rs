@@ -290,6 +290,14 @@ fn over_time(page: &mut Page, told: &Told) {
 
 fn times(page: &mut Page, told: &Told) {
     page.gap();
+    let events = told.replayed.first().map_or(0, all_events);
+    page.hanging(
+        "",
+        &format!(
+            "{} million events a second by the clock, all policies at once",
+            three_digits(events as f64 * 1e3 / told.wall_ns.max(1) as f64)
+        ),
+    );
     for replayed in &told.replayed {
         page.hanging(
             "",
@@ -330,7 +338,7 @@ pub fn json(told: &Told, with_time: bool) -> Result<String, Failure> {
             .put("simulated_unusable", simulated)
     };
     let samples: Vec<usize> = (0..told.sampled.len()).collect();
-    let document: Value = header("sim_replay")
+    let document = header("sim_replay")
         .put("trace", told.file.as_str())
         .put("kernel", told.head.kernel.as_str())
         .put("page_bytes", told.head.page_bytes)
@@ -356,8 +364,9 @@ pub fn json(told: &Told, with_time: bool) -> Result<String, Failure> {
         .option("unusable_at_end", told.sampled.last().map(|sampled| sampled.free.unusable(order)), reason)
         .option("unusable_error_unchanged", apart_unchanged(told).as_ref().map(error), reason)
         .put("policies", array(&told.replayed, |replayed| policy(told, replayed, with_time)))
-        .put("samples", array(&samples, |&at| sample(at)))
-        .into();
+        .put("samples", array(&samples, |&at| sample(at)));
+    let document = if with_time { document.put("wall_ns", told.wall_ns) } else { document };
+    let document: Value = document.into();
     to_text(&document).map_err(|error| Failure::new(Exit::Bug, "JSON").because(error))
 }
 
