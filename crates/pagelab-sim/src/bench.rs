@@ -114,12 +114,12 @@ const KINDS: [Kind; 16] = {
 
 /// Pairs that go through the steps of looking ahead together: few, since a processor waits that has asked for
 /// more lines than it can keep track of.
-const GROUP: usize = 4;
+const GROUP: usize = 8;
 /// Groups that are known ahead.
-const GROUPS: usize = 8;
+const GROUPS: usize = 4;
 /// Of these, how far ahead the blocks are looked at, and the buddies.
-const BLOCKS_AHEAD: usize = 6;
-const BUDDIES_AHEAD: usize = 3;
+const BLOCKS_AHEAD: usize = 3;
+const BUDDIES_AHEAD: usize = 1;
 
 /// One draw says which block is freed, by its upper bits, and times this what is allocated.
 const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -200,7 +200,7 @@ impl<E: Engine> Pairs<E> {
     /// The same, with the next 32 draws known: what they will free is brought near. The engine ends as
     /// it does without.
     ///
-    /// Four pairs at a time go through the steps, and each step has the time of eight pairs or more to bring
+    /// Eight pairs at a time go through the steps, and each step has the time of eight pairs or more to bring
     /// near what the next one reads.
     pub fn run_ahead(&mut self, pairs: u64) -> Result<(), Wrong> {
         let groups = (pairs / GROUP as u64) as usize;
@@ -211,9 +211,9 @@ impl<E: Engine> Pairs<E> {
             }
             self.expect_buddies(&frames[(step + BUDDIES_AHEAD) % GROUPS]);
             let soon = (step + BLOCKS_AHEAD) % GROUPS;
-            frames[soon] = self.expect_blocks(&draws[soon]);
+            self.expect_blocks(&draws[soon], &mut frames[soon]);
             if step < groups {
-                draws[step % GROUPS] = self.draw_group();
+                self.draw_group(&mut draws[step % GROUPS]);
             }
         }
         self.run(pairs % GROUP as u64)
@@ -231,22 +231,19 @@ impl<E: Engine> Pairs<E> {
     }
 
     #[inline(never)]
-    fn expect_blocks(&self, draws: &[u64; GROUP]) -> [Frame; GROUP] {
-        let mut frames = [0; GROUP];
+    fn expect_blocks(&self, draws: &[u64; GROUP], frames: &mut [Frame; GROUP]) {
         for (frame, &draw) in frames.iter_mut().zip(draws) {
             *frame = self.live.get(self.draws.place(draw, self.live.len())).copied().unwrap_or(0);
             self.engine.expect_free(*frame);
         }
-        frames
     }
 
     #[inline(never)]
-    fn draw_group(&mut self) -> [u64; GROUP] {
-        std::array::from_fn(|_| {
-            let draw = self.random.draw();
-            prefetch::near(&self.live, self.draws.place(draw, self.live.len()));
-            draw
-        })
+    fn draw_group(&mut self, draws: &mut [u64; GROUP]) {
+        for draw in draws {
+            *draw = self.random.draw();
+            prefetch::near(&self.live, self.draws.place(*draw, self.live.len()));
+        }
     }
 
     /// Frees the block of a draw, and allocates another in its place.

@@ -65,14 +65,58 @@ pub struct Request {
 /// Zones that are told apart without a branch: nobody could guess in which of them a freed frame lies.
 const FEW: usize = 4;
 
+/// A zone and its terms. Aligned so that its place among others takes no multiplication.
+#[derive(Clone, Debug)]
+#[repr(align(256))]
+struct Part<P> {
+    setup: Setup,
+    zone: PerCpu<P>,
+    /// With so many free frames it stands above its low mark whoever asks for whatever (as
+    /// `zone_watermark_fast` has one comparison for order 0).
+    ample: u32,
+}
+
+impl<P: Policy> Part<P> {
+    fn new(setup: Setup, zone: PerCpu<P>) -> Part<P> {
+        let mut part = Part { setup, zone, ample: u32::MAX };
+        part.set_ample(false);
+        part
+    }
+
+    /// To be called when marks have changed.
+    fn set_ample(&mut self, halves_marks: bool) {
+        let Setup { marks, reserves, shape, .. } = &self.setup;
+        let kept = reserves.iter().max().copied().unwrap_or(0);
+        let ample = marks.low.saturating_add(kept).saturating_add(1 << shape.max_order);
+        // Of reserves it depends who asks.
+        let is_asked = halves_marks || self.zone.zone().has_extras();
+        self.ample = if is_asked { u32::MAX } else { u32::try_from(ample).unwrap_or(u32::MAX) };
+    }
+
+    /// Whether it may give, as far as that shows at a glance.
+    #[inline(always)]
+    fn is_ample(&self, order: u8) -> bool {
+        // A zone that has no such block gives none; what processors keep says nothing of it.
+        let has_block = || order == 0 || self.zone.zone().has_block(order);
+        self.zone.zone().free_frames() >= self.ample && (!self.zone.keeps() || has_block())
+    }
+}
+
+/// The zones in the order in which a node asks them.
+#[derive(Clone, Debug)]
+struct Asked {
+    first: usize,
+    all: Vec<usize>,
+}
+
 /// All zones.
 #[derive(Clone, Debug)]
 pub struct Memory<P> {
-    zones: Vec<(Setup, PerCpu<P>)>,
+    zones: Vec<Part<P>>,
     /// The frame behind each zone but the last one, where there are few: each call looks for one of them.
     ends: [Frame; FEW - 1],
-    /// For each node the zones in the order in which they are asked.
-    lists: Vec<Vec<usize>>,
+    /// By node.
+    asked: Vec<Asked>,
     /// Whether a mark must also stand, halved each time, in the blocks of each larger order: Linux up to 4.3.
     halves_marks: bool,
     /// By how much the marks of each zone are raised for now.
@@ -84,7 +128,7 @@ impl<P: Policy + Clone> Memory<P> {
     pub fn new(setups: Vec<Setup>, policy: &P, keep: Keep) -> Result<Memory<P>, Wrong> {
         let wrong = |what: String| Err(Wrong::Shape(what));
         let nodes = setups.iter().map(|setup| setup.node + 1).max().unwrap_or(0);
-        let mut zones: Vec<(Setup, PerCpu<P>)> = Vec::with_capacity(setups.len());
+        let mut zones: Vec<Part<P>> = Vec::with_capacity(setups.len());
         for setup in setups {
             setup.shape.check()?;
             let Marks { min, low, high } = setup.marks;
@@ -93,52 +137,53 @@ impl<P: Policy + Clone> Memory<P> {
             }
             let is_beside =
                 |other: &Shape| setup.shape.end() <= other.first || other.end() <= setup.shape.first;
-            if let Some((other, _)) = zones.iter().find(|(other, _)| !is_beside(&other.shape)) {
+            if let Some(Part { setup: other, .. }) = zones.iter().find(|part| !is_beside(&part.setup.shape)) {
                 return wrong(format!("zones {} and {} overlap", other.name, setup.name));
             }
             let zone = Zone::with(setup.shape, policy.clone(), &setup.extras)?;
-            zones.push((setup, PerCpu::new(zone, keep)?));
+            zones.push(Part::new(setup, PerCpu::new(zone, keep)?));
         }
         if zones.is_empty() {
             return wrong("a memory without a zone".to_owned());
         }
-        zones.sort_by_key(|(setup, _)| setup.shape.first);
+        zones.sort_by_key(|Part { setup, .. }| setup.shape.first);
         // The own node first, from its highest zone down; then the others as they come after it.
         let rank = |zone: usize, node: u16| {
-            let setup = &zones[zone].0;
+            let setup = &zones[zone].setup;
             ((setup.node + nodes - node) % nodes, std::cmp::Reverse(setup.height))
         };
         let order = |node: u16| {
-            let mut order: Vec<usize> = (0..zones.len()).collect();
-            order.sort_by_key(|&zone| rank(zone, node));
-            order
+            let mut all: Vec<usize> = (0..zones.len()).collect();
+            all.sort_by_key(|&zone| rank(zone, node));
+            Asked { first: all[0], all }
         };
-        let lists = (0..nodes).map(order).collect();
+        let asked = (0..nodes).map(order).collect();
         let mut ends = [Frame::MAX; FEW - 1];
-        ends.iter_mut().zip(&zones).for_each(|(end, (setup, _))| *end = setup.shape.end());
+        ends.iter_mut().zip(&zones).for_each(|(end, part)| *end = part.setup.shape.end());
         let raised = vec![0; zones.len()];
-        Ok(Memory { zones, ends, lists, halves_marks: false, raised })
+        Ok(Memory { zones, ends, asked, halves_marks: false, raised })
     }
 
     /// Whether requests should not mix kinds at first ([`Policy::avoids_mixing`]).
     pub fn avoids_mixing(&self) -> bool {
-        self.zones.first().is_some_and(|(_, zone)| zone.zone().policy().avoids_mixing())
+        self.zones.first().is_some_and(|Part { zone, .. }| zone.zone().policy().avoids_mixing())
     }
 
     /// The zones by address.
     pub fn zones(&self) -> impl Iterator<Item = (&Setup, &PerCpu<P>)> {
-        self.zones.iter().map(|(setup, zone)| (setup, zone))
+        self.zones.iter().map(|Part { setup, zone, .. }| (setup, zone))
     }
 
     /// Marks as Linux had them up to 4.3: above each order below the one wanted half of the mark must be free
     /// in larger blocks (`zone_watermark_ok` of 2.6.16).
     pub fn halve_marks(&mut self) {
         self.halves_marks = true;
+        self.zones.iter_mut().for_each(|part| part.set_ample(true));
     }
 
     /// A zone, by its number in order of address.
     pub fn zone(&self, at: usize) -> Option<(&Setup, &PerCpu<P>)> {
-        self.zones.get(at).map(|(setup, zone)| (setup, zone))
+        self.zones.get(at).map(|Part { setup, zone, .. }| (setup, zone))
     }
 
     /// How many zones there are.
@@ -148,37 +193,38 @@ impl<P: Policy + Clone> Memory<P> {
 
     /// The zone at a place in the order in which a node asks them.
     pub fn asked(&self, node: u16, place: usize) -> Option<usize> {
-        self.lists.get(usize::from(node))?.get(place).copied()
+        self.asked.get(usize::from(node))?.all.get(place).copied()
     }
 
     /// The number of the zone that a frame lies in.
     pub fn zone_of(&self, frame: Frame) -> Option<usize> {
         let at = self.place_of(frame);
-        self.zones.get(at).filter(|(setup, _)| setup.shape.has(frame)).map(|_| at)
+        self.zones.get(at).filter(|Part { setup, .. }| setup.shape.has(frame)).map(|_| at)
     }
 
     pub(crate) fn zone_mut(&mut self, at: usize) -> Option<&mut Zone<P>> {
-        self.zones.get_mut(at).map(|(_, zone)| zone.zone_mut())
+        self.zones.get_mut(at).map(|Part { zone, .. }| zone.zone_mut())
     }
 
     /// Gives back all that processors keep (`drain_all_pages`).
     pub fn drain(&mut self) {
-        self.zones.iter_mut().for_each(|(_, zone)| zone.drain());
+        self.zones.iter_mut().for_each(|Part { zone, .. }| zone.drain());
     }
 
     /// Raises all marks of a zone by so many frames, and no longer by what they were raised by before
     /// (`watermark_boost` of Linux since 5.0). The minimum of requests of order 0 that cannot wait stays.
     pub fn raise_marks(&mut self, at: usize, by: u64) {
-        if let (Some((setup, _)), Some(raised)) = (self.zones.get_mut(at), self.raised.get_mut(at)) {
+        if let (Some(part), Some(raised)) = (self.zones.get_mut(at), self.raised.get_mut(at)) {
             let before = std::mem::replace(raised, by);
-            let Marks { min, low, high } = &mut setup.marks;
+            let Marks { min, low, high } = &mut part.setup.marks;
             [min, low, high].into_iter().for_each(|mark| *mark = *mark - before + by);
+            part.set_ample(self.halves_marks);
         }
     }
 
     /// The same as [`Memory::stands`] of what is free in whole pageblocks.
     pub fn stands_in_pageblocks(&self, at: usize, mark: u64, order: u8, height: u8) -> bool {
-        self.zones.get(at).is_some_and(|(_, zone)| {
+        self.zones.get(at).is_some_and(|Part { zone, .. }| {
             // What is free beside them must not count: so much more must be free.
             let beside = zone.zone().free_frames() - zone.zone().free_in_pageblocks();
             self.stands(at, mark + u64::from(beside), order, height)
@@ -188,7 +234,7 @@ impl<P: Policy + Clone> Memory<P> {
     /// Whether a zone would stay above a mark after an allocation by one who may go up to a height, and has a
     /// block that is large enough.
     pub fn stands(&self, at: usize, mark: u64, order: u8, height: u8) -> bool {
-        self.zones.get(at).is_some_and(|(setup, zone)| {
+        self.zones.get(at).is_some_and(|Part { setup, zone, .. }| {
             let zone = zone.zone();
             let reserved = zone.highatomic_frames() + zone.cma_free_frames();
             stands(setup, zone, mark, (order, height), (reserved, self.halves_marks))
@@ -211,12 +257,18 @@ impl<P: Policy + Clone> Memory<P> {
         if request.down == Down::BelowMin {
             return None;
         }
-        let at = *self.lists.get(usize::from(request.node))?.first()?;
-        let (setup, zone) = self.zones.get_mut(at)?;
-        let terms = (0, self.halves_marks);
-        if setup.height > request.height || !may_give(setup, zone.zone(), request, terms) {
+        let at = self.asked.get(usize::from(request.node))?.first;
+        let part = self.zones.get_mut(at)?;
+        if part.setup.height > request.height {
             return None;
         }
+        if !part.is_ample(request.order) {
+            let asks = (request.order, request.kind, request.height, request.down);
+            if !may_give(&part.setup, part.zone.zone(), asks, (0, self.halves_marks)) {
+                return None;
+            }
+        }
+        let zone = &mut part.zone;
         Some((at, zone.take_own(request.cpu, request.order, request.kind)?))
     }
 
@@ -224,15 +276,16 @@ impl<P: Policy + Clone> Memory<P> {
     #[cold]
     #[inline(never)]
     pub(crate) fn take_any(&mut self, request: Request) -> Result<Option<(usize, Taken)>, Wrong> {
-        let list = self.lists.get(usize::from(request.node));
-        let list = list.ok_or_else(|| Wrong::Shape(format!("there is no node {}", request.node)))?;
-        for &at in list {
-            let (setup, zone) = &mut self.zones[at];
+        let asked = self.asked.get(usize::from(request.node));
+        let asked = asked.ok_or_else(|| Wrong::Shape(format!("there is no node {}", request.node)))?;
+        for &at in &asked.all {
+            let Part { setup, zone, .. } = &mut self.zones[at];
             let is_atomic = request.down == Down::BelowMin;
             let lowered = if is_atomic && request.order == 0 { self.raised[at] } else { 0 };
             let halves = self.halves_marks;
             let zone_below = zone.zone();
-            if setup.height > request.height || !may_give(setup, zone_below, &request, (lowered, halves)) {
+            let asks = (request.order, request.kind, request.height, request.down);
+            if setup.height > request.height || !may_give(setup, zone_below, asks, (lowered, halves)) {
                 continue;
             }
             let manner = Manner { may_mix: request.may_mix, is_atomic, ..Manner::USUAL };
@@ -247,7 +300,7 @@ impl<P: Policy + Clone> Memory<P> {
     #[inline(always)]
     pub fn free(&mut self, cpu: u16, frame: Frame) -> Result<u8, Wrong> {
         let at = self.place_of(frame);
-        let (_, zone) = self.zones.get_mut(at).ok_or(Wrong::Outside(frame))?;
+        let Part { zone, .. } = self.zones.get_mut(at).ok_or(Wrong::Outside(frame))?;
         zone.free(cpu, frame)
     }
 
@@ -256,31 +309,31 @@ impl<P: Policy + Clone> Memory<P> {
     fn place_of(&self, frame: Frame) -> usize {
         match self.zones.len() {
             ..=FEW => self.ends.iter().map(|&end| usize::from(frame >= end)).sum(),
-            _ => self.zones.partition_point(|(setup, _)| setup.shape.end() <= frame),
+            _ => self.zones.partition_point(|Part { setup, .. }| setup.shape.end() <= frame),
         }
     }
 
     /// The zone of a frame.
     #[inline]
     pub fn zone_at(&self, frame: Frame) -> Option<&Zone<P>> {
-        self.zones.get(self.place_of(frame)).map(|(_, zone)| zone.zone())
+        self.zones.get(self.place_of(frame)).map(|Part { zone, .. }| zone.zone())
     }
 
     /// Checks all books.
     pub fn validate(&self) -> Result<(), Wrong> {
-        self.zones.iter().try_for_each(|(_, zone)| zone.validate())
+        self.zones.iter().try_for_each(|Part { zone, .. }| zone.validate())
     }
 }
 
 /// Whether a zone stays above its mark, and has a block that is large enough.
-#[inline]
+#[inline(never)]
 fn may_give<P: Policy>(
     setup: &Setup,
     zone: &Zone<P>,
-    request: &Request,
+    (order, kind, height, down): (u8, Kind, u8, Down),
     (lowered, halves): (u64, bool),
 ) -> bool {
-    let mark = match request.down {
+    let mark = match down {
         Down::ToLow => setup.marks.low,
         Down::ToMin => setup.marks.min,
         Down::BelowMin => (setup.marks.min - lowered) - (setup.marks.min - lowered) / 4,
@@ -290,12 +343,12 @@ fn may_give<P: Policy>(
     let aside = match zone.has_extras() {
         false => 0,
         true => {
-            let aside = if request.down == Down::BelowMin { 0 } else { zone.highatomic_frames() };
-            let cma = if request.kind == Kind::Movable { 0 } else { zone.cma_free_frames() };
+            let aside = if down == Down::BelowMin { 0 } else { zone.highatomic_frames() };
+            let cma = if kind == Kind::Movable { 0 } else { zone.cma_free_frames() };
             aside + cma
         }
     };
-    stands(setup, zone, mark, (request.order, request.height), (aside, halves))
+    stands(setup, zone, mark, (order, height), (aside, halves))
 }
 
 fn stands<P: Policy>(
@@ -354,6 +407,33 @@ mod tests {
 
     fn request(kind: Kind, height: u8, node: u16, down: Down) -> Request {
         Request { order: 0, kind, height, node, cpu: 0, down, may_mix: true }
+    }
+
+    /// What shows at a glance is what a look at the marks finds, also after they were raised.
+    #[test]
+    fn a_zone_with_plenty_is_one_that_may_give() {
+        let mut memory = two_nodes();
+        let (mut at_a_glance, mut by_a_look) = (0, 0);
+        for step in 0..3 {
+            memory.raise_marks(1, step * 20);
+            while memory.zones[1].zone.zone_mut().take(0, Kind::Movable).unwrap().is_some() {
+                for (order, height) in [(0, 0), (0, 1), (3, 1), (6, 1)] {
+                    let part = &memory.zones[1];
+                    let asks = (order, Kind::Movable, height, Down::ToLow);
+                    let may_give = may_give(&part.setup, part.zone.zone(), asks, (0, false));
+                    assert!(may_give || !part.is_ample(order), "order {order}, step {step}");
+                    at_a_glance += u32::from(part.is_ample(order));
+                    by_a_look += u32::from(may_give);
+                }
+            }
+            let first = memory.zones[1].setup.shape.first;
+            for frame in first..first + 256 {
+                memory.zones[1].zone.zone_mut().free(frame).unwrap();
+            }
+        }
+        assert!(at_a_glance > 400 && by_a_look > at_a_glance, "{at_a_glance} and {by_a_look}");
+        memory.halve_marks();
+        assert!(!memory.zones[1].is_ample(0));
     }
 
     /// How many frames each zone gives, by address, until none gives any more.

@@ -83,6 +83,12 @@ impl<P: Policy> PerCpu<P> {
         &self.zone
     }
 
+    /// Whether processors keep anything, ever.
+    #[inline]
+    pub(crate) fn keeps(&self) -> bool {
+        self.keep.high > 0
+    }
+
     /// The zone below, without what processors keep: for one that nobody has taken from.
     pub(crate) fn into_zone(self) -> Zone<P> {
         self.zone

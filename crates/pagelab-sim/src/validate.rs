@@ -92,6 +92,9 @@ impl<P: Policy> Zone<P> {
         let wrong = |what: String| Err(Wrong::Books(what));
         let (mut at, mut free) = (0u32, 0u32);
         while at < shape.frames {
+            if self.lists().owner(at) != self.owners()[(at >> shape.block_order) as usize] {
+                return wrong(format!("{at:#x} and its pageblock are of two owners"));
+            }
             let state = self.lists().state(at);
             let held = state.used_order().map(|(order, _)| order).or(state.kept_order());
             let order = match (state.free_order(), held) {

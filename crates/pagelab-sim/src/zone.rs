@@ -13,7 +13,9 @@ pub mod spot;
 #[cfg(test)]
 mod tests;
 
-use crate::lists::{LISTED_MAX, Lists, State};
+use std::ops::Range;
+
+use crate::lists::{LISTED_MAX, Lists, NEAR_BUDDIES, State};
 use crate::planted::{Bug, Planted};
 use crate::policy::{Policy, Short, Take};
 use crate::words::{Frame, Kind, Shape, Stolen, Wrong};
@@ -69,9 +71,6 @@ struct Found {
     stolen: Option<Stolen>,
 }
 
-/// From this order on, the states of a block and its buddy lie in two lines.
-const FAR_BUDDY: u8 = 6;
-
 /// A power of two above the most lists that a zone has: an index is cut to it, and needs no check.
 const LISTS_MAX: usize = 16;
 /// The same of orders.
@@ -83,7 +82,7 @@ pub struct Zone<P> {
     shape: Shape,
     policy: P,
     lists: Lists,
-    /// The list that each pageblock belongs to.
+    /// The list that each pageblock belongs to; the lists know it too, for each frame.
     owners: Vec<u8>,
     /// Of each list, the orders at which there may be a block; a bit too many is found out when it is used.
     filled: [u32; LISTS_MAX],
@@ -97,6 +96,9 @@ pub struct Zone<P> {
     /// How often kinds were about to be mixed in a pageblock; it wraps.
     mixings: u32,
     extras: Option<Box<Reserves>>,
+    /// Blocks below this order lie in one group with their buddy and with that of both; none, if more than
+    /// that decides where they go.
+    near: u8,
     /// A bug that a test planted.
     pub(crate) bug: Planted<Bug>,
 }
@@ -124,7 +126,7 @@ impl<P: Policy> Zone<P> {
         let owners: Vec<u8> = (0..blocks).map(|block| policy.owner_at_start(block, blocks)).collect();
         let all_lists = lists + reserves.as_ref().map_or(0, |_| extras::LISTS);
         let mut zone = Zone {
-            lists: Lists::new(shape.frames, all_lists),
+            lists: Lists::new(shape.frames),
             border: owners.partition_point(|&owner| owner == 0) as u32,
             owners,
             filled: [0; LISTS_MAX],
@@ -132,11 +134,15 @@ impl<P: Policy> Zone<P> {
             blocks: [0; ORDERS],
             free: 0,
             mixings: 0,
+            near: if reserves.is_some() { 0 } else { (NEAR_BUDDIES - 1).min(shape.block_order - 1) },
             extras: reserves,
             shape,
             policy,
             bug: Planted::NONE,
         };
+        for block in 0..zone.owners.len() {
+            zone.own(block..block + 1, zone.owners[block]);
+        }
         zone.fill(extras);
         Ok(zone)
     }
@@ -246,6 +252,17 @@ impl<P: Policy> Zone<P> {
     /// goes in front of its list.
     #[inline(always)]
     fn book(&mut self, at: u32, (order, found): (u8, u8), kind: Kind, rest: u8) {
+        if found > order {
+            self.halve(at, (order, found), rest);
+        }
+        let kind = if self.has(Bug::KindForgotten) { Kind::Movable } else { kind };
+        self.lists.set(at, State::used(order, kind));
+        self.free -= 1 << order;
+    }
+
+    /// Puts all of a block on a list but the first part of it that is of an order (`expand`).
+    #[inline(never)]
+    fn halve(&mut self, at: u32, (order, found): (u8, u8), rest: u8) {
         for half in (order..found).rev() {
             let list = match self.has(Bug::SplitToItsOwner) {
                 true => self.owners[(at >> self.shape.block_order) as usize],
@@ -253,9 +270,6 @@ impl<P: Policy> Zone<P> {
             };
             self.add(list, half, at + (1 << half), false);
         }
-        let kind = if self.has(Bug::KindForgotten) { Kind::Movable } else { kind };
-        self.lists.set(at, State::used(order, kind));
-        self.free -= 1 << order;
     }
 
     /// Takes the block for a request off another list than its own one, as the policy and the reserves say.
@@ -289,7 +303,7 @@ impl<P: Policy> Zone<P> {
     #[inline(always)]
     pub fn free(&mut self, frame: Frame) -> Result<u8, Wrong> {
         let (order, list) = self.used(frame)?;
-        if order > self.shape.block_order && self.is_mixed(frame, order) {
+        if order >= self.near && self.is_mixed(frame, order) {
             self.merge_by_pageblock(frame, order);
         } else {
             self.merge(frame, order, list);
@@ -304,15 +318,17 @@ impl<P: Policy> Zone<P> {
         self.lists.prefetch(at);
     }
 
-    /// The same a moment later, when its state is near: the buddy that it may be merged with, if that does
-    /// not lie in the same lines anyway.
+    /// The same a moment later, when its state is near: the buddy that it may be merged with, and that of
+    /// both together, if they do not lie in its line anyway. Nothing, where not [`Lists::may_be_large`].
     #[inline]
     pub fn expect_buddy(&self, frame: Frame) {
         let at = frame.wrapping_sub(self.shape.first);
         if let Some(order) = self.lists.get(at).and_then(State::order)
-            && order >= FAR_BUDDY
+            && order >= NEAR_BUDDIES
         {
-            self.lists.prefetch((frame ^ (1 << order)).wrapping_sub(self.shape.first));
+            let (size, first) = (1 << order, self.shape.first);
+            self.lists.prefetch((frame ^ size).wrapping_sub(first));
+            self.lists.prefetch((frame & !size ^ size << 1).wrapping_sub(first));
         }
     }
 
@@ -320,14 +336,19 @@ impl<P: Policy> Zone<P> {
     #[inline]
     pub(crate) fn used(&self, frame: Frame) -> Result<(u8, u8), Wrong> {
         let at = frame.wrapping_sub(self.shape.first);
-        let state = self.lists.get(at).ok_or(Wrong::Outside(frame))?;
-        let (order, kind) = state.used_order().ok_or(Wrong::NotAllocated(frame))?;
-        let owner = self.owners[(at >> self.shape.block_order) as usize];
+        let used = self.lists.get(at).and_then(State::used_order);
+        let (order, kind) = used.ok_or_else(|| self.not_allocated(frame))?;
+        let owner = self.lists.owner(at);
         if self.is_reserve(owner) {
             return Ok((order, owner));
         }
         let list = self.policy.home(kind, if self.has(Bug::FreedToItsKind) { kind as u8 } else { owner });
         Ok((order, list))
+    }
+
+    #[cold]
+    fn not_allocated(&self, frame: Frame) -> Wrong {
+        if self.shape.has(frame) { Wrong::NotAllocated(frame) } else { Wrong::Outside(frame) }
     }
 
     /// Says that a processor keeps an allocated block.
@@ -340,11 +361,21 @@ impl<P: Policy> Zone<P> {
         self.lists.set(frame - self.shape.first, State::used(order, kind));
     }
 
-    /// Puts a block back to a list, merged with its buddies.
+    /// Puts a block back to a list, merged with its buddies. By far the most are small, and stay alone.
     #[inline(always)]
     pub(crate) fn merge(&mut self, frame: Frame, order: u8, list: u8) {
+        if order < self.near && self.lists.add_alone(list, order, frame - self.shape.first) {
+            self.count_added(list, order);
+            self.free += 1 << order;
+        } else {
+            self.merge_any(frame, order, list);
+        }
+    }
+
+    /// The same of any block.
+    #[inline(never)]
+    fn merge_any(&mut self, frame: Frame, order: u8, list: u8) {
         let first = self.shape.first;
-        self.lists.set(frame - first, State::INSIDE);
         let (mut from, mut size) = (frame, order);
         let most = self.shape.max_order - u8::from(self.has(Bug::TopOrderUnmerged));
         while size < most
@@ -357,6 +388,9 @@ impl<P: Policy> Zone<P> {
             }
             from &= !(1 << size);
             size += 1;
+        }
+        if size > order {
+            self.lists.set(frame - first, State::INSIDE);
         }
         let at_end = if self.extras.is_none() {
             self.merges_soon(from, size)
@@ -405,6 +439,11 @@ impl<P: Policy> Zone<P> {
     #[inline(always)]
     fn add(&mut self, list: u8, order: u8, at: u32, at_end: bool) {
         self.lists.add(list, order, at, at_end);
+        self.count_added(list, order);
+    }
+
+    #[inline(always)]
+    fn count_added(&mut self, list: u8, order: u8) {
         self.filled[usize::from(list) % LISTS_MAX] |= 1 << order;
         self.blocks[usize::from(order) % ORDERS] += 1;
     }
@@ -417,8 +456,18 @@ impl<P: Policy> Zone<P> {
 
     /// Takes the first block of the smallest order that is large enough from one list
     /// (`__rmqueue_smallest`).
-    #[inline]
+    #[inline(always)]
     fn pop_smallest(&mut self, list: u8, order: u8) -> Option<(u32, u8)> {
+        if let Some(at) = self.lists.pop(list, order) {
+            self.blocks[usize::from(order) % ORDERS] -= 1;
+            return Some((at, order));
+        }
+        self.pop_larger(list, order)
+    }
+
+    /// The same where it has none of just this order.
+    #[inline(never)]
+    fn pop_larger(&mut self, list: u8, order: u8) -> Option<(u32, u8)> {
         let filled = &mut self.filled[usize::from(list) % LISTS_MAX];
         loop {
             let found = (*filled >> order << order).trailing_zeros() as u8;
@@ -436,8 +485,9 @@ impl<P: Policy> Zone<P> {
     }
 
     /// The best of the other lists that has a block of just this order, and the block.
-    fn other(&self, wanted: u8, order: u8) -> Option<(u8, u32)> {
-        self.policy.others(wanted).iter().find_map(|&list| Some((list, self.lists.first(list, order)?)))
+    fn other(&mut self, wanted: u8, order: u8) -> Option<(u8, u32)> {
+        let (others, lists) = (self.policy.others(wanted), &mut self.lists);
+        others.iter().find_map(|&list| Some((list, lists.first(list, order)?)))
     }
 
     /// Brings a block onto the list that is short (`__rmqueue_fallback`).
@@ -466,7 +516,7 @@ impl<P: Policy> Zone<P> {
             return false;
         }
         if size >= block_order {
-            self.owners[block..block + (1 << (size - block_order))].fill(wanted);
+            self.own(block..block + (1 << (size - block_order)), wanted);
             self.relist(at, size, wanted);
             return true;
         }
@@ -478,9 +528,16 @@ impl<P: Policy> Zone<P> {
         let (free, movable) = self.relist_pageblock(block, wanted);
         let owns = self.is_enough(block, wanted, free, movable);
         if owns {
-            self.owners[block] = wanted;
+            self.own(block..block + 1, wanted);
         }
         owns
+    }
+
+    /// Gives pageblocks to a list.
+    fn own(&mut self, blocks: Range<usize>, list: u8) {
+        let frame = |block: usize| (block as u32) << self.shape.block_order;
+        self.lists.own(frame(blocks.start)..frame(blocks.end), list);
+        self.owners[blocks].fill(list);
     }
 
     /// Whether enough of a pageblock is free or of the kind that wants it.

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::Engine;
 use crate::compact::Compact;
+use crate::lists::Lists;
 use crate::memory::{Down, Memory, Request};
 use crate::percpu::PerCpu;
 use crate::policy::Policy;
@@ -40,7 +41,9 @@ impl<P: Policy> Engine for Zone<P> {
 
     #[inline]
     fn expect_buddy(&self, frame: Frame) {
-        Zone::expect_buddy(self, frame);
+        if Lists::may_be_large(frame) {
+            Zone::expect_buddy(self, frame);
+        }
     }
 }
 
@@ -75,7 +78,9 @@ impl<P: Policy> Engine for PerCpu<P> {
 
     #[inline]
     fn expect_buddy(&self, frame: Frame) {
-        self.zone().expect_buddy(frame);
+        if Lists::may_be_large(frame) {
+            self.zone().expect_buddy(frame);
+        }
     }
 }
 
@@ -92,11 +97,11 @@ impl<P: Policy + Clone> Engine for Memory<P> {
     #[inline(always)]
     fn take(&mut self, order: u8, kind: Kind) -> Result<Option<(Frame, bool)>, Wrong> {
         let request =
-            Request { order, kind, height: u8::MAX, node: 0, cpu: 0, down: Down::ToLow, may_mix: true };
-        if let Some((_, frame)) = self.take_first(&request) {
+            || Request { order, kind, height: u8::MAX, node: 0, cpu: 0, down: Down::ToLow, may_mix: true };
+        if let Some((_, frame)) = self.take_first(&request()) {
             return Ok(Some((frame, false)));
         }
-        let taken = self.take_any(request)?;
+        let taken = self.take_any(request())?;
         Ok(taken.map(|(_, taken)| (taken.frame, taken.stolen.is_some())))
     }
 
@@ -112,7 +117,11 @@ impl<P: Policy + Clone> Engine for Memory<P> {
 
     #[inline]
     fn expect_buddy(&self, frame: Frame) {
-        self.zone_at(frame).into_iter().for_each(|zone| zone.expect_buddy(frame));
+        if Lists::may_be_large(frame)
+            && let Some(zone) = self.zone_at(frame)
+        {
+            zone.expect_buddy(frame);
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! A memory that begins in the middle of things, and what a replay asks of it.
 
-use super::{Memory, Setup};
+use super::{Memory, Part, Setup};
 use crate::percpu::{Keep, PerCpu};
 use crate::policy::Policy;
 use crate::words::{Frame, Kind, Wrong};
@@ -45,8 +45,8 @@ impl<P: Policy + Clone> Memory<P> {
         begins.sort_by_key(|(first, _)| *first);
         let mut memory = Memory::new(setups, policy, keep)?;
         let zones = std::mem::take(&mut memory.zones);
-        let begun = |((setup, kept), (_, begin)): ((Setup, PerCpu<P>), (Frame, Begin))| {
-            let mut zone = kept.into_zone();
+        let begun = |(part, (_, begin)): (Part<P>, (Frame, Begin))| {
+            let mut zone = part.zone.into_zone();
             zone.begin(&begin.owners, begin.stretches)?;
             let mut zone = PerCpu::new(zone, begin.keep)?;
             for Listed { frame, order, cpu, kind } in begin.kept {
@@ -56,7 +56,7 @@ impl<P: Policy + Clone> Memory<P> {
                     }
                 }
             }
-            Ok((setup, zone))
+            Ok(Part { zone, ..part })
         };
         memory.zones = zones.into_iter().zip(begins).map(begun).collect::<Result<_, Wrong>>()?;
         Ok(memory)
@@ -65,19 +65,19 @@ impl<P: Policy + Clone> Memory<P> {
     /// Allocates from one zone, by its place among all by address, whatever its marks say.
     #[inline]
     pub fn take_in(&mut self, zone: usize, cpu: u16, order: u8, kind: Kind) -> Result<Option<Taken>, Wrong> {
-        let (_, zone) = self.zones.get_mut(zone).ok_or_else(no_zone)?;
+        let Part { zone, .. } = self.zones.get_mut(zone).ok_or_else(no_zone)?;
         zone.take(cpu, order, kind)
     }
 
     /// `kswapd` of a machine that is followed begins; [`Memory::see_reclaim`] says when it ends.
     pub fn begin_reclaim(&mut self) {
-        self.zones.iter_mut().for_each(|(_, zone)| zone.set_reclaiming(true));
+        self.zones.iter_mut().for_each(|Part { zone, .. }| zone.set_reclaiming(true));
     }
 
     /// Whether `kswapd` is still at work: in a zone it ends as soon as that stands above its high mark.
     pub fn see_reclaim(&mut self) -> bool {
         let mut goes_on = false;
-        for (setup, zone) in &mut self.zones {
+        for Part { setup, zone, .. } in &mut self.zones {
             let is_short = u64::from(zone.zone().free_frames()) < setup.marks.high;
             zone.set_reclaiming(is_short);
             goes_on |= is_short;
@@ -88,59 +88,59 @@ impl<P: Policy + Clone> Memory<P> {
     /// A second has passed: processors may give back what they have kept for long. Whether another second
     /// would do anything.
     pub fn decay(&mut self) -> bool {
-        self.zones.iter_mut().fold(false, |goes_on, (_, zone)| zone.decay() | goes_on)
+        self.zones.iter_mut().fold(false, |goes_on, Part { zone, .. }| zone.decay() | goes_on)
     }
 
     /// Gives back all that one processor keeps of a zone.
     pub fn drain_cpu_in(&mut self, zone: usize, cpu: u16) {
-        if let Some((_, zone)) = self.zones.get_mut(zone) {
+        if let Some(Part { zone, .. }) = self.zones.get_mut(zone) {
             zone.drain_cpu(cpu);
         }
     }
 
     /// Allocates a block of one zone at a place, if that is free; what processors keep is not.
     pub fn take_at_in(&mut self, zone: usize, frame: Frame, order: u8, kind: Kind) -> Result<bool, Wrong> {
-        let (_, zone) = self.zones.get_mut(zone).ok_or_else(no_zone)?;
+        let Part { zone, .. } = self.zones.get_mut(zone).ok_or_else(no_zone)?;
         zone.zone_mut().take_at(frame, order, kind)
     }
 
     /// Frees a block of one zone.
     #[inline]
     pub fn free_in(&mut self, zone: usize, cpu: u16, frame: Frame) -> Result<u8, Wrong> {
-        let (_, zone) = self.zones.get_mut(zone).ok_or(Wrong::Outside(frame))?;
+        let Part { zone, .. } = self.zones.get_mut(zone).ok_or(Wrong::Outside(frame))?;
         zone.free(cpu, frame)
     }
 
     /// Frees a block of one zone if one of this order begins at the frame; whether one does.
     #[inline(always)]
     pub fn free_whole_in(&mut self, zone: usize, cpu: u16, frame: Frame, order: u8) -> Result<bool, Wrong> {
-        let (_, zone) = self.zones.get_mut(zone).ok_or(Wrong::Outside(frame))?;
+        let Part { zone, .. } = self.zones.get_mut(zone).ok_or(Wrong::Outside(frame))?;
         zone.free_whole(cpu, frame, order)
     }
 
     /// Order and kind of the allocated block that begins at a frame of a zone, if one does.
     #[inline]
     pub fn used_in(&self, zone: usize, frame: Frame) -> Option<(u8, Kind)> {
-        self.zones.get(zone)?.1.zone().used_at(frame)
+        self.zones.get(zone)?.zone.zone().used_at(frame)
     }
 
     /// Says that the block at a frame of a zone will be freed soon: what that reads is brought near.
     #[inline]
     pub fn expect_free_in(&self, zone: usize, frame: Frame) {
-        if let Some((_, zone)) = self.zones.get(zone) {
+        if let Some(Part { zone, .. }) = self.zones.get(zone) {
             zone.zone().expect_used(frame);
         }
     }
 
     /// Makes an allocated block of a zone several, each of `order`.
     pub fn split_in(&mut self, zone: usize, frame: Frame, order: u8) -> Result<(), Wrong> {
-        let (_, zone) = self.zones.get_mut(zone).ok_or(Wrong::Outside(frame))?;
+        let Part { zone, .. } = self.zones.get_mut(zone).ok_or(Wrong::Outside(frame))?;
         zone.zone_mut().split(frame, order)
     }
 
     /// Makes allocated blocks of order 0 one block, where they lie side by side and are of one kind.
     pub fn join_in(&mut self, zone: usize, frame: Frame, order: u8) -> bool {
-        self.zones.get_mut(zone).is_some_and(|(_, zone)| zone.zone_mut().join(frame, order))
+        self.zones.get_mut(zone).is_some_and(|Part { zone, .. }| zone.zone_mut().join(frame, order))
     }
 }
 

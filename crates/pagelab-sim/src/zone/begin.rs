@@ -21,6 +21,7 @@ impl<P: Policy> Zone<P> {
     /// kind it belongs to, and `stretches` go through all of its frames, from the first to the last.
     ///
     /// Free stretches lie in the largest blocks that fit, as in the kernel, the lowest first on each list.
+    /// Two of them side by side are refused.
     /// Allocated frames are blocks of order 0; [`Zone::join`] makes larger ones of them.
     pub fn begin(
         &mut self,
@@ -38,18 +39,22 @@ impl<P: Policy> Zone<P> {
         self.empty();
         // Regions lie where the policy has them, whatever lies in them so far.
         if self.policy.short() != Short::Border {
-            for (owner, &kind) in self.owners.iter_mut().zip(owners) {
-                *owner = self.policy.wanted(kind);
+            for (block, &kind) in owners.iter().enumerate() {
+                self.own(block..block + 1, self.policy.wanted(kind));
             }
         }
-        let mut at = shape.first;
+        let (mut at, mut was_free) = (shape.first, false);
         for Stretch { frames, used } in stretches {
             if frames.start != at || frames.end < at || frames.end > shape.end() {
                 let (from, to) = (frames.start, frames.end);
                 let what = format!("frames {from:#x} to {to:#x} do not follow {at:#x} in the zone");
                 return Err(Wrong::Shape(what));
             }
-            at = frames.end;
+            if used.is_none() && was_free {
+                let what = format!("free frames before and behind {at:#x}: one stretch is wanted");
+                return Err(Wrong::Shape(what));
+            }
+            (at, was_free) = (frames.end, used.is_none());
             match used {
                 Some(kind) => {
                     for frame in frames {
@@ -99,7 +104,7 @@ impl<P: Policy> Zone<P> {
                 // The pageblocks of a free block are of one owner.
                 Short::Cuts | Short::Claims => {
                     let blocks = blocks(order);
-                    self.owners[blocks].fill(owner);
+                    self.own(blocks, owner);
                 }
             }
             let list = self.policy.home(owners[block], self.owners[block]);
@@ -218,6 +223,7 @@ mod tests {
         assert!(refused(&owners, &[stretch(48..250, None)]).contains("ends at 0xfa"));
         assert!(refused(&owners, &[stretch(48..257, None)]).contains("do not follow"));
         assert!(refused(&owners, &[stretch(48..60, None), stretch(61..256, None)]).contains("do not follow"));
+        assert!(refused(&owners, &[stretch(48..51, None), stretch(51..256, None)]).contains("behind 0x33"));
         let mut zone = Zone::new(SHAPE, Mobility).unwrap();
         zone.take(0, Kind::Movable).unwrap();
         assert!(zone.begin(&owners, [stretch(48..256, None)]).is_err());

@@ -112,7 +112,7 @@ impl<P: Policy> Zone<P> {
             self.add(from, order, outer, false);
             at = inner;
         }
-        self.owners[block as usize] = list;
+        self.own(block as usize..block as usize + 1, list);
         self.free -= 1 << block_order;
         self.merge(self.shape.first + at, block_order, list);
     }

@@ -95,7 +95,7 @@ impl<P: Policy> Zone<P> {
         let block = (at >> block_order) as usize;
         let stolen = Stolen { frame: self.shape.first + at, order: size, wanted, from, owns: true };
         if size >= block_order {
-            self.owners[block..block + (1 << (size - block_order))].fill(wanted);
+            self.own(block..block + (1 << (size - block_order)), wanted);
             self.remove(at, size);
             return Some(Found { at, order: size, rest: wanted, stolen: Some(stolen) });
         }
@@ -105,7 +105,7 @@ impl<P: Policy> Zone<P> {
             return None;
         }
         self.relist_pageblock(block, wanted);
-        self.owners[block] = wanted;
+        self.own(block..block + 1, wanted);
         let (at, found) = self.pop_smallest(wanted, order)?;
         Some(Found { at, order: found, rest: wanted, stolen: Some(stolen) })
     }

@@ -100,7 +100,8 @@ impl<P: Policy> Zone<P> {
     pub(super) fn fill(&mut self, extras: &Extras) {
         let (shape, lists) = (self.shape, self.policy.lists());
         for frame in extras.cma.iter().cloned().flatten().step_by(1 << shape.block_order) {
-            self.owners[((frame - shape.first) >> shape.block_order) as usize] = lists;
+            let block = ((frame - shape.first) >> shape.block_order) as usize;
+            self.own(block..block + 1, lists);
         }
         let mut largest = Vec::new();
         let mut at = 0;
@@ -202,7 +203,7 @@ impl<P: Policy> Zone<P> {
             return self.has(Bug::ReservesMerge);
         }
         if short.is_strict() && !self.has(Bug::BuddyKeepsItsOwner) {
-            self.owners[block..block + (1 << (size - block_order))].fill(owner);
+            self.own(block..block + (1 << (size - block_order)), owner);
         }
         true
     }
@@ -210,6 +211,9 @@ impl<P: Policy> Zone<P> {
     /// Whether an allocated block lies in pageblocks of several owners whose lists are strict: who took it by
     /// its place, or began with it, may have got such a one.
     pub(super) fn is_mixed(&self, frame: Frame, order: u8) -> bool {
+        if order <= self.shape.block_order {
+            return false;
+        }
         let block = ((frame - self.shape.first) >> self.shape.block_order) as usize;
         let owners = &self.owners[block..block + (1 << (order - self.shape.block_order))];
         let is_apart = self.policy.short().is_strict() || owners.iter().any(|&list| self.is_reserve(list));
@@ -301,7 +305,7 @@ impl<P: Policy> Zone<P> {
         }
         reserves.highatomic += frames;
         let list = reserves.cma + 1;
-        self.owners[block..block + blocks].fill(list);
+        self.own(block..block + blocks, list);
         if order < block_order {
             self.relist_pageblock(block, list);
         }
@@ -317,7 +321,8 @@ impl<P: Policy> Zone<P> {
         if held == 0 || (held <= 1 << block_order && !is_forced) {
             return false;
         }
-        let first = |order: u8| Some((self.lists.first(list, order)?, order));
+        let lists = &mut self.lists;
+        let first = |order: u8| Some((lists.first(list, order)?, order));
         let Some((at, order)) = (0..=self.shape.max_order).find_map(first) else { return false };
         let block = at >> block_order;
         let wanted = match self.policy.short() {
@@ -327,7 +332,7 @@ impl<P: Policy> Zone<P> {
         let blocks = 1u32 << order.saturating_sub(block_order);
         if order < block_order {
             self.relist_pageblock(block as usize, wanted);
-            self.owners[block as usize] = wanted;
+            self.own(block as usize..block as usize + 1, wanted);
         } else {
             (block..block + blocks).for_each(|block| self.move_pageblock(block, wanted));
         }

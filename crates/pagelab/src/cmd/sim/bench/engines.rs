@@ -26,8 +26,9 @@ pub const HUGE: usize = 2 << 20;
 const CPUS: u16 = 1;
 /// `batch` of a zone of some GiB.
 const BATCH: u32 = 63;
-/// Bytes of a frame in the engines with lists of frames: five, and what free blocks take in the rings.
-const LIST_BYTES: u64 = 8;
+/// Bytes of a frame in the engines with lists of frames: four, and what free blocks take in the rings while
+/// these grow.
+const LIST_BYTES: u64 = 7;
 /// Bytes of a frame in trees, rounded up.
 const TREE_BYTES: u64 = 2;
 /// Bytes of 2^20 frames in the compact engine, rounded up.
