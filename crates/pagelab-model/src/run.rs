@@ -149,6 +149,8 @@ impl Unit {
     pub const COUNT: &'static str = "count";
     /// Thousandths.
     pub const PERMILLE: &'static str = "permille";
+    /// Millionths: shares of which thousandths are compared.
+    pub const PPM: &'static str = "ppm";
 }
 
 impl From<&str> for Unit {

@@ -40,6 +40,7 @@ impl Scale {
             Unit::NANOSECONDS => (&TIMES, 1.0),
             Unit::MICROSECONDS => (&TIMES, 1e3),
             Unit::PERMILLE => (&[("%", 1.0)], 0.1),
+            Unit::PPM => (&[("%", 1.0)], 1e-4),
             _ => (&THOUSANDS, 1.0),
         };
         let size = (largest * in_first).abs();
@@ -115,7 +116,8 @@ mod tests {
 
     #[test]
     fn values_have_three_digits_and_a_unit() {
-        let cases: [(f64, &str, &str); 20] = [
+        let cases: [(f64, &str, &str); 21] = [
+            (254_600.0, Unit::PPM, "25.5 %"),
             (0.0, Unit::BYTES, "0 B"),
             (1536.0, Unit::BYTES, "1.50 KiB"),
             (1023.9, Unit::BYTES, "1.00 KiB"),

@@ -136,6 +136,13 @@ impl<P: Policy> PerCpu<P> {
         true
     }
 
+    /// High marks that move are where they must have been for what processors keep.
+    pub(crate) fn begin_high(&mut self) {
+        for kept in &mut self.cpus {
+            kept.pace.begin(&self.keep, kept.frames);
+        }
+    }
+
     /// Allocates on a processor. What was taken from another list to fill up its own is told, the last of it.
     #[inline]
     pub fn take(&mut self, cpu: u16, order: u8, kind: Kind) -> Result<Option<Taken>, Wrong> {

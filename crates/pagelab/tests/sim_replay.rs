@@ -11,6 +11,16 @@ use support::made_trace::{Made, head, run, write};
 use support::{Lab, fields};
 
 const FRAMES: u32 = 32 * 1024;
+const ALL: [&str; 8] = [
+    "standard",
+    "list2",
+    "list3",
+    "mobility-6.1",
+    "mobility-6.10",
+    "mobility-6.18",
+    "defrag-6.18",
+    "contiguitas",
+];
 
 fn made(path: &Path, ends: bool) -> Made {
     let mut made = Made::new(FRAMES, 3);
@@ -54,7 +64,14 @@ fn a_trace_of_the_simulator_is_replayed_all_but_exactly() {
     {
         assert!(text.contains(part), "{part}: {text}");
     }
-    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    // More policies than have room side by side: tables go on below.
+    let text = lab.run(&["sim", "replay", "t.pagelab", "--policy", &ALL.join(",")]).out;
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    for policy in ALL {
+        // As a column over time and by order, and as a row of three tables.
+        assert!(text.matches(policy).count() >= 5, "{policy}: {text}");
+    }
 }
 
 #[test]
@@ -89,6 +106,8 @@ fn what_cannot_be_is_refused_with_its_place() {
         write(&at(name), &head(FRAMES), &all, &events, &[], true);
     }
     write(&at("nothing"), &head(FRAMES), &[], &made.events, &[], true);
+    write(&at("early"), &head(FRAMES), &[], &made.events, &[], false);
+    write(&at("part"), &head(FRAMES), &[run(FRAMES / 2, Was::Free)], &made.events, &[], false);
     let mut other = head(FRAMES);
     other.page_bytes = 5000;
     write(&at("pages"), &other, &all, &made.events, &[], true);
@@ -100,6 +119,8 @@ fn what_cannot_be_is_refused_with_its_place() {
         (&["outside"], 3, "event 1000 at 0.000200000 s: frame 0x8000 lies in no zone"),
         (&["order"], 3, "order 11 is above the largest, 10"),
         (&["nothing"], 3, "it has no snapshot"),
+        (&["early"], 3, "it ended before the snapshot of memory was complete: 32768 frames are missing"),
+        (&["part"], 3, "it ended before the snapshot of memory was complete: 16384 frames are missing"),
         (&["pages"], 3, "pages are of 5000 bytes"),
         (&["large"], 4, "its zones span 4000000000 frames"),
         (&["t.pagelab", "--policy", "best"], 2, "no such policy; there are standard, list2"),
@@ -161,6 +182,16 @@ fn a_replay_in_a_run_file_is_shown_as_others_are() {
     assert_eq!(names[..3], unusable);
     assert_eq!(names[3..], ["free.sampled", "free.mobility-6.1", "free.standard"]);
     assert!(run.events.iter().any(|event| event.text.starts_with("mobility-6.1: error of F_u(9)")));
+    // In the file as on the terminal: rounded, not cut off.
+    let said = json(&lab.run(&["sim", "replay", "t.pagelab", "--policy", "standard", "--json"]).out);
+    let samples = said["samples"].as_array().unwrap();
+    for (column, field) in [(0, "/unusable"), (2, "/simulated_unusable/0")] {
+        for (at, sample) in samples.iter().enumerate() {
+            let share = sample.pointer(field).and_then(Value::as_f64).unwrap();
+            let kept = series.columns[column].values.at(at).unwrap() as f64;
+            assert!((kept - share * 1e6).abs() <= 0.5, "{field} of {at}: {kept} {share}");
+        }
+    }
     for (args, wanted) in
         [(&["report", "r.pagelab"][..], "replay"), (&["report", "r.pagelab", "--json"], "F_u(9).standard")]
     {
@@ -170,6 +201,27 @@ fn a_replay_in_a_run_file_is_shown_as_others_are() {
     }
     let again = lab.run(&args);
     assert_eq!(again.code, Some(2), "{}", again.err);
+}
+
+/// One reading that agrees tells nothing of a policy.
+#[test]
+fn a_verdict_is_refused_where_samples_are_few() {
+    let lab = Lab::new();
+    let mut made = Made::new(FRAMES, 3);
+    made.run(200_000);
+    for (name, samples, few) in [("few", 1, true), ("enough", made.samples.len(), false)] {
+        let first = made.samples.len() - samples;
+        let all = [run(FRAMES, Was::Free)];
+        write(&lab.path().join(name), &head(FRAMES), &all, &made.events, &made.samples[first..], true);
+        let args = ["sim", "replay", name, "--policy", "mobility-6.1,standard"];
+        let text = lab.run(&args).out;
+        assert_eq!(text.contains("Too few samples to judge: 1 behind the snapshot"), few, "{text}");
+        assert_eq!(text.contains("nearer to the samples"), !few, "{text}");
+        let said = json(&lab.run(&[&args[..], &["--json"]].concat()).out);
+        assert_eq!(said["verdict"], if few { "too_few_samples" } else { "nearer" }, "{said}");
+        assert_eq!(said["policies"][0]["beside_own"], Value::Null, "{said}");
+        assert_eq!(said["policies"][1]["beside_own"] == "too_few_samples", few, "{said}");
+    }
 }
 
 /// Recordings of guests of 700 MiB, in which F_u moves by half and compaction is at work:

@@ -56,6 +56,7 @@ impl<P: Policy + Clone> Memory<P> {
                     }
                 }
             }
+            zone.begin_high();
             Ok(Part { zone, ..part })
         };
         memory.zones = zones.into_iter().zip(begins).map(begun).collect::<Result<_, Wrong>>()?;

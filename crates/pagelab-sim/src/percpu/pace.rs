@@ -74,6 +74,14 @@ impl Pace {
         Pace { doublings: 0, fetches: 0, was_small: false, freed: 0, high: keep.high }
     }
 
+    /// Begins with so many frames: what is kept stays below the mark (`free_frozen_page_commit`), so a list
+    /// that holds more than the lowest one has a mark that has risen.
+    pub(super) fn begin(&mut self, keep: &Keep, frames: u32) {
+        if let Terms::Tuned { most, .. } = keep.terms {
+            self.high = keep.high.max(frames.saturating_add(1).min(most));
+        }
+    }
+
     /// A block is asked for.
     #[inline]
     pub(super) fn asked(&mut self) {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use pagelab_model::alloc_trace::{TraceEvent, TraceHead, TraceRun, TraceWhat, Was};
+use pagelab_model::alloc_trace::{TraceEvent, TraceHead, TraceRun, TraceSample, TraceWhat, Was};
 
 use super::words::{Kinds, Part, parts};
 use crate::memory::{self, Setup, begin::Listed};
@@ -41,6 +41,8 @@ pub struct Start {
     owners: Vec<u8>,
     /// Blocks on per-CPU lists, those that are allocated first in front.
     listed: Vec<Listed>,
+    /// Blocks freed after they were read and before the scan ended, with their processors, in time.
+    freed: Vec<(Frame, u8, u16)>,
     complete_ns: u64,
     uncovered: u64,
 }
@@ -89,6 +91,7 @@ impl Start {
             states,
             owners: vec![UNTOLD; blocks],
             listed: Vec::new(),
+            freed: Vec::new(),
             complete_ns,
             uncovered: 0,
         };
@@ -156,16 +159,22 @@ impl Start {
                     let kind = self.kinds.get(migratetype) as u8;
                     self.own(pfn, kind);
                     if during {
-                        self.apply(pfn, order, event.at_ns, USED + kind);
+                        let _ = self.apply(pfn, order, event.at_ns, USED + kind);
                     } else {
                         self.list(event.cpu, pfn, order, self.kinds.get(migratetype));
                     }
                 }
-                TraceWhat::Free { pfn, order } if during => self.apply(pfn, order, event.at_ns, FREE),
+                TraceWhat::Free { pfn, order } if during => self.free_during(event, pfn, order),
                 TraceWhat::Free { pfn, order } => self.disown(pfn, order),
                 TraceWhat::Fallback { pfn, from, .. } => self.own(pfn, self.kinds.get(from) as u8),
                 _ => {}
             }
+        }
+    }
+
+    fn free_during(&mut self, event: &TraceEvent, pfn: u32, order: u8) {
+        if self.apply(pfn, order, event.at_ns, FREE) {
+            self.freed.push((pfn, order, event.cpu));
         }
     }
 
@@ -226,10 +235,54 @@ impl Start {
         self.listed.iter().filter(|listed| shape.has(listed.frame)).copied().collect()
     }
 
-    /// To be called when no more is observed: per-CPU lists held as many pages as the head says. Those that
-    /// no event tells of are looked for among nobody's: those beside free frames, since pages come to such a
-    /// list out of a larger block, or go back into one.
-    pub fn complete(&mut self) {
+    /// To be called when no more is observed: what per-CPU lists held that no event has told.
+    ///
+    /// They held as many pages as the head says when the trace began. Those are looked for among nobody's:
+    /// those beside free frames, since pages come to such a list out of a larger block, or go back into one.
+    /// What was freed while the scan ran lay on such a list first, and was not free to the kernel's books:
+    /// as much of it as the last reading of free memory before the scan's end lacks, the latest first.
+    pub fn complete(&mut self, samples: &[TraceSample]) {
+        let read = samples.iter().rev().find(|sample| sample.at_ns <= self.complete_ns);
+        let freed = std::mem::take(&mut self.freed);
+        if let Some(read) = read {
+            let mut listed = Vec::new();
+            for part in self.parts.clone() {
+                self.list_freed(&part, &freed, read, &mut listed);
+            }
+            // What was freed last is allocated first.
+            listed.append(&mut self.listed);
+            self.listed = listed;
+        }
+        self.list_missing();
+    }
+
+    /// Puts what was freed last on its processor's list, until no more of a zone is free than was read.
+    fn list_freed(
+        &mut self,
+        part: &Part,
+        freed: &[(Frame, u8, u16)],
+        read: &TraceSample,
+        listed: &mut Vec<Listed>,
+    ) {
+        let Some(areas) = read.free.zone(&self.head.zones[part.at].key) else { return };
+        let shape = part.setup.shape;
+        let states = (shape.first - self.base) as usize..(shape.end() - self.base) as usize;
+        let free = self.states[states].iter().filter(|&&state| state == FREE).count() as u128;
+        let mut excess = free.saturating_sub(areas.free_pages());
+        for &(frame, order, cpu) in freed.iter().rev().filter(|(frame, ..)| shape.has(*frame)) {
+            let (size, places) = (1u128 << order, self.places(frame, order));
+            let is_kept = order <= SMALL || order == self.head.block_order;
+            if !is_kept || size > excess || self.states[places.clone()].iter().any(|&state| state != FREE) {
+                continue;
+            }
+            let owner = self.owners[places.start >> self.head.block_order];
+            self.states[places].fill(LISTED);
+            listed.push(Listed { frame, order, cpu, kind: Kind::of(owner).unwrap_or(Kind::Movable) });
+            excess -= size;
+        }
+    }
+
+    fn list_missing(&mut self) {
         for part in self.parts.clone() {
             let mut missing = self.head.zones[part.at].kept.clone();
             for listed in self.kept(&part) {
@@ -265,9 +318,10 @@ impl Start {
         self.listed.push(Listed { frame: self.base + at as u32, order: 0, cpu: cpu as u16, kind });
     }
 
-    /// Sets frames to what an event made of them, where they were read before it.
-    fn apply(&mut self, pfn: u32, order: u8, at_ns: u64, state: u8) {
+    /// Sets frames to what an event made of them, where they were read before it: whether all were.
+    fn apply(&mut self, pfn: u32, order: u8, at_ns: u64, state: u8) -> bool {
         let size = 1u32.checked_shl(u32::from(order)).unwrap_or(0);
+        let mut set = 0;
         for frame in pfn..pfn.saturating_add(size) {
             let run = self.runs.partition_point(|run| run.pfn <= frame).checked_sub(1);
             let Some(run) = run.map(|at| &self.runs[at]) else { continue };
@@ -276,8 +330,10 @@ impl Start {
                 && let Some(was) = self.states.get_mut(frame.wrapping_sub(self.base) as usize)
             {
                 *was = state;
+                set += 1;
             }
         }
+        set == size && size > 0
     }
 
     /// Pageblocks by owner, and how many of them an event told: the others are inferred from what the

@@ -274,6 +274,51 @@ fn a_snapshot_that_took_a_while_is_set_right() {
     assert!(account.joins > 0 && account.before > 1000, "{account:?}");
 }
 
+/// Frames that are freed while the scan runs lie on per-CPU lists as far as free memory says so, the latest
+/// first, and are allocated from there.
+#[test]
+fn what_is_freed_during_the_scan_lies_on_lists_as_far_as_free_memory_says() {
+    let mut head = head([8, 256]);
+    "6.18.0".clone_into(&mut head.kernel);
+    let at = |at_ns: u64, cpu: u16, what: TraceWhat| TraceEvent { at_ns, tid: 1, cpu, what };
+    let free = |number: u32| at(u64::from(number) + 1, 1, TraceWhat::Free { pfn: 2048 + number, order: 0 });
+    let mut runs = all(&head, Was::User);
+    runs.last_mut().unwrap().frames -= 1;
+    let last = runs.last().map(|run| run.pfn + run.frames).unwrap();
+    runs.push(TraceRun { pfn: last, frames: 1, was: Was::User, read_ns: 1000 });
+    // Of 100 freed frames 30 are free to the kernel's books; a later reading is not asked.
+    let reading = |at_ns: u64, frames: u64| {
+        let areas = FreeAreas::new(vec![frames, 0, 0, 0, 0, 0, 0, 0, 0]).unwrap();
+        let zone = |key: &ZoneKey, areas: FreeAreas| ZoneFree { key: key.clone(), areas };
+        let empty = FreeAreas::new(vec![0; 9]).unwrap();
+        let zones = vec![zone(&head.zones[0].key, empty), zone(&head.zones[1].key, areas)];
+        pagelab_model::alloc_trace::TraceSample { at_ns, free: BuddyInfo { zones } }
+    };
+    let begun = |samples: &[_]| {
+        let mut start = Start::new(&head, &runs).unwrap();
+        start.observe(&(0..100).map(free).collect::<Vec<_>>());
+        start.complete(samples);
+        start
+    };
+    let start = begun(&[reading(10, 90), reading(990, 30), reading(1001, 5)]);
+    assert_eq!(start.listed(), 70);
+    let mut replay = Replay::new(&start, &Mobility, Options::default()).unwrap();
+    replay.validate().unwrap();
+    assert_eq!((replay.sample().free_pages(), replay.kept_frames()), (30, 70));
+    // The list's mark has risen with what it holds: nothing goes back. What was freed last comes first.
+    let alloc = TraceWhat::Alloc { pfn: Some(2147), order: 0, migratetype: 1, gfp: 8 };
+    let events = [at(1100, 1, alloc), at(1200, 1, TraceWhat::Free { pfn: 2147, order: 0 })];
+    replay.feed(&events[..1]).unwrap();
+    assert_eq!(replay.table[(2147 - start.base()) as usize], 2147);
+    replay.feed(&events[1..]).unwrap();
+    assert_eq!((replay.sample().free_pages(), replay.kept_frames()), (30, 70));
+    replay.validate().unwrap();
+    // As many as were read, or no reading before the scan's end: nothing is put on lists.
+    for samples in [vec![reading(990, 100)], vec![reading(1001, 30)], Vec::new()] {
+        assert_eq!(begun(&samples).listed(), 0, "{samples:?}");
+    }
+}
+
 /// What becomes of objects by a table of nothing but hash maps: no simulated memory, no order of objects of
 /// the snapshot. Its words are those of the account that do not depend on where objects lie.
 #[derive(Default)]

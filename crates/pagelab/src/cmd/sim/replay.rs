@@ -2,6 +2,7 @@
 
 mod ahead;
 mod answer;
+mod apart;
 mod course;
 mod keep;
 mod lane;
@@ -12,7 +13,7 @@ use std::num::NonZero;
 use std::path::{Path, PathBuf};
 
 use pagelab_metrics::frag::unusable;
-use pagelab_model::alloc_trace::{TraceHead, TraceLoss, TraceSample};
+use pagelab_model::alloc_trace::{TraceHead, TraceLoss, TraceRun, TraceSample, TraceZone};
 use pagelab_model::free_areas::{BuddyInfo, FreeAreas};
 use pagelab_model::run::Ending;
 use pagelab_model::{Bytes, Order};
@@ -199,14 +200,8 @@ fn start(
         ));
     }
     let runs = reader.snapshot().map_err(|error| refusal(&error))?;
-    if runs.is_empty() {
-        return Err(bad(
-            file,
-            "it has no snapshot of the memory that it began with, so nothing can be replayed; \
-             `pagelab trace record` makes one where the state of each page can be read (as root)",
-        ));
-    }
     let start = Start::new(reader.head(), &runs).map_err(|wrong| contradicts(file, &wrong))?;
+    has_all(reader, file, runs.last())?;
     let complete_ns = start.complete_ns();
     // Blocks follow each other in time.
     let during = reader.blocks().partition_point(|block| block.at_ns <= complete_ns);
@@ -215,8 +210,39 @@ fn start(
     let Some(Observer(mut start)) = observers.into_iter().next() else {
         return Err(Failure::new(Exit::Bug, "nobody looked at the first events"));
     };
-    start.complete();
+    start.complete(&reader.samples().map_err(|error| refusal(&error))?);
     Ok(start)
+}
+
+/// Refuses a trace without a snapshot, or with a part of one, by its last run.
+fn has_all(reader: &TraceReader, file: &Path, last: Option<&TraceRun>) -> Result<(), Failure> {
+    let was_asked = !reader.manifest().command_line.iter().any(|word| word == "--no-snapshot");
+    let is_complete = matches!(reader.ending(), Ending::Complete { .. });
+    if last.is_none() && (is_complete || !was_asked) {
+        return Err(bad(
+            file,
+            "it has no snapshot of the memory that it began with, so nothing can be replayed; \
+             `pagelab trace record` makes one where the state of each page can be read (as root), unless \
+             --no-snapshot is given",
+        ));
+    }
+    let told = last.map_or(0, |run| u64::from(run.pfn) + u64::from(run.frames));
+    let behind = |zone: &TraceZone| {
+        let end = u64::from(zone.first) + u64::from(zone.spanned);
+        end.saturating_sub(told.max(zone.first.into()))
+    };
+    let without: u64 = reader.head().zones.iter().map(behind).sum();
+    if without > 0 && !is_complete {
+        return Err(bad(
+            file,
+            format_args!(
+                "it ended before the snapshot of memory was complete: {without} frames are missing, so \
+                 nothing can be replayed. Record again, and give it time: `--for` counts from the end of \
+                 the snapshot, which takes seconds on a busy machine"
+            ),
+        ));
+    }
+    Ok(())
 }
 
 fn replay(reader: &mut TraceReader, args: &Args, policies: &[&'static str]) -> Result<Told, Failure> {

@@ -3,12 +3,11 @@
 use std::path::Path;
 
 use pagelab_host::root::Root;
-use pagelab_metrics::frag::unusable_permille;
-use pagelab_model::Order;
 use pagelab_model::run::{ColumnHead, Ending, Event, Unit};
 use pagelab_runfile::{Error, Writer};
 
-use super::show::{TENTH, apart};
+use super::apart::{TENTH, apart};
+use super::show::four;
 use super::{Free, Told};
 use crate::cmd::run_file;
 use crate::exit::Failure;
@@ -31,7 +30,7 @@ fn fill(writer: &mut Writer, told: &Told) -> Result<(), Error> {
     let names: Vec<&str> =
         std::iter::once("sampled").chain(told.replayed.iter().map(|of| of.policy)).collect();
     let head = |name: String, unit: &str| ColumnHead { name, unit: Unit(unit.to_owned()), is_counter: false };
-    let unusable = names.iter().map(|name| head(format!("F_u({order}).{name}"), Unit::PERMILLE));
+    let unusable = names.iter().map(|name| head(format!("F_u({order}).{name}"), Unit::PPM));
     let free = names.iter().map(|name| head(format!("free.{name}"), Unit::PAGES));
     let heads: Vec<ColumnHead> = unusable.chain(free).collect();
     for (at_ns, text) in texts(told) {
@@ -44,7 +43,7 @@ fn fill(writer: &mut Writer, told: &Told) -> Result<(), Error> {
     for (at, sampled) in told.sampled.iter().enumerate() {
         let simulated = told.replayed.iter().filter_map(|of| of.free.get(at));
         let all: Vec<&Free> = std::iter::once(&sampled.free).chain(simulated).collect();
-        let unusable = all.iter().map(|free| unusable_permille(&free.all, Order(order)) as i64);
+        let unusable = all.iter().map(|free| (free.unusable(order) * 1e6).round() as i64);
         let pages = all.iter().map(|free| i64::try_from(free.all.free_pages()).unwrap_or(i64::MAX));
         let values: Vec<Option<i64>> = unusable.chain(pages).map(Some).collect();
         writer.row(series, sampled.at_ns, &values)?;
@@ -62,12 +61,11 @@ fn texts(told: &Told) -> Vec<(u64, String)> {
         texts.push((
             told.end_ns.max(told.complete_ns),
             format!(
-                "{}: error of F_u({}) {:.3} in the middle, at worst {:.3}; {TENTH} or less at {} of {} \
-                 samples",
+                "{}: error of F_u({}) {} in the middle, at worst {}; {TENTH} or less at {} of {} samples",
                 replayed.policy,
                 told.head.block_order,
-                error.median,
-                error.worst,
+                four(error.median),
+                four(error.worst),
                 error.within,
                 told.sampled.len()
             ),

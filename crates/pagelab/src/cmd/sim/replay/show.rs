@@ -1,8 +1,8 @@
 //! What a replay found, as text and as JSON.
 
+use pagelab_model::Bytes;
 use pagelab_model::alloc_trace::TraceLoss;
 use pagelab_model::run::Ending;
-use pagelab_model::{Bytes, Order};
 use pagelab_report::json::object::{Object, array};
 use pagelab_report::json::{header, to_text};
 use pagelab_report::style::{bytes, count, percent, three_digits};
@@ -11,65 +11,14 @@ use pagelab_sim::policies;
 use pagelab_sim::replay::words::{Account, Tally, Zones};
 use serde_json::Value;
 
-use super::answer::{self, at_end};
+use super::answer::{self, Verdict, at_end};
+use super::apart::{Apart, FreeApart, apart, apart_unchanged};
 use super::{Free, Replayed, Told};
 use crate::exit::{Exit, Failure};
 use crate::out;
 
 /// Moments that the table over time shows at most.
 const MOMENTS: usize = 12;
-
-/// An error of F_u that a replay should nowhere exceed.
-pub(super) const TENTH: f64 = 0.1;
-
-/// How far a replay is from what the kernel said.
-pub(super) struct Apart {
-    /// The middle one, that which nine of ten do not exceed, and the largest; of |simulated − sampled|.
-    pub median: f64,
-    nine_of_ten: f64,
-    pub worst: f64,
-    /// Samples at which it is no more than a tenth.
-    pub within: usize,
-    /// When the largest was.
-    worst_ns: u64,
-}
-
-/// By how much F_u of the pageblock's order differs; `zone` alone, or all.
-pub(super) fn apart<'a>(
-    told: &Told,
-    simulated: impl Iterator<Item = &'a Free>,
-    zone: Option<usize>,
-) -> Option<Apart> {
-    let order = Order(told.head.block_order);
-    let unusable = |free: &Free| {
-        let areas = zone.map_or(&free.all, |zone| &free.zones[zone]);
-        pagelab_metrics::frag::unusable(areas, order)
-    };
-    let pairs = told.sampled.iter().zip(simulated);
-    let mut errors: Vec<(f64, u64)> = pairs
-        .map(|(sampled, free)| ((unusable(&sampled.free) - unusable(free)).abs(), sampled.at_ns))
-        .collect();
-    errors.sort_by(|one, other| one.0.total_cmp(&other.0).then(other.1.cmp(&one.1)));
-    let at = |share: usize| errors.get((errors.len() * share / 10).min(errors.len() - 1)).map(|of| of.0);
-    let (worst, worst_ns) = *errors.last()?;
-    let within = errors.iter().filter(|(error, _)| *error <= TENTH).count();
-    Some(Apart { median: at(5)?, nine_of_ten: at(9)?, worst, within, worst_ns })
-}
-
-/// The same of a memory that nothing happens to: what a replay must be better than.
-pub(super) fn apart_unchanged(told: &Told) -> Option<Apart> {
-    apart(told, std::iter::repeat(&told.begin), None)
-}
-
-/// By how much the free memory differs at most, as a share of what the kernel said.
-fn free_apart(told: &Told, replayed: &Replayed) -> f64 {
-    let share = |sampled: &Free, free: &Free| {
-        let (theirs, ours) = (sampled.all.free_pages(), free.all.free_pages());
-        ours.abs_diff(theirs) as f64 / theirs.max(1) as f64
-    };
-    let pairs = told.sampled.iter().zip(&replayed.free);
-    pairs.map(|(sampled, free)| share(&sampled.free, free)).fold(0.0, f64::max)
-}
 
 fn seconds(ns: u64) -> String {
     format!("{:.3} s", ns as f64 / 1e9)
@@ -196,65 +145,137 @@ fn holes(page: &mut Page, replayed: &Replayed) {
     page.gap();
 }
 
+/// F_u and its errors as they are shown everywhere.
+pub(super) fn four(value: f64) -> String {
+    format!("{value:.4}")
+}
+
+/// A signed share.
+fn signed(share: f64) -> String {
+    format!("{:+.2} %", share * 100.0)
+}
+
 fn policies(page: &mut Page, told: &Told) {
     let order = told.head.block_order;
     page.heading(&format!("F_u({order}): simulated beside sampled"));
-    let sampled_end = told.sampled.last().map(|sampled| sampled.free.unusable(order));
-    let mut rows = Vec::new();
-    for replayed in &told.replayed {
-        let account = &replayed.account;
+    let row = |replayed: &Replayed| {
         let error = apart(told, replayed.free.iter(), None);
-        let three = |value: f64| format!("{value:.3}");
-        let of =
-            |pick: fn(&Apart) -> f64| error.as_ref().map_or("—".to_owned(), |error| three(pick(error)));
-        rows.push(vec![
+        let of = |pick: fn(&Apart) -> String| error.as_ref().map_or("—".to_owned(), pick);
+        vec![
             replayed.policy.to_owned(),
-            of(|error| error.median),
-            of(|error| error.nine_of_ten),
-            of(|error| error.worst),
-            error.as_ref().map_or("—".to_owned(), |error| seconds(error.worst_ns)),
-            error.as_ref().map_or("—".to_owned(), |error| count((error.within as u64).into())),
-            three(replayed.end.unusable(order)),
-            count(account.fallbacks.into()),
-            count(account.claims.into()),
-            count(account.no_room.events.into()),
-        ]);
-    }
+            of(|error| four(error.median)),
+            of(|error| four(error.nine_of_ten)),
+            of(|error| four(error.worst)),
+            of(|error| seconds(error.worst_ns)),
+            of(|error| count((error.within as u64).into())),
+        ]
+    };
     let columns = [
         Column::left("policy"),
         Column::right("error: median"),
         Column::right("90 %"),
         Column::right("worst"),
         Column::right("at"),
-        Column::right("≤ 0.1"),
-        Column::right("at the end"),
+        Column::right("samples ≤ 0.1"),
+    ];
+    page.table(2, &columns, &told.replayed.iter().map(row).collect::<Vec<_>>());
+    if let Some(Apart { median, worst, .. }) = apart_unchanged(told) {
+        let (median, worst) = (four(median), four(worst));
+        page.hanging(
+            "  ",
+            &format!("Had nothing changed since the start, the error would be {median}, the worst {worst}"),
+        );
+    }
+    page.hanging("  ", &format!("{} samples, {} left out", told.sampled.len(), told.left_out));
+    free(page, told);
+    taken(page, told);
+}
+
+/// How far free memory is off: what F_u cannot tell below.
+fn free(page: &mut Page, told: &Told) {
+    let row = |replayed: &Replayed| {
+        let off = FreeApart::of(told, replayed)?;
+        let shares = [off.first, off.last].map(signed);
+        let apart = [off.median, off.worst].map(|share| format!("{:.2} %", share * 100.0));
+        Some([vec![replayed.policy.to_owned()], shares.to_vec(), apart.to_vec()].concat())
+    };
+    let rows: Vec<Vec<String>> = told.replayed.iter().filter_map(row).collect();
+    if rows.is_empty() {
+        return;
+    }
+    page.heading("Free memory: simulated beside sampled");
+    let columns = [
+        Column::left("policy"),
+        Column::right("first sample"),
+        Column::right("last"),
+        Column::right("off by: median"),
+        Column::right("worst"),
+    ];
+    page.table(2, &columns, &rows);
+}
+
+/// What policies did.
+fn taken(page: &mut Page, told: &Told) {
+    let order = told.head.block_order;
+    page.heading("Blocks taken from another kind's list");
+    let row = |replayed: &Replayed| {
+        let account = &replayed.account;
+        vec![
+            replayed.policy.to_owned(),
+            four(replayed.end.unusable(order)),
+            count(account.fallbacks.into()),
+            count(account.claims.into()),
+            count(account.no_room.events.into()),
+        ]
+    };
+    let end = format!("F_u({order}) at the end");
+    let columns = [
+        Column::left("policy"),
+        Column::right(&end),
         Column::right("fallbacks"),
         Column::right("claims"),
         Column::right("no room"),
     ];
-    page.table(2, &columns, &rows);
-    if let Some(Apart { median, worst, .. }) = apart_unchanged(told) {
-        page.hanging(
-            "  ",
-            &format!(
-                "Had nothing changed since the start, the error would be {median:.3}, the worst {worst:.3}"
-            ),
-        );
-    }
+    let mut rows: Vec<Vec<String>> = told.replayed.iter().map(row).collect();
     let traced = told.replayed.first().map(|replayed| &replayed.account);
     let traced = traced.map_or((0, 0), |account| (account.fallbacks_traced, account.claims_traced));
-    let end = sampled_end.map_or(String::new(), |end| format!("; F_u({order}) was {end:.3} at the end"));
-    page.hanging(
-        "  ",
-        &format!(
-            "{} samples, {} left out; on the machine {} fallbacks, {} of them claims of a pageblock{end}",
-            told.sampled.len(),
-            told.left_out,
-            count(traced.0.into()),
-            count(traced.1.into())
-        ),
-    );
+    rows.push(vec![
+        "the machine".to_owned(),
+        told.sampled.last().map_or("—".to_owned(), |sampled| four(sampled.free.unusable(order))),
+        count(traced.0.into()),
+        count(traced.1.into()),
+        "—".to_owned(),
+    ]);
+    page.table(2, &columns, &rows);
     page.gap();
+}
+
+/// A table with a column for each policy: in parts where the page is too narrow for all of them.
+pub(super) fn by_policy(page: &mut Page, told: &Told, fixed: &[Column<'_>], rows: &[Vec<String>]) {
+    let (fixed_count, all) = (fixed.len(), told.replayed.len());
+    let part = |from: usize, to: usize| {
+        let policies = told.replayed[from..to].iter().map(|of| Column::right(of.policy));
+        let columns: Vec<Column<'_>> = fixed.iter().copied().chain(policies).collect();
+        let cells = |row: &Vec<String>| {
+            let policies = row.iter().skip(fixed_count + from).take(to - from);
+            row.iter().take(fixed_count).chain(policies).cloned().collect()
+        };
+        (columns, rows.iter().map(cells).collect::<Vec<Vec<String>>>())
+    };
+    let mut from = 0;
+    while from < all {
+        let fits = |to: &usize| {
+            let (columns, rows) = part(from, *to);
+            page.table_width(2, &columns, &rows) <= page.style().width
+        };
+        let to = (from + 1..=all).rev().find(fits).unwrap_or(from + 1);
+        let (columns, rows) = part(from, to);
+        if from > 0 {
+            page.gap();
+        }
+        page.table(2, &columns, &rows);
+        from = to;
+    }
 }
 
 /// Some moments, evenly spread, the last one among them.
@@ -273,19 +294,18 @@ fn over_time(page: &mut Page, told: &Told) {
         page.line("No sample of free memory lies behind the snapshot: there is nothing to compare with.");
         return;
     }
-    let mut columns = vec![Column::right("at"), Column::right("free"), Column::right("sampled")];
-    columns.extend(told.replayed.iter().map(|replayed| Column::right(replayed.policy)));
+    let columns = [Column::right("at"), Column::right("free"), Column::right("sampled")];
     let row = |at: usize| {
         let Some(sampled) = told.sampled.get(at) else { return Vec::new() };
         let page_bytes = u128::from(told.head.page_bytes);
         let free = (sampled.free.all.free_pages() * page_bytes).min(u64::MAX.into()) as u64;
-        let mut row =
-            vec![seconds(sampled.at_ns), bytes(Bytes(free)), format!("{:.3}", sampled.free.unusable(order))];
-        row.extend(told.replayed.iter().map(|of| format!("{:.3}", of.free[at].unusable(order))));
+        let mut row = vec![seconds(sampled.at_ns), bytes(Bytes(free)), four(sampled.free.unusable(order))];
+        row.extend(told.replayed.iter().map(|of| four(of.free[at].unusable(order))));
         row
     };
     let rows: Vec<Vec<String>> = moments(told).into_iter().map(row).collect();
-    page.table(2, &columns, &rows);
+    page.heading(&format!("F_u({order}) over time"));
+    by_policy(page, told, &columns, &rows);
 }
 
 fn times(page: &mut Page, told: &Told) {
@@ -363,6 +383,7 @@ pub fn json(told: &Told, with_time: bool) -> Result<String, Failure> {
         .option("blocks_at_end", told.sampled.last().map(|sampled| blocks(&sampled.free)), reason)
         .option("unusable_at_end", told.sampled.last().map(|sampled| sampled.free.unusable(order)), reason)
         .option("unusable_error_unchanged", apart_unchanged(told).as_ref().map(error), reason)
+        .option("verdict", answer::own(told).map(Verdict::word), "the own policy or samples are missing")
         .put("policies", array(&told.replayed, |replayed| policy(told, replayed, with_time)))
         .put("samples", array(&samples, |&at| sample(at)));
     let document = if with_time { document.put("wall_ns", told.wall_ns) } else { document };
@@ -401,7 +422,7 @@ fn policy(told: &Told, replayed: &Replayed, with_time: bool) -> Object {
         .put("policy", replayed.policy)
         .option("unusable_error", apart(told, replayed.free.iter(), None).as_ref().map(error), reason)
         .option("blocks_at_end", at_end(told, replayed).map(|(_, free)| blocks(free)), reason)
-        .put("free_error_worst", free_apart(told, replayed))
+        .put("beside_own", answer::beside_own(told, replayed).map(Verdict::word))
         .put("zones", array(&zones, zone))
         .put("simulated_unusable_at_end", replayed.end.unusable(told.head.block_order))
         .put("kept_frames", replayed.kept_frames)
@@ -409,6 +430,13 @@ fn policy(told: &Told, replayed: &Replayed, with_time: bool) -> Object {
         .put("events", account.events)
         .put("events_before", account.before)
         .put("events_backwards", account.backwards);
+    let free = FreeApart::of(told, replayed);
+    let of = |pick: fn(&FreeApart) -> f64| free.as_ref().map(pick);
+    object = object
+        .option("free_error_first", of(|free| free.first), reason)
+        .option("free_error_last", of(|free| free.last), reason)
+        .option("free_error_median", of(|free| free.median), reason)
+        .option("free_error_worst", of(|free| free.worst), reason);
     for (name, _, Tally { events, frames }) in named(account) {
         object = object.put(name, Object::new().put("events", events).put("frames", frames));
     }

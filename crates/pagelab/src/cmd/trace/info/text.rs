@@ -31,13 +31,14 @@ fn machine(info: &Info, page: &mut Page) {
     let head = &info.head;
     let managed: u64 = head.zones.iter().map(|zone| u64::from(zone.managed)).sum();
     let memory = bytes(Bytes(managed.saturating_mul(head.page_bytes.into())));
+    let with = if info.snapshot.is_some() { " with the snapshot" } else { "" };
     let facts = [
         info.name.clone(),
         format!("Linux {}", head.kernel),
         format!("{} processors", head.cpus),
         format!("{memory} managed"),
         format!("through {}", head.through.name()),
-        bytes(Bytes(info.file_bytes)),
+        format!("{}{with}", bytes(Bytes(info.file_bytes))),
     ];
     page.facts("", &facts, "   ");
     page.hanging("", &events(info));
