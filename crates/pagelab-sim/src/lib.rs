@@ -5,6 +5,7 @@
 //! things by looking through a flat array, and is compared with it event by event.
 
 pub mod bench;
+pub mod besides;
 pub mod chains;
 pub mod compact;
 pub mod difficulty;

@@ -14,6 +14,7 @@ mod lru;
 #[cfg(test)]
 mod naive;
 mod reclaim;
+pub mod reclaims;
 mod request;
 mod terms;
 #[cfg(test)]
@@ -23,7 +24,7 @@ mod twins;
 mod way;
 mod writeback;
 
-pub use terms::{Ask, Class, Config, Effort, Heights, Reclaim, Release, Stats, Tuning};
+pub use terms::{Ask, Class, Config, Effort, Heights, Release, Stats, Tuning};
 
 use background::Wake;
 use boost::Boost;
@@ -114,7 +115,7 @@ pub struct Machine {
     /// The area of each zone.
     area_of: Vec<u8>,
     compactors: Vec<Compactor>,
-    /// Where linear reclaim goes on, for each zone.
+    /// Where reclaim by place goes on, for each zone.
     regions_at: Vec<Frame>,
     /// Frames in swap.
     swapped: u32,

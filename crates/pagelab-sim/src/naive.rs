@@ -1,17 +1,18 @@
 //! The naive twin of a zone: one word for each frame, and every question answered by looking at all of them.
-//! It shares with the engine nothing but the words and the seeded draws.
+//! It shares with the engine nothing but the words (`words.rs`) and the seeded draws.
 
 mod kept;
 mod regions;
+mod told;
 
 use std::ops::Range;
 
 use pagelab_model::seed::SplitMix64;
 
-use crate::words::{Frame, Kind, Shape, Stolen};
-use crate::zone::{Ends, Extras};
+use crate::words::{Ends, Extras, Frame, Kind, Shape, Stolen};
 
 pub use kept::{HowMuch, NaivePerCpu};
+pub use told::{Part, Told};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Page {
@@ -45,10 +46,12 @@ pub enum Rule {
     Claims,
     /// Two regions.
     Border,
+    /// What follows from numbers that it is told ([`Told`]).
+    Told,
 }
 
 impl Rule {
-    /// What the policy of a name does.
+    /// What the policy of a name does; `None`: it has no rule here, and the numbers can be told.
     pub fn named(name: &str) -> Option<Rule> {
         Some(match name {
             "standard" => Rule::Standard,
@@ -86,6 +89,7 @@ type Pick = (u32, u8, u8, Option<Stolen>);
 pub struct Naive {
     shape: Shape,
     rule: Rule,
+    told: Option<Told>,
     lists: u8,
     extras: Extras,
     random: SplitMix64,
@@ -101,11 +105,16 @@ pub struct Naive {
 impl Naive {
     /// All memory free.
     pub fn new(shape: Shape, rule: Rule, extras: &Extras) -> Naive {
-        let lists = match rule {
-            Rule::Standard => 1,
-            Rule::Mobility | Rule::Cuts | Rule::Claims => 3,
-            Rule::Lists(types) => types,
-            Rule::Border => 2,
+        Naive::with(shape, rule, None, extras)
+    }
+
+    fn with(shape: Shape, rule: Rule, told: Option<Told>, extras: &Extras) -> Naive {
+        let lists = match (&told, rule) {
+            (Some(told), _) => told.lists,
+            (None, Rule::Standard) => 1,
+            (None, Rule::Mobility | Rule::Cuts | Rule::Claims | Rule::Told) => 3,
+            (None, Rule::Lists(types)) => types,
+            (None, Rule::Border) => 2,
         };
         let owner = if lists == 1 { 0 } else { Kind::Movable as u8 };
         let blocks = (shape.frames >> shape.block_order) as usize;
@@ -115,6 +124,9 @@ impl Naive {
             border = (blocks / 8).max(1);
             owners[..border].fill(0);
         }
+        if let Some(told) = &told {
+            owners.clone_from(&told.owners);
+        }
         for frame in extras.cma.iter().flat_map(|area| area.clone()) {
             owners[((frame - shape.first) >> shape.block_order) as usize] = lists;
         }
@@ -123,7 +135,7 @@ impl Naive {
         let (random, bits, ages) = (SplitMix64::new(seed), Vec::new(), (0, 0));
         let mixings = 0;
         let mut naive =
-            Naive { shape, rule, lists, extras, random, bits, border, pages, owners, ages, mixings };
+            Naive { shape, rule, told, lists, extras, random, bits, border, pages, owners, ages, mixings };
         naive.begin();
         naive
     }
@@ -177,6 +189,9 @@ impl Naive {
     }
 
     fn others(&self, wanted: u8) -> Vec<u8> {
+        if let Some(told) = &self.told {
+            return told.others[usize::from(wanted)].clone();
+        }
         match (self.lists, wanted) {
             (1, _) => vec![],
             (2, _) if self.rule == Rule::Border => vec![],
@@ -188,6 +203,9 @@ impl Naive {
     }
 
     fn list(&self, kind: Kind) -> u8 {
+        if let Some(told) = &self.told {
+            return told.wanted[kind as usize];
+        }
         match (self.lists, kind) {
             (1, _) | (2, Kind::Reclaimable) => 0,
             _ => kind as u8,
@@ -284,6 +302,7 @@ impl Naive {
                 let stolen = Stolen { frame: self.shape.first + at, order: size, wanted, from, owns: false };
                 Some((at, size, from, Some(stolen)))
             }
+            Rule::Told => self.take_told((order, least), wanted),
             _ => {
                 let stolen = self.steal((order, least), wanted)?;
                 let (at, size) = self.smallest(wanted, order)?;
@@ -298,6 +317,9 @@ impl Naive {
 
     /// Whether a block of this order makes a request look at its whole pageblock.
     fn is_whole(&self, size: u8, wanted: u8) -> bool {
+        if let Some(told) = &self.told {
+            return told.is_whole(size, wanted);
+        }
         matches!(self.rule, Rule::Lists(_)) || size >= self.shape.block_order / 2 || wanted != 1
     }
 
@@ -398,8 +420,7 @@ impl Naive {
             let whole = (frame >> size << size) - first;
             let rest = match self.owner(whole) {
                 owner if owner >= self.lists => owner,
-                _ if matches!(self.rule, Rule::Lists(_)) => self.list(kind),
-                owner => owner,
+                owner => self.home(kind, owner),
             };
             self.pages[whole as usize] = Page::Inside;
             for half in (order..size).rev() {
@@ -443,11 +464,17 @@ impl Naive {
     fn used(&self, frame: Frame) -> Option<(u8, u8)> {
         let at = self.shape.has(frame).then(|| frame - self.shape.first)?;
         let Page::Used { order, kind } = self.pages[at as usize] else { return None };
-        let list = match self.rule {
-            Rule::Lists(_) if self.owner(at) < self.lists => self.list(kind),
-            _ => self.owner(at),
-        };
-        Some((order, list))
+        Some((order, self.home(kind, self.owner(at))))
+    }
+
+    /// The list that a block of a kind goes to, in a pageblock of an owner.
+    fn home(&self, kind: Kind, owner: u8) -> u8 {
+        match (&self.told, self.rule) {
+            _ if owner >= self.lists => owner,
+            (Some(told), _) => told.home(kind, owner),
+            (None, Rule::Lists(_)) => self.list(kind),
+            _ => owner,
+        }
     }
 
     fn give(&mut self, frame: Frame, order: u8, list: u8) {

@@ -1,6 +1,7 @@
 //! One simulated experiment: a machine, a scheme, a load and a seed; what came of it.
 
-use crate::machine::{Class, Reclaim};
+use crate::besides::Besides;
+use crate::machine::{Class, reclaims};
 use crate::policies;
 use crate::words::{Frame, Wrong};
 
@@ -11,42 +12,48 @@ pub struct Scheme {
     pub policy: String,
     /// Whether there is a zone for movable pages alone (`kernelcore=`, ZONE_EASYRCLM).
     pub movable_zone: bool,
-    /// What reclaim takes.
-    pub reclaim: Reclaim,
+    /// What reclaim takes for a large block.
+    pub reclaim: &'static reclaims::Entry,
     /// Whether pages that were referenced stay on (`PAGEREF_ACTIVATE`).
     pub keeps_referenced: bool,
     /// Whether memory is compacted for large blocks.
     pub compacts: bool,
     /// Whether it is compacted ahead of need.
     pub is_proactive: bool,
+    /// What zones have beside their lists.
+    pub besides: Besides,
 }
 
 impl Scheme {
-    /// A scheme in words joined by `+`: a policy, `zone`, `linear`, `lumpy`, `compaction`, `proactive`,
-    /// `noactivate`; `list` is `list3`, `mobility` that of the newest kernel. `zone` alone has the standard
+    /// A scheme in words joined by `+`: a policy, `zone`, a way of reclaim, `compaction`, `proactive`,
+    /// `noactivate`, what is [`crate::besides`]; `list` is `list3`, `mobility` that of the newest kernel. `zone` alone has the standard
     /// policy in its zones.
     pub fn parse(text: &str) -> Result<Scheme, Wrong> {
         let mut scheme = Scheme {
             policy: String::new(),
             movable_zone: false,
-            reclaim: Reclaim::Lru,
+            reclaim: reclaims::LRU,
             keeps_referenced: true,
             compacts: false,
             is_proactive: false,
+            besides: Besides::default(),
         };
         for word in text.split('+') {
             match word {
                 "zone" => scheme.movable_zone = true,
-                "linear" => scheme.reclaim = Reclaim::Linear,
-                "lumpy" => scheme.reclaim = Reclaim::Lumpy,
                 "compaction" => scheme.compacts = true,
                 "proactive" => (scheme.compacts, scheme.is_proactive) = (true, true),
                 "noactivate" => scheme.keeps_referenced = false,
+                _ if let Some(way) = reclaims::named().iter().find(|way| way.name == word) => {
+                    scheme.reclaim = way;
+                }
+                _ if scheme.besides.word(word)? => {}
                 _ if scheme.policy.is_empty() => {
                     scheme.policy = policies::find(word).map_or(word, |entry| entry.name).to_owned();
                 }
                 _ => {
-                    let both = format!("{text}: two placement policies, {} and {word}", scheme.policy);
+                    let both =
+                        format!("two placement policies, {} and {word}; a scheme has one", scheme.policy);
                     return Err(Wrong::Shape(both));
                 }
             }

@@ -1,6 +1,7 @@
 //! The words of the allocator: frames, orders, kinds, what happened, what is wrong.
 
 use std::fmt;
+use std::ops::Range;
 
 /// The number of a page frame. 2^32 − 65 536 of them: 16 TiB of base pages of 4 KiB, less what the heads of
 /// the free lists take.
@@ -84,6 +85,32 @@ impl Shape {
         }
         Ok(())
     }
+}
+
+/// Which end of its list a block goes to when it is freed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ends {
+    /// To the front, unless it is likely to be merged soon: Linux.
+    #[default]
+    Lifo,
+    /// Always to the end: what was freed last is taken last.
+    Fifo,
+    /// Blocks of the largest order go to either end by a random bit, and lie in a random order at the start
+    /// (`page_alloc.shuffle=1`, mm/shuffle.c). Simplified: the start is one Fisher-Yates shuffle, where the
+    /// kernel swaps each block with one of at most ten that it tries.
+    Shuffled(u64),
+}
+
+/// What a zone has beside its lists. The default is nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Extras {
+    /// Which end of its list a freed block goes to.
+    pub ends: Ends,
+    /// Whether pageblocks are set aside for requests that cannot wait, up to 1 % of the zone and one
+    /// pageblock (`reserve_highatomic_pageblock` of Linux 6.1).
+    pub has_highatomic: bool,
+    /// CMA areas: whole pageblocks that only movable blocks may lie in.
+    pub cma: Vec<Range<Frame>>,
 }
 
 /// A block of one kind that was taken from the list of another (the tracepoint `mm_page_alloc_extfrag`).

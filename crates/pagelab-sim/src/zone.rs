@@ -20,8 +20,8 @@ use crate::planted::{Bug, Planted};
 use crate::policy::{Policy, Short, Take};
 use crate::words::{Frame, Kind, Shape, Stolen, Wrong};
 
+pub use crate::words::{Ends, Extras};
 use extras::Reserves;
-pub use extras::{Ends, Extras};
 pub mod begin;
 
 /// A block that was allocated.

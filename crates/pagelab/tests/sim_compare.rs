@@ -141,14 +141,19 @@ fn one_run_shows_figures_and_lists_say_what_there_is() {
         lab.run(&["sim", "run", "churn", "--machine", "64M", "--set", "pairs=3000", "--policy", "list"]);
     assert!(good(&ran).starts_with("churn on 64M, pairs 3 000 under list   seed 1   1 run\n"), "{}", ran.out);
     let list = good(&lab.run(&["sim", "list"])).to_owned();
-    for word in ["standard", "mobility-6.1", "linear", "ppc64", "highalloc", "churn"] {
+    for word in
+        ["standard", "mobility-6.1", "linear", "ppc64", "highalloc", "churn", "shuffle", "no run of a load"]
+    {
         assert!(list.contains(word), "{word}: {list}");
     }
     assert!(good(&lab.run(&["sim", "list", "churn"])).contains("pairs"));
     // Whatever the list prints is explained by its name.
-    for (name, said) in
-        [("zone", "--policies standard,zone"), ("mobility", "mobility-6.18"), ("x86", "1518 MiB")]
-    {
+    for (name, said) in [
+        ("zone", "--policies standard,zone"),
+        ("cma", "--policies standard,cma=64M"),
+        ("mobility", "mobility-6.18"),
+        ("x86", "1518 MiB"),
+    ] {
         let one = good(&lab.run(&["sim", "list", name])).to_owned();
         assert!(one.starts_with(name) && one.contains(said), "{one}");
     }
@@ -169,12 +174,21 @@ fn one_run_shows_figures_and_lists_say_what_there_is() {
 #[test]
 fn what_makes_no_sense_is_refused_before_anything_runs() {
     let lab = Lab::new();
-    let cases: [(&[&str], &str); 27] = [
+    let cases: [(&[&str], &str); 33] = [
         (&["compare", "--policies", "foo"], "no policy is called \"foo\"; there are standard"),
         (&["compare", "--policies", "list,list"], "\"list\" is there twice"),
         (&["compare", "--policies", "standard+list"], "two placement policies"),
         (&["compare", "--policies", "zone+zone"], "zone twice"),
         (&["compare", "--policies", "zone+linear+lumpy"], "linear or lumpy"),
+        (&["compare", "--policies", "list+cma"], "the size of a CMA area was wanted, as in cma=256M"),
+        (
+            &["compare", "--policies", "list+cma=1M"],
+            "pageblocks of 4M were wanted, and half of the zone Normal",
+        ),
+        (&["run", "churn", "--machine", "1G", "--policy", "list+cma=900M"], "at most: up to 504M"),
+        (&["compare", "--policies", "list+highatomic"], "2.6.16 has no such reserve; take a size"),
+        (&["compare", "--policies", "list+fifo+shuffle"], "shuffled or fifo: name one of them"),
+        (&["sweep", "--grid", "scheme=list,list+shuffle=3"], "no policy is called \"shuffle=3\""),
         (&["compare", "--policies", ""], "an empty word"),
         (&["compare", "--load", "foo"], "no load \"foo\"; there are"),
         (&["compare", "--machine", "12"], "machines are x86, ppc64"),

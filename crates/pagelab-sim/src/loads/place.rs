@@ -52,8 +52,10 @@ pub(super) fn place(spec: &Spec) -> Result<(Config, Place), Wrong> {
     };
     let tuning = if spec.scheme.is_proactive { place.tuning.proactive() } else { place.tuning };
     let frames = layout.frames();
+    let mut zones = layout.setups();
+    spec.scheme.besides.give(&mut zones, &layout.heights, (tuning.release, spec.seed))?;
     let config = Config {
-        zones: layout.setups(),
+        zones,
         heights: layout.heights,
         keep,
         reclaim: spec.scheme.reclaim,

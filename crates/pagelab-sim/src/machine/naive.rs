@@ -13,7 +13,7 @@ use std::ops::Range;
 use super::compaction::{Came, Job, Manner};
 use super::journal::{Event, Verdict};
 use super::lru::{List, Sort};
-use super::{Class, Config, Reclaim, Release, Tuning};
+use super::{Class, Config, Release, Tuning};
 use crate::words::{Frame, Shape};
 
 /// A held page or block.
@@ -303,7 +303,10 @@ impl Naive {
                 self.judged(handle, verdict)?;
             }
             Event::Shrunk { handle, objects } => self.shrunk(handle, objects)?,
-            Event::Region { from, order, is_tried } => self.region(from, order, is_tried)?,
+            Event::Region { from, order, is_tried } if self.config.reclaim.name == "linear" => {
+                self.region(from, order, is_tried)?;
+            }
+            Event::Region { .. } => {}
             Event::Asked { zone, order, is_deferred } => {
                 same("put off", is_deferred, self.puts_off(zone, order))?;
             }
@@ -351,7 +354,12 @@ impl Naive {
     fn judged(&mut self, handle: u32, verdict: Verdict) -> Check {
         let page = *self.page(handle)?;
         let left = self.config.swap_frames.saturating_sub(self.swapped());
-        let is_costly = self.config.reclaim == Reclaim::Lumpy && self.plan.0 > 3;
+        let is_costly = match self.config.reclaim.name {
+            "lru" | "linear" => false,
+            "lumpy" => self.plan.0 > 3,
+            // What the twin has no rule for is told.
+            _ => !self.config.reclaim.way.spares_used(self.plan.0),
+        };
         let (mut expected, mut marked) = (Verdict::Reclaim, false);
         if self.config.zones[page.zone].height > self.plan.1 {
             expected = Verdict::Skip;
@@ -466,8 +474,11 @@ impl Naive {
 
     /// A page that is tried is the next of its region, or a neighbour of the oldest one.
     fn is_beside(&mut self, handle: u32) -> Check {
-        if self.config.reclaim == Reclaim::Linear {
-            return same("the next page of a region", Some(handle), self.tried.pop());
+        match self.config.reclaim.name {
+            "linear" => return same("the next page of a region", Some(handle), self.tried.pop()),
+            "lumpy" => {}
+            "lru" => return Err("a page is tried for its place".to_owned()),
+            _ => return Ok(()),
         }
         let (order, frame) = (self.plan.0, self.page(handle)?.frame);
         let block = |frame: Option<Frame>| frame.map(|frame| frame >> order);

@@ -3,13 +3,12 @@
 //! `do_shrink_slab` of 6.1).
 
 mod aging;
-mod linear;
-mod lumpy;
 mod slab;
 
 use super::journal::Event;
 use super::lru::{List, Sort};
-use super::{Entry, Machine, Reclaim, Release};
+use super::reclaims::Ground;
+use super::{Entry, Machine, Release};
 use crate::words::Wrong;
 
 /// The priority that reclaim begins with (`DEF_PRIORITY`): of a list of n pages, n >> priority are looked at.
@@ -20,9 +19,6 @@ pub(super) const AT_ONCE: u32 = 32;
 
 /// Orders above this one are costly (`PAGE_ALLOC_COSTLY_ORDER`).
 pub(super) const COSTLY: u8 = 3;
-
-/// The orders that linear reclaim is for begin here.
-const LINEAR: u8 = 3;
 
 /// What is reclaimed for.
 #[derive(Clone, Copy, Debug)]
@@ -55,9 +51,9 @@ impl Machine {
         for priority in (0..=PRIORITY).rev() {
             plan.priority = priority;
             freed += self.shrink(&plan)?;
-            // Linear reclaim ends when there is a region: pages of several that are not whole are of no use.
-            let is_linear = self.config.reclaim == Reclaim::Linear && order >= LINEAR;
-            let is_enough = if is_linear { self.has_block(&plan) } else { freed >= plan.wanted };
+            // What empties regions ends when there is one: pages of several that are not whole are of no use.
+            let is_by_place = self.config.reclaim.way.empties(order);
+            let is_enough = if is_by_place { self.has_block(&plan) } else { freed >= plan.wanted };
             if is_enough {
                 break;
             }
@@ -95,7 +91,7 @@ impl Machine {
     /// One turn over all zones that a request may have.
     fn shrink(&mut self, plan: &Plan) -> Result<u32, Wrong> {
         self.journal.note(Event::Planned { order: plan.order, height: plan.height, is_direct: true });
-        let before = self.stats.scanned;
+        let (before, way) = (self.stats.scanned, self.config.reclaim.way);
         let (mut freed, mut pages, mut last) = (0, 0u64, None);
         for place in 0..self.memory.count() {
             let Some(zone) = self.memory.asked(plan.node, place) else { break };
@@ -106,8 +102,8 @@ impl Machine {
             if last != Some(area) {
                 pages += u64::from(self.lru_pages(area));
             }
-            if self.config.reclaim == Reclaim::Linear && plan.order >= LINEAR {
-                freed += self.shrink_linearly(zone, plan)?;
+            if way.empties(plan.order) {
+                freed += Ground::new(self, zone, plan).map_or(Ok(0), |mut ground| way.empty(&mut ground))?;
             } else if last != Some(area) && (plan.priority == PRIORITY || !self.is_hopeless(area)) {
                 freed += self.shrink_area(area, plan)?;
             }
@@ -146,7 +142,7 @@ impl Machine {
     }
 
     /// Whether there is room in swap for a block.
-    fn has_swap(&self, entry: &Entry) -> bool {
+    pub(super) fn has_swap(&self, entry: &Entry) -> bool {
         self.config.swap_frames - self.swapped.min(self.config.swap_frames) >= entry.pages()
     }
 

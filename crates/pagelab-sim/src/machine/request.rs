@@ -126,7 +126,9 @@ impl Machine {
                 break;
             }
             idle = if freed.0 && !is_costly { 0 } else { idle + 1 };
-            let helps = idle <= RETRIES && self.may_help(request);
+            // Before nothing is left to try, the highatomic reserve goes (`should_reclaim_retry`).
+            let is_through = idle > RETRIES;
+            let helps = if is_through { self.unreserve(request, true) } else { self.may_help(request) };
             if !(helps || freed.0 && self.may_compact(request, came, &mut manner, &mut compacted)) {
                 break;
             }
@@ -148,9 +150,20 @@ impl Machine {
         if let Some(found) = self.take(request)? {
             return Ok((true, Some(found)));
         }
+        self.unreserve(request, false);
         self.memory.drain();
         self.stats.drained += 1;
         Ok((true, self.take(request)?))
+    }
+
+    /// Gives a pageblock of the highatomic reserve back to a request that would fail, of the first zone that
+    /// may (`unreserve_highatomic_pageblock`): whether one was.
+    fn unreserve(&mut self, request: &Request, is_forced: bool) -> bool {
+        (0..self.memory.count()).any(|place| {
+            let zone = self.memory.asked(request.node, place);
+            let zone = zone.and_then(|zone| self.memory.zone_mut(zone));
+            zone.is_some_and(|zone| zone.unreserve(request.kind, is_forced))
+        })
     }
 
     /// Whether a costly request needs compaction and nothing else (`compaction_ready`): a zone has room for

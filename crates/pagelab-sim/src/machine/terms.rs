@@ -1,5 +1,6 @@
 //! The words of a machine: what is asked for, how the machine is set up, and what it counts.
 
+use super::reclaims;
 use crate::memory::Setup;
 use crate::percpu::Keep;
 use crate::words::Kind;
@@ -103,19 +104,6 @@ pub struct Heights {
     pub user: u8,
 }
 
-/// Which pages reclaim takes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Reclaim {
-    /// The oldest ones.
-    #[default]
-    Lru,
-    /// For orders of 3 and more, all pages of aligned regions that hold only free and reclaimable ones
-    /// (Gorman and Whitcroft 2006, section 10).
-    Linear,
-    /// The oldest ones, each with its neighbours up to the order wanted (Linux 2.6.23 to 3.4).
-    Lumpy,
-}
-
 /// A machine.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -125,8 +113,8 @@ pub struct Config {
     pub heights: Heights,
     /// Per-CPU lists.
     pub keep: Keep,
-    /// What reclaim takes.
-    pub reclaim: Reclaim,
+    /// What reclaim takes for a large block.
+    pub reclaim: &'static reclaims::Entry,
     /// Whether pages that were referenced go to the active list when reclaim meets them
     /// (`PAGEREF_ACTIVATE`); without, they are reclaimed as the others.
     pub keeps_referenced: bool,

@@ -3,13 +3,16 @@
 use pagelab_model::seed::SplitMix64;
 
 use super::reclaim::PRIORITY;
-use super::{Ask, Class, Config, Effort, Heights, Held, Machine, Reclaim, Release, Tuning};
+use super::{Ask, Class, Config, Effort, Heights, Held, Machine, Release, Tuning, reclaims};
 use crate::difficulty;
 use crate::marks::Marks;
 use crate::memory::Setup;
 use crate::percpu::Keep;
 use crate::policy::{Mobility, Standard};
 use crate::words::Shape;
+
+const LINEAR: &reclaims::Entry = &reclaims::TABLE[1];
+const LUMPY: &reclaims::Entry = &reclaims::TABLE[2];
 
 const NO_MARKS: Marks = Marks { min: 0, low: 0, high: 0 };
 
@@ -28,7 +31,7 @@ pub(super) fn config(frames: u32, marks: Marks) -> Config {
         zones: vec![zone],
         heights: Heights { kernel: 0, page_tables: 0, user: 0 },
         keep: Keep::batches(1, 1, 1),
-        reclaim: Reclaim::Lru,
+        reclaim: reclaims::LRU,
         keeps_referenced: true,
         compacts: false,
         swap_frames: 4096,
@@ -96,7 +99,7 @@ fn the_worst_order_of_release_needs_just_what_the_formula_says() {
         assert!(by_chance < worst, "order {order}: {by_chance} of {worst}");
         // Linear reclaim needs one block, wherever the old pages are.
         if order >= 3 {
-            let linear = Config { reclaim: Reclaim::Linear, ..config.clone() };
+            let linear = Config { reclaim: LINEAR, ..config.clone() };
             let (mut machine, held) = filled(&linear, Release::V2_6_16, Class::File);
             reorder(&mut machine, &held, &shuffled);
             let ask = Ask { order, ..Ask::page(Class::Huge) };
@@ -109,7 +112,7 @@ fn the_worst_order_of_release_needs_just_what_the_formula_says() {
 
 #[test]
 fn linear_reclaim_passes_regions_that_hold_what_must_stay() {
-    let config = Config { reclaim: Reclaim::Linear, ..config(256, NO_MARKS) };
+    let config = Config { reclaim: LINEAR, ..config(256, NO_MARKS) };
     let (mut machine, held) = filled(&config, Release::V2_6_16, Class::File);
     // A page of each block of 16 but the eleventh is pinned.
     for &one in &held {
@@ -286,7 +289,7 @@ fn background_reclaim_ends_at_the_high_mark() {
 
 #[test]
 fn lumpy_reclaim_frees_large_blocks_with_fewer_pages() {
-    let reclaimed = |reclaim: Reclaim| {
+    let reclaimed = |reclaim: &'static reclaims::Entry| {
         let config = Config { reclaim, ..config(1024, Marks { min: 8, low: 12, high: 16 }) };
         let mut machine = Machine::tuned(config, Tuning::of(Release::V2_6_16), &Mobility).unwrap();
         let mut random = SplitMix64::new(3);
@@ -305,7 +308,7 @@ fn lumpy_reclaim_frees_large_blocks_with_fewer_pages() {
         assert_eq!(served, 6, "{reclaim:?}");
         machine.stats().reclaimed - before
     };
-    let (lru, lumpy) = (reclaimed(Reclaim::Lru), reclaimed(Reclaim::Lumpy));
+    let (lru, lumpy) = (reclaimed(reclaims::LRU), reclaimed(LUMPY));
     assert!(2 * lumpy < lru, "{lumpy} pages with neighbours, {lru} in LRU order");
 }
 

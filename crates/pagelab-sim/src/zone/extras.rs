@@ -3,41 +3,13 @@
 //! Both reserves are pageblocks on lists of their own, behind those of the policy. They merge with nothing
 //! else (`migratetype_is_mergeable`).
 
-use std::ops::Range;
-
 use pagelab_model::seed::SplitMix64;
 
 use crate::planted::Bug;
 use crate::policy::{Policy, Short};
-use crate::words::{Frame, Kind, Shape, Wrong};
+use crate::words::{Ends, Extras, Frame, Kind, Shape, Wrong};
 
 use super::{Found, Last, Manner, Zone};
-
-/// Which end of its list a block goes to when it is freed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Ends {
-    /// To the front, unless it is likely to be merged soon: Linux.
-    #[default]
-    Lifo,
-    /// Always to the end: what was freed last is taken last.
-    Fifo,
-    /// Blocks of the largest order go to either end by a random bit, and lie in a random order at the start
-    /// (`page_alloc.shuffle=1`, mm/shuffle.c). Simplified: the start is one Fisher-Yates shuffle, where the
-    /// kernel swaps each block with one of at most ten that it tries.
-    Shuffled(u64),
-}
-
-/// What a zone has beside its lists. The default is nothing.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Extras {
-    /// Which end of its list a freed block goes to.
-    pub ends: Ends,
-    /// Whether pageblocks are set aside for requests that cannot wait, up to 1 % of the zone and one
-    /// pageblock (`reserve_highatomic_pageblock` of Linux 6.1).
-    pub has_highatomic: bool,
-    /// CMA areas: whole pageblocks that only movable blocks may lie in.
-    pub cma: Vec<Range<Frame>>,
-}
 
 /// Lists behind those of the policy.
 pub(super) const LISTS: u8 = 2;

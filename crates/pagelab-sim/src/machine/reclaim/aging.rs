@@ -2,11 +2,12 @@
 //! `refill_inactive_zone` and `shrink_list` of 2.6.16; `shrink_active_list`, `folio_check_references` and
 //! `shrink_folio_list` of 6.1).
 
-use super::{COSTLY, Plan};
+use super::Plan;
 use crate::machine::journal::{Event, Flaw, Verdict};
 use crate::machine::lru::List;
+use crate::machine::reclaims::Ground;
 use crate::machine::writeback::State;
-use crate::machine::{Class, Entry, Machine, NOWHERE, Reclaim, Release};
+use crate::machine::{Class, Entry, Machine, NOWHERE, Release};
 use crate::words::Wrong;
 
 impl Machine {
@@ -14,7 +15,7 @@ impl Machine {
     pub(super) fn shrink_list(&mut self, list: List, looks: u32, plan: &Plan) -> Result<u32, Wrong> {
         let list = if self.journal.has(Flaw::ActiveFirst) { list.turned() } else { list };
         let looks = looks.min(self.lru.pages(list));
-        let (mut freed, mut looked) = (0, 0);
+        let (mut freed, mut looked, way) = (0, 0, self.config.reclaim.way);
         while looked < looks {
             let Some(handle) = self.lru.last(list) else { break };
             let entry = self.entries[handle as usize];
@@ -24,16 +25,19 @@ impl Machine {
             let verdict = self.judge(handle, plan);
             self.journal.note(Event::Looked { list, handle, verdict });
             freed += self.execute(handle, verdict)?;
-            if self.config.reclaim == Reclaim::Lumpy && plan.order > 0 && verdict != Verdict::Skip {
-                let beside = self.shrink_beside(entry.frame, usize::from(entry.zone), plan)?;
-                (freed, looked) = (freed + beside.0, looked + beside.1);
+            if plan.order > 0
+                && verdict != Verdict::Skip
+                && let Some(mut ground) = Ground::new(self, usize::from(entry.zone), plan)
+            {
+                let beside = way.beside(&mut ground, entry.frame)?;
+                (freed, looked) = (freed + beside.freed, looked + beside.looked);
             }
         }
         Ok(freed)
     }
 
     /// What becomes of a page.
-    pub(super) fn judge(&mut self, handle: u32, plan: &Plan) -> Verdict {
+    pub(in crate::machine) fn judge(&mut self, handle: u32, plan: &Plan) -> Verdict {
         let entry = self.entries[handle as usize];
         let is_above =
             self.memory.zone(usize::from(entry.zone)).is_none_or(|zone| zone.0.height > plan.height);
@@ -49,9 +53,8 @@ impl Machine {
         if entry.is_pinned || is_full {
             return Verdict::Activate;
         }
-        // Lumpy reclaim of costly orders does not ask whether a page is used.
-        let is_asked = self.config.reclaim != Reclaim::Lumpy || plan.order <= COSTLY;
-        if !entry.is_touched || !is_asked || self.journal.has(Flaw::NoSecondChance) {
+        let is_spared = entry.is_touched && self.config.reclaim.way.spares_used(plan.order);
+        if !is_spared || self.journal.has(Flaw::NoSecondChance) {
             return self.verdict_of_unused(&entry, plan);
         }
         let seen = &mut self.entries[handle as usize];
@@ -77,7 +80,7 @@ impl Machine {
     }
 
     /// Does what was decided: pages freed.
-    pub(super) fn execute(&mut self, handle: u32, verdict: Verdict) -> Result<u32, Wrong> {
+    pub(in crate::machine) fn execute(&mut self, handle: u32, verdict: Verdict) -> Result<u32, Wrong> {
         let entry = self.entries[handle as usize];
         match verdict {
             Verdict::Reclaim => {

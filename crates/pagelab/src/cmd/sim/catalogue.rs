@@ -3,8 +3,9 @@
 use pagelab_model::Bytes;
 use pagelab_model::study::{StudyCell, StudyFigure, StudyPicture, StudySeries, StudyTrial, StudyZone};
 use pagelab_report::style::bytes;
+use pagelab_sim::besides;
 use pagelab_sim::loads::{self, Load};
-use pagelab_sim::machine::Class;
+use pagelab_sim::machine::{Class, reclaims};
 use pagelab_sim::policies::{self, Entry, SHORT};
 use pagelab_sim::study::{self, Figure, Outcome, Picture, Scheme, Series, Spec};
 use pagelab_sim::words::Kind;
@@ -29,23 +30,15 @@ pub fn policies() -> Vec<Named> {
     policies::TABLE.iter().map(named).collect()
 }
 
-/// Words that are added to a policy by `+`.
-pub const ADDED: [Named; 6] = [
-    Named {
-        name: "zone",
-        summary: "a zone for movable pages alone, above kernelcore",
-        source: "Gorman and Whitcroft 2006, section 6; ZONE_MOVABLE",
-    },
-    Named {
-        name: "linear",
-        summary: "for large blocks, reclaim empties aligned regions",
-        source: "Gorman and Whitcroft 2006, section 10",
-    },
-    Named {
-        name: "lumpy",
-        summary: "reclaim takes the neighbours of the oldest page too",
-        source: "Linux 2.6.23 to 3.4",
-    },
+/// A zone that is added to a policy by `+`.
+const ZONE: Named = Named {
+    name: "zone",
+    summary: "a zone for movable pages alone, above kernelcore",
+    source: "Gorman and Whitcroft 2006, section 6; ZONE_MOVABLE",
+};
+
+/// What else is added, beside the ways of reclaim and what zones have beside their lists.
+const MOVED: [Named; 3] = [
     Named {
         name: "compaction",
         summary: "pages are moved together for large blocks",
@@ -63,8 +56,40 @@ pub const ADDED: [Named; 6] = [
     },
 ];
 
-/// The words that say what reclaim takes; one scheme has one of them at most.
-const RECLAIMS: [&str; 2] = ["linear", "lumpy"];
+/// Words that are added to a policy by `+`.
+pub fn added() -> Vec<Named> {
+    let way = |of: &reclaims::Entry| Named { name: of.name, summary: of.summary, source: of.source };
+    let beside = |of: &besides::Entry| Named { name: of.name, summary: of.summary, source: of.source };
+    let mut all = vec![ZONE];
+    all.extend(reclaims::named().iter().map(way));
+    all.extend(MOVED);
+    all.extend(besides::TABLE.iter().map(beside));
+    all
+}
+
+/// Parts of the simulator that no command reaches: what they are, and where else they can be had.
+pub const LIBRARY: [Named; 4] = [
+    Named {
+        name: "nodes",
+        summary: "machines of several nodes: no load says where its programs run",
+        source: "pagelab_sim::layout::Layout::x86_64",
+    },
+    Named {
+        name: "trees",
+        summary: "trees of pageblocks: sim bench alone, which measures them",
+        source: "pagelab_sim::trees, after LLFree",
+    },
+    Named {
+        name: "large folios",
+        summary: "pages of programs and files above order 0: loads have none",
+        source: "pagelab_sim::machine::Ask, with an order",
+    },
+    Named {
+        name: "splits",
+        summary: "live blocks that are cut in parts: sim replay alone, as a trace has them",
+        source: "pagelab_sim::zone::Zone::split",
+    },
+];
 
 /// Machines by name; any size of x86-64 is one too.
 pub const MACHINES: [Named; 3] = [
@@ -102,23 +127,29 @@ fn check_scheme(text: &str) -> Result<(), String> {
             return Err(format!("{text:?}: {what}; a scheme is words joined by +, such as zone+linear"));
         }
     }
-    if RECLAIMS.iter().filter(|word| words.contains(word)).count() > 1 {
-        return Err(format!("{text}: reclaim takes one or the other: {}", RECLAIMS.join(" or ")));
+    let ways: Vec<&str> = reclaims::named().iter().map(|way| way.name).collect();
+    if ways.iter().filter(|way| words.contains(way)).count() > 1 {
+        return Err(format!("{text}: reclaim takes one or the other: {}", ways.join(" or ")));
     }
     let unknown = |word: &&str| !is_added(word) && policies::find(word).is_none();
     if let Some(word) = words.iter().find(|word| unknown(word)) {
-        let added: Vec<&str> = ADDED.iter().map(|word| word.name).collect();
+        let added: Vec<&str> = added().iter().map(|word| word.name).collect();
         return Err(format!(
             "{text}: no policy is called {word:?}; there are {}, and with + {} (pagelab sim list)",
             names().join(", "),
             added.join(", ")
         ));
     }
-    Scheme::parse(text).map(|_| ()).map_err(|wrong| format!("{wrong}; a scheme has one of them"))
+    Scheme::parse(text).map(|_| ()).map_err(|wrong| format!("{text}: {wrong} (pagelab sim list)"))
 }
 
+/// Whether a word is one that is added, with a size behind it where it takes one.
 fn is_added(word: &str) -> bool {
-    ADDED.iter().any(|of| of.name == word)
+    let name = word.split_once('=').map_or(word, |(name, _)| name);
+    added().iter().any(|of| match of.name.split_once('=') {
+        Some((of, _)) => of == name,
+        None => of.name == word,
+    })
 }
 
 /// All names of placement policies, the short ones behind the others.
@@ -178,8 +209,8 @@ fn check_kernelcore(cell: &StudyCell) -> Result<(), String> {
 
 /// What each list of a scheme's policy holds, by number; nothing for a scheme that there is not.
 pub fn lists(scheme: &str) -> Vec<String> {
-    let entry = Scheme::parse(scheme).ok().and_then(|scheme| policies::find(&scheme.policy));
-    let Some(policy) = entry.map(|entry| entry.policy) else { return Vec::new() };
+    let Ok(scheme) = Scheme::parse(scheme) else { return Vec::new() };
+    let Some(policy) = policies::find(&scheme.policy).map(|entry| entry.policy) else { return Vec::new() };
     let word = |kind: Kind| match kind {
         Kind::Unmovable => "unmovable",
         Kind::Movable => "movable",
@@ -194,7 +225,8 @@ pub fn lists(scheme: &str) -> Vec<String> {
             _ => kinds.join(", "),
         }
     };
-    (0..policy.lists()).map(list).collect()
+    let besides = scheme.besides.lists().iter().map(|&list| list.to_owned());
+    (0..policy.lists()).map(list).chain(besides).collect()
 }
 
 /// What the simulator is asked for.

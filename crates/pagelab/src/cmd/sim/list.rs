@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use pagelab_sim::policies::SHORT;
 
-use super::catalogue::{ADDED, MACHINES, Named, loads, policies};
+use super::catalogue::{LIBRARY, MACHINES, Named, added, loads, policies};
 use crate::cmd::usage;
 use crate::exit::{Exit, Failure};
 use crate::out;
@@ -47,12 +47,13 @@ fn text() -> String {
     for (short, name) in SHORT {
         page.hanging(&format!("  {short:<15}"), &format!("short for {name}"));
     }
-    named(&mut page, "added to a policy by +, as in list3+zone+linear", &ADDED);
+    named(&mut page, "added to a policy by +, as in list3+zone+linear", &added());
     named(&mut page, "machines", &MACHINES);
     page.heading("loads");
     for load in loads() {
         page.hanging(&format!("  {:<20}", load.name), load.summary);
     }
+    named(&mut page, "simulated, but in no run of a load", &LIBRARY);
     page.gap();
     page.line("→ pagelab sim list NAME   one of them   → pagelab sim compare --load LOAD");
     page.finish()
@@ -64,8 +65,8 @@ fn one(name: &str) -> Result<String, Failure> {
         return Ok(parameters(load));
     }
     let long = SHORT.iter().find(|(short, _)| *short == name).map_or(name, |(_, long)| long);
-    let kinds = [("policy", &policies()[..]), ("added to a policy by +", &ADDED), ("machine", &MACHINES)];
-    let found = kinds.iter().find_map(|(kind, all)| Some((kind, all.iter().find(|of| of.name == long)?)));
+    let kinds = [("policy", &policies()[..]), ("added to a policy by +", &added()), ("machine", &MACHINES)];
+    let found = kinds.iter().find_map(|(kind, all)| Some((kind, all.iter().find(|of| is_called(of, long))?)));
     let Some((kind, of)) = found else {
         let names = |all: &[Named]| all.iter().map(|of| of.name).collect::<Vec<_>>().join(", ");
         let short: Vec<&str> = SHORT.iter().map(|(short, _)| *short).collect();
@@ -76,7 +77,7 @@ fn one(name: &str) -> Result<String, Failure> {
             loads.join(", "),
             names(&policies()),
             short.join(", "),
-            names(&ADDED),
+            names(&added()),
             names(&MACHINES)
         )));
     };
@@ -89,10 +90,15 @@ fn one(name: &str) -> Result<String, Failure> {
     let how = match *kind {
         "machine" => format!("--machine {name}"),
         "policy" => format!("--policies {name}"),
-        _ => format!("--policies standard,{name}"),
+        _ => format!("--policies standard,{}", of.name.replace("SIZE", "64M")),
     };
     page.line(format!("→ pagelab sim compare {how}"));
     Ok(page.finish())
+}
+
+/// Whether it has this name, with a size behind it or without.
+fn is_called(of: &Named, name: &str) -> bool {
+    of.name.split('=').next() == name.split('=').next()
 }
 
 fn parameters(load: &Load) -> String {
@@ -152,8 +158,9 @@ fn json() -> Result<String, Failure> {
     let document: Value = header("sim_list")
         .put("policies", array(&policies(), named))
         .put("short", short())
-        .put("added", array(&ADDED, named))
+        .put("added", array(&added(), named))
         .put("machines", array(&MACHINES, named))
+        .put("not_in_runs", array(&LIBRARY, named))
         .put("loads", array(loads(), load))
         .into();
     to_text(&document).map_err(|error| Failure::new(Exit::Bug, "JSON").because(error))
