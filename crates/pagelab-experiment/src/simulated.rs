@@ -47,6 +47,8 @@ pub struct Simulated {
     pub loads: Vec<Load>,
     /// Schemes; the others are compared with the first.
     pub schemes: Vec<String>,
+    /// The line of them.
+    pub schemes_line: usize,
     /// What a quick run changes.
     pub quick: Quick,
 }
@@ -58,6 +60,8 @@ pub struct Machine {
     pub name: String,
     /// What `kernelcore=` is, for schemes with a movable zone.
     pub kernelcore: Option<Bytes>,
+    /// The lines of the machine and of its `kernelcore`.
+    pub lines: (usize, usize),
 }
 
 /// A load of a study.
@@ -67,6 +71,8 @@ pub struct Load {
     pub name: String,
     /// Parameters that are not as usual.
     pub parameters: Vec<(String, u64)>,
+    /// The lines of the load and of its `set`.
+    pub lines: (usize, usize),
 }
 
 /// What a quick run changes; what is absent stays.
@@ -99,6 +105,13 @@ impl Simulated {
         let mut problems = Problems::default();
         let recipe = read(&document, origin, &mut problems);
         if problems.0.is_empty() { Ok(recipe) } else { Err(Bad::of(origin, problems.0)) }
+    }
+
+    /// The refusal of what stands at a line.
+    pub fn wrong_at(&self, line: usize, text: String) -> Bad {
+        let mut problems = Problems::default();
+        problems.say(line, text);
+        Bad::of(&self.origin, problems.0)
     }
 
     /// The recipe as a quick run has it.
@@ -137,6 +150,7 @@ fn read(table: &document::Table, origin: &str, problems: &mut Problems) -> Simul
         }
     }
     twice(problems, &mut fields, &schemes);
+    let schemes_line = fields.item("schemes").map_or(1, |item| item.line);
     let quick = fields.table(problems, "quick").map(|of| quick(of, problems)).unwrap_or_default();
     let recipe = Simulated {
         origin: origin.to_owned(),
@@ -152,6 +166,7 @@ fn read(table: &document::Table, origin: &str, problems: &mut Problems) -> Simul
         machines,
         loads,
         schemes,
+        schemes_line,
         quick,
     };
     check_quick(problems, &recipe);
@@ -175,7 +190,9 @@ fn twice(problems: &mut Problems, fields: &mut Fields<'_>, schemes: &[String]) {
 fn machine(table: &document::Table, line: usize, problems: &mut Problems) -> Machine {
     let mut fields = Fields::new(table, "machine", line);
     let name = fields.name(problems, "name");
-    let machine = Machine { name, kernelcore: fields.size(problems, "kernelcore") };
+    let kernelcore = fields.size(problems, "kernelcore");
+    let of_core = fields.item("kernelcore").map_or(line, |item| item.line);
+    let machine = Machine { name, kernelcore, lines: (line, of_core) };
     fields.finish(problems);
     machine
 }
@@ -190,8 +207,9 @@ fn load(table: &document::Table, line: usize, problems: &mut Problems) -> Load {
             None => problems.say(line, format!("load: set: {name} is {text:?}; a whole number was wanted")),
         }
     }
+    let of_set = fields.item("set").map_or(line, |item| item.line);
     fields.finish(problems);
-    Load { name, parameters }
+    Load { name, parameters, lines: (line, of_set) }
 }
 
 fn quick(mut fields: Fields<'_>, problems: &mut Problems) -> Quick {
@@ -237,7 +255,10 @@ mod tests {
     #[test]
     fn a_recipe_is_read_whole() {
         let recipe = Simulated::parse("t", GOOD).unwrap();
-        assert_eq!(recipe.machines, [Machine { name: "x86".to_owned(), kernelcore: Some(Bytes(1 << 30)) }]);
+        let machine = Machine { name: "x86".to_owned(), kernelcore: Some(Bytes(1 << 30)), lines: (5, 7) };
+        assert_eq!(recipe.machines, [machine]);
+        assert_eq!((recipe.schemes_line, recipe.loads[0].lines), (4, (8, 10)));
+        assert_eq!(recipe.wrong_at(7, "no".to_owned()).to_string(), "t:7: no");
         let parameters = [("builds".to_owned(), 7), ("cache".to_owned(), 2 << 20)];
         assert_eq!(recipe.loads[0].parameters, parameters);
         assert_eq!((recipe.seed, recipe.seeds, recipe.pictures), (1, 20, 0));

@@ -5,6 +5,7 @@
 //! be 0, so differences are taken, and not ratios.
 
 mod influence;
+mod leading;
 #[cfg(test)]
 mod tests;
 
@@ -16,6 +17,7 @@ use crate::effect::{LEVEL, PAIRS_MIN, rank_cut};
 use crate::statistics::Statistics;
 
 pub use influence::{Influence, Point, Sweep, sweep};
+pub use leading::{MIXED, SUCCESS, UNUSABLE, leading};
 
 /// The tables of a study.
 #[derive(Clone, Debug, PartialEq)]

@@ -8,6 +8,7 @@ mod files;
 mod paper;
 mod place;
 mod process;
+mod rest;
 mod server;
 mod slab;
 mod streaming;
@@ -134,7 +135,7 @@ const SERVER: &[Parameter] = &[
 ];
 
 const DESKTOP: &[Parameter] = &[
-    parameter("seconds", (600, 1 << 20), "s", "how long it is used"),
+    parameter("seconds", (3600, 1 << 20), "s", "how long it is used"),
     parameter("programs", (12, 10_000), "processes", "programs that are open at most"),
     parameter("program_pages", (12_000, 1 << 20), "pages", "memory of each"),
     parameter("read", (200, 1 << 16), "pages", "pages of new files that are read in a second"),
@@ -282,7 +283,10 @@ pub(crate) fn run(spec: &Spec, progress: &mut dyn FnMut(u32) -> bool) -> Result<
     let machine = Machine::tuned(config, place.tuning, policy(&spec.scheme.policy)?)?;
     let mut world = World::new(machine, place, parameters, (spec.seed, spec.pictures), progress);
     match (load.run)(&mut world) {
-        Ok(()) => world.machine.validate()?,
+        Ok(()) => {
+            world.machine.validate()?;
+            world.count_pictures();
+        }
         Err(Halt::Stopped) => world.outcome.notes.push("stopped before its end".to_owned()),
         Err(Halt::Wrong(wrong)) => return Err(wrong),
     }

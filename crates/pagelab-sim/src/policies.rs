@@ -75,7 +75,7 @@ pub const TABLE: &[Entry] = &[
 ];
 
 /// Short names that people type, and the policies that they stand for.
-pub const SHORT: [(&str, &str); 2] = [("list", "list3"), ("mobility", "mobility-6.18")];
+pub const SHORT: [(&str, &str); 2] = [("list", "list2"), ("mobility", "mobility-6.18")];
 
 /// The one of a name, or of a short one.
 pub fn find(name: &str) -> Option<&'static Entry> {

@@ -26,7 +26,8 @@ pub struct Scheme {
 
 impl Scheme {
     /// A scheme in words joined by `+`: a policy, `zone`, a way of reclaim, `compaction`, `proactive`,
-    /// `noactivate`, what is [`crate::besides`]; `list` is `list3`, `mobility` that of the newest kernel. `zone` alone has the standard
+    /// `noactivate`, what is [`crate::besides`]; `list` is `list2`, the paper's, `mobility` that of the
+    /// newest kernel. `zone` alone has the standard
     /// policy in its zones.
     pub fn parse(text: &str) -> Result<Scheme, Wrong> {
         let mut scheme = Scheme {

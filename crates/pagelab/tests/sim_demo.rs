@@ -79,7 +79,7 @@ fn what_cannot_be_is_refused_in_words() {
         (&["--pages", "512"], "from 32 to 256"),
         (&["--steps", "0"], "from 1 to 1 000"),
         (&["--pages", "-16"], "from 32 to 256"),
-        (&["--policy", "list,list3"], "list3 is there twice"),
+        (&["--policy", "list,list2"], "list2 is there twice"),
         (&["--policy", "list+zone"], "zone belongs to a machine with zones"),
         (&["--plain", "--json"], "cannot be used with"),
         (&["--html", "no/such/folder.html"], "no such folder"),

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use pagelab_model::seed::SplitMix64;
 use pagelab_model::study::{Study, StudyTrial, Varied};
 
+use super::leading;
 use crate::statistics::Statistics;
 
 /// Orders that are drawn to tell what chance alone does.
@@ -68,7 +69,8 @@ fn figures(study: &Study) -> Vec<(String, String)> {
     keys
 }
 
-/// The first figure that all points with trials have; the first of all where there is none.
+/// Of the figures that all points with trials have the one that leads a comparison, or the first; the first of
+/// all where there is none.
 fn usual(study: &Study, keys: &[(String, String)]) -> Option<usize> {
     let mut points: BTreeMap<usize, &StudyTrial> = BTreeMap::new();
     for trial in &study.trials {
@@ -79,11 +81,13 @@ fn usual(study: &Study, keys: &[(String, String)]) -> Option<usize> {
     let has = |trial: &StudyTrial, key: &(String, String)| {
         trial.figures.iter().any(|figure| figure.phase == key.0 && figure.name == key.1)
     };
-    let of_all = keys.iter().position(|key| points.values().all(|trial| has(trial, key)));
-    of_all.or((!keys.is_empty()).then_some(0))
+    let of_all: Vec<usize> =
+        (0..keys.len()).filter(|&at| points.values().all(|trial| has(trial, &keys[at]))).collect();
+    let leads = leading(of_all.iter().map(|&at| keys[at].1.as_str())).unwrap_or(0);
+    of_all.get(leads).copied().or((!keys.is_empty()).then_some(0))
 }
 
-/// Judges a sweep by this figure, or the plan's, or the first one that all points have. `Err`: there is no
+/// Judges a sweep by this figure, or the plan's, or the one that leads of those that all points have. `Err`: there is no
 /// such figure; those that there are.
 pub fn sweep(study: &Study, judged: Option<&str>) -> Result<Sweep, Vec<String>> {
     let keys = figures(study);

@@ -164,7 +164,8 @@ fn free_lists(lane: &Lane, step: &Step) -> Vec<Line> {
     for (list, blocks) in step.free.iter().enumerate() {
         let cells = blocks.iter().map(|blocks| match blocks.len() {
             0 => "-".to_owned(),
-            1..=NAMED => join(blocks),
+            // A number more is no wider than the word for it.
+            few if few <= NAMED + 1 => join(blocks),
             more => format!("{} +{}", join(&blocks[..NAMED]), more - NAMED),
         });
         let name = lane.lists.get(list).map_or_else(|| list.to_string(), Clone::clone);
@@ -219,7 +220,8 @@ pub fn legend(demo: &Demo, width: usize) -> Vec<Line> {
     lines.extend(wrap(&facts, width, 2, 2).lines().map(|line| vec![span(line, Tint::Dim)]));
     let says = "A, B: pages of programs; K: the kernel's own; N: its cache of names; H: huge pages; a dot: \
                 free. The first page of a block is a capital letter, and ^ marks what a step changed. Free \
-                blocks are named by their first page, in the order in which they stand on their list. F_u: \
+                blocks are named by their first page, in the order in which they stand on their list; \
+                +2: so many more. F_u: \
                 the share of free memory that is of no use for blocks of that size.";
     lines.extend(wrap(says, width, 2, 2).lines().map(|line| vec![span(line, Tint::Plain)]));
     lines

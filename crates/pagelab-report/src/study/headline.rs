@@ -1,7 +1,7 @@
 //! What a comparison comes to, in its first lines: one figure by scheme and phase, and a sentence.
 
-use pagelab_metrics::study::{Column as Found, Compared, Group, Row, Says};
-use pagelab_model::study::Study;
+use pagelab_metrics::study::{Column as Found, Compared, Group, MIXED, Row, SUCCESS, Says, UNUSABLE};
+use pagelab_model::study::{Study, StudyFigure};
 
 use super::{NAME_MAX, difference, figure, number, place_name, terms, value};
 use crate::run::clipped;
@@ -11,6 +11,16 @@ use crate::text::{Column, Page};
 const FIGURES_MAX: usize = 8;
 /// Phases that are shown, the last ones.
 const PHASES_MAX: usize = 3;
+
+/// Phases of which F_u is shown, the last ones.
+const UNUSABLE_MAX: usize = 2;
+/// A difference of shares below this does not matter: one huge page of two gigabytes.
+const MATTERS: f64 = 0.001;
+/// Where less than this share of memory is free, or less than so many huge pages, F_u says little.
+const LITTLE: f64 = 0.05;
+const LITTLE_BLOCKS: u64 = 32;
+/// The figure that says how much is free, of all frames.
+const FREE: &str = "pages: free";
 
 /// Whether there is more than fits on a screen.
 pub(super) fn is_long(study: &Study, found: &Compared) -> bool {
@@ -32,6 +42,8 @@ pub(super) fn show(page: &mut Page, study: &Study, found: &Compared) {
             }
             table(page, study, group, &rows);
             if let Some(last) = rows.last() {
+                let little = rows.iter().filter_map(|row| little_free(study, group, row));
+                little.for_each(|text| page.hanging("", &text));
                 page.hanging("", &sentence(study, group, last));
             }
             shown.extend(rows);
@@ -43,12 +55,18 @@ pub(super) fn show(page: &mut Page, study: &Study, found: &Compared) {
     page.line(format!("→ -v   all {} figures and the differences of each", number(all)));
 }
 
-/// The figures to show: what came of huge pages, and how much of free memory was of no use at the end; of
-/// other loads the first of each phase.
+/// The figures to show: what came of huge pages, how much of free memory was of no use at the end, and where
+/// what cannot be moved lies; of other loads the first of each phase.
 fn picked(group: &Group) -> Vec<Vec<&Row>> {
-    let success: Vec<&Row> = group.rows.iter().filter(|row| row.name == "success").collect();
-    let unusable: Vec<&Row> = group.rows.iter().filter(|row| row.name.starts_with("F_u(")).collect();
-    let mut all = vec![last(success, PHASES_MAX), last(unusable, 1)];
+    let named = |is_it: &dyn Fn(&str) -> bool| -> Vec<&Row> {
+        group.rows.iter().filter(|row| is_it(&row.name)).collect()
+    };
+    let unusable = named(&|name| name.starts_with(UNUSABLE)).pop().map_or("", |row| &row.name);
+    let mut all = vec![
+        last(named(&|name| name == SUCCESS), PHASES_MAX),
+        last(named(&|name| name == unusable), UNUSABLE_MAX),
+        last(named(&|name| name == MIXED), 1),
+    ];
     all.retain(|rows| !rows.is_empty());
     if all.is_empty() {
         let firsts = group.rows.chunk_by(|one, other| one.phase == other.phase);
@@ -120,15 +138,58 @@ fn sentence(study: &Study, group: &Group, row: &Row) -> String {
             format!("{} {}", scheme(study, group, *at), difference(row, of.difference.as_ref()))
         })
         .collect();
-    let ends = || columns().map(|(at, of)| (of.median, at));
-    let most = ends().reduce(|best, next| if next.0 > best.0 { next } else { best });
     let is_seen = judged.iter().any(|(_, _, says)| matches!(says, Says::More | Says::Less));
-    let end = match most {
-        Some((_, at)) if is_seen => format!("; {} has the most", scheme(study, group, at)),
-        _ if judged.iter().any(|(_, _, says)| *says == Says::TooFew) => {
-            "; too few seeds for a verdict".to_owned()
-        }
-        _ => "; no difference is seen".to_owned(),
+    let least = if row.unit == "share" { MATTERS } else { 0.0 };
+    let matters = |of: &Found| of.difference.is_some_and(|found| found.middle.abs() >= least);
+    let end = if little_free(study, group, row).is_some() {
+        String::new()
+    } else if judged.iter().any(|(_, of, says)| matches!(says, Says::More | Says::Less) && matters(of)) {
+        first_of(study, group, row, least)
+    } else if is_seen {
+        format!("; differences below {MATTERS} do not matter")
+    } else if judged.iter().any(|(_, _, says)| *says == Says::TooFew) {
+        "; too few seeds for a verdict".to_owned()
+    } else {
+        "; no difference is seen".to_owned()
     };
     format!("{} against {}: {}{end}", row.phase, scheme(study, group, 0), said.join(", "))
+}
+
+/// `; list2 has the most`, with all that are as near to it as does not matter; of what is bad, the least.
+fn first_of(study: &Study, group: &Group, row: &Row, least: f64) -> String {
+    let is_bad = row.name.starts_with(UNUSABLE) || row.name == MIXED;
+    let ends = || row.columns.iter().enumerate().filter_map(|(at, of)| Some((at, of.as_ref()?.median)));
+    let better = |one: f64, other: f64| if is_bad { one < other } else { one > other };
+    let Some(best) =
+        ends().map(|(_, end)| end).reduce(|one, next| if better(next, one) { next } else { one })
+    else {
+        return String::new();
+    };
+    let near = ends().filter(|(_, end)| *end == best || (end - best).abs() < least);
+    let names: Vec<String> = near.map(|(at, _)| scheme(study, group, at)).collect();
+    let have = if names.len() == 1 { "has" } else { "have" };
+    format!("; {} {have} the {}", names.join(" and "), if is_bad { "least" } else { "most" })
+}
+
+/// Where so little memory was free that F_u says little, and how little.
+fn little_free(study: &Study, group: &Group, row: &Row) -> Option<String> {
+    let order: u32 = row.name.strip_prefix(UNUSABLE)?.split_once(')')?.0.parse().ok()?;
+    let is_in = |slot: usize| study.plan.slot(slot).is_some_and(|(cell, _)| group.cells.contains(&cell));
+    let trials = study.trials.iter().filter(|trial| is_in(trial.slot));
+    let is_it = |of: &&StudyFigure| of.phase == row.phase && of.name == FREE;
+    let mut free: Vec<&StudyFigure> = trials.flat_map(|trial| trial.figures.iter().filter(is_it)).collect();
+    free.sort_by(|one, other| one.number().total_cmp(&other.number()));
+    let blocks = |of: &StudyFigure| of.value.checked_shr(order).unwrap_or(0);
+    let (least, most, middle) = (free.first()?, free.last()?, free.get(free.len() / 2)?);
+    let is_little = middle.number() < LITTLE || blocks(middle) < LITTLE_BLOCKS;
+    is_little.then(|| {
+        let percent = |of: &StudyFigure| format!("{:.1}", of.number() * 100.0);
+        let span = |low: String, high: String| if low == high { low } else { format!("{low} to {high}") };
+        format!(
+            "{}: little memory is free, {} %, as much as {} huge pages: F_u says little of it",
+            row.phase,
+            span(percent(least), percent(most)),
+            span(super::count(blocks(least).into()), super::count(blocks(most).into()))
+        )
+    })
 }

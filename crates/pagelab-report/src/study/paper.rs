@@ -26,7 +26,7 @@ pub fn said(cell: &StudyCell, phase: &str, name: &str) -> Option<f64> {
             let is_usual = column == 0 || cell.kernelcore.is_none_or(|core| core == 1024 * MIB);
             is_usual.then(|| LINEAR[column] as f64)
         }
-        "x86" if matches!(cell.scheme.as_str(), "list" | "list3") => {
+        "x86" if matches!(cell.scheme.as_str(), "list" | "list2") => {
             let column = ["paper-light", "paper"].iter().position(|of| *of == load)?;
             ((phase, name) == (REST, "from Normal")).then(|| BREAKDOWN[column] as f64)
         }
@@ -91,6 +91,8 @@ mod tests {
             ("x86", "standard", "paper", None, COMPILE, "huge pages", Some(5.0)),
             ("x86", "list", "paper-light", None, REST, "from Normal", Some(119.0)),
             ("x86", "list", "paper", None, REST, "from Normal", Some(77.0)),
+            ("x86", "list2", "paper", None, REST, "from Normal", Some(77.0)),
+            ("x86", "list3", "paper", None, REST, "from Normal", None),
             ("x86", "list", "paper", None, REST, "huge pages", None),
             ("ppc64", "zone", "paper", None, REST, "F_u(12) at the end", Some(0.66)),
             ("ppc64", "standard", "paper", None, REST, "F_u(12) at the end", None),

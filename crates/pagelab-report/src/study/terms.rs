@@ -7,9 +7,10 @@ use super::value;
 use crate::text::Page;
 
 /// How figures begin whose names do not say it all, and what they are.
-const TERMS: [(&str, &str); 7] = [
+const TERMS: [(&str, &str); 8] = [
     ("success", "share of the huge pages asked for that were got"),
     ("F_u(", "share of free memory that is of no use for a block of that order"),
+    ("mixed pageblocks", "share of pageblocks in which a page cannot be moved"),
     ("F_i(", "why such a block was not had: 0 too little memory, 1 fragmentation"),
     ("taken from another list", "blocks that one kind took from the list of another"),
     ("read again", "pages that were reclaimed and then wanted again"),
@@ -20,12 +21,15 @@ const TERMS: [(&str, &str); 7] = [
 /// A line on those of these figures that are no plain words.
 pub(super) fn explain<'r>(page: &mut Page, rows: impl Iterator<Item = &'r Row> + Clone) {
     let there = TERMS.iter().filter(|(begin, _)| rows.clone().any(|row| row.name.starts_with(begin)));
-    let said: Vec<String> = there
+    let mut said: Vec<String> = there
         .map(|(begin, meaning)| match begin.strip_suffix('(') {
             Some(name) => format!("{name}: {meaning}"),
             None => format!("{begin}: {meaning}"),
         })
         .collect();
+    if rows.clone().any(|row| row.name.starts_with("F_u(") && row.name.ends_with(" at the end")) {
+        said.push("F_u at the end: after the attempts, with what they hold counted as free".to_owned());
+    }
     if !said.is_empty() {
         page.gap();
         page.hanging_dim("", &said.join("; "));

@@ -129,6 +129,7 @@ fn a_long_comparison_begins_with_what_it_comes_to() {
         "success: under load, pass 1",
         "F_u(10): at rest",
         "under load, pass 1 against standard: list3 +0.111, zone+linear +0.222; zone+linear has the most",
+        "at rest against standard: list3 −0.100, zone+linear −0.200; zone+linear has the least",
         "→ -v   all 12 figures",
     ] {
         let whole = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -142,6 +143,40 @@ fn a_long_comparison_begins_with_what_it_comes_to() {
     assert!(!text.contains("+0.000 "), "{text}");
     // 26 of 36 intervals have two ends; each misses in 1 of 32 studies.
     assert!(text.contains("96.9 % interval"), "{text}");
+}
+
+/// A headline of one F_u, with so much of memory free and differences of so many millionths by scheme.
+fn headline(free: (u64, u64), differs: u64) -> String {
+    let mut of = study(&["standard", "list2", "list3"], 6);
+    for trial in &mut of.trials {
+        let cell = trial.slot as u64 % 3;
+        let figure = |name: &str, value: u64, per: u64| StudyFigure {
+            phase: "desktop".to_owned(),
+            name: name.to_owned(),
+            value,
+            per,
+            unit: "share".to_owned(),
+        };
+        trial.figures = (0..7).map(|at| figure(&format!("pages: {at}"), 1, 7 + cell)).collect();
+        trial.figures.push(figure("pages: free", free.0, free.1));
+        trial.figures.push(figure("F_u(9)", 300_000 + differs * cell.min(1) + 10 * cell, 1_000_000));
+    }
+    render(&of, false, Style::PLAIN).split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn what_does_not_matter_is_not_ranked_and_little_memory_is_told() {
+    let text = headline((400_000, 1_000_000), 50_000);
+    assert!(text.contains("list2 +0.050, list3 +0.050; standard has the least"), "{text}");
+    let text = headline((400_000, 1_000_000), 300);
+    assert!(text.contains("+0.0003; differences below 0.001 do not matter"), "{text}");
+    assert!(!text.contains("has the") && !text.contains("little"), "{text}");
+    // 1.3 % of 1 GiB are six huge pages; of 100 of them free much is left, and of few few.
+    let text = headline((3_400, 262_144), 200_000);
+    let said = "desktop: little memory is free, 1.3 %, as much as 6 huge pages: F_u says little of it";
+    assert!(text.contains(said) && !text.contains("has the"), "{text}");
+    assert!(headline((51_200, 10_000_000), 200_000).contains("0.5 %, as much as 100 huge pages"));
+    assert!(headline((8_192, 10_000), 200_000).contains("81.9 %, as much as 16 huge pages"));
 }
 
 #[test]
@@ -164,7 +199,7 @@ fn few_points_are_said_to_be_few_and_points_without_the_figure_are_named() {
     assert!(text.contains("1 of 4 points have no figure") && text.contains("(load\nserver)"), "{text}");
     of.plan.judged = None;
     let text = render(&of, false, Style::PLAIN);
-    assert!(text.contains("what mattered for at rest/huge pages"), "the first that all have: {text}");
+    assert!(text.contains("what mattered for at rest/F_u(10)"), "not all have a success: {text}");
 }
 
 #[test]
@@ -264,11 +299,11 @@ fn a_page_of_a_sweep_says_what_mattered_and_has_its_points() {
     let mut of = swept();
     let page = page(&of);
     let [mattered, points] = &page.tables[..] else { panic!("{:?}", page.tables) };
-    assert_eq!(mattered.title, "what mattered for under load, pass 1/huge pages");
+    assert_eq!(mattered.title, "what mattered for under load, pass 1/success");
     assert_eq!(mattered.rows.len(), 2);
     assert!(mattered.leads && points.leads && page.title == "sweep over builds, scheme: 12 configurations");
     assert_eq!((points.rows.len(), points.names), (12, 2));
-    assert_eq!(points.rows[0], ["75", "zone", "453"], "the most first");
+    assert_eq!(points.rows[0], ["75", "zone", "1.258"], "the most first");
     let script_less = crate::sim::text::render(&page, Style::PLAIN);
     for row in render(&of, true, Style::PLAIN).lines().filter(|line| line.contains("zone  ")) {
         let cells: Vec<&str> = row.split_whitespace().collect();

@@ -1,9 +1,11 @@
 //! A desktop over a long time: programs are opened and closed, files are read, and now and then the kernel
-//! takes a page that it keeps: the slow leak that spreads unmovable pages over all of memory.
+//! takes a page that it keeps: the slow leak that spreads unmovable pages over all of memory. In the end all
+//! programs are closed.
 
 use super::files::File;
 use super::process::Process;
-use super::system::{BOOT_SECONDS, System};
+use super::rest::{Course, count_mixed, rest, takes};
+use super::system::System;
 use super::world::{Ran, TICKS, World};
 
 /// Areas of address space of a desktop program.
@@ -12,13 +14,14 @@ const AREAS: u32 = 150;
 /// Runs it.
 pub(super) fn run(world: &mut World<'_>) -> Ran {
     let seconds = world.parameter("seconds");
-    world.takes(BOOT_SECONDS + seconds);
+    takes(world, seconds);
     let mut system = System::boot(world)?;
     world.begin("desktop")?;
     let most = world.parameter("programs").max(1) as usize;
     let mut programs: Vec<Process> = Vec::new();
-    let mut points = Vec::new();
+    let mut course = Course::over(world, seconds);
     for second in 0..seconds {
+        course.at(world, second);
         // A program is opened or closed about twice a minute.
         if world.random.below(30) == 0 || programs.is_empty() {
             if programs.len() < most {
@@ -43,16 +46,15 @@ pub(super) fn run(world: &mut World<'_>) -> Ran {
                 world.use_again(&program, 10)?;
                 programs[at] = program;
             }
-            let at = world.random.below(system.others.len() as u64) as usize;
-            let mut file = std::mem::take(&mut system.others[at]);
-            world.sweep(&mut file)?;
-            system.others[at] = file;
+            system.forget(world)?;
             world.pass()?;
         }
-        if second.is_multiple_of(10) {
-            points.push((second, world.usability()));
-        }
     }
-    world.follow("F_u", "seconds", points);
-    world.census()
+    course.end(world, seconds);
+    world.census()?;
+    count_mixed(world);
+    for program in programs {
+        world.end(program)?;
+    }
+    rest(world, &mut system)
 }

@@ -117,8 +117,8 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Gives back what belongs to pages of a file that were reclaimed.
-    pub(super) fn sweep(&mut self, file: &mut File) -> Result<(), Wrong> {
+    /// Gives back what belongs to pages of a file that were reclaimed; whether none of its pages is left.
+    pub(super) fn sweep(&mut self, file: &mut File) -> Result<bool, Wrong> {
         let mut is_empty = true;
         for page in &mut file.pages {
             if self.machine.frame(page.held)?.is_some() {
@@ -130,7 +130,7 @@ impl World<'_> {
         if is_empty && let Some(node) = file.node.take() {
             self.caches.nodes.give(&mut self.machine, node)?;
         }
-        Ok(())
+        Ok(is_empty)
     }
 
     /// The same with the next pages of a large file, in turn.

@@ -6,9 +6,10 @@
 use super::crowd::Crowd;
 use super::files::File;
 use super::process::Process;
+use super::rest::told;
 use super::system::{BOOT_SECONDS, System};
 use super::world::{Ran, TICKS, World};
-use crate::machine::{Ask, Class, Effort, Held};
+use crate::machine::{Ask, Class, Effort};
 
 /// Ticks between two attempts of the test module: a tenth of a second.
 const BETWEEN: u64 = 10;
@@ -194,24 +195,6 @@ fn grow_pool(world: &mut World<'_>, system: &mut System) -> Ran {
     world.begin("hugetlb at rest after dd")?;
     system.flood(world)?;
     pool(world)
-}
-
-/// Figures of huge pages that are held: how many, of how many, by zone.
-fn told(world: &mut World<'_>, pages: &[Held], possible: u32) -> Ran {
-    world.figure("huge pages", pages.len() as u64, 1, "blocks");
-    world.figure("success", pages.len() as u64, u64::from(possible.max(1)), "share");
-    let zones: Vec<(String, crate::words::Shape)> = {
-        let setups = world.machine.memory().zones();
-        setups.map(|(setup, _)| (setup.name.clone(), setup.shape)).collect()
-    };
-    for (name, shape) in zones {
-        let mut count = 0;
-        for &held in pages {
-            count += u64::from(world.machine.frame(held)?.is_some_and(|frame| shape.has(frame)));
-        }
-        world.figure(&format!("from {name}"), count, 1, "blocks");
-    }
-    Ok(())
 }
 
 fn stress(world: &mut World<'_>, system: &mut System) -> Ran {

@@ -1,8 +1,10 @@
-//! A server whose work comes in peaks: workers start and end, buffers of the network come and go.
+//! A server whose work comes in peaks: workers start and end, buffers of the network come and go. In the end all
+//! workers end.
 
 use super::files::File;
 use super::process::Process;
-use super::system::{BOOT_SECONDS, System};
+use super::rest::{Course, count_mixed, rest, takes};
+use super::system::System;
 use super::world::{Ran, TICKS, World};
 use crate::machine::{Ask, Class, Effort, Held};
 
@@ -14,14 +16,18 @@ const BUFFERS: usize = 8;
 /// Runs it.
 pub(super) fn run(world: &mut World<'_>) -> Ran {
     let (seconds, period) = (world.parameter("seconds"), world.parameter("period").max(1));
-    world.takes(BOOT_SECONDS + seconds);
+    takes(world, seconds);
     let mut system = System::boot(world)?;
     world.begin("peaks")?;
     let (usual, peak) = (world.parameter("workers"), world.parameter("peak_workers"));
     let mut workers: Vec<Process> = Vec::new();
     let mut buffers: Vec<Held> = Vec::new();
     let mut at = 0;
+    let mut course = Course::over(world, seconds);
     for tick in 0..seconds * TICKS {
+        if tick.is_multiple_of(TICKS) {
+            course.at(world, tick / TICKS);
+        }
         world.moves();
         // A fifth of each period is the peak.
         let is_peak = tick / TICKS % period >= period - period / 5;
@@ -56,7 +62,16 @@ pub(super) fn run(world: &mut World<'_>) -> Ran {
         }
         world.pass()?;
     }
-    world.census()
+    course.end(world, seconds);
+    world.census()?;
+    count_mixed(world);
+    for worker in workers {
+        world.end(worker)?;
+    }
+    for held in buffers {
+        world.machine.release(held)?;
+    }
+    rest(world, &mut system)
 }
 
 /// Buffers of packets: they cannot wait, and live for a moment; some are of order 1.

@@ -64,6 +64,23 @@ impl System {
         Ok(system)
     }
 
+    /// Looks at one of the files that were read: what belongs to pages that were reclaimed goes, and one that
+    /// is not in memory any more is forgotten, since nobody reads it again.
+    pub(super) fn forget(&mut self, world: &mut World<'_>) -> Ran {
+        if self.others.is_empty() {
+            return Ok(());
+        }
+        let at = world.random.below(self.others.len() as u64) as usize;
+        let mut file = std::mem::take(&mut self.others[at]);
+        if world.sweep(&mut file)? {
+            self.others.swap_remove(at);
+            world.delete(file)?;
+        } else {
+            self.others[at] = file;
+        }
+        Ok(())
+    }
+
     /// `updatedb` for 10 ms: names and inodes of other files are read.
     pub(super) fn walk(&mut self, world: &mut World<'_>) -> Result<(), Wrong> {
         let most = world.parameter("disk_files");

@@ -155,6 +155,19 @@ impl<'a> World<'a> {
         Ok(())
     }
 
+    /// Says where another number of pictures was kept than was wanted: they are spread over the time that the
+    /// load was reckoned to take.
+    pub(super) fn count_pictures(&mut self) {
+        let (kept, wanted) = (self.outcome.pictures.len(), self.pictures);
+        if kept as u64 != u64::from(wanted) {
+            let (reckoned, took) = (self.total / TICKS, self.tick / TICKS);
+            self.outcome.notes.push(format!(
+                "pictures: {kept} were kept, and {wanted} asked for: the load was reckoned to take {reckoned} s, \
+                 and took {took} s"
+            ));
+        }
+    }
+
     /// What happens once a second: a daemon does something, a script runs a helper, and the kernel takes what
     /// it keeps.
     fn second(&mut self) -> Ran {
@@ -211,7 +224,12 @@ impl<'a> World<'a> {
 
     /// Keeps a series of the phase.
     pub(super) fn follow(&mut self, name: &str, over: &'static str, points: Vec<(u64, i64)>) {
-        let name = format!("{name}({}) {}", self.place.huge, self.phase.trim_start_matches("highalloc "));
+        self.follow_plain(&format!("{name}({})", self.place.huge), over, points);
+    }
+
+    /// The same of what belongs to no order.
+    pub(super) fn follow_plain(&mut self, name: &str, over: &'static str, points: Vec<(u64, i64)>) {
+        let name = format!("{name} {}", self.phase.trim_start_matches("highalloc "));
         self.outcome.series.push(Series { name, over, points });
     }
 

@@ -111,12 +111,41 @@ pub fn loads() -> &'static [Load] {
     loads::TABLE
 }
 
+/// The part of a configuration that something is wrong with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    Scheme,
+    Machine,
+    Kernelcore,
+    Load,
+    Parameters,
+}
+
 /// What is wrong with a configuration, in words: what was wanted, what stands in the way, the way out.
 pub fn check(cell: &StudyCell) -> Result<(), String> {
-    check_scheme(&cell.scheme)?;
-    check_load(&cell.load)?;
-    check_kernelcore(cell)?;
-    study::check(&spec(cell, 0, 0)?).map_err(|wrong| format!("{wrong} (pagelab sim list)"))
+    check_parts(cell).map_err(|(_, text)| text)
+}
+
+/// The same, with the part of it.
+pub fn check_parts(cell: &StudyCell) -> Result<(), (Part, String)> {
+    let of = |part: Part| move |text: String| (part, text);
+    check_scheme(&cell.scheme).map_err(of(Part::Scheme))?;
+    check_load(&cell.load).map_err(of(Part::Load))?;
+    check_kernelcore(cell).map_err(of(Part::Kernelcore))?;
+    let run = |cell: &StudyCell| {
+        let spec = spec(cell, 0, 0)?;
+        study::check(&spec).map_err(|wrong| format!("{wrong} (pagelab sim list)"))
+    };
+    // What goes well without a part is wrong with that part.
+    let without = |part: Part| match part {
+        Part::Parameters => StudyCell { parameters: Vec::new(), ..cell.clone() },
+        _ => StudyCell { parameters: Vec::new(), kernelcore: None, ..cell.clone() },
+    };
+    run(cell).map_err(|text| {
+        let parts = [Part::Parameters, Part::Kernelcore];
+        let part = parts.into_iter().find(|&part| run(&without(part)).is_ok());
+        (part.unwrap_or(Part::Machine), text)
+    })
 }
 
 fn check_scheme(text: &str) -> Result<(), String> {
@@ -200,11 +229,20 @@ fn check_kernelcore(cell: &StudyCell) -> Result<(), String> {
     if size > 0 && size.is_multiple_of(largest) {
         return Ok(());
     }
-    let (asked, whole) = (bytes(Bytes(size)), bytes(Bytes(largest)));
+    let near = (size / largest * largest).max(largest) >> 20;
     Err(format!(
-        "kernelcore of {asked}: zones of {} are cut at multiples of {whole}; give one, such as 1024M",
-        cell.machine
+        "kernelcore of {}: zones of {} are cut at multiples of {}; give one, such as {near}M",
+        exact(size),
+        cell.machine,
+        bytes(Bytes(largest))
     ))
+}
+
+/// A size that is not rounded, in the largest unit of which it is a whole number.
+fn exact(size: u64) -> String {
+    let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let found = units.iter().find(|(shift, _)| size > 0 && size.is_multiple_of(1 << shift));
+    found.map_or(format!("{size} bytes"), |(shift, unit)| format!("{} {unit}", size >> shift))
 }
 
 /// What each list of a scheme's policy holds, by number; nothing for a scheme that there is not.

@@ -44,7 +44,7 @@ pub struct Args {
     /// [default: mobility; on a terminal and in a page all of them]
     #[arg(long, value_name = "NAME,NAME…", value_delimiter = ',')]
     policy: Vec<String>,
-    /// Pages of memory: a multiple of 16, up to 256
+    /// Pages of memory: a multiple of 16, from 32 to 256
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = bounds::small::<32, 256>)]
     pages: u32,
     /// Steps to show, beyond the lesson at random [default: the lesson]

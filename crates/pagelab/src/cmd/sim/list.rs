@@ -47,7 +47,7 @@ fn text() -> String {
     for (short, name) in SHORT {
         page.hanging(&format!("  {short:<15}"), &format!("short for {name}"));
     }
-    named(&mut page, "added to a policy by +, as in list3+zone+linear", &added());
+    named(&mut page, "added to a policy by +, as in list2+zone+linear", &added());
     named(&mut page, "machines", &MACHINES);
     page.heading("loads");
     for load in loads() {
@@ -113,7 +113,13 @@ fn parameters(load: &Load) -> String {
     let name_width = all.iter().map(|of| of.name.len()).max().unwrap_or(0);
     let usual_width = usual.iter().map(|text| text.chars().count()).max().unwrap_or(0);
     for (of, usual) in all.iter().zip(&usual) {
-        page.hanging(&format!("  {:<name_width$}  {usual:<usual_width$}  ", of.name), of.meaning);
+        // Shares have an end that matters; of the others it only keeps sums small.
+        let most = match of.unit {
+            "%" => format!(" (at most {})", of.most),
+            _ => String::new(),
+        };
+        let meaning = format!("{}{most}", of.meaning);
+        page.hanging(&format!("  {:<name_width$}  {usual:<usual_width$}  ", of.name), &meaning);
     }
     page.finish()
 }

@@ -23,6 +23,8 @@ pub struct Progress {
     began: Instant,
     is_watched: bool,
     logged: Duration,
+    /// Thousandths of runs that were told of last.
+    told: u64,
 }
 
 impl Progress {
@@ -38,17 +40,20 @@ impl Progress {
             began: Instant::now(),
             is_watched: out::is_watched(),
             logged: Duration::ZERO,
+            told: 0,
         }
     }
 
     /// A run has ended.
     pub fn one_more(&mut self) {
         self.done += 1;
-        self.at(self.done as u64 * 1000);
+        // Those at work are told of again soon.
+        self.at(self.told.max(self.done as u64 * 1000));
     }
 
     /// So many thousandths of runs are done, those at work included.
     pub fn at(&mut self, thousandths: u64) {
+        self.told = thousandths;
         let taken = self.began.elapsed();
         let is_logged = !self.is_watched && taken >= self.logged + LOGGED_EVERY;
         if !self.is_watched && !is_logged {
@@ -58,7 +63,8 @@ impl Progress {
         let left = left.map_or(String::new(), |left| format!("   {left}"));
         let (done, slots, threads) = (self.before + self.done, self.slots, self.threads);
         let of = if threads == 1 { "1 thread" } else { &format!("{threads} threads") };
-        let line = format!("{}: {done} of {slots} runs, {of}{left}", self.name);
+        let share = share(self.before, thousandths, slots);
+        let line = format!("{}: {done} of {slots} runs, {share} %, {of}{left}", self.name);
         if self.is_watched {
             out::status(&line);
         } else {
@@ -73,6 +79,12 @@ impl Progress {
             out::status("");
         }
     }
+}
+
+/// Percent of a study that are done: runs of before, thousandths of others, of so many runs.
+fn share(before: usize, thousandths: u64, slots: usize) -> u64 {
+    let done = before as u64 * 1000 + thousandths;
+    (done / (10 * slots.max(1) as u64)).min(100)
 }
 
 /// `about 40 s left`, in whole seconds; `None` while that is a guess, and at the end.
@@ -92,6 +104,12 @@ fn left(taken: Duration, done: u128, all: u128) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_run_shows_before_it_ends() {
+        assert_eq!((share(0, 0, 6), share(0, 599, 6), share(0, 600, 6), share(3, 1500, 6)), (0, 9, 10, 75));
+        assert_eq!((share(0, 6000, 6), share(0, 7000, 6), share(0, 0, 0)), (100, 100, 0));
+    }
 
     #[test]
     fn the_time_left_is_told_in_whole_seconds_and_not_guessed() {

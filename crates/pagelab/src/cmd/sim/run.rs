@@ -2,10 +2,12 @@
 
 use std::io::Write;
 
+use pagelab_experiment::recipe::Bad;
 use pagelab_experiment::simulated::{self, Simulated};
 use pagelab_model::study::{Study, StudyCell, StudyPlan};
 use pagelab_report::text::{Column, Page};
 
+use super::catalogue::{Part, check_parts};
 use super::options::{Common, check_kernelcore, plan, seeds};
 use super::session::{How, begin, simulator};
 use super::{catalogue, session};
@@ -138,12 +140,13 @@ pub fn dry_run(origin: &str, text: &str, asked: &Asked, is_json: bool) -> Result
 }
 
 fn planned(origin: &str, text: &str, asked: &Asked) -> Result<StudyPlan, Failure> {
-    let recipe = Simulated::parse(origin, text)
-        .map_err(|bad| Failure::new(Exit::BadInput, format!("{bad}\n  nothing was run")))?;
+    let bad = |bad: &Bad| Failure::new(Exit::BadInput, format!("{bad}\n  nothing was run"));
+    let recipe = Simulated::parse(origin, text).map_err(|found| bad(&found))?;
     let recipe = if asked.quick { recipe.quick() } else { recipe };
     let mut cells = Vec::new();
     for machine in &recipe.machines {
         for load in &recipe.loads {
+            let from = cells.len();
             cells.extend(recipe.schemes.iter().map(|scheme| StudyCell {
                 machine: machine.name.clone(),
                 kernelcore: machine.kernelcore.map(|size| size.0),
@@ -154,6 +157,18 @@ fn planned(origin: &str, text: &str, asked: &Asked) -> Result<StudyPlan, Failure
                 lists: Vec::new(),
                 zones: Vec::new(),
             }));
+            for cell in &cells[from..] {
+                check_parts(cell).map_err(|(part, text)| {
+                    let line = match part {
+                        Part::Scheme => recipe.schemes_line,
+                        Part::Machine => machine.lines.0,
+                        Part::Kernelcore => machine.lines.1,
+                        Part::Load => load.lines.0,
+                        Part::Parameters => load.lines.1,
+                    };
+                    bad(&recipe.wrong_at(line, text))
+                })?;
+            }
         }
     }
     Ok(StudyPlan {

@@ -33,7 +33,8 @@ pub struct Args {
     random: Option<u32>,
     #[command(flatten)]
     repeated: Repeated,
-    /// The figure to judge by, as PHASE/NAME [default: the first]
+    /// The figure to judge by, as PHASE/NAME [default: the last success, else
+    /// the last F_u]
     #[arg(long, value_name = "FIGURE")]
     by: Option<String>,
     /// The scheme, where it is not varied [default: standard]
