@@ -112,15 +112,6 @@ const KINDS: [Kind; 16] = {
     kinds
 };
 
-/// Pairs that go through the steps of looking ahead together: few, since a processor waits that has asked for
-/// more lines than it can keep track of.
-const GROUP: usize = 8;
-/// Groups that are known ahead.
-const GROUPS: usize = 4;
-/// Of these, how far ahead the blocks are looked at, and the buddies.
-const BLOCKS_AHEAD: usize = 3;
-const BUDDIES_AHEAD: usize = 1;
-
 /// One draw says which block is freed, by its upper bits, and times this what is allocated.
 const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -132,6 +123,10 @@ fn place(draw: u64, of: usize) -> usize {
 
 /// What is measured: an allocator of one piece of memory.
 pub trait Engine {
+    /// Whether four blocks are brought near at a time and not eight: a processor waits that has asked for
+    /// more lines than it can keep track of, and some engines read several of a block.
+    const FEW_AT_ONCE: bool = false;
+
     /// Frames.
     fn frames(&self) -> u32;
 
@@ -199,18 +194,22 @@ impl<E: Engine> Pairs<E> {
 
     /// The same, with the next 32 draws known: what they will free is brought near. The engine ends as
     /// it does without.
-    ///
-    /// Eight pairs at a time go through the steps, and each step has the time of eight pairs or more to bring
-    /// near what the next one reads.
     pub fn run_ahead(&mut self, pairs: u64) -> Result<(), Wrong> {
+        if E::FEW_AT_ONCE { self.ahead::<4, 8>(pairs) } else { self.ahead::<8, 4>(pairs) }
+    }
+
+    /// So many pairs at a time go through the steps, of so many groups that are known. Each step has the time
+    /// of eight pairs or more to bring near what the next one reads.
+    fn ahead<const GROUP: usize, const GROUPS: usize>(&mut self, pairs: u64) -> Result<(), Wrong> {
+        let (blocks_ahead, buddies_ahead) = (GROUPS * 3 / 4, GROUPS / 2 - 1);
         let groups = (pairs / GROUP as u64) as usize;
         let (mut draws, mut frames) = ([[0; GROUP]; GROUPS], [[0; GROUP]; GROUPS]);
         for step in 0..groups + GROUPS {
             if step >= GROUPS {
                 self.pairs_of(&draws[step % GROUPS])?;
             }
-            self.expect_buddies(&frames[(step + BUDDIES_AHEAD) % GROUPS]);
-            let soon = (step + BLOCKS_AHEAD) % GROUPS;
+            self.expect_buddies(&frames[(step + buddies_ahead) % GROUPS]);
+            let soon = (step + blocks_ahead) % GROUPS;
             self.expect_blocks(&draws[soon], &mut frames[soon]);
             if step < groups {
                 self.draw_group(&mut draws[step % GROUPS]);
@@ -221,17 +220,17 @@ impl<E: Engine> Pairs<E> {
 
     // The steps are functions of their own: in one there are not enough registers for all of them.
     #[inline(never)]
-    fn pairs_of(&mut self, draws: &[u64; GROUP]) -> Result<(), Wrong> {
+    fn pairs_of(&mut self, draws: &[u64]) -> Result<(), Wrong> {
         draws.iter().try_for_each(|&draw| self.pair(draw))
     }
 
     #[inline(never)]
-    fn expect_buddies(&self, frames: &[Frame; GROUP]) {
+    fn expect_buddies(&self, frames: &[Frame]) {
         frames.iter().for_each(|&frame| self.engine.expect_buddy(frame));
     }
 
     #[inline(never)]
-    fn expect_blocks(&self, draws: &[u64; GROUP], frames: &mut [Frame; GROUP]) {
+    fn expect_blocks(&self, draws: &[u64], frames: &mut [Frame]) {
         for (frame, &draw) in frames.iter_mut().zip(draws) {
             *frame = self.live.get(self.draws.place(draw, self.live.len())).copied().unwrap_or(0);
             self.engine.expect_free(*frame);
@@ -239,7 +238,7 @@ impl<E: Engine> Pairs<E> {
     }
 
     #[inline(never)]
-    fn draw_group(&mut self, draws: &mut [u64; GROUP]) {
+    fn draw_group(&mut self, draws: &mut [u64]) {
         for draw in draws {
             *draw = self.random.draw();
             prefetch::near(&self.live, self.draws.place(*draw, self.live.len()));

@@ -1,5 +1,5 @@
-//! What a scheme's zones have beside their lists, in the words of a scheme: shuffled lists, lists that are not
-//! LIFO, a CMA area, the highatomic reserve.
+//! What a scheme's zones have beside their lists, in the words of a scheme: shuffled lists, lists that are
+//! not LIFO, a CMA area, the highatomic reserve.
 
 use crate::machine::{Heights, Release};
 use crate::memory::Setup;
@@ -122,8 +122,8 @@ impl Besides {
         if !self.cma.is_multiple_of(block) || self.cma > most {
             let [asked, block, most] = [self.cma, block, most].map(text);
             return Err(Wrong::Shape(format!(
-                "cma={asked}: whole pageblocks of {block} were wanted, and half of the zone {} at most: up to \
-                 {most}",
+                "cma={asked}: whole pageblocks of {block} were wanted, and half of the zone {} at most: \
+                 up to {most}",
                 zone.name
             )));
         }

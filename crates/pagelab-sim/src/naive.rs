@@ -489,7 +489,9 @@ impl Naive {
             (frame, size) = (frame.min(buddy), size + 1);
         }
         let larger = frame / (2 << size) * (2 << size);
-        let mut at_end = size + 1 < self.shape.max_order && self.is_free(larger ^ (2 << size), size + 1);
+        let mut at_end = self.looks_ahead()
+            && size + 1 < self.shape.max_order
+            && self.is_free(larger ^ (2 << size), size + 1);
         if self.extras.ends == Ends::Fifo {
             at_end = true;
         } else if matches!(self.extras.ends, Ends::Shuffled(_)) && size == self.shape.max_order {
@@ -500,6 +502,12 @@ impl Naive {
             at_end = self.bits.pop() == Some(true);
         }
         self.put(frame - self.shape.first, size, list, at_end);
+    }
+
+    /// Whether a block that is likely to be merged soon goes to the end: not before Linux 2.6.35.
+    fn looks_ahead(&self) -> bool {
+        let is_later = !matches!(self.rule, Rule::Standard | Rule::Lists(_));
+        self.told.as_ref().map_or(is_later, |told| told.looks_ahead)
     }
 
     /// Whether two blocks of pageblocks may become one; then the buddy's follow.

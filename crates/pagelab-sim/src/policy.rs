@@ -75,6 +75,12 @@ pub trait Policy: Debug {
         false
     }
 
+    /// Whether a freed block that is likely to be merged soon goes to the end of its list
+    /// (`buddy_merge_likely`, Linux 2.6.35 and later).
+    fn looks_ahead(&self) -> bool {
+        true
+    }
+
     /// The list that a pageblock belongs to when all is free, of so many in the zone.
     fn owner_at_start(&self, _block: u32, _blocks: u32) -> u8 {
         self.wanted(Kind::Movable)
@@ -109,6 +115,10 @@ impl<P: Policy + ?Sized> Policy for &P {
 
     fn avoids_mixing(&self) -> bool {
         (**self).avoids_mixing()
+    }
+
+    fn looks_ahead(&self) -> bool {
+        (**self).looks_ahead()
     }
 
     fn owner_at_start(&self, block: u32, blocks: u32) -> u8 {

@@ -65,6 +65,7 @@ fn told(policy: &dyn Policy, shape: Shape) -> Told {
         home: Kind::ALL.map(|kind| (0..lists).map(|owner| policy.home(kind, owner)).collect()),
         others: (0..lists).map(|wanted| policy.others(wanted).to_vec()).collect(),
         parts: (0..lists).map(|list| (0..=shape.max_order).map(|size| part(list, size)).collect()).collect(),
+        looks_ahead: policy.looks_ahead(),
         owners: (0..blocks).map(|block| policy.owner_at_start(block, blocks)).collect(),
     }
 }

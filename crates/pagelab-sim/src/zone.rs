@@ -426,10 +426,10 @@ impl<P: Policy> Zone<P> {
     }
 
     /// Whether the buddy of the block that this one would be half of is free: then this one is likely to be
-    /// merged soon, and goes to the end of its list (`buddy_merge_likely`).
+    /// merged soon, and goes to the end of its list, where the policy looks ahead (`buddy_merge_likely`).
     #[inline]
     fn merges_soon(&self, frame: Frame, order: u8) -> bool {
-        if order + 1 >= self.shape.max_order || self.has(Bug::NoLookAhead) {
+        if !self.policy.looks_ahead() || order + 1 >= self.shape.max_order || self.has(Bug::NoLookAhead) {
             return false;
         }
         let larger = frame & !(1 << order);

@@ -69,8 +69,8 @@ fn figures(study: &Study) -> Vec<(String, String)> {
     keys
 }
 
-/// Of the figures that all points with trials have the one that leads a comparison, or the first; the first of
-/// all where there is none.
+/// Of the figures that all points with trials have the one that leads a comparison, or the first; the first
+/// of all where there is none.
 fn usual(study: &Study, keys: &[(String, String)]) -> Option<usize> {
     let mut points: BTreeMap<usize, &StudyTrial> = BTreeMap::new();
     for trial in &study.trials {
@@ -87,8 +87,8 @@ fn usual(study: &Study, keys: &[(String, String)]) -> Option<usize> {
     of_all.get(leads).copied().or((!keys.is_empty()).then_some(0))
 }
 
-/// Judges a sweep by this figure, or the plan's, or the one that leads of those that all points have. `Err`: there is no
-/// such figure; those that there are.
+/// Judges a sweep by this figure, or the plan's, or the one that leads of those that all points have. `Err`:
+/// there is no such figure; those that there are.
 pub fn sweep(study: &Study, judged: Option<&str>) -> Result<Sweep, Vec<String>> {
     let keys = figures(study);
     let wanted = judged.or(study.plan.judged.as_deref());

@@ -126,6 +126,8 @@ impl<P: Policy + Clone> Engine for Memory<P> {
 }
 
 impl Engine for Compact {
+    const FEW_AT_ONCE: bool = true;
+
     fn frames(&self) -> u32 {
         self.shape().frames
     }

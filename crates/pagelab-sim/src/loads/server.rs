@@ -1,5 +1,5 @@
-//! A server whose work comes in peaks: workers start and end, buffers of the network come and go. In the end all
-//! workers end.
+//! A server whose work comes in peaks: workers start and end, buffers of the network come and go. In the end
+//! all workers end.
 
 use super::files::File;
 use super::process::Process;

@@ -162,8 +162,8 @@ impl<'a> World<'a> {
         if kept as u64 != u64::from(wanted) {
             let (reckoned, took) = (self.total / TICKS, self.tick / TICKS);
             self.outcome.notes.push(format!(
-                "pictures: {kept} were kept, and {wanted} asked for: the load was reckoned to take {reckoned} s, \
-                 and took {took} s"
+                "pictures: {kept} were kept, and {wanted} asked for: the load was reckoned to take \
+                 {reckoned} s, and took {took} s"
             ));
         }
     }

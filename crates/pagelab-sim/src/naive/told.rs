@@ -34,6 +34,8 @@ pub struct Told {
     pub others: Vec<Vec<u8>>,
     /// What is taken, by the list that is empty and the order of the block that is looked at.
     pub parts: Vec<Vec<Part>>,
+    /// Whether a block that is likely to be merged soon goes to the end of its list.
+    pub looks_ahead: bool,
     /// The owner of each pageblock at the start.
     pub owners: Vec<u8>,
 }

@@ -46,4 +46,8 @@ impl Policy for Lists {
     fn take(&self, _wanted: u8, order: u8, block_order: u8) -> Take {
         if order >= block_order.div_ceil(2) { Take::Largest } else { Take::Piece }
     }
+
+    fn looks_ahead(&self) -> bool {
+        false
+    }
 }

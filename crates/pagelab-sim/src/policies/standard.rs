@@ -27,4 +27,8 @@ impl Policy for Standard {
     fn take(&self, _wanted: u8, _order: u8, _block_order: u8) -> Take {
         Take::Smallest
     }
+
+    fn looks_ahead(&self) -> bool {
+        false
+    }
 }

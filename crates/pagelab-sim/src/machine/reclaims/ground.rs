@@ -165,8 +165,8 @@ impl<'a> Ground<'a> {
         self.machine.journal.note(Event::Region { from, order: self.plan.order, is_tried });
     }
 
-    /// Tries the page at a frame as one at the end of its list: it is freed, written first, or spared. Nothing
-    /// is done where no page is on a list.
+    /// Tries the page at a frame as one at the end of its list: it is freed, written first, or spared.
+    /// Nothing is done where no page is on a list.
     pub fn reclaim(&mut self, frame: Frame) -> Result<Tried, Wrong> {
         let page = self.page(frame).filter(|page| page.is_listed);
         let Some(handle) = self.handle(frame).filter(|_| page.is_some()) else { return Ok(Tried::default()) };

@@ -17,8 +17,8 @@ impl Reclaim for Linear {
         order >= LEAST
     }
 
-    /// Assesses regions, from where it ended last: the share of them that the priority says, as for lists. All
-    /// pages of a region that holds only free and reclaimable ones are tried.
+    /// Assesses regions, from where it ended last: the share of them that the priority says, as for lists.
+    /// All pages of a region that holds only free and reclaimable ones are tried.
     fn empty(&self, ground: &mut Ground<'_>) -> Result<u32, Wrong> {
         let (shape, frames) = (ground.shape(), 1u32 << ground.order());
         let first = match ground.has(Flaw::RegionUnaligned) {
