@@ -265,7 +265,9 @@ fn rings_that_are_too_small_lose_events_and_say_so_through(lab: &Lab, way: &str)
         "perf" => end.kinds.iter().map(|kind| kind.lost).sum(),
         _ => Some(end.buffers.iter().map(|buffer| buffer.lost).sum::<u64>()),
     };
-    assert!(told > 0 && by_kernel.is_none_or(|lost| lost == told), "{told} {by_kernel:?}");
+    // perf counts events too that it neither writes nor counts as lost.
+    let is_told = |lost| if way == "perf" { lost <= told } else { lost == told };
+    assert!(told > 0 && by_kernel.is_none_or(is_told), "{told} {by_kernel:?}");
     let text = lab.run(&["trace", "info", "t.pagelab"]).out;
     assert!(text.contains("events were lost") && text.contains("the rings were full"), "{text}");
 }

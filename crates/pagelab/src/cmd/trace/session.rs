@@ -29,8 +29,8 @@ const SCAN_NS: u64 = 4_000_000;
 const SCAN_NS_MAX: u64 = 200_000_000;
 
 /// A record that was being written when its tracepoint was switched off gets into the ring a little later,
-/// and so does all that interrupted its writer. Where the processor is a virtual one, its host may hold it up
-/// meanwhile, which took more than 0.1 s on a busy one: how often it is looked for, and how long in between.
+/// and so does all that interrupted its writer; a virtual processor may be held up by its host meanwhile. How
+/// often it is looked for, and how long in between.
 const LAST_LOOKS: u32 = 160;
 const LAST_PAUSE: Duration = Duration::from_millis(3);
 

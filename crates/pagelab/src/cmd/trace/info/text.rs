@@ -51,10 +51,7 @@ pub(super) fn events(info: &Info) -> String {
         let events = rate(info.events() as f64 / seconds);
         format!(" in {}: {events}/s", duration((seconds * 1e9) as u64))
     });
-    let each = info
-        .bytes_per_event()
-        .map(|bytes| format!(", {bytes:.2} bytes each, the snapshot aside"))
-        .unwrap_or_default();
+    let each = info.bytes_per_event().map(|bytes| format!(", {bytes:.2} bytes each")).unwrap_or_default();
     let events = count(info.events().into());
     format!("{events} events{}{each}", took.unwrap_or_default())
 }
