@@ -182,8 +182,8 @@ name = "as it is"
 fn workloads_that_do_not_end_well_are_told_apart_and_the_others_go_on() {
     let lab = Lab::new();
     lab.write("bad.toml", BAD);
-    // It may be run, as far as its mode says; what may not is refused before anything begins.
-    lab.write("text", "no program");
+    // It may be run, as far as its mode says, but what is to run it is not there.
+    lab.write("text", "#!/none/such\n");
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(lab.path().join("text"), mode).unwrap();
     let (code, _, err) = ran(&lab, &["run", "bad.toml", "-o", "bad.pagelab"]);
