@@ -105,14 +105,12 @@ impl Besides {
                     .to_owned(),
             ));
         }
-        let ends = match self.ends {
-            Ends::Shuffled(_) => Ends::Shuffled(seed),
-            ends => ends,
-        };
         for (number, zone) in (0u64..).zip(zones.iter_mut()) {
-            // Each zone is shuffled by draws of its own.
-            let ends =
-                if let Ends::Shuffled(seed) = ends { Ends::Shuffled(seed ^ number << 32) } else { ends };
+            let ends = match self.ends {
+                // Each zone is shuffled by draws of its own.
+                Ends::Shuffled(_) => Ends::Shuffled(seed ^ number << 32),
+                ends => ends,
+            };
             zone.extras = Extras { ends, has_highatomic: self.has_highatomic, cma: Vec::new() };
         }
         let kernel = zones.iter_mut().filter(|zone| zone.height <= heights.kernel && self.cma > 0);

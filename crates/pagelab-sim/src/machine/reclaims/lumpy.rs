@@ -2,13 +2,8 @@
 //! its neighbours, up to the order that is short.
 
 use super::{Ground, Reclaim, Tried};
+use crate::machine::reclaim::{COSTLY, PRIORITY};
 use crate::words::{Frame, Wrong};
-
-/// Orders above this one are costly (`PAGE_ALLOC_COSTLY_ORDER`).
-const COSTLY: u8 = 3;
-
-/// The priority below which it has become hard (`DEF_PRIORITY - 2`).
-const HARD: u8 = 10;
 
 /// The neighbours of the oldest page.
 #[derive(Clone, Copy, Debug)]
@@ -21,7 +16,7 @@ impl Reclaim for Lumpy {
         let from = (frame >> order << order).max(shape.first);
         let end = ((frame >> order << order) + (1 << order)).min(shape.end());
         // Active pages go along where the order is costly, or it has become hard.
-        let takes_active = order > COSTLY || ground.priority() < HARD;
+        let takes_active = order > COSTLY || ground.priority() < PRIORITY - 2;
         let (mut at, mut all) = (from, Tried::default());
         while at < end {
             let (here, page) = (at, ground.page(at));
