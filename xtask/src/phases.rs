@@ -63,7 +63,8 @@ impl Phase {
         match self {
             Phase::Tools => "tools",
             Phase::Lint | Phase::Build => "build",
-            Phase::Unit | Phase::Corpus => "unit",
+            Phase::Unit => "unit",
+            Phase::Corpus => "others",
             Phase::EndToEnd => "end-to-end",
             Phase::Web => "web",
             Phase::Guests => "guests",
@@ -87,15 +88,16 @@ pub struct Line {
     pub minutes: u64,
 }
 
-/// The CI budget on 2 cores: 45 minutes.
-pub const BUDGET: [Line; 7] = [
+/// The CI budget on 2 cores: 55 minutes.
+pub const BUDGET: [Line; 8] = [
     Line { name: "tools", minutes: 2 },
     Line { name: "build", minutes: 12 },
-    Line { name: "unit", minutes: 5 },
-    Line { name: "end-to-end", minutes: 8 },
-    Line { name: "guests", minutes: 10 },
+    Line { name: "unit", minutes: 6 },
+    Line { name: "end-to-end", minutes: 12 },
+    Line { name: "guests", minutes: 12 },
     Line { name: "web", minutes: 5 },
     Line { name: "fuzz", minutes: 3 },
+    Line { name: "others", minutes: 3 },
 ];
 
 /// All of the budget. A run that takes longer has failed.
@@ -141,8 +143,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_budget_is_forty_five_minutes_and_every_phase_has_a_line_of_it() {
-        assert_eq!(whole(), Duration::from_secs(45 * 60));
+    fn the_budget_is_fifty_five_minutes_and_every_phase_has_a_line_of_it() {
+        assert_eq!(whole(), Duration::from_secs(55 * 60));
         for phase in Phase::ALL {
             assert!(BUDGET.iter().any(|line| line.name == phase.line()), "{phase:?}");
             assert_eq!(Phase::of(phase.word()), Some(phase));
@@ -156,6 +158,6 @@ mod tests {
             table(&[(Phase::Lint, seconds(60)), (Phase::Build, seconds(67)), (Phase::Fuzz, seconds(181))]);
         assert!(table.contains("2 min 07 s       12 min   lint 1 min 00 s, build 1 min 07 s\n"), "{table}");
         assert!(table.contains("3 min 01 s        3 min  over\n"), "{table}");
-        assert!(table.contains("5 min 08 s       45 min\n"), "{table}");
+        assert!(table.contains("5 min 08 s       55 min\n"), "{table}");
     }
 }
