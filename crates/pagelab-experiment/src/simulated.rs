@@ -16,8 +16,10 @@ const SEEDS_MAX: u64 = 1000;
 const PICTURES_MAX: u64 = 1000;
 
 /// The recipes that come with pagelab.
-pub const BUILT_IN: &[BuiltIn] =
-    &[BuiltIn { name: "anti-fragmentation", text: include_str!("../../../recipes/anti-fragmentation.toml") }];
+pub const BUILT_IN: &[BuiltIn] = &[
+    BuiltIn { name: "anti-fragmentation", text: include_str!("../../../recipes/anti-fragmentation.toml") },
+    BuiltIn { name: "long-use", text: include_str!("../../../recipes/long-use.toml") },
+];
 
 /// The recipe of this name.
 pub fn find(name: &str) -> Option<&'static BuiltIn> {
@@ -294,5 +296,22 @@ mod tests {
             assert!(!recipe.explanation.is_empty() && is_simulated(built_in.text));
             assert!(crate::recipe::find(built_in.name).is_none());
         }
+    }
+
+    #[test]
+    fn the_papers_comparison_is_its_whole_sequence_and_the_desktop_has_a_recipe() {
+        let loads = |name: &str| {
+            let recipe = Simulated::parse(name, find(name).unwrap().text).unwrap();
+            (
+                recipe.loads.iter().map(|load| load.name.clone()).collect::<Vec<_>>(),
+                recipe.seeds,
+                recipe.machines,
+            )
+        };
+        let (paper, seeds, machines) = loads("anti-fragmentation");
+        // docs/fidelity.md has its x86 part over as many seeds.
+        assert_eq!((paper, seeds), (vec!["paper".to_owned()], 12));
+        assert_eq!(machines[0].kernelcore, Some(Bytes(1024 << 20)));
+        assert_eq!(loads("long-use").0, ["desktop"]);
     }
 }

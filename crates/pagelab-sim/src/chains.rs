@@ -1,5 +1,6 @@
-//! Linked lists of pageblocks: nine bytes for each. A state of one byte, and two links that count where the
-//! pageblock is the first of a listed block.
+//! Linked lists of pageblocks: sixteen bytes for each. All that is known of a pageblock beside its frames
+//! lies together, four of them in a line: two links, which count where it is the first of a listed block,
+//! what is free in it, its state and its owner.
 //!
 //! The heads of the lists are nodes behind the pageblocks, so that one leaves its list without anybody
 //! knowing which one it is (as `list_del` in the kernel). [`crate::lists`] has rings instead, for frames:
@@ -11,120 +12,143 @@ use std::ops::Range;
 
 use crate::lists::State;
 use crate::prefetch;
-use crate::words::Frame;
 
+/// What is known of a pageblock; of a list's head, the links alone.
 #[derive(Clone, Copy, Debug)]
 struct Link {
     next: u32,
     prev: u32,
+    /// Of a split pageblock, the orders of the free blocks in each of its groups: a byte for each.
+    orders: u32,
+    state: State,
+    owner: u8,
 }
+
+const _: () = assert!(size_of::<Link>() == 16, "four in a line");
 
 /// The lists, over pageblocks numbered from 0.
 #[derive(Clone, Debug)]
 pub struct Chains {
     links: Vec<Link>,
-    states: Vec<State>,
+    pageblocks: u32,
+    /// A list has 2^`heads` heads, one for each order: as few as the largest order needs.
+    heads: u32,
 }
 
-/// Heads of a list, one for each order: a power of two above the largest order.
-const HEADS: u32 = 32;
-
 impl Chains {
-    /// So many empty lists at each order.
-    pub fn new(frames: u32, lists: u8) -> Chains {
-        let heads = HEADS * u32::from(lists);
-        let mut links = vec![Link { next: 0, prev: 0 }; frames as usize];
-        links.extend((0..heads).map(|head| Link { next: frames + head, prev: frames + head }));
-        Chains { links, states: vec![State::INSIDE; frames as usize] }
+    /// So many empty lists at each order up to the largest, and all pageblocks of one owner.
+    pub fn new(pageblocks: u32, lists: u8, max_order: u8, owner: u8) -> Chains {
+        let of_list = (u32::from(max_order) + 1).next_power_of_two().trailing_zeros();
+        let heads = u32::from(lists) << of_list;
+        let link = |at: u32| Link { next: at, prev: at, orders: 0, state: State::INSIDE, owner };
+        let mut links = vec![link(0); pageblocks as usize];
+        links.extend((pageblocks..pageblocks + heads).map(link));
+        Chains { links, pageblocks, heads: of_list }
     }
 
-    /// Frames.
+    /// Pageblocks.
     #[inline]
-    pub fn frames(&self) -> u32 {
-        self.states.len() as u32
+    pub fn count(&self) -> u32 {
+        self.pageblocks
     }
 
-    /// The state of a frame.
+    /// The state of a pageblock.
     #[inline]
-    pub fn state(&self, frame: Frame) -> State {
-        self.states[frame as usize]
+    pub fn state(&self, block: u32) -> State {
+        self.links[block as usize].state
     }
 
-    /// Sets the state of a frame.
+    /// Sets the state of a pageblock.
     #[inline]
-    pub fn set(&mut self, frame: Frame, state: State) {
-        self.states[frame as usize] = state;
+    pub fn set(&mut self, block: u32, state: State) {
+        self.links[block as usize].state = state;
+    }
+
+    /// The orders of the free blocks in each group of a split pageblock.
+    #[inline]
+    pub fn orders(&self, block: u32) -> u32 {
+        self.links[block as usize].orders
+    }
+
+    /// Sets them.
+    #[inline]
+    pub fn set_orders(&mut self, block: u32, orders: u32) {
+        self.links[block as usize].orders = orders;
+    }
+
+    /// Who a pageblock belongs to.
+    #[inline]
+    pub fn owner(&self, block: u32) -> u8 {
+        self.links[block as usize].owner
+    }
+
+    /// Gives pageblocks to an owner.
+    #[inline]
+    pub fn own(&mut self, blocks: Range<u32>, owner: u8) {
+        let blocks = blocks.start as usize..blocks.end as usize;
+        self.links[blocks].iter_mut().for_each(|link| link.owner = owner);
     }
 
     #[inline]
     fn head(&self, list: u8, order: u8) -> u32 {
-        self.frames() + u32::from(list) * HEADS + u32::from(order)
+        self.pageblocks + (u32::from(list) << self.heads) + u32::from(order)
     }
 
-    /// The first block of a list.
+    /// The first pageblock of a list.
     #[inline]
-    pub fn first(&self, list: u8, order: u8) -> Option<Frame> {
+    pub fn first(&self, list: u8, order: u8) -> Option<u32> {
         let first = self.links[self.head(list, order) as usize].next;
-        (first < self.frames()).then_some(first)
+        (first < self.pageblocks).then_some(first)
     }
 
-    /// Puts a free block in front of a list, or at its end.
+    /// Puts a pageblock in front of a list, or at its end.
     #[inline]
-    pub fn add(&mut self, list: u8, order: u8, frame: Frame, at_end: bool) {
+    pub fn add(&mut self, list: u8, order: u8, block: u32, at_end: bool) {
         let head = self.head(list, order);
-        let beside = self.links[head as usize];
+        let beside = &self.links[head as usize];
         let (prev, next) = if at_end { (beside.prev, head) } else { (head, beside.next) };
-        self.links[frame as usize] = Link { next, prev };
-        self.links[prev as usize].next = frame;
-        self.links[next as usize].prev = frame;
-        self.states[frame as usize] = State::free(order);
+        let link = &mut self.links[block as usize];
+        (link.next, link.prev, link.state) = (next, prev, State::free(order));
+        self.links[prev as usize].next = block;
+        self.links[next as usize].prev = block;
     }
 
-    /// Takes a free block from its list. Its state stays.
+    /// Takes a pageblock from its list. Its state stays.
     #[inline]
-    pub fn remove(&mut self, frame: Frame) {
-        let Link { next, prev } = self.links[frame as usize];
+    pub fn remove(&mut self, block: u32) {
+        let Link { next, prev, .. } = self.links[block as usize];
         self.links[prev as usize].next = next;
         self.links[next as usize].prev = prev;
     }
 
     /// Where the books lie in this process's memory.
-    pub fn places(&self) -> [Range<usize>; 2] {
-        let range = |start: usize, bytes: usize| start..start + bytes;
-        [
-            range(self.links.as_ptr() as usize, size_of_val(&self.links[..])),
-            range(self.states.as_ptr() as usize, size_of_val(&self.states[..])),
-        ]
+    pub fn place(&self) -> Range<usize> {
+        let start = self.links.as_ptr() as usize;
+        start..start + size_of_val(&self.links[..])
     }
 
-    /// Brings near what freeing the block at a frame looks at first.
+    /// Brings near what freeing a block in a pageblock looks at first.
     #[inline]
-    pub fn prefetch_state(&self, frame: Frame) {
-        prefetch::near(&self.states, frame as usize);
+    pub fn prefetch(&self, block: u32) {
+        prefetch::near(&self.links, block as usize);
     }
 
-    /// The same for the links.
+    /// The same of both neighbours of a listed pageblock, which itself is near.
     #[inline]
-    pub fn prefetch_link(&self, frame: Frame) {
-        prefetch::near(&self.links, frame as usize);
-    }
-
-    /// The links of both neighbours of a listed block, whose own are near.
-    #[inline]
-    pub fn prefetch_beside(&self, frame: Frame) {
-        let Link { next, prev } = self.links[frame as usize];
+    pub fn prefetch_beside(&self, block: u32) {
+        let Link { next, prev, .. } = self.links[block as usize];
         prefetch::near(&self.links, next as usize);
         prefetch::near(&self.links, prev as usize);
     }
 
-    /// The blocks of a list, the first one first.
-    pub fn blocks(&self, list: u8, order: u8) -> impl Iterator<Item = Frame> + '_ {
+    /// The pageblocks of a list, the first one first.
+    pub fn blocks(&self, list: u8, order: u8) -> impl Iterator<Item = u32> + '_ {
         let head = self.head(list, order);
         let mut at = self.links[head as usize].next;
         std::iter::from_fn(move || {
-            let frame = (at < self.frames()).then_some(at)?;
-            at = self.links[frame as usize].next;
-            Some(frame)
+            let block = (at < self.pageblocks).then_some(at)?;
+            at = self.links[block as usize].next;
+            Some(block)
         })
     }
 }

@@ -12,6 +12,7 @@
 //! 6.15: `__rmqueue_claim`, `__rmqueue_steal`). What the allocated half is used for is not asked: kinds of
 //! allocated blocks are not kept.
 
+mod alone;
 mod group;
 #[cfg(test)]
 mod naive;
@@ -47,10 +48,6 @@ pub struct Compact {
     /// Over pageblocks, numbered from 0.
     lists: Chains,
     groups: Vec<Group>,
-    /// Of each split pageblock, the orders of the free blocks in each group: a byte for each.
-    orders: Vec<u32>,
-    /// The kind that each pageblock belongs to.
-    owners: Vec<u8>,
     /// Of each owner, the orders at which there may be a pageblock; a bit too many is found out when used.
     filled: [u32; 3],
     /// Free blocks of each order.
@@ -95,10 +92,8 @@ impl Compact {
         let groups = (pageblocks as usize) << shape.block_order.saturating_sub(GROUP);
         let mut compact = Compact {
             shape,
-            lists: Chains::new(pageblocks, Kind::ALL.len() as u8),
+            lists: Chains::new(pageblocks, Kind::ALL.len() as u8, shape.max_order, Kind::Movable as u8),
             groups: vec![Group::new(shape.block_order); groups],
-            orders: vec![0; pageblocks as usize],
-            owners: vec![Kind::Movable as u8; pageblocks as usize],
             filled: [0; 3],
             blocks: vec![0; usize::from(shape.max_order) + 1],
             free: shape.frames,
@@ -135,19 +130,14 @@ impl Compact {
     }
 
     /// The kind that each pageblock belongs to.
-    pub fn owners(&self) -> &[u8] {
-        &self.owners
+    pub fn owners(&self) -> Vec<u8> {
+        (0..self.lists.count()).map(|block| self.lists.owner(block)).collect()
     }
 
     /// Where the books lie in this process's memory.
     pub fn places(&self) -> Vec<Range<usize>> {
-        fn range<T>(of: &[T]) -> Range<usize> {
-            let start = of.as_ptr() as usize;
-            start..start + size_of_val(of)
-        }
-        let mut places = vec![range(&self.groups), range(&self.orders), range(&self.owners)];
-        places.extend(self.lists.places());
-        places
+        let start = self.groups.as_ptr() as usize;
+        vec![start..start + size_of_val(&self.groups[..]), self.lists.place()]
     }
 
     /// All memory that the books take, in bytes.
@@ -198,12 +188,24 @@ impl Compact {
         }
         match largest(is) {
             0 => self.lists.set(block, FULL),
-            order => self.list(self.owners[block as usize], order as u8 - 1, block, false),
+            order => self.list(self.lists.owner(block), order as u8 - 1, block, false),
         }
     }
 
     /// Allocates a block. `None`: there is no free block of the order.
+    #[inline]
     pub fn take(&mut self, order: u8, kind: Kind) -> Result<Option<Taken>, Wrong> {
+        if order == 0
+            && let Some(frame) = self.take_alone(kind)
+        {
+            return Ok(Some(Taken { frame, stolen: None }));
+        }
+        self.take_any(order, kind)
+    }
+
+    /// Allocates what is no such frame.
+    #[inline(never)]
+    fn take_any(&mut self, order: u8, kind: Kind) -> Result<Option<Taken>, Wrong> {
         if order > self.shape.max_order {
             return Err(Wrong::Order { order, max: self.shape.max_order });
         }
@@ -245,7 +247,7 @@ impl Compact {
     #[inline]
     fn take_whole(&mut self, block: u32, size: u8, order: u8, kind: Kind) -> u32 {
         let whole = self.shape.block_order;
-        let owner = self.owners[block as usize];
+        let owner = self.lists.owner(block);
         self.lists.remove(block);
         for half in (order.max(whole)..size).rev() {
             self.list(owner, half, block + (1 << (half - whole)), false);
@@ -257,7 +259,7 @@ impl Compact {
         let (_, groups) = self.groups_of(block);
         let orders = (0..groups).fold(0, |orders, group| orders | (1 << self.top()) << (8 * group));
         let (at, orders) = self.split_groups(block, 0, orders, order);
-        self.orders[block as usize] = orders;
+        self.lists.set_orders(block, orders);
         self.relist(block, 0, summary(orders));
         at
     }
@@ -265,7 +267,7 @@ impl Compact {
     /// Takes from a split pageblock: the frame, and the order of the free block that was split.
     #[inline]
     fn take_part(&mut self, block: u32, order: u8) -> (u32, u8) {
-        let orders = self.orders[block as usize];
+        let orders = self.lists.orders(block);
         let was = summary(orders);
         let found = match self.has(Bug::LargestFirst) {
             true => largest(was) as u8 - 1,
@@ -289,7 +291,7 @@ impl Compact {
             };
             self.split_groups(block, group.trailing_zeros() as usize / 8, orders, order)
         };
-        self.orders[block as usize] = orders;
+        self.lists.set_orders(block, orders);
         self.relist(block, was, summary(orders));
         (at, found)
     }
@@ -309,7 +311,14 @@ impl Compact {
     }
 
     /// Frees the block that begins at a frame. Returns its order.
+    #[inline]
     pub fn free(&mut self, frame: Frame) -> Result<u8, Wrong> {
+        if self.free_alone(frame) { Ok(0) } else { self.free_any(frame) }
+    }
+
+    /// Frees any block.
+    #[inline(never)]
+    fn free_any(&mut self, frame: Frame) -> Result<u8, Wrong> {
         let order = self.order(frame)?;
         let at = frame - self.shape.first;
         let merged = match order < self.shape.block_order {
@@ -357,7 +366,7 @@ impl Compact {
         let block = at >> whole;
         let (group, place) = self.group_of(at);
         let inside = group - self.groups_of(block).0;
-        let mut orders = self.orders[block as usize];
+        let mut orders = self.lists.orders(block);
         let was = summary(orders);
         let mut merged = GROUP;
         if order > GROUP {
@@ -377,7 +386,7 @@ impl Compact {
             }
         }
         if merged < whole {
-            self.orders[block as usize] = orders;
+            self.lists.set_orders(block, orders);
             self.relist(block, was, summary(orders));
             return merged;
         }
@@ -391,8 +400,8 @@ impl Compact {
     #[inline]
     fn merge_whole(&mut self, block: u32, order: u8) -> u8 {
         let whole = self.shape.block_order;
-        let (first, count) = (self.shape.first >> whole, self.lists.frames());
-        let owner = self.owners[block as usize];
+        let (first, count) = (self.shape.first >> whole, self.lists.count());
+        let owner = self.lists.owner(block);
         let (mut from, mut size) = (block, order);
         self.lists.set(block, State::INSIDE);
         while size < self.shape.max_order && !self.has(Bug::PageblocksUnmerged) {
@@ -404,7 +413,7 @@ impl Compact {
             self.lists.remove(buddy);
             self.lists.set(buddy, State::INSIDE);
             if !self.has(Bug::OwnersKept) {
-                self.owners[buddy as usize..(buddy + pageblocks) as usize].fill(owner);
+                self.lists.own(buddy..buddy + pageblocks, owner);
             }
             from = from.min(buddy);
             size += 1;
@@ -437,7 +446,7 @@ impl Compact {
             let found = what(block, size, from, true);
             self.lists.remove(block);
             let pageblocks = 1 << size.saturating_sub(whole);
-            self.owners[block as usize..block as usize + pageblocks].fill(wanted);
+            self.lists.own(block..block + pageblocks, wanted);
             self.list(wanted, size, block, false);
             return Some(found);
         }
@@ -497,7 +506,8 @@ impl Compact {
             pageblocks
                 .for_each(|block| self.lists.set(block, if order < whole { FULL } else { State::INSIDE }));
             if order < whole {
-                self.orders[(at >> whole) as usize..][..1 << (size - whole)].fill(0);
+                let pageblocks = at >> whole..(at >> whole) + (1 << (size - whole));
+                pageblocks.for_each(|block| self.lists.set_orders(block, 0));
             }
         } else {
             self.clear(at, size);
@@ -534,17 +544,14 @@ impl Compact {
         // Its words may lie in two lines: the next group's begin where they end.
         prefetch::near(&self.groups, group);
         prefetch::near(&self.groups, group + 1);
-        prefetch::near(&self.orders, block as usize);
-        prefetch::near(&self.owners, block as usize);
-        self.lists.prefetch_state(block);
-        self.lists.prefetch_link(block);
+        self.lists.prefetch(block);
     }
 
     /// The same a moment later: the pageblocks beside it on its list.
     #[inline]
     pub fn expect_merge(&self, frame: Frame) {
         let block = frame.wrapping_sub(self.shape.first) >> self.shape.block_order;
-        if block < self.lists.frames() && self.lists.state(block).free_order().is_some() {
+        if block < self.lists.count() && self.lists.state(block).free_order().is_some() {
             self.lists.prefetch_beside(block);
         }
     }

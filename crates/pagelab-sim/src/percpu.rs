@@ -386,8 +386,8 @@ impl<P: Policy> PerCpu<P> {
         let at = self.number(cpu);
         let list = &mut self.cpus[at].lists[place];
         let frame = list.pop_back()?;
-        list.at_back(8).into_iter().for_each(|frame| self.zone.expect_free(frame));
-        list.at_back(4).into_iter().for_each(|frame| self.zone.expect_buddy(frame));
+        list.at_back(16).into_iter().for_each(|frame| self.zone.expect_free(frame));
+        list.at_back(8).into_iter().for_each(|frame| self.zone.expect_buddy(frame));
         Some(frame)
     }
 

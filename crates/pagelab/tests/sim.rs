@@ -1,5 +1,7 @@
 //! `pagelab sim`, end to end.
 
+#[path = "../benches/llfree/mod.rs"]
+mod llfree;
 mod support;
 
 use std::collections::BTreeSet;
@@ -52,6 +54,48 @@ fn bench_measures_each_engine_and_documents_each_field() {
         text.contains("compact, drawn") && text.contains("order9") && !text.contains("mobility"),
         "{text}"
     );
+}
+
+#[test]
+fn bulk_takes_half_of_memory_and_says_what_each_half_takes() {
+    let lab = Lab::new();
+    let words = ["sim", "bench", "--memory", "128M", "--load", "bulk", "--turns", "2"];
+    let ran = lab.run(&[&words[..], &["--json"]].concat());
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    let said: Value = serde_json::from_str(&ran.out).unwrap();
+    let engines = said["engines"].as_array().unwrap();
+    // All but the engine that keeps no list of live blocks.
+    assert_eq!(engines.len(), 18);
+    for row in engines {
+        let of = |field: &str| row[field].as_u64().unwrap();
+        // The middle of two turns, each half apart and both together: off by less than both roundings.
+        assert!(of("allocation_ps").abs_diff(of("pair_ps") - of("free_ps")) <= 2, "{row}");
+        assert!(of("failed") == 0 && of("stolen") == 0, "{row}");
+    }
+    let text = lab.run(&words).out;
+    assert!(text.contains("ns/free") && text.contains("memory, per-CPU, ahead"), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    let drawn = lab.run(&["sim", "bench", "--memory", "128M", "--load", "bulk", "--engine", "drawn"]);
+    assert!(drawn.code == Some(2) && drawn.err.contains("keeps no list"), "{}", drawn.err);
+}
+
+#[test]
+fn what_llfrees_own_bench_writes_is_read() {
+    let table = "alloc,x,order,iteration,memory,get_min,get_avg,get_max,put_min,put_avg,put_max,init,total,\
+                 allocs\nLLFree,1,0,0,16,20,21,22,35,36,37,0,1000,2097152\n";
+    let turns = llfree::read(table).unwrap();
+    assert_eq!((turns.len(), turns[0].get, turns[0].put), (1, 21.0, 36.0));
+    assert!(llfree::read("alloc,x\nLLFree,1\n").is_err() && llfree::read(&table.replace("36", "")).is_err());
+    if let Err(why) = llfree::program() {
+        #[allow(clippy::print_stderr, reason = "a skipped check says so")]
+        {
+            eprintln!("skipped: llfree-absent: {why}");
+        }
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let turns = llfree::rand(1, 2, folder.path()).unwrap();
+    assert!(turns.len() == 2 && turns.iter().all(|turn| turn.get > 0.0 && turn.put > 0.0), "{turns:?}");
 }
 
 #[test]

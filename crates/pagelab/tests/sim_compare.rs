@@ -147,15 +147,22 @@ fn one_run_shows_figures_and_lists_say_what_there_is() {
         assert!(list.contains(word), "{word}: {list}");
     }
     assert!(good(&lab.run(&["sim", "list", "churn"])).contains("pairs"));
+    // The paper's tests are found from the list, under the name of the load and as a recipe.
+    for line in ["→ pagelab sim run paper ", "  anti-fragmentation  How many", "  long-use"] {
+        assert!(list.contains(line), "{line}: {list}");
+    }
+    assert!(good(&lab.run(&["sim", "list", "paper"])).contains("→ pagelab sim run paper "));
     // Whatever the list prints is explained by its name.
     for (name, said) in [
         ("zone", "--policies standard,zone"),
         ("cma", "--policies standard,cma=64M"),
         ("mobility", "mobility-6.18"),
         ("x86", "1518 MiB"),
+        ("anti-fragmentation", "→ pagelab recipes explain anti-fragmentation"),
     ] {
         let one = good(&lab.run(&["sim", "list", name])).to_owned();
         assert!(one.starts_with(name) && one.contains(said), "{one}");
+        assert!(one.lines().all(|line| line.chars().count() <= 80), "{one}");
     }
     let unknown = lab.run(&["sim", "list", "no-such"]);
     assert!(unknown.code == Some(2) && unknown.err.contains("the machines x86"), "{}", unknown.err);

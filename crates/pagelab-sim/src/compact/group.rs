@@ -52,8 +52,8 @@ pub enum Covering {
 /// The words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group {
-    even: u64,
-    odd: u64,
+    /// Of even frames, and of odd ones.
+    singles: [u64; 2],
     paired: u64,
 }
 
@@ -64,13 +64,14 @@ impl Group {
             0 | GROUP.. => 0,
             _ => !0 << pairs(order),
         };
-        Group { even: above, odd: above, paired: 0 }
+        Group { singles: [above; 2], paired: 0 }
     }
 
     /// The pairs at which 2^`order` free frames begin, order 1 to 7.
     #[inline]
     fn free_at(&self, order: u8) -> u64 {
-        let mut free = !(self.even | self.odd | self.paired);
+        let [even, odd] = self.singles;
+        let mut free = !(even | odd | self.paired);
         for half in 1..order {
             free &= (free >> pairs(half)) & EVERY[usize::from(half) + 1];
         }
@@ -80,7 +81,7 @@ impl Group {
     /// The pairs of which one frame is free.
     #[inline]
     fn halves(&self) -> u64 {
-        (self.even ^ self.odd) & !self.paired
+        (self.singles[0] ^ self.singles[1]) & !self.paired
     }
 
     /// Allocates 2^`order` frames of the lowest free block of the order `found`: the frame, and the orders
@@ -90,7 +91,7 @@ impl Group {
         let (at, lone) = if found == 0 {
             let lone = self.halves();
             let pair = lone.trailing_zeros();
-            (2 * pair + (self.even >> pair & 1) as u32, lone)
+            (2 * pair + (self.singles[0] >> pair & 1) as u32, lone)
         } else {
             let free = self.free_at(found);
             let lone = lone(free, found);
@@ -102,6 +103,33 @@ impl Group {
         let is_last = lone & (lone - 1) == 0;
         let left = if is_last { orders & !(1 << found) } else { orders };
         (at, left | ((1 << found) - (1 << order)) as Orders)
+    }
+
+    /// By far the most frees: that of one frame whose buddy is one frame's block too. It stays alone. Whether
+    /// it was so.
+    #[inline(always)]
+    pub fn free_alone(&mut self, at: u32) -> bool {
+        let [even, odd] = self.singles;
+        let pair = at / 2;
+        let is_alone = (even & odd & !self.paired) >> pair & 1 == 1;
+        if is_alone {
+            self.singles[(at & 1) as usize] &= !(1 << pair);
+        }
+        is_alone
+    }
+
+    /// Allocates the lowest free frame whose buddy is allocated: which, and whether there is another. `None`:
+    /// there is not one.
+    #[inline(always)]
+    pub fn take_alone(&mut self) -> Option<(u32, bool)> {
+        let lone = self.halves();
+        if lone == 0 {
+            return None;
+        }
+        let pair = lone.trailing_zeros();
+        let odd = (self.singles[0] >> pair & 1) as u32;
+        self.singles[odd as usize & 1] |= 1 << pair;
+        Some((2 * pair + odd, lone & (lone - 1) != 0))
     }
 
     /// Frees the block of an order that begins at a frame: the order it has when it is merged with its
@@ -136,11 +164,10 @@ impl Group {
     #[inline]
     pub fn mark(&mut self, at: u32, order: u8) {
         match order {
-            0 if at.is_multiple_of(2) => self.even |= 1 << (at / 2),
-            0 => self.odd |= 1 << (at / 2),
+            0 => self.singles[(at & 1) as usize] |= 1 << (at / 2),
             _ => {
                 self.paired |= Group::mask(at, order);
-                self.even |= 1 << (at / 2);
+                self.singles[0] |= 1 << (at / 2);
             }
         }
     }
@@ -148,18 +175,17 @@ impl Group {
     /// Allocates all of it, as the later part of a larger block.
     #[inline]
     pub fn mark_inside(&mut self) {
-        *self = Group { even: 0, odd: 0, paired: !0 };
+        *self = Group { singles: [0; 2], paired: !0 };
     }
 
     /// Forgets the allocated block at a frame.
     #[inline]
     pub fn unmark(&mut self, at: u32, order: u8) {
         match order {
-            0 if at.is_multiple_of(2) => self.even &= !(1 << (at / 2)),
-            0 => self.odd &= !(1 << (at / 2)),
+            0 => self.singles[(at & 1) as usize] &= !(1 << (at / 2)),
             _ => {
                 self.paired &= !Group::mask(at, order);
-                self.even &= !(1 << (at / 2));
+                self.singles[0] &= !(1 << (at / 2));
             }
         }
     }
@@ -176,19 +202,19 @@ impl Group {
         let is_set = |word: u64| word >> pair & 1 == 1;
         let is_odd = !at.is_multiple_of(2);
         if !is_set(self.paired) {
-            return is_set(if is_odd { self.odd } else { self.even }).then_some(0);
+            return is_set(self.singles[(at & 1) as usize]).then_some(0);
         }
-        if is_odd || !is_set(self.even) {
+        if is_odd || !is_set(self.singles[0]) {
             return None;
         }
-        let inside = (self.paired & !self.even) >> pair >> 1;
+        let inside = (self.paired & !self.singles[0]) >> pair >> 1;
         Some(1 + (inside.trailing_ones() + 1).trailing_zeros() as u8)
     }
 
     /// Whether it begins inside of an allocated block.
     #[inline]
     pub fn continues(&self) -> bool {
-        self.paired & !self.even & 1 == 1
+        self.paired & !self.singles[0] & 1 == 1
     }
 
     /// Where the allocated block begins that a frame lies in.
@@ -201,7 +227,7 @@ impl Group {
         if self.paired >> pair & 1 == 0 {
             return Covering::From(at);
         }
-        let heads = self.paired & self.even & (!0 >> (63 - pair));
+        let heads = self.paired & self.singles[0] & (!0 >> (63 - pair));
         match heads.checked_ilog2() {
             Some(pair) => Covering::From(2 * pair),
             None => Covering::Before,
@@ -211,12 +237,11 @@ impl Group {
     /// Whether a frame is free.
     #[inline]
     pub fn is_free(&self, at: u32) -> bool {
-        let word = if at.is_multiple_of(2) { self.even } else { self.odd };
-        (word | self.paired) >> (at / 2) & 1 == 0
+        (self.singles[(at & 1) as usize] | self.paired) >> (at / 2) & 1 == 0
     }
 
     /// How many frames are free.
     pub fn free_frames(&self) -> u32 {
-        (self.even | self.paired).count_zeros() + (self.odd | self.paired).count_zeros()
+        self.singles.iter().map(|word| (word | self.paired).count_zeros()).sum()
     }
 }

@@ -1,5 +1,7 @@
 //! The compact engine and its naive twin, side by side: every event is compared.
 
+use std::ops::Range;
+
 use pagelab_model::seed::SplitMix64;
 
 use super::Compact;
@@ -156,4 +158,8 @@ fn a_terabyte_fits_in_64_mib() {
     let shape = Shape { first: 0, frames: 1 << 20, max_order: 10, block_order: 9 };
     let bytes = Compact::new(shape).unwrap().bytes();
     assert!(bytes * 256 <= 64 << 20, "{bytes} bytes for 4 GiB");
+    // Heads of lists weigh most where there are few pageblocks.
+    let small = Compact::new(Shape { frames: 1 << 15, ..shape }).unwrap();
+    let bytes: usize = small.places().iter().map(Range::len).sum();
+    assert!(bytes * 4 <= 1 << 15, "{bytes} bytes for 128 MiB");
 }

@@ -10,7 +10,7 @@ impl Compact {
     pub fn validate(&self) -> Result<(), Wrong> {
         let shape = self.shape;
         let wrong = |what: String| Err(Wrong::Books(what));
-        let mut listed = vec![false; self.lists.frames() as usize];
+        let mut listed = vec![false; self.lists.count() as usize];
         for owner in 0..Kind::ALL.len() as u8 {
             for order in 0..=shape.max_order {
                 for block in self.lists.blocks(owner, order) {
@@ -19,7 +19,7 @@ impl Compact {
                             "pageblock {block:#x} is listed at order {order}, and is not so"
                         ));
                     }
-                    if self.owners[block as usize] != owner {
+                    if self.lists.owner(block) != owner {
                         return wrong(format!("pageblock {block:#x} is on the list of another owner"));
                     }
                     if std::mem::replace(&mut listed[block as usize], true) {
@@ -30,7 +30,7 @@ impl Compact {
         }
         let mut blocks = vec![0u32; usize::from(shape.max_order) + 1];
         let mut at = 0;
-        while at < self.lists.frames() {
+        while at < self.lists.count() {
             let state = self.lists.state(at);
             if state.free_order().is_some() != listed[at as usize] {
                 return wrong(format!("pageblock {at:#x} is free and on no list"));
@@ -60,7 +60,7 @@ impl Compact {
             return wrong(format!("pageblock {block:#x} belongs to no block"));
         };
         let pageblocks = 1u32 << (order - whole);
-        let (first, count) = (self.shape.first >> whole, self.lists.frames());
+        let (first, count) = (self.shape.first >> whole, self.lists.count());
         if pageblocks > count - block || !(first + block).is_multiple_of(pageblocks) {
             return wrong(format!("pageblock {block:#x} of order {order} is not aligned, or reaches out"));
         }
@@ -120,7 +120,7 @@ impl Compact {
             };
             at += 1 << order;
         }
-        let found = self.orders[block as usize];
+        let found = self.lists.orders(block);
         if orders != found {
             return wrong(format!(
                 "pageblock {block:#x} has free blocks {orders:#x}, the books say {found:#x}"

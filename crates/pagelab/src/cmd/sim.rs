@@ -29,9 +29,11 @@ Examples:
   pagelab sim run highalloc --policy zone        one load under one scheme
   pagelab sim compare --policies standard,list,zone --seeds 20
   pagelab sim sweep --grid scheme=list,zone --grid machine=1G,4G
-  pagelab sim run anti-fragmentation -o a.pagelab
+  pagelab sim run paper                          a paper's tests, on one boot
+  pagelab sim run anti-fragmentation             the same under five schemes
   pagelab sim bench                              allocators of 16 GiB
   pagelab sim bench --memory 1T --engine memory --engine compact --load order0
+  pagelab sim bench --load bulk                  what LLFree's own bench does
   pagelab sim demo                               how one works, step by step
   pagelab sim replay t.pagelab --policy mobility,standard
 

@@ -17,7 +17,6 @@ use pagelab_model::{Bytes, PageSize};
 use pagelab_report::style::bytes;
 use pagelab_sim::bench::Load;
 use pagelab_sim::words::{FRAMES_MAX, Shape, Wrong};
-use pagelab_sys::clock;
 
 use super::options::once;
 use crate::bounds;
@@ -38,7 +37,7 @@ pub struct Args {
     /// What is freed and asked for; several times for several [default: mix]
     #[arg(long, value_name = "LOAD", value_enum)]
     load: Vec<LoadName>,
-    /// Pairs of a turn
+    /// Pairs of a turn; under bulk it is half of memory
     #[arg(
         long,
         value_name = "N",
@@ -100,6 +99,8 @@ enum LoadName {
     Order9,
     /// The block that was allocated last; orders as in the mix
     Hot,
+    /// Half of memory allocated at order 0, then freed in a random order
+    Bulk,
 }
 
 impl LoadName {
@@ -109,6 +110,7 @@ impl LoadName {
             LoadName::Order0 => Load::Order0,
             LoadName::Order9 => Load::Order9,
             LoadName::Hot => Load::Hot,
+            LoadName::Bulk => Load::Bulk,
         }
     }
 }
@@ -122,6 +124,8 @@ struct Row {
     ahead: bool,
     /// Picoseconds of a pair, by turn.
     ps: Vec<u64>,
+    /// The same of an allocation and of a free, under a load that has them apart.
+    halves_ps: Vec<(u64, u64)>,
     /// The bytes of the engine's books.
     books: Option<Bytes>,
     failed: u64,
@@ -130,12 +134,22 @@ struct Row {
 
 impl Row {
     fn median_ps(&self) -> f64 {
-        Statistics::of(self.ps.iter().map(|&ps| ps as f64).collect()).map_or(0.0, |found| found.median)
+        median(self.ps.iter().copied()).unwrap_or(0.0)
+    }
+
+    /// An allocation and a free, where the load has them apart.
+    fn median_halves_ps(&self) -> Option<(f64, f64)> {
+        let taken = median(self.halves_ps.iter().map(|halves| halves.0))?;
+        Some((taken, median(self.halves_ps.iter().map(|halves| halves.1))?))
     }
 
     fn pairs_per_s(&self) -> f64 {
         1e12 / self.median_ps().max(1.0)
     }
+}
+
+fn median(of: impl Iterator<Item = u64>) -> Option<f64> {
+    Statistics::of(of.map(|ps| ps as f64).collect()).map(|found| found.median)
 }
 
 /// Measures and prints.
@@ -155,6 +169,7 @@ pub fn run(args: &Args) -> Outcome {
     };
     let all = <Name as clap::ValueEnum>::value_variants();
     let engines = if args.engine.is_empty() { all } else { &args.engine };
+    can_serve(&args.engine, &loads)?;
     let shapes: Vec<(Bytes, Shape)> = sizes.iter().map(|&size| (size, shape(size))).collect();
     for &(memory, shape) in &shapes {
         loads.iter().try_for_each(|&load| fits(memory, shape, load, engines))?;
@@ -194,10 +209,26 @@ fn shape(memory: Bytes) -> Shape {
     Shape { first: 0, frames: frames as u32, max_order: MAX_ORDER, block_order: BLOCK_ORDER }
 }
 
+/// Refuses an engine that cannot be measured under a load.
+fn can_serve(engines: &[Name], loads: &[Load]) -> Result<(), Failure> {
+    let unfit = |load: &Load| engines.iter().find(|name| !name.serves(*load));
+    let Some((name, load)) = loads.iter().find_map(|load| Some((unfit(load)?, load))) else { return Ok(()) };
+    Err(usage(&format!(
+        "--load {} for the engine {}: it keeps no list of live blocks; --engine compact is the same engine \
+         with one",
+        load.name(),
+        name.text()
+    )))
+}
+
 /// Refuses what does not fit in this machine's memory.
 fn fits(memory: Bytes, shape: Shape, load: Load, engines: &[Name]) -> Result<(), Failure> {
     let times = |name: &Name| if name.has_per_cpu() { 2 } else { 1 };
-    let need = engines.iter().map(|name| name.need(shape, load).0 * times(name)).sum();
+    let need = engines
+        .iter()
+        .filter(|name| name.serves(load))
+        .map(|name| name.need(shape, load).0 * times(name))
+        .sum();
     let available = asking::available(&Root::live()).unwrap_or(Bytes(u64::MAX));
     if need <= available.0 / 10 * 9 {
         return can_number(memory, shape, engines);
@@ -240,7 +271,7 @@ fn measure(size: (Bytes, Shape), load: Load, engines: &[Name], args: &Args) -> R
     let (memory, shape) = size;
     let mut runs: Vec<Box<dyn Run>> = Vec::new();
     let mut rows: Vec<(usize, Row)> = Vec::new();
-    for &engine in engines {
+    for &engine in engines.iter().filter(|engine| engine.serves(load)) {
         for per_cpu in [false, true] {
             if per_cpu && !engine.has_per_cpu() {
                 continue;
@@ -250,8 +281,18 @@ fn measure(size: (Bytes, Shape), load: Load, engines: &[Name], args: &Args) -> R
             run.collapse();
             for ahead in [false, true] {
                 if !ahead || engine.looks_ahead() {
-                    let (ps, books) = (Vec::new(), run.books());
-                    let row = Row { memory, load, engine, per_cpu, ahead, ps, books, failed: 0, stolen: 0 };
+                    let row = Row {
+                        memory,
+                        load,
+                        engine,
+                        per_cpu,
+                        ahead,
+                        ps: Vec::new(),
+                        halves_ps: Vec::new(),
+                        books: run.books(),
+                        failed: 0,
+                        stolen: 0,
+                    };
                     rows.push((runs.len(), row));
                 }
             }
@@ -269,10 +310,9 @@ fn measure(size: (Bytes, Shape), load: Load, engines: &[Name], args: &Args) -> R
             let (run, row) = &mut rows[at];
             let run = &mut runs[*run];
             let pairs = if is_slow(row.engine) { (args.pairs / PLAIN_PART).max(1) } else { args.pairs };
-            let before = clock::thread_cpu_ns();
-            run.run(pairs, row.ahead)?;
-            let spent = clock::thread_cpu_ns().saturating_sub(before);
-            row.ps.push(spent.saturating_mul(1000) / pairs);
+            let took = run.turn(pairs, row.ahead)?;
+            row.ps.push(took.pair_ps);
+            row.halves_ps.extend(took.halves_ps);
             (row.failed, row.stolen) = run.counts();
         }
     }

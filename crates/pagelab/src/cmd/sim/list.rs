@@ -2,6 +2,8 @@
 
 use std::io::Write;
 
+use pagelab_experiment::recipe::BuiltIn;
+use pagelab_experiment::simulated::{self, Simulated};
 use pagelab_report::json::object::{Object, array};
 use pagelab_report::json::{header, to_text};
 use pagelab_report::style::count;
@@ -53,16 +55,32 @@ fn text() -> String {
     for load in loads() {
         page.hanging(&format!("  {:<20}", load.name), load.summary);
     }
+    page.heading("recipes: comparisons that come with pagelab");
+    for (name, question) in recipes() {
+        page.hanging(&format!("  {name:<20}"), &question);
+    }
     named(&mut page, "simulated, but in no run of a load", &LIBRARY);
     page.gap();
     page.line("→ pagelab sim list NAME   one of them   → pagelab sim compare --load LOAD");
+    page.line("→ pagelab sim run paper   the paper's tests one after the other, on one boot");
+    page.line("→ pagelab sim run anti-fragmentation   the same under its five schemes");
     page.finish()
+}
+
+/// The recipes that come with pagelab: name and question.
+fn recipes() -> Vec<(&'static str, String)> {
+    let question = |recipe: &BuiltIn| Some(Simulated::parse(recipe.name, recipe.text).ok()?.question);
+    let all = simulated::BUILT_IN.iter();
+    all.filter_map(|recipe| Some((recipe.name, question(recipe)?))).collect()
 }
 
 /// What a name of the list stands for.
 fn one(name: &str) -> Result<String, Failure> {
     if let Some(load) = loads().iter().find(|load| load.name == name) {
         return Ok(parameters(load));
+    }
+    if let Some((name, question)) = recipes().into_iter().find(|(recipe, _)| *recipe == name) {
+        return Ok(recipe(name, &question));
     }
     let long = SHORT.iter().find(|(short, _)| *short == name).map_or(name, |(_, long)| long);
     let kinds = [("policy", &policies()[..]), ("added to a policy by +", &added()), ("machine", &MACHINES)];
@@ -73,12 +91,13 @@ fn one(name: &str) -> Result<String, Failure> {
         let loads: Vec<&str> = loads().iter().map(|load| load.name).collect();
         return Err(usage(&format!(
             "nothing is called {name:?}; there are the loads {}, the policies {}, {}, what is added to \
-             them {}, and the machines {}",
+             them {}, the machines {}, and the recipes {}",
             loads.join(", "),
             names(&policies()),
             short.join(", "),
             names(&added()),
-            names(&MACHINES)
+            names(&MACHINES),
+            recipes().iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
         )));
     };
     let mut page = Page::new(out::style());
@@ -101,6 +120,15 @@ fn is_called(of: &Named, name: &str) -> bool {
     of.name.split('=').next() == name.split('=').next()
 }
 
+/// A recipe: what it asks, and where it is explained.
+fn recipe(name: &str, question: &str) -> String {
+    let mut page = Page::new(out::style());
+    page.hanging(&format!("{name}   "), &format!("{question}   (recipe)"));
+    page.line(format!("→ pagelab recipes explain {name}"));
+    page.line(format!("→ pagelab sim run {name}"));
+    page.finish()
+}
+
 fn parameters(load: &Load) -> String {
     let mut page = Page::new(out::style());
     page.hanging(&format!("{}  ", load.name), load.summary);
@@ -121,6 +149,8 @@ fn parameters(load: &Load) -> String {
         let meaning = format!("{}{most}", of.meaning);
         page.hanging(&format!("  {:<name_width$}  {usual:<usual_width$}  ", of.name), &meaning);
     }
+    page.gap();
+    page.line(format!("→ pagelab sim run {0}   → pagelab sim compare --load {0}", load.name));
     page.finish()
 }
 
@@ -168,6 +198,12 @@ fn json() -> Result<String, Failure> {
         .put("machines", array(&MACHINES, named))
         .put("not_in_runs", array(&LIBRARY, named))
         .put("loads", array(loads(), load))
+        .put(
+            "recipes",
+            array(&recipes(), |(name, question)| {
+                Object::new().put("name", *name).put("summary", question.as_str())
+            }),
+        )
         .into();
     to_text(&document).map_err(|error| Failure::new(Exit::Bug, "JSON").because(error))
 }

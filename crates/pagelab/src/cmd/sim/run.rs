@@ -46,6 +46,7 @@ Examples:
   pagelab sim run highalloc                     under the standard policy
   pagelab sim run highalloc --policy zone+linear --pictures 60 -o z.pagelab
   pagelab report --html z.html z.pagelab        with memory over time
+  pagelab sim run paper                         a paper's tests, on one boot
   pagelab sim run anti-fragmentation --quick    a recipe that comes with pagelab
   pagelab sim run own.toml                      and one of yours
 

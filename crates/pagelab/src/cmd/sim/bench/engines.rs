@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use pagelab_model::{Bytes, PageSize};
-use pagelab_sim::bench::{Drawn, Engine, Load, Nothing, Pairs};
+use pagelab_sim::bench::{Bulk, Drawn, Engine, Load, Nothing, Pairs};
 use pagelab_sim::compact::Compact;
 use pagelab_sim::lists::LISTED_MAX;
 use pagelab_sim::marks::{self, SCALE_USUAL};
@@ -14,7 +14,7 @@ use pagelab_sim::policy::{Lists, Mobility, Standard};
 use pagelab_sim::trees::{PER_TREE, Trees};
 use pagelab_sim::words::{Shape, Wrong};
 use pagelab_sim::zone::{Extras, Zone};
-use pagelab_sys::own_memory;
+use pagelab_sys::{clock, own_memory};
 
 /// As on x86-64: blocks of up to 4 MiB, pageblocks of 2 MiB.
 pub const MAX_ORDER: u8 = 10;
@@ -95,6 +95,11 @@ impl Name {
         matches!(self, Name::Mobility | Name::Memory)
     }
 
+    /// Whether it can be measured under a load: what keeps no list of live blocks has none to free.
+    pub fn serves(self, load: Load) -> bool {
+        load != Load::Bulk || self != Name::Drawn
+    }
+
     /// All memory that it takes here, with the list of live blocks.
     pub fn need(self, shape: Shape, load: Load) -> Bytes {
         let frames = u64::from(shape.frames);
@@ -133,7 +138,10 @@ impl Name {
 }
 
 fn pairs<E: Engine + 'static>(engine: E, load: Load, seed: u64) -> Result<Box<dyn Run>, Wrong> {
-    Ok(Box::new(Pairs::new(engine, load, seed)?))
+    Ok(match load {
+        Load::Bulk => Box::new(Bulk::new(engine, seed)),
+        _ => Box::new(Pairs::new(engine, load, seed)?),
+    })
 }
 
 /// The marks of one zone, or of DMA32 and Normal.
@@ -166,10 +174,26 @@ pub fn keep(shape: Shape) -> Keep {
     Keep::batches(CPUS, BATCH, (low / u64::from(CPUS)).max(u64::from(4 * BATCH)) as u32)
 }
 
-/// An engine at its steady state, whichever it is.
+/// What a turn took, in picoseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Turn {
+    /// A pair.
+    pub pair_ps: u64,
+    /// An allocation and a free apart, where the load has them one after the other.
+    pub halves_ps: Option<(u64, u64)>,
+}
+
+/// Picoseconds of one of so many.
+fn each(count: u64, run: impl FnOnce() -> Result<(), Wrong>) -> Result<u64, Wrong> {
+    let before = clock::thread_cpu_ns();
+    run()?;
+    Ok(clock::thread_cpu_ns().saturating_sub(before).saturating_mul(1000) / count.max(1))
+}
+
+/// An engine under a load, whichever they are.
 pub trait Run {
-    /// Frees and allocates so many times.
-    fn run(&mut self, pairs: u64, ahead: bool) -> Result<(), Wrong>;
+    /// Frees and allocates so many times, or as often as the load says.
+    fn turn(&mut self, pairs: u64, ahead: bool) -> Result<Turn, Wrong>;
 
     /// Allocations that failed, and blocks taken from another list.
     fn counts(&self) -> (u64, u64);
@@ -193,8 +217,31 @@ fn books(places: &[Range<usize>]) -> Option<Bytes> {
 }
 
 impl<E: Engine> Run for Pairs<E> {
-    fn run(&mut self, pairs: u64, ahead: bool) -> Result<(), Wrong> {
-        if ahead { self.run_ahead(pairs) } else { Pairs::run(self, pairs) }
+    fn turn(&mut self, pairs: u64, ahead: bool) -> Result<Turn, Wrong> {
+        let pair_ps = each(pairs, || if ahead { self.run_ahead(pairs) } else { self.run(pairs) })?;
+        Ok(Turn { pair_ps, halves_ps: None })
+    }
+
+    fn counts(&self) -> (u64, u64) {
+        (self.failed, self.stolen)
+    }
+
+    fn books(&self) -> Option<Bytes> {
+        books(&self.engine().places())
+    }
+
+    fn collapse(&self) {
+        collapse(self.places());
+    }
+}
+
+impl<E: Engine> Run for Bulk<E> {
+    fn turn(&mut self, _pairs: u64, ahead: bool) -> Result<Turn, Wrong> {
+        let frames = self.frames();
+        let taken_ps = each(frames, || self.fill())?;
+        self.shuffle();
+        let freed_ps = each(frames, || if ahead { self.empty_ahead() } else { self.empty() })?;
+        Ok(Turn { pair_ps: taken_ps + freed_ps, halves_ps: Some((taken_ps, freed_ps)) })
     }
 
     fn counts(&self) -> (u64, u64) {
@@ -211,8 +258,9 @@ impl<E: Engine> Run for Pairs<E> {
 }
 
 impl Run for Drawn {
-    fn run(&mut self, pairs: u64, ahead: bool) -> Result<(), Wrong> {
-        if ahead { self.run_ahead(pairs) } else { Drawn::run(self, pairs) }
+    fn turn(&mut self, pairs: u64, ahead: bool) -> Result<Turn, Wrong> {
+        let pair_ps = each(pairs, || if ahead { self.run_ahead(pairs) } else { self.run(pairs) })?;
+        Ok(Turn { pair_ps, halves_ps: None })
     }
 
     fn counts(&self) -> (u64, u64) {

@@ -13,6 +13,9 @@ use super::{Args, Row};
 use crate::exit::{Exit, Failure};
 use crate::out;
 
+/// Why an allocation and a free have no time of their own.
+const TOGETHER: &str = "under this load they alternate";
+
 /// Floors by simulated memory.
 pub type Floors = [(Bytes, Option<Floor>)];
 
@@ -22,8 +25,8 @@ pub fn text(args: &Args, processor: &str, rows: &[Row], floors: &Floors) -> Stri
     page.hanging(
         "",
         &format!(
-            "Pairs of a free and an allocation at 75 % full, which are two operations; ahead: with \
-             look-ahead; seed {}, {} turns of {} pairs, the middle one of each; {processor}",
+            "Pairs of a free and an allocation, which are two operations, at 75 % full or as the load says; \
+             ahead: with look-ahead; seed {}, {} turns of {} pairs, the middle one of each; {processor}",
             args.seed,
             args.turns,
             count(args.pairs.into())
@@ -60,6 +63,7 @@ pub fn text(args: &Args, processor: &str, rows: &[Row], floors: &Floors) -> Stri
         .collect();
     page.table(0, &columns, &table);
     page.gap();
+    halves(&mut page, rows);
     for (memory, floor) in floors {
         if let Some(floor) = floor {
             page.hanging(
@@ -76,6 +80,38 @@ pub fn text(args: &Args, processor: &str, rows: &[Row], floors: &Floors) -> Stri
         }
     }
     page.finish()
+}
+
+/// What an allocation and a free take where the load has them apart.
+fn halves(page: &mut Page, rows: &[Row]) {
+    let mut table = Vec::new();
+    for row in rows {
+        let Some((taken, freed)) = row.median_halves_ps() else { continue };
+        let lists = if row.per_cpu { ", per-CPU" } else { "" };
+        let ahead = if row.ahead { ", ahead" } else { "" };
+        table.push(vec![
+            bytes(row.memory),
+            format!("{}{lists}{ahead}", row.engine.text()),
+            format!("{:.1}", taken / 1e3),
+            format!("{:.1}", freed / 1e3),
+        ]);
+    }
+    if table.is_empty() {
+        return;
+    }
+    page.hanging(
+        "bulk: ",
+        "half of memory allocated at order 0, then freed in a random order, as LLFree's own bench does under \
+         the name of rand; all movable",
+    );
+    let columns = [
+        Column::left("memory"),
+        Column::left("engine"),
+        Column::right("ns/allocation"),
+        Column::right("ns/free"),
+    ];
+    page.table(0, &columns, &table);
+    page.gap();
 }
 
 /// Pairs a second to those of the plain allocator under the same load.
@@ -104,6 +140,8 @@ pub fn json(args: &Args, processor: &str, rows: &[Row], floors: &Floors) -> Resu
             .put("pair_ps", row.median_ps() as u64)
             .put("pair_ps_by_turn", row.ps.clone())
             .put("operation_ps", (row.median_ps() / 2.0) as u64)
+            .option("allocation_ps", row.median_halves_ps().map(|halves| halves.0 as u64), TOGETHER)
+            .option("free_ps", row.median_halves_ps().map(|halves| halves.1 as u64), TOGETHER)
             .put("pairs_per_s", row.pairs_per_s() as u64)
             .option("books_bytes", row.books.map(|books| books.0), "it has none, or they lie in no one place")
             .put("failed", row.failed)
