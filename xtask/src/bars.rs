@@ -1,7 +1,10 @@
 //! The measured promises of pagelab in one table. A bar changes only here, with its old and new
 //! figure and the reason in `changes`.
 
+mod exact;
+mod gains;
 mod machine;
+pub mod processors;
 mod sim;
 mod trace;
 
@@ -15,7 +18,7 @@ pub enum Good {
 }
 
 /// One promise.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Bar {
     /// The `bar` of the bench's JSON line.
     pub name: &'static str,
@@ -485,11 +488,23 @@ pub const BARS: &[Bar] = &[
         absent_where: "not tool perf or not root",
         changes: &[],
     },
+    gains::PROGRAMS,
+    gains::MEDIAN,
+    gains::WORST,
+    gains::FLOOR,
+    gains::INTERVAL,
     sim::PAIRS,
     sim::AHEAD,
     sim::MEMORY,
     sim::COMPACT,
     sim::COMPACT_BYTES,
+    sim::ORDER0,
+    sim::BULK_COMPACT,
+    sim::BULK_MEMORY,
+    sim::BULK_COMPACT_TO_PLAIN,
+    sim::BULK_MEMORY_TO_PLAIN,
+    sim::COMPACT_TO_LLFREE,
+    sim::MEMORY_TO_LLFREE,
     sim::REPLAY,
     machine::MACHINE,
     machine::SWEEP,
@@ -517,6 +532,8 @@ pub const BARS: &[Bar] = &[
         absent_where: "not tool xz or not tool apt-get",
         changes: &[],
     },
+    exact::WINDOW,
+    exact::UNWATCHED,
     Bar {
         name: "exact_what_if_cpu_ratio",
         good: Good::AtMost,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::bars::{BARS, Bar, Change};
+use crate::bars::{BARS, Bar, Change, processors};
 use crate::built::{self, Program};
 use crate::child::{self, Show};
 use crate::facts::{self, Condition};
@@ -60,6 +60,9 @@ pub fn run(words: &[&str]) -> Result<(), Failed> {
     for bar in BARS.iter().filter(is_asked) {
         let (line, fault) = judge(bar, &measured, &facts::here);
         println!("{line}");
+        for of in processors::ON_PROCESSORS.iter().filter(|of| of.bar == bar.name) {
+            println!("    on {}: {}, measured {}", of.processor, of.limit, of.measured);
+        }
         for Change { old, new, why } in bar.changes {
             println!("    was {old}, became {new}: {why}");
         }
@@ -191,6 +194,7 @@ fn measured(line: &str) -> Result<Measured, String> {
 
 /// The line of one bar, and what is wrong with it.
 fn judge(bar: &Bar, measured: &[Measured], ask: &dyn Fn(&facts::Fact) -> bool) -> (String, Option<String>) {
+    let bar = &processors::limited(bar, ask);
     let excused = Condition::parse(bar.absent_where)
         .is_ok_and(|condition| condition.holds(ask))
         .then_some(bar.absent_where);

@@ -1,8 +1,12 @@
 //! Compacting memory and dropping caches, journalled, with the time that it took.
 
 use pagelab_host::guard::{Guard, GuardError};
-use pagelab_model::NodeId;
+use pagelab_host::root::Root;
+use pagelab_metrics::compaction::ScannerRun;
+use pagelab_model::{NodeId, Reading};
 use pagelab_sys::clock;
+
+use crate::scanners::ScannerWatch;
 
 /// Which memory is compacted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,14 +29,25 @@ pub enum Caches {
     All,
 }
 
-/// Compacts, and returns the nanoseconds that it took. The kernel answers when it is done: both scanners of
-/// each zone have met. Pages that cannot be moved now stay where they are without an error, so only a look at
-/// the memory tells what came of it.
+/// Compacts, and returns the nanoseconds that it took. The kernel answers when it is done, in each zone
+/// either because both scanners have met or because it gave up. Neither that nor pages that cannot be moved
+/// are an error, so only [`compact_watched`] and a look at the memory tell what came of it.
 pub fn compact(guard: &Guard, scope: Scope) -> Result<u64, GuardError> {
     timed(|| match scope {
         Scope::Machine => guard.compact_memory(),
         Scope::Node(node) => guard.compact_node(node),
     })
+}
+
+/// The same, and where the scanners of each zone stopped, where tracepoints can be read.
+pub fn compact_watched(
+    guard: &Guard,
+    root: &Root,
+    scope: Scope,
+) -> Result<(u64, Reading<Vec<ScannerRun>>), GuardError> {
+    let watch = ScannerWatch::begin(root);
+    let took_ns = compact(guard, scope)?;
+    Ok((took_ns, watch.and_then(ScannerWatch::end)))
 }
 
 /// Writes dirty pages back, which are not dropped otherwise, drops the caches, and returns the nanoseconds

@@ -2,6 +2,8 @@
 //! dropping the page cache, in this order; each time everything is given back.
 
 use pagelab_host::guard::{Guard, GuardError, Knob, OWN_MEMORY};
+use pagelab_host::page_reporting;
+use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
 use pagelab_model::settings::{Settings, ThpSettings};
 use pagelab_model::{Absence, AbsentWhy, Bytes, NodeId, Reading};
@@ -10,6 +12,7 @@ use pagelab_sys::affinity::Pinned;
 use crate::asking::{Asked, Asking, Wanted};
 use crate::compact::{Caches, Scope, compact, drop_caches};
 use crate::oom::OfferedFirst;
+use crate::warm;
 
 /// What came at each step.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,13 +39,53 @@ pub fn truth(
     let _pinned = Pinned::here();
     settle(guard, settings)?;
     let scope = node.map_or(Scope::Machine, Scope::Node);
+    // Where the host takes free memory back, the latencies would be the host's.
+    let reporting = is_reporting(root, wanted);
+    let warm = || {
+        if reporting {
+            warm::warm(root, Bytes(wanted.count.saturating_mul(wanted.size.0)), &|| false);
+        }
+    };
+    warm();
     let now = ask(guard, root, wanted, node, false)?;
     compact(guard, scope)?;
+    warm();
     let after_compaction = ask(guard, root, wanted, node, true)?;
+    let enough = |asked: &Reading<Asked>| asked.as_ref().is_ok_and(|asked| asked.got >= wanted.count);
+    if enough(&after_compaction) {
+        let after_dropping_cache = Err(all_came());
+        return Ok(Truth { now, after_compaction, after_dropping_cache });
+    }
     drop_caches(guard, Caches::Page)?;
     compact(guard, scope)?;
+    warm();
     let after_dropping_cache = ask(guard, root, wanted, node, true)?;
     Ok(Truth { now, after_compaction, after_dropping_cache })
+}
+
+fn is_reporting(root: &Root, wanted: Wanted) -> bool {
+    page_reporting::read(&Reader::new(root), wanted.page_size, 0).is_some()
+}
+
+/// Why a step is left out: what it would cost others is not needed.
+pub fn all_came() -> Absence {
+    let why = "all that was wanted came before; no page cache was dropped";
+    Absence::new("huge pages", AbsentWhy::NotAsked, why)
+}
+
+/// Asks for all huge pages that the reserve allows, by faults and by MADV_COLLAPSE, and gives them back: the
+/// kernel compacts for each that is not there, wherever its own compaction gave up.
+pub fn ask_to_compact(
+    guard: &Guard,
+    root: &Root,
+    settings: &Settings,
+    wanted: Wanted,
+    node: Option<NodeId>,
+) -> Result<Reading<Asked>, GuardError> {
+    let _offered = OfferedFirst::new();
+    let _pinned = Pinned::here();
+    settle(guard, settings)?;
+    ask(guard, root, wanted, node, true)
 }
 
 /// Sets THP so that faults give huge pages that are there and do nothing to get others.

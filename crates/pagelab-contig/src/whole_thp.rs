@@ -12,7 +12,8 @@ use pagelab_host::paths::{KPAGEFLAGS, SELF_PAGEMAP};
 use pagelab_host::root::Root;
 use pagelab_model::pageflags::PageFlags;
 use pagelab_model::{Absence, AbsentWhy, Order, PageSize, Reading};
-use pagelab_sys::pagemap_scan;
+
+use crate::readback::ReadBack;
 
 /// Huge pages of PMD size behind an address range of this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,12 +28,7 @@ pub struct WholeThps {
 pub fn count(root: &Root, addresses: Range<u64>, page_size: PageSize, pmd_order: Order) -> WholeThps {
     let huge = page_size.block(pmd_order).0.max(1);
     let failed = |source: &str, error: String| Absence::new(source, AbsentWhy::Failed, error);
-    let mapped = root.file(SELF_PAGEMAP).and_then(|pagemap| {
-        let bytes = pagemap_scan::huge_bytes(&pagemap, addresses.clone());
-        bytes
-            .map(|bytes| bytes.0 / huge)
-            .map_err(|error| failed("PAGEMAP_SCAN", error.to_string()).or("a kernel from 6.7 on"))
-    });
+    let mapped = ReadBack::open().huge_bytes(addresses.clone()).map(|bytes| bytes.0 / huge);
     let in_memory =
         root.file(SELF_PAGEMAP).and_then(|map| Ok((map, root.file(KPAGEFLAGS)?))).and_then(|(map, flags)| {
             folios(&map, &flags, addresses, page_size, pmd_order)

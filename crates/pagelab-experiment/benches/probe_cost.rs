@@ -98,7 +98,7 @@ fn watched(pages: &str, guard: Option<&Guard>) -> Cost {
         watching.tick(&target);
     };
     let wall_ns = monotonic_ns() - began_ns;
-    let found = watching.end(&target, &Ended { wall_ns, rusage });
+    let found = watching.end(&target, &Ended { wall_ns, rusage, orphans: 0 });
     assert!(status.success(), "{status}");
     let spent_ns = (own_cpu_ns() - cpu_ns) as f64;
     let stop_ns = of(&found, "probe.stop");

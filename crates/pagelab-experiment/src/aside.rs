@@ -1,4 +1,5 @@
-//! One CPU for a trial: everybody else is moved off it, as far as the kernel lets them, and put back.
+//! One CPU for a trial: an isolated one where the machine has one, to which nobody comes who was not sent;
+//! otherwise everybody else is moved off the last one, as far as the kernel lets them, and put back.
 //!
 //! A process of its own does it, the keeper: it lives until the pipe from this process is closed, by whatever
 //! end, and then puts everybody back. So the masks are put back after a kill -9 of this process too; only if
@@ -9,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
 use std::process::{Child, ChildStdin, Stdio};
 
-use pagelab_formats::process_stat;
+use pagelab_formats::{cpu_list, process_stat};
 use pagelab_host::capture::Stop;
 use pagelab_host::paths;
 use pagelab_host::reader::Reader;
@@ -21,18 +22,22 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use crate::gate::READY;
 use crate::own;
 
-/// The engine's side: the keeper, and the CPU that is free.
+/// The engine's side: the keeper, where one is needed, and the CPU that is free.
 #[derive(Debug)]
 pub(crate) struct Aside {
-    keeper: Child,
-    word: Option<ChildStdin>,
+    keeper: Option<(Child, Option<ChildStdin>)>,
     cpu: u32,
     said: String,
 }
 
 impl Aside {
-    /// Frees the last CPU that this process may use: the first one takes most interrupts.
+    /// Takes an isolated CPU, or frees the last one that this process may use: the first one takes most
+    /// interrupts.
     pub fn begin() -> Result<Aside, String> {
+        if let Some(cpu) = isolated() {
+            let said = format!("pin: CPU {cpu} is isolated");
+            return Ok(Aside { keeper: None, cpu, said });
+        }
         let allowed = Pinned::allowed();
         let cpu = match allowed[..] {
             [.., _, last] => last,
@@ -53,7 +58,7 @@ impl Aside {
             }
         }
         let said = String::from_utf8_lossy(&said).lines().next().unwrap_or_default().to_owned();
-        Ok(Aside { keeper, word, cpu, said })
+        Ok(Aside { keeper: Some((keeper, word)), cpu, said })
     }
 
     /// The CPU.
@@ -72,10 +77,11 @@ impl Aside {
     }
 
     fn end(&mut self) -> Option<String> {
-        drop(self.word.take()?);
+        let (mut keeper, word) = self.keeper.take()?;
+        drop(word);
         let mut rest = String::new();
-        let read = self.keeper.stdout.as_mut().map(|out| out.read_to_string(&mut rest));
-        let waited = self.keeper.wait();
+        let read = keeper.stdout.as_mut().map(|out| out.read_to_string(&mut rest));
+        let waited = keeper.wait();
         match (read, waited) {
             (Some(Ok(_)), Ok(status)) if status.success() => {
                 let rest = rest.trim();
@@ -90,6 +96,14 @@ impl Drop for Aside {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// The last isolated CPU to which this thread can be sent. Nobody has it in his mask who was not given it
+/// (kernel/sched/isolation.c), so asking for it is the way to know.
+fn isolated() -> Option<u32> {
+    let root = Root::live();
+    let list = Reader::new(&root).parse(paths::CPU_ISOLATED, cpu_list::parse).ok()?;
+    list.into_iter().rev().find(|&cpu| Pinned::on(cpu).is_ok())
 }
 
 /// A task and what it may use.

@@ -2,7 +2,7 @@
 
 use pagelab_host::guard::{Guard, Knob, Options, Site, Watched};
 
-use crate::recipe::{HogKind, PageCache, Supervised, Thp, Variant, short};
+use crate::recipe::{Hog, HogKind, PageCache, Supervised, Thp, Variant, short};
 
 /// What would be changed while a trial of the variant runs, in words; empty where nothing is.
 pub fn of(site: &Result<Site, String>, variant: &Variant) -> Vec<String> {
@@ -46,18 +46,9 @@ pub fn of(site: &Result<Site, String>, variant: &Variant) -> Vec<String> {
             fragmentation.target
         ));
     }
-    match variant.hog {
-        Some(hog) if hog.how == HogKind::Process => {
-            changes.push(format!("a process takes {} and writes it again and again", short(hog.size)));
-        }
-        Some(hog) => {
-            let size = short(hog.size);
-            changes.push(format!("a thread of the workload takes {size} and writes it again and again"));
-        }
-        None => {}
-    }
-    if variant.pin {
-        changes.push("everybody else is moved off one CPU".to_owned());
+    changes.extend(variant.hog.map(competitor));
+    if variant.pin.is_some() {
+        changes.push("everybody else is moved off one CPU, unless one is isolated".to_owned());
     }
     match variant.page_cache {
         Some(PageCache::Cold) => {
@@ -71,6 +62,22 @@ pub fn of(site: &Result<Site, String>, variant: &Variant) -> Vec<String> {
         changes.push("data cache and TLB are filled with something else".to_owned());
     }
     changes
+}
+
+/// What a competitor does.
+fn competitor(hog: Hog) -> String {
+    let size = short(hog.size);
+    match (hog.leaves, hog.how) {
+        (Some(leaves), _) => format!(
+            "a process takes {size} of the limit, which it shares with the workload, and writes it again and \
+             again: {} are left",
+            short(leaves)
+        ),
+        (None, HogKind::Process) => format!("a process takes {size} and writes it again and again"),
+        (None, HogKind::Thread) => {
+            format!("a thread of the workload takes {size} and writes it again and again")
+        }
+    }
 }
 
 /// Settings of the machine, with the value in force and the value to come.

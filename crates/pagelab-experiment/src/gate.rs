@@ -6,6 +6,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use pagelab_host::paths;
 use pagelab_model::Bytes;
 use pagelab_sys::affinity::Pinned;
 use pagelab_sys::map::{Advice, Mapping};
@@ -24,10 +25,17 @@ pub const CANNOT_START: &str = "pagelab gate: cannot start ";
 /// Its exit code then, as that of a shell.
 pub const CODE_CANNOT_START: u8 = 127;
 
+/// What has the kernel choose a process before all others: the score is its share of memory in thousandths
+/// plus this (mm/oom_kill.c, `oom_badness`). Raising it needs no privilege, lowering a competitor's would.
+const KILLED_FIRST: &str = "1000";
+
 /// Makes the settings of the process, says so, waits for the word, and becomes the program. It returns only
 /// where that fails, with the exit code.
-pub fn pass(thp: Option<&str>, cpu: Option<u32>, command: &[OsString]) -> u8 {
+pub fn pass(thp: Option<&str>, cpu: Option<u32>, is_killed_first: bool, command: &[OsString]) -> u8 {
     let mut notes = Vec::new();
+    if is_killed_first && let Err(error) = std::fs::write(paths::SELF_OOM_SCORE_ADJ, KILLED_FIRST) {
+        notes.push(format!("{}: {error}", paths::SELF_OOM_SCORE_ADJ));
+    }
     if let Some(word) = thp
         && let Err(why) = switch_thp(word)
     {

@@ -85,7 +85,47 @@ impl Group {
     /// Makes a group whose folders are called `pagelab-LABEL-…`. What cannot be had of it is told beside it;
     /// it is absent where no folder can be made at all.
     pub fn make(guard: &Guard, label: &str) -> Reading<Made> {
-        let mut making = Making { guard, label, folders: Vec::new(), lacks: Vec::new() };
+        Group::made(Making { guard, label, above: None, folders: Vec::new(), lacks: Vec::new() })
+    }
+
+    /// The same inside another group's memory limit.
+    pub fn make_inside(guard: &Guard, label: &str, above: &Group) -> Reading<Made> {
+        let above = Some(above.with(MEMORY)?);
+        Group::made(Making { guard, label, above, folders: Vec::new(), lacks: Vec::new() })
+    }
+
+    /// A group that has a memory limit and no processes, only groups inside of it.
+    pub fn make_shared(guard: &Guard, label: &str) -> Reading<Group> {
+        let mut making = Making { guard, label, above: None, folders: Vec::new(), lacks: Vec::new() };
+        making.controller(MEMORY);
+        let Making { folders, lacks, .. } = making;
+        let Some(folder) = folders.first() else {
+            let none = || Absence::new(MEMORY, AbsentWhy::NotThere, "no hierarchy is mounted");
+            return Err(lacks.into_iter().next().unwrap_or_else(none));
+        };
+        // Version 2 gives groups below only what is switched on for them; version 1 gives everything.
+        if folder.is_v2 {
+            for controller in [MEMORY, CPUSET] {
+                let path = folder.file("cgroup.subtree_control");
+                let given = put(&path, &format!("+{controller}"));
+                given.map_err(|error| Absence::new(path, AbsentWhy::Failed, error.to_string()))?;
+            }
+        }
+        Ok(Group { folders, root: Root::live() })
+    }
+
+    /// A group inside another one's memory limit, and of the memory controller alone.
+    pub fn make_beside(guard: &Guard, label: &str, above: &Group) -> Reading<Group> {
+        let above = Some(above.with(MEMORY)?);
+        let mut making = Making { guard, label, above, folders: Vec::new(), lacks: Vec::new() };
+        making.controller(MEMORY);
+        match (making.folders.is_empty(), making.lacks.pop()) {
+            (true, Some(absence)) => Err(absence),
+            _ => Ok(Group { folders: making.folders, root: Root::live() }),
+        }
+    }
+
+    fn made(mut making: Making<'_>) -> Reading<Made> {
         making.controller(MEMORY);
         // The CPU time of version 2 is in `cpu.stat` of every folder.
         if !making.folders.iter().any(|folder| folder.is_v2) {
@@ -357,6 +397,8 @@ impl Folder {
 struct Making<'a> {
     guard: &'a Guard,
     label: &'a str,
+    /// The folder whose memory limit it is to be inside of.
+    above: Option<&'a Folder>,
     folders: Vec<Folder>,
     lacks: Vec<Absence>,
 }
@@ -371,7 +413,11 @@ impl Making<'_> {
             folder.controllers.push(controller);
             return;
         }
-        let parent = match self.guard.cgroup_parent(controller) {
+        let parent = match self.above.filter(|_| controller == MEMORY) {
+            Some(above) => Ok(above.path.clone()),
+            None => self.guard.cgroup_parent(controller),
+        };
+        let parent = match parent {
             Ok(parent) => parent,
             Err(error) => return self.lacks.push(lacking(controller, &error)),
         };

@@ -10,10 +10,12 @@
 mod allowance;
 mod counters;
 mod events;
+mod first_touch;
 mod flags;
 mod group;
 mod huge;
 mod machine;
+mod phase;
 mod raw;
 mod time;
 mod tree;
@@ -22,14 +24,16 @@ mod zero;
 
 use pagelab_host::root::Root;
 use pagelab_model::Reading;
-use pagelab_model::experiment::{Better, Flag, Measure};
+use pagelab_model::experiment::{Better, Flag, Measure, measures};
 use pagelab_model::run::Unit;
 use pagelab_sys::clock::{monotonic_ns, thread_cpu_ns};
+use pagelab_sys::perf_count::Start;
 
 use crate::group::Group;
 
 pub use flags::{Asked, huge_pages_missing};
 pub use pagelab_sys::wait::Rusage;
+pub use phase::PhaseProbe;
 pub use wanted::{PROBES, Wanted};
 
 /// What a trial runs in, as far as probes need it.
@@ -48,6 +52,8 @@ pub struct Ended {
     pub wall_ns: u64,
     /// All fields of `wait4`.
     pub rusage: Rusage,
+    /// Processes that outlived the first one and were waited for, as a supervisor; they are in `rusage`.
+    pub orphans: u64,
 }
 
 /// What the probes found.
@@ -67,6 +73,7 @@ pub struct Watching {
     huge: huge::Huge,
     machine: machine::Machine,
     group: group::Before,
+    first_touch: first_touch::FirstTouch,
     cost: Cost,
 }
 
@@ -94,6 +101,7 @@ pub fn prepare(wanted: &Wanted, _group: Option<&Group>) -> Watching {
         huge: huge::Huge::prepare(&root, wanted),
         machine: machine::Machine::prepare(&root, wanted),
         group: group::Before::default(),
+        first_touch: first_touch::FirstTouch::default(),
         cost: Cost::default(),
     }
 }
@@ -102,9 +110,10 @@ impl Watching {
     /// Arms everything: the child waits at its gate, before it runs its program.
     pub fn begin(&mut self, target: &Target<'_>) {
         let cpu_ns = thread_cpu_ns();
-        self.counters.open(target.pid);
+        self.counters.open(target.pid, Start::AtExec);
         self.machine.before();
         self.group = group::Before::of(target.group);
+        self.first_touch.begin(target);
         self.cost.began_ns = monotonic_ns();
         self.cost.cpu_ns += thread_cpu_ns().saturating_sub(cpu_ns);
     }
@@ -114,6 +123,7 @@ impl Watching {
         let (cpu_ns, at_ns) = (thread_cpu_ns(), monotonic_ns());
         let elapsed_ns = at_ns.saturating_sub(self.cost.began_ns);
         if let Some(look) = self.tree.look(target, elapsed_ns) {
+            self.first_touch.look(target, look, elapsed_ns);
             self.cost.stop_ns += self.huge.look(look, elapsed_ns);
             self.cost.last_ns = monotonic_ns();
             self.cost.ticks += 1;
@@ -130,11 +140,12 @@ impl Watching {
     /// there.
     pub fn end(self, target: &Target<'_>, ended: &Ended) -> Found {
         let (cpu_ns, at_ns) = (thread_cpu_ns(), monotonic_ns());
-        let Watching { counters, tree, huge, mut machine, group, mut cost } = self;
+        let Watching { counters, tree, huge, mut machine, group, first_touch, mut cost } = self;
         let mut found = Found::default();
         machine.after();
         time::measures(target.group, &group, &tree, ended, &mut found);
-        counters.measures(&mut found);
+        first_touch.measures(&mut found);
+        counters.measures(measures::COUNTER, &mut found);
         tree.measures(&mut found);
         huge.measures(&mut found);
         machine.measures(&mut found);

@@ -13,7 +13,7 @@ use std::time::Duration;
 use pagelab_model::experiment::{LOSS, Sequence};
 
 pub use built_in::{BUILT_IN, BuiltIn, find};
-pub use variant::{Fragmentation, Hog, HogKind, PageCache, Supervised, Thp, Variant, short};
+pub use variant::{Fragmentation, Hog, HogKind, PageCache, Pin, Supervised, Thp, Variant, short};
 pub(crate) use workload::merge;
 pub use workload::{Metric, Runs, Workload};
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use pagelab_model::experiment::{Role, Trial, TrialEnd, measures};
+use pagelab_model::experiment::{Measure, Role, Trial, TrialEnd, measures};
 use pagelab_model::run::{Event, Moment, Run, StreamHead};
 use pagelab_runfile::{Error, StreamId, Writer};
 use pagelab_sys::clock;
@@ -103,6 +103,8 @@ pub struct Session<'s> {
     checksums: BTreeMap<String, String>,
     streams: BTreeMap<StreamKey, StreamId>,
     spent: BTreeMap<(usize, usize), (Duration, u32)>,
+    /// What a model said of a workload under a variant, until a trial takes it into the file.
+    modelled: BTreeMap<(usize, usize), Vec<Measure>>,
 }
 
 /// Measure, workload, variant, and whether it is of a twin.
@@ -126,7 +128,8 @@ impl<'s> Session<'s> {
         let checksums = checksums.filter_map(|event| event.text.rsplit_once(": "));
         let checksums = checksums.map(|(of, sum)| (of.to_owned(), sum.to_owned())).collect();
         let (streams, spent) = (BTreeMap::new(), BTreeMap::new());
-        let mut session = Session { bench, writer, times, news, trials, checksums, streams, spent };
+        let modelled = BTreeMap::new();
+        let mut session = Session { bench, writer, times, news, trials, checksums, streams, spent, modelled };
         kept().for_each(|trial| session.note_time(trial));
         session
     }
@@ -138,6 +141,7 @@ impl<'s> Session<'s> {
         let mut due: VecDeque<usize> =
             (0..schedule.len()).filter(|slot| !self.trials.contains_key(slot)).collect();
         self.begin_swap(&due)?;
+        self.model(&due)?;
         let mut again = Vec::new();
         while let Some(slot) = due.pop_front() {
             if (self.bench.stop)().is_some() {
@@ -171,6 +175,37 @@ impl<'s> Session<'s> {
         let said = self.bench.swap.make(&self.bench.site, size);
         (self.news)(&News::Told(&said));
         self.event("swap", said)
+    }
+
+    /// Runs the model for each workload and variant of which no trial has taken it in yet: before all trials,
+    /// so that none has it for a neighbour.
+    fn model(&mut self, due: &VecDeque<usize>) -> Result<(), Error> {
+        let Some(model) = self.bench.model else { return Ok(()) };
+        let resolved = self.bench.resolved;
+        let plan = &resolved.plan;
+        let is_model = |trial: &Trial| trial.measures.iter().any(|of| of.name.starts_with(measures::MODEL));
+        let cell = |slot: usize| (plan.schedule[slot].workload, plan.schedule[slot].variant);
+        let done: Vec<_> = self.trials.values().filter(|of| is_model(of)).map(|of| cell(of.slot)).collect();
+        let is_measured = |slot: &&usize| plan.schedule[**slot].role == Role::Measured;
+        for &slot in due.iter().filter(is_measured) {
+            let of = cell(slot);
+            let is_missing = self.bench.missing.get(of.0).is_some_and(Option::is_some);
+            if is_missing || done.contains(&of) || self.modelled.contains_key(&of) {
+                continue;
+            }
+            if (self.bench.stop)().is_some() {
+                break;
+            }
+            let found = model(of.0, of.1);
+            if let Err(why) = &found {
+                let names = (&plan.workloads[of.0].name, &plan.variants[of.1].name);
+                let text = format!("no model of {} under {}: {why}", names.0, names.1);
+                (self.news)(&News::Told(&text));
+                self.event("model", text)?;
+            }
+            self.modelled.insert(of, found.unwrap_or_default());
+        }
+        Ok(())
     }
 
     /// Looks whether the machine is quiet.
@@ -215,7 +250,13 @@ impl<'s> Session<'s> {
             let (workload, variant) = (&plan.workloads[at.workload].name, &plan.variants[at.variant].name);
             self.event("trial", format!("{workload}, {variant}: {note}"))?;
         }
-        let Ran { end, measures, flags, last_output, .. } = ran;
+        let Ran { end, mut measures, flags, last_output, .. } = ran;
+        if end == TrialEnd::Done && at.role == Role::Measured {
+            // One of the trials has it: it was one run, and has no spread.
+            measures.extend(
+                self.modelled.get_mut(&(at.workload, at.variant)).into_iter().flat_map(std::mem::take),
+            );
+        }
         let trial = Trial { slot, began_ns, ended_ns, end, measures, flags, last_output };
         self.writer.trial(&trial)?;
         self.samples(&trial)?;
@@ -293,6 +334,12 @@ impl<'s> Session<'s> {
 
     fn note_time(&mut self, trial: &Trial) {
         let at = self.bench.resolved.plan.schedule[trial.slot];
+        let peak = trial.measures.iter().find(|measure| measure.name == measures::PEAK);
+        if let Some(peak) = peak.and_then(|peak| peak.value.as_ref().ok()) {
+            let mut peaks = self.bench.peaks.borrow_mut();
+            let known = peaks.entry(at.workload).or_default();
+            *known = (*known).max(*peak as u64);
+        }
         let spent = Duration::from_nanos(trial.ended_ns.saturating_sub(trial.began_ns));
         let (sum, count) = self.spent.entry((at.workload, at.variant)).or_default();
         (*sum, *count) = (*sum + spent, *count + 1);

@@ -10,13 +10,16 @@ pub(crate) mod output;
 mod result;
 mod settings;
 mod supervised;
+mod warming;
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Duration;
 
 use pagelab_host::guard::Site;
-use pagelab_model::experiment::{Flag, Measure, TrialEnd};
+use pagelab_model::experiment::{Flag, Measure, TrialEnd, measures};
 use pagelab_model::machine::Machine;
 use pagelab_model::{Bytes, Snapshot};
 
@@ -50,7 +53,14 @@ pub struct Bench<'a> {
     pub look: &'a dyn Fn() -> Snapshot,
     /// For each workload why it cannot run, where that is known before: its trials are not begun.
     pub missing: &'a [Option<String>],
+    /// The highest peak so far of each workload, bytes: as much is warmed before its next trial.
+    pub peaks: RefCell<BTreeMap<usize, u64>>,
+    /// What a model of the processor counts of a workload under a variant, where counters cannot be read.
+    pub model: Option<&'a Model<'a>>,
 }
+
+/// Runs a workload (its place) under a variant (its place) in a model of the processor.
+pub type Model<'a> = dyn Fn(usize, usize) -> Result<Vec<Measure>, String> + 'a;
 
 /// The number that a program said in the way of a metric: that of the last line that is like it. An error is
 /// what stands there instead.
@@ -129,6 +139,8 @@ fn in_settings(bench: &Bench<'_>, workload: usize, variant: usize, settings: &mu
         Err(why) if (bench.stop)().is_some() => return Ran::without(TrialEnd::Stopped, why),
         Err(why) => return Ran::without(TrialEnd::NotBegun(why), String::new()),
     };
+    // While the child waits at its gate: nothing else comes between.
+    let warming = warming::Warming::before(bench, workload, variant);
     let mut notes = Vec::new();
     let flags = launched.not_applied.iter().map(|text| flag(Flag::NOT_APPLIED, text.clone()));
     let mut flags: Vec<Flag> = flags.collect();
@@ -136,8 +148,8 @@ fn in_settings(bench: &Bench<'_>, workload: usize, variant: usize, settings: &mu
     let limit = bench.resolved.time_limit(workload);
     let Watched { over, output, found, summary } = launched.run(watching, settings, limit, bench.stop);
     let after = Others::now();
-    let mut own_ns = over.ended.rusage.utime_ns.saturating_add(over.ended.rusage.stime_ns);
-    own_ns = own_ns.saturating_add(settings.hog_cpu_ns().saturating_sub(hog_ns));
+    let own_ns = cpu_ns(&over.ended, &found.measures);
+    let own_ns = own_ns.saturating_add(settings.hog_cpu_ns().saturating_sub(hog_ns));
     if let Some(share) = after.not_quiet_since(&before, own_ns) {
         let text = format!("other programs had {:.0} % of a CPU meanwhile", share * 100.0);
         flags.push(flag(Flag::NOT_QUIET, text));
@@ -147,9 +159,15 @@ fn in_settings(bench: &Bench<'_>, workload: usize, variant: usize, settings: &mu
     }
     flags.extend(found.flags);
     let mut measures = found.measures;
+    if let Some(warming) = warming {
+        warming.tell(&mut measures, &mut flags);
+    }
     let is_unsummed = matches!(summary, Some(Err(_)));
     let said = result::of(&of.runs, &output);
     if let (Some(summary), Some(plan)) = (&summary, &recipe.variants[variant].plan) {
+        if over.ended.orphans == 0 {
+            supervised::not_waited_for(&mut measures);
+        }
         supervised::add(summary, plan, &mut measures, &mut flags);
     }
     let mut end = judge(&over, limit, &output, &of.runs, said.as_ref().err(), is_unsummed);
@@ -158,6 +176,7 @@ fn in_settings(bench: &Bench<'_>, workload: usize, variant: usize, settings: &mu
         let is_new = |of: &Measure| !measures.iter().any(|known| known.name == of.name);
         let fresh: Vec<Measure> = said.measures.into_iter().filter(is_new).collect();
         measures.extend(fresh);
+        flags.extend(said.flags);
         checksum = said.checksum;
     }
     if end == TrialEnd::Done && after.has_dropped_since(&before) {
@@ -174,6 +193,15 @@ impl Ran {
     fn without(end: TrialEnd, last_output: String) -> Ran {
         Ran { end, measures: Vec::new(), flags: Vec::new(), last_output, checksum: None, notes: Vec::new() }
     }
+}
+
+/// CPU time of all of a trial's processes: its group counts those that nobody waited for, and a supervisor
+/// waits for the program itself.
+fn cpu_ns(ended: &probe::Ended, measures: &[Measure]) -> u64 {
+    let waited_for = ended.rusage.utime_ns.saturating_add(ended.rusage.stime_ns);
+    let cpu = measures.iter().find(|measure| measure.name == measures::CPU);
+    let counted = cpu.and_then(|cpu| cpu.value.as_ref().ok().copied()).unwrap_or(0.0);
+    waited_for.max(counted as u64)
 }
 
 fn flag(kind: &str, text: String) -> Flag {
@@ -219,5 +247,31 @@ fn judge(
         }
         (Some(code), _) => TrialEnd::Failed(code),
         (None, signal) => TrialEnd::Killed(signal.unwrap_or(0)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pagelab_model::experiment::Better;
+    use pagelab_model::run::Unit;
+
+    use super::*;
+
+    /// A supervised program is waited for by its supervisor, and its group knows it all the same.
+    #[test]
+    fn what_a_group_counted_is_no_other_programs_time() {
+        let second = 1_000_000_000;
+        let rusage = probe::Rusage { utime_ns: second / 100, stime_ns: second / 100, ..Default::default() };
+        let ended = probe::Ended { wall_ns: second, rusage, orphans: 0 };
+        let cpu = |value| Measure {
+            name: measures::CPU.to_owned(),
+            unit: Unit::from(Unit::NANOSECONDS),
+            better: Better::Lower,
+            value: Ok(value),
+            source: String::new(),
+        };
+        assert_eq!(cpu_ns(&ended, &[cpu(1e9)]), second);
+        assert_eq!(cpu_ns(&ended, &[cpu(1.0)]), second / 50, "never less than what was waited for");
+        assert_eq!(cpu_ns(&ended, &[]), second / 50);
     }
 }

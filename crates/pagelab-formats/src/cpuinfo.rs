@@ -45,6 +45,7 @@ struct Seen {
     stepping: Option<u32>,
     physical_bits: Option<u32>,
     virtual_bits: Option<u32>,
+    clock_khz: Option<u64>,
     arm_implementer: Option<u64>,
     arm_part: Option<u64>,
     flags: Vec<String>,
@@ -96,6 +97,8 @@ impl Seen {
             "core id" => self.core(decimal(at, key, value)?),
             "CPU implementer" => self.arm_implementer = Some(hexadecimal(at, key, value)?),
             "CPU part" => self.arm_part = Some(hexadecimal(at, key, value)?),
+            // An offline or unknown clock is printed as words or as 0.
+            "cpu MHz" if self.clock_khz.is_none() => self.clock_khz = kilohertz(value),
             "address sizes" => self.address_sizes(at, value)?,
             "flags" | "Features" if self.flags.is_empty() => {
                 self.flags = FLAGS
@@ -161,9 +164,21 @@ impl Seen {
             cores: u32::try_from(self.cores.len()).ok().filter(|&n| n > 0),
             physical_bits: self.physical_bits,
             virtual_bits: self.virtual_bits,
+            clock_khz: self.clock_khz,
             flags: self.flags,
         })
     }
+}
+
+/// `2596.150` in MHz as kHz; the kernel prints three digits behind the point.
+fn kilohertz(value: &str) -> Option<u64> {
+    let (whole, part) = value.split_once('.').unwrap_or((value, ""));
+    let is_number = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
+    if whole.is_empty() || !is_number(whole) || !is_number(part) {
+        return None;
+    }
+    let part: u64 = format!("{part:0<3}").get(..3)?.parse().ok()?;
+    whole.parse::<u64>().ok()?.checked_mul(1000)?.checked_add(part).filter(|&khz| khz > 0)
 }
 
 fn shorten(value: &str) -> String {
@@ -237,6 +252,7 @@ cpu family\t: 6
 model\t\t: 207
 model name\t: Intel(R)  Xeon(R) Processor
 stepping\t: 2
+cpu MHz\t\t: 2596.150
 physical id\t: 0
 core id\t\t: 0
 flags\t\t: fpu pse msr pdpe1gb hypervisor la57x
@@ -245,6 +261,7 @@ power management:
 
 processor\t: 1
 model\t\t: 207
+cpu MHz\t\t: 800.000
 physical id\t: 0
 core id\t\t: 0
 
@@ -261,6 +278,25 @@ core id\t\t: 0
         assert_eq!((cpu.threads, cpu.cores), (3, Some(2)));
         assert_eq!((cpu.physical_bits, cpu.virtual_bits), (Some(46), Some(57)));
         assert_eq!(cpu.flags, ["pse", "pdpe1gb", "hypervisor"]);
+        assert_eq!(cpu.clock_khz, Some(2_596_150));
+    }
+
+    #[test]
+    fn a_clock_is_thousandths_of_a_megahertz_and_nothing_else() {
+        let cases = [
+            ("2596.150", Some(2_596_150)),
+            ("2000", Some(2_000_000)),
+            ("12.5", Some(12_500)),
+            ("3.12345", Some(3_123)),
+            ("0.000", None),
+            ("unknown", None),
+            (".5", None),
+            ("-1.0", None),
+            ("99999999999999999999", None),
+        ];
+        for (text, khz) in cases {
+            assert_eq!(kilohertz(text), khz, "{text}");
+        }
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The kernel's log, as `/dev/kmsg` records or as text of `dmesg`: past allocation failures.
+//! The kernel's log, as `/dev/kmsg` records or as text of `dmesg`: past allocation failures and kills for
+//! lack of memory.
 //!
 //! ```text
 //! 6,339,5140900,-;systemd[1]: Started …          a record: level, sequence, microseconds, flags; text
@@ -6,6 +7,8 @@
 //! [    5.140900] systemd[1]: Started …           text of dmesg, with or without <6> before it
 //! ```
 //! The log is prose of many hands: a line that is no report is passed over, whatever it holds.
+
+pub mod oom;
 
 use pagelab_model::snapshot::{AllocFailure, AllocFailures};
 
@@ -47,22 +50,41 @@ pub fn parse(log: &[u8]) -> Result<AllocFailures, ParseError> {
     if log.contains(&0) {
         return Err(ParseError::whole(FORMAT, "holds zero bytes, so it is no text"));
     }
-    let mut failures = AllocFailures::default();
-    let mut first = true;
+    let mut messages = Messages::default();
     for (_, line) in lines(log) {
-        if line.first() == Some(&b' ') || line.is_empty() {
-            continue;
-        }
-        let message = kmsg_line(line).unwrap_or_else(|| dmesg_line(line));
-        if first {
-            failures.log_overwritten = begins_late(&message);
-            first = false;
-        }
-        if failures.reports.len() < REPORTS_MAX {
-            failures.reports.extend(report(&message));
+        if line.first() != Some(&b' ') && !line.is_empty() {
+            messages.take(&kmsg_line(line).unwrap_or_else(|| dmesg_line(line)));
         }
     }
-    Ok(failures)
+    Ok(messages.failures)
+}
+
+/// The messages of a log, taken one by one in their order.
+#[derive(Debug, Default)]
+pub struct Messages {
+    has_begun: bool,
+    oom: oom::Oom,
+    /// What they told so far.
+    pub failures: AllocFailures,
+}
+
+impl Messages {
+    /// Takes the next message.
+    pub fn take(&mut self, message: &Message<'_>) {
+        if !self.has_begun {
+            self.has_begun = true;
+            self.failures.log_overwritten = begins_late(message);
+        }
+        let AllocFailures { reports, kills, .. } = &mut self.failures;
+        let known = kills.len();
+        if known < REPORTS_MAX {
+            self.oom.take(message, kills);
+        }
+        // A kill line that holds the words of a report, in the name of a process, tells one thing.
+        if kills.len() == known && reports.len() < REPORTS_MAX {
+            reports.extend(report(message));
+        }
+    }
 }
 
 /// Whether a log that begins with `message` has lost its beginning: the kernel's first record has the
@@ -121,11 +143,11 @@ fn seconds(word: &[u8]) -> Option<u64> {
     number(whole)?.checked_mul(1_000_000)?.checked_add(number(fraction)?)
 }
 
-/// The report that a message opens, if it opens one: mm/page_alloc.c `warn_alloc` (text of 2.6 and
-/// later) and mm/oom_kill.c `dump_header`.
+/// The report of a failed allocation that a message opens, if it opens one: mm/page_alloc.c `warn_alloc`
+/// (text of 2.6 and later). The head of an out-of-memory report is none: the machine or a control group ran
+/// out, and [`oom`] tells which.
 pub fn report(message: &Message<'_>) -> Option<AllocFailure> {
-    const OPENERS: [&str; 3] =
-        [": page allocation failure", ": page allocation stalls", " invoked oom-killer"];
+    const OPENERS: [&str; 2] = [": page allocation failure", ": page allocation stalls"];
     let text = &message.text[..message.text.len().min(MESSAGE_MAX)];
     let at = OPENERS.iter().find_map(|opener| find(text, opener.as_bytes()))?;
     let process = &text[..at];
@@ -183,10 +205,6 @@ mod tests {
                 "[    2.500000] [   T77] a b: page allocation failure: order:0, mode:0x1\n",
                 ("a b", Some(0), Some(2_500_000)),
             ),
-            (
-                "[    2.500000] insmod invoked oom-killer: gfp_mask=0x201da, order=3, oom_score_adj=0\n",
-                ("insmod", Some(3), Some(2_500_000)),
-            ),
             ("java: page allocation stalls for 10012ms, order:4, mode:0x1\n", ("java", Some(4), None)),
             ("x: page allocation failure: mode:0x1\n", ("x", None, None)),
             ("x: page allocation failure: order:99999999999, mode:0x1\n", ("x", None, None)),
@@ -219,8 +237,10 @@ mod tests {
 
     #[test]
     fn prose_is_passed_over_and_binary_is_refused() {
-        let prose = "6,1,2,-;page allocation failure of somebody\n[x] y\n<9999999>\n;\n,,,;\n";
-        assert_eq!(parse(prose.as_bytes()).unwrap().reports, []);
+        let prose = "6,1,2,-;page allocation failure of somebody\n[x] y\n<9999999>\n;\n,,,;\n\
+                     a invoked oom-killer: gfp_mask=0x201da, order=3, oom_score_adj=0\n";
+        let found = parse(prose.as_bytes()).unwrap();
+        assert_eq!((found.reports, found.kills), (vec![], vec![]));
         assert_eq!(
             parse(b"a\0b").unwrap_err().in_file("f"),
             "f: holds zero bytes, so it is no text (read as kernel log)"

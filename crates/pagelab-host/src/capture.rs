@@ -36,8 +36,8 @@ pub struct Options {
     pub without_kpageflags: bool,
     /// Read pagetypeinfo, which costs up to 50 ms with interrupts off.
     pub with_pagetypeinfo: bool,
-    /// The paragraphs of the kernel's log about allocation failures.
-    pub with_kernel_log: bool,
+    /// Leave out what the kernel's log says about failed allocations and kills for lack of memory.
+    pub without_kernel_log: bool,
     /// Replace an existing capture.
     pub force: bool,
 }
@@ -190,7 +190,11 @@ impl Taking<'_> {
             self.packed(paths::KPAGEFLAGS, "no count of spoiled pageblocks")?;
         }
         processes::take(self)?;
-        if self.options.with_kernel_log { kernel_log::take(self) } else { Ok(()) }
+        if self.options.without_kernel_log {
+            self.not_asked(paths::KMSG, "capture without --without-kernel-log");
+            return Ok(());
+        }
+        kernel_log::take(self)
     }
 
     /// The kernel's indices are of use beside the buddyinfo that they were computed from, so both are

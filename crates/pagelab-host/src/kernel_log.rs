@@ -3,7 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use pagelab_formats::kernel_log::{begins_late, parse, parse_record, report};
+use pagelab_formats::kernel_log::{Messages, parse, parse_record};
 use pagelab_model::snapshot::AllocFailures;
 use pagelab_model::{Absence, AbsentWhy, Reading};
 use pagelab_sys::presence;
@@ -52,16 +52,14 @@ pub(crate) fn is_extract(reader: &Reader<'_>) -> bool {
 
 /// The reports among all records that the ring holds now.
 fn records() -> io::Result<AllocFailures> {
-    let mut failures = AllocFailures::default();
-    let (mut begins, mut is_first) = (false, true);
+    let mut messages = Messages::default();
     let lost = each_record(|record| {
         if let Ok(message) = parse_record(record) {
-            begins |= is_first && begins_late(&message);
-            is_first = false;
-            failures.reports.extend(report(&message));
+            messages.take(&message);
         }
     })?;
-    failures.log_overwritten = begins || lost;
+    let mut failures = messages.failures;
+    failures.log_overwritten |= lost;
     Ok(failures)
 }
 

@@ -1,12 +1,12 @@
 //! What the machine is: processor, caches, kernel, virtualisation, containers, limits.
 
 use pagelab_formats::mountinfo::Mount;
-use pagelab_formats::{cpu_list, cpuinfo, iomem, scalar, size, smaps};
+use pagelab_formats::{buddyinfo, cpu_list, cpuinfo, iomem, scalar, size, smaps};
 use pagelab_model::machine::{Cache, Cpu, DirectMap, Hypervisor, RamRange};
 use pagelab_model::{Absence, AbsentWhy, Bytes, Counters, Machine, Meminfo, NodeId, PageSize, Reading};
 
 use crate::reader::Reader;
-use crate::{cgroup, paths};
+use crate::{cgroup, page_reporting, paths};
 
 /// What the caller knows better than the files do.
 #[derive(Clone, Debug, Default)]
@@ -37,6 +37,8 @@ pub fn read(
         release.map(str::to_owned).ok_or(absence)
     });
     let (page_size, page_size_source) = page_size(reader, known);
+    let buddyinfo = reader.root().read(paths::BUDDYINFO).ok().and_then(|text| buddyinfo::parse(&text).ok());
+    let orders = buddyinfo.and_then(|info| info.zones.iter().map(|zone| zone.areas.orders()).max());
     Machine {
         host_name: reader.line(paths::HOSTNAME).ok().filter(|name| !name.is_empty()),
         kernel_release,
@@ -55,6 +57,7 @@ pub fn read(
         memory_block: reader
             .parse(&format!("{}/block_size_bytes", paths::MEMORY_BLOCKS), size::parse_hexadecimal),
         ram: ram(reader),
+        page_reporting: page_reporting::read(reader, page_size, orders.unwrap_or(0)),
         cpu,
     }
 }
@@ -136,7 +139,7 @@ fn nodes(reader: &Reader<'_>) -> Reading<Vec<NodeId>> {
     Ok(nodes.into_iter().map(NodeId).collect())
 }
 
-/// Data and unified caches of the first processor that is online.
+/// Caches of the first processor that is online, the data cache of a level before its instruction cache.
 fn caches(reader: &Reader<'_>) -> Reading<Vec<Cache>> {
     let online = reader.parse(paths::CPU_ONLINE, cpu_list::parse).unwrap_or_default();
     let dir = format!("{}/cpu{}/cache", paths::CPUS, online.first().copied().unwrap_or(0));
@@ -146,9 +149,8 @@ fn caches(reader: &Reader<'_>) -> Reading<Vec<Cache>> {
         .filter(|name| name.starts_with("index"))
         .take(CACHES_MAX)
         .filter_map(|name| cache(reader, &format!("{dir}/{name}")))
-        .filter(|cache| cache.kind != "Instruction")
         .collect();
-    caches.sort_by_key(|cache| cache.level);
+    caches.sort_by_key(|cache| (cache.level, cache.kind == "Instruction"));
     if caches.is_empty() {
         return Err(Absence::new(reader.root().show(&dir), AbsentWhy::NotThere, "it names no cache"));
     }
@@ -312,6 +314,7 @@ mod tests {
     #[test]
     fn a_whole_machine() {
         let cache = "/sys/devices/system/cpu/cpu2/cache/index1";
+        let code = "/sys/devices/system/cpu/cpu2/cache/index0";
         let machine = plain(&[
             ("/proc/cpuinfo", "processor\t: 0\nmodel name\t: X\nflags\t\t: pse\n"),
             ("/proc/version", "Linux version 6.1.0-x (a@b) #1\n"),
@@ -324,6 +327,9 @@ mod tests {
             (&format!("{cache}/level"), "1\n"),
             (&format!("{cache}/type"), "Data\n"),
             (&format!("{cache}/size"), "48K\n"),
+            (&format!("{code}/level"), "1\n"),
+            (&format!("{code}/type"), "Instruction\n"),
+            (&format!("{code}/size"), "32K\n"),
             (&format!("{cache}/shared_cpu_list"), "2\n"),
             ("/sys/devices/system/cpu/cpu2/cache/index0/level", "1\n"),
         ]);
@@ -335,8 +341,9 @@ mod tests {
         assert_eq!((map.pmd_splits, map.pud_splits), (Some(3), None));
         assert_eq!(machine.ram.unwrap(), [RamRange { start: 0x1000, last: 0x1fff }]);
         let caches = machine.caches.unwrap();
-        assert_eq!(caches.len(), 1);
-        assert_eq!((caches[0].size, caches[0].ways), (Bytes(48 << 10), None));
+        let seen: Vec<_> = caches.iter().map(|cache| (cache.kind.as_str(), cache.size)).collect();
+        assert_eq!(seen, [("Data", Bytes(48 << 10)), ("Instruction", Bytes(32 << 10))]);
+        assert_eq!(caches[0].ways, None);
         assert_eq!(machine.hypervisor, Ok(Hypervisor::None));
         assert_eq!(machine.tlb.unwrap_err().why, AbsentWhy::NotAsked);
         assert_eq!(machine.container_signs, [""; 0]);

@@ -86,10 +86,16 @@ pub const PAGE_IDLE_BITMAP: &str = "/sys/kernel/mm/page_idle/bitmap";
 pub const DAMON_ADMIN: &str = "/sys/kernel/mm/damon/admin";
 /// DAMON's workers.
 pub const DAMON_KDAMONDS: &str = "/sys/kernel/mm/damon/admin/kdamonds";
+/// The order from which on free blocks are reported to the hypervisor (5.14); -1 until a driver asks for it.
+pub const PAGE_REPORTING_ORDER: &str = "/sys/module/page_reporting/parameters/page_reporting_order";
+/// Devices of virtio, a folder each.
+pub const VIRTIO_DEVICES: &str = "/sys/bus/virtio/devices";
 /// Memory blocks.
 pub const MEMORY_BLOCKS: &str = "/sys/devices/system/memory";
 /// Processors that are online.
 pub const CPU_ONLINE: &str = "/sys/devices/system/cpu/online";
+/// CPUs that the scheduler balances nobody onto (`isolcpus=`).
+pub const CPU_ISOLATED: &str = "/sys/devices/system/cpu/isolated";
 /// Processors.
 pub const CPUS: &str = "/sys/devices/system/cpu";
 /// NUMA nodes.
@@ -289,6 +295,8 @@ pub mod captured {
         row("/sys/kernel/mm/cma/**", Memory, "contiguous memory areas"),
         row("/sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", Memory, "whether DAMON is there and runs"),
         row("/sys/module/page_reporting/parameters/*", Memory, "free page reporting to a hypervisor"),
+        row("/sys/bus/virtio/devices/virtio*/device", Hardware, "whether there is a memory balloon"),
+        row("/sys/bus/virtio/devices/virtio*/features", Hardware, "whether it reports free pages"),
         row("/sys/devices/system/node/*", Memory, "which nodes are online"),
         row("/sys/devices/system/node/node*/meminfo", Memory, "memory of each node"),
         row("/sys/devices/system/node/node*/vmstat", Memory, "counters of each node"),

@@ -114,6 +114,21 @@ pub struct Forecast {
     pub notes: Vec<String>,
 }
 
+/// Blocks by what becomes of them; the others add up to `all`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BlockShares {
+    /// All blocks of the zones that the request may use.
+    pub all: u64,
+    /// To be had at the end, as it is expected.
+    pub had: u64,
+    /// Huge pages in use or in a pool.
+    pub in_use: u64,
+    /// Never whole.
+    pub spoiled: u64,
+    /// Memory in use fills them, or the kernel's watermarks keep them.
+    pub rest: u64,
+}
+
 /// One zone's part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZoneForecast {
@@ -171,7 +186,47 @@ impl Steps {
     }
 }
 
+/// Of the blocks, what moves between the look and the last request: programs go on, lists fill and drain.
+const MOVES_SHARE: u64 = 100;
+/// Of what compaction gains, what its scanners may make differently than they are played through: folios move
+/// whole and need room of their size, and pages that are held for a moment stay.
+const GAIN_SHARE: u64 = 10;
+
+impl Steps {
+    /// Makes room in the intervals for what the census cannot know. `shift`: how many requests a block has,
+    /// as a power of two.
+    fn widen(&mut self, blocks: u64, shift: u32) {
+        let of_blocks = |blocks: u64| blocks.saturating_mul(1 << shift.min(63));
+        let moves = of_blocks(blocks / MOVES_SHARE);
+        let gain = |from: Bounds, to: Bounds| to.expected.saturating_sub(from.expected) / GAIN_SHARE;
+        let compacted = moves.saturating_add(gain(self.now, self.after_compaction));
+        let dropped = compacted.saturating_add(gain(self.after_compaction, self.after_dropping_cache));
+        let steps = [
+            (&mut self.now, moves),
+            (&mut self.after_compaction, compacted),
+            (&mut self.after_dropping_cache, dropped),
+        ];
+        for (bounds, room) in steps {
+            bounds.low = bounds.low.saturating_sub(room);
+            bounds.high = bounds.high.saturating_add(room).min(of_blocks(blocks).max(bounds.high));
+        }
+    }
+}
+
 impl Forecast {
+    /// Blocks by what becomes of them once everything was done: to be had, in use as huge pages, spoiled, and
+    /// the rest, in which memory in use stays or which the kernel keeps. The four add up to all blocks.
+    pub fn shares(&self) -> BlockShares {
+        let all: u64 = self.zones.iter().map(|zone| zone.blocks).sum();
+        let had = self.total.after_dropping_cache.expected.min(all);
+        let in_use: u64 = self.zones.iter().map(|zone| zone.in_use).sum();
+        let in_use = in_use.min(all - had);
+        // Blocks whose pages say nothing may be counted as to be had: they are not spoiled then.
+        let spoiled: u64 = self.spoiled().iter().map(|(_, blocks)| blocks).sum();
+        let spoiled = spoiled.min(all - had - in_use);
+        BlockShares { all, had, in_use, spoiled, rest: all - had - in_use - spoiled }
+    }
+
     /// What can be had at the end of a step, as it is expected.
     pub fn after(&self, step: Step) -> Bounds {
         match step {
@@ -215,7 +270,18 @@ pub fn forecast(snapshot: &Snapshot, ask: Ask) -> Reading<Forecast> {
         return beyond_a_block(&machine, ask);
     }
     let zones: Vec<ZoneForecast> = machine.zones.iter().map(|zone| of_zone(&machine, zone, ask)).collect();
-    let total = zones.iter().fold(Steps::default(), |sum, zone| sum.plus(zone.steps));
+    let mut total = zones.iter().fold(Steps::default(), |sum, zone| sum.plus(zone.steps));
+    let blocks: u64 = zones.iter().map(|zone| zone.blocks).sum();
+    let free = machine.zones.iter().map(|zone| zone.free.saturating_add(zone.per_cpu)).sum::<u64>();
+    match machine.unseen {
+        // What the free lists hold is there; what else could be made of memory is bounded by the free pages.
+        Some(_) => {
+            let most = free / ask.order.pages().0.max(1);
+            let after = Bounds { high: total.now.high.max(most), ..total.now };
+            (total.after_compaction, total.after_dropping_cache) = (after, after);
+        }
+        None => total.widen(blocks, u32::from(machine.unit_order.0.saturating_sub(ask.order.0))),
+    }
     Ok(Forecast { ask, total, zones, unseen: machine.unseen, notes: machine.notes })
 }
 
@@ -287,9 +353,10 @@ fn beyond_a_block(machine: &Machine, ask: Ask) -> Reading<Forecast> {
         let fits = |ranges: u64, free: u64| ranges.min(free.saturating_sub(zone.kept()) / base);
         let cache = zone.free.saturating_add(zone.droppable);
         let (low, high) = (counts.contiguous_low, counts.contiguous_high);
+        let likely = GiganticSupply::explained(machine.block_order, census, ask.order, zone.per_cpu).max(low);
         let bounds = |free: u64| Bounds {
             low: fits(low, free),
-            expected: fits(low, free),
+            expected: fits(likely, free),
             high: fits(high, free.saturating_add(zone.per_cpu)),
         };
         let steps = Steps {

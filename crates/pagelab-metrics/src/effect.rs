@@ -16,6 +16,7 @@ use pagelab_model::experiment::{Better, Experiment, Flag, Role, TrialEnd, measur
 use pagelab_model::run::Unit;
 use pagelab_model::{Absence, AbsentWhy, Reading};
 
+use crate::hit_rates;
 use crate::statistics::Statistics;
 
 pub use advice::{Advice, thp_mode};
@@ -203,7 +204,7 @@ impl MeasureEffects {
 /// Puts every value into its place, and counts how trials ended.
 fn gather(experiment: &Experiment, gathered: &mut [Vec<Gathered>], trials: &mut [Vec<Counts>]) {
     let plan = &experiment.plan;
-    let mut places: HashMap<(usize, &str), usize> = HashMap::new();
+    let mut places: HashMap<(usize, String), usize> = HashMap::new();
     for trial in &experiment.trials {
         let Some(slot) = plan.schedule.get(trial.slot) else { continue };
         let Some(counts) = trials.get_mut(slot.workload).and_then(|row| row.get_mut(slot.variant)) else {
@@ -227,8 +228,9 @@ fn gather(experiment: &Experiment, gathered: &mut [Vec<Gathered>], trials: &mut 
             continue;
         }
         let of_workload = &mut gathered[slot.workload];
-        for measure in &trial.measures {
-            let place = *places.entry((slot.workload, &measure.name)).or_insert(of_workload.len());
+        let rates = hit_rates::of(&trial.measures);
+        for measure in trial.measures.iter().chain(&rates) {
+            let place = *places.entry((slot.workload, measure.name.clone())).or_insert(of_workload.len());
             if place == of_workload.len() {
                 of_workload.push(Gathered {
                     name: measure.name.clone(),
@@ -240,7 +242,9 @@ fn gather(experiment: &Experiment, gathered: &mut [Vec<Gathered>], trials: &mut 
                 });
             }
             let known = &mut of_workload[place];
-            let (variant, round, role) = (slot.variant, slot.round, slot.role);
+            // A model was run once for each variant, and stands in whichever trial came first.
+            let round = if measure.name.starts_with(measures::MODEL) { 0 } else { slot.round };
+            let (variant, role) = (slot.variant, slot.role);
             match &measure.value {
                 // A value in another unit is another thing.
                 Ok(value) if value.is_finite() && measure.unit == known.unit => {

@@ -5,7 +5,7 @@
 //! nothing is invented to fill the page.
 
 use pagelab_model::free_areas::ZoneKey;
-use pagelab_model::{Bytes, PageClass, Pages};
+use pagelab_model::{Bytes, Order, PageClass, Pages};
 
 use crate::supply::{Estimate, Interval};
 
@@ -135,10 +135,36 @@ pub enum FindingKind {
         /// The process of the last report.
         last_process: String,
     },
-    /// Processes were killed for lack of memory.
+    /// Processes were killed because the machine ran out of memory.
     OomKills {
         /// Since boot.
         kills: u64,
+        /// Of them those of which no log says whether the machine or a control group ran out.
+        unexplained: u64,
+        /// The last one that the log names.
+        last_process: Option<String>,
+    },
+    /// Processes were killed because their control group reached its limit.
+    CgroupOomKills {
+        /// In the kernel's log.
+        kills: u64,
+        /// The last one.
+        last_process: String,
+        /// The group whose limit it was, where the log names it.
+        group: Option<String>,
+        /// The limit then.
+        limit: Option<Bytes>,
+    },
+    /// The hypervisor is told of free memory and takes it back: its first touch waits for the host.
+    HostTakesFree {
+        /// Free blocks of this order and larger are reported.
+        order: Option<Order>,
+        /// The order that the command line asked for and the kernel did not take.
+        asked: Option<i64>,
+        /// The balloon that takes the reports.
+        device: Option<String>,
+        /// Free memory that is with the host now, as far as it could be counted.
+        reported: Option<Bytes>,
     },
     /// Page tables take much memory: fewer entries would map the same with huge pages.
     PageTables {
@@ -200,6 +226,8 @@ impl FindingKind {
             FindingKind::SwapFull { .. } => "swap_full",
             FindingKind::AllocationFailures { .. } => "allocation_failures",
             FindingKind::OomKills { .. } => "oom_kills",
+            FindingKind::CgroupOomKills { .. } => "cgroup_oom_kills",
+            FindingKind::HostTakesFree { .. } => "host_takes_free_memory",
             FindingKind::PageTables { .. } => "page_tables",
             FindingKind::SlabUnreclaimable { .. } => "slab_unreclaimable",
             FindingKind::CgroupTight { .. } => "cgroup_tight",

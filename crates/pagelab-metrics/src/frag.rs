@@ -38,6 +38,17 @@ pub fn unusable(areas: &FreeAreas, order: Order) -> f64 {
     (free - areas.pages_from(order)) as f64 / free as f64
 }
 
+/// F_u(j) as the kernel prints it: three digits, the rest cut off.
+pub fn unusable_text(areas: &FreeAreas, order: Order) -> String {
+    kernel_decimal(i64::try_from(unusable_permille(areas, order)).unwrap_or(i64::MAX))
+}
+
+/// A share with three digits, the rest cut off as the kernel does; what a division made too small by less
+/// than a millionth is not cut off.
+pub fn share_text(share: f64) -> String {
+    kernel_decimal((share.clamp(0.0, 1.0) * 1000.0 + 1e-6).floor() as i64)
+}
+
 /// F_i(j) in thousandths, as the kernel prints it in `extfrag/extfrag_index`.
 ///
 /// Below zero without being −1000 is possible for a single free block: −500 is such a value.
@@ -123,5 +134,14 @@ mod tests {
         assert_eq!(fragmentation_permille(&areas(&counts), Order(20)), 951);
         let all = vec![u64::MAX; FreeAreas::ORDERS_MAX];
         assert_eq!(unusable_permille(&areas(&all), Order(63)), 499);
+    }
+
+    #[test]
+    fn shares_are_cut_off_as_the_kernel_cuts_them() {
+        for (share, text) in
+            [(0.0669, "0.066"), (0.067, "0.067"), (1.0, "1.000"), (0.0, "0.000"), (f64::NAN, "0.000")]
+        {
+            assert_eq!(share_text(share), text, "{share}");
+        }
     }
 }

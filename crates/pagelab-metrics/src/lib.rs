@@ -19,6 +19,7 @@ pub mod fragment_plan;
 #[cfg(test)]
 mod healthy;
 pub mod history;
+pub mod hit_rates;
 pub mod known_scores;
 pub mod need;
 pub mod over_time;

@@ -1,6 +1,7 @@
 //! From numbers to findings: one function for each rule, nothing but comparisons with a threshold.
 
 use pagelab_model::process::ProcessMemory;
+use pagelab_model::snapshot::{OomKill, OomScope};
 use pagelab_model::{Bytes, Choice, Pages, Snapshot};
 
 use crate::balance::FreeVerdict;
@@ -10,9 +11,10 @@ use crate::findings::{Finding, FindingKind, NoHugePages, Thresholds, Weight};
 /// All findings, in the order in which the rules are asked.
 pub(crate) fn all(snapshot: &Snapshot, checkup: &Checkup, limits: &Thresholds) -> Vec<Finding> {
     let context = Context { snapshot, checkup, limits };
-    let rules: [fn(&Context) -> Vec<Finding>; 16] = [
+    let rules: [fn(&Context) -> Vec<Finding>; 18] = [
         allocation_failures,
         oom_kills,
+        cgroup_oom_kills,
         pressure,
         cgroup_tight,
         swap_full,
@@ -22,6 +24,7 @@ pub(crate) fn all(snapshot: &Snapshot, checkup: &Checkup, limits: &Thresholds) -
         compaction_fails,
         processes_without_huge,
         hugetlb_idle,
+        host_takes_free,
         page_tables,
         slab_unreclaimable,
         probe,
@@ -59,20 +62,48 @@ fn none() -> Vec<Finding> {
 
 fn allocation_failures(c: &Context) -> Vec<Finding> {
     let Ok(log) = &c.snapshot.alloc_failures else { return none() };
-    let Some(last) = log.reports.last() else { return none() };
+    // Old run files have the heads of out-of-memory reports among them.
+    let failed = || log.reports.iter().filter(|report| !report.detail.starts_with("invoked oom-killer"));
+    let Some(last) = failed().next_back() else { return none() };
     let kind = FindingKind::AllocationFailures {
-        reports: log.reports.len() as u64,
-        order_max: log.reports.iter().filter_map(|report| report.order).max(),
+        reports: failed().count() as u64,
+        order_max: failed().filter_map(|report| report.order).max(),
         last_process: last.process.clone(),
     };
     one(Weight::Failure, kind)
 }
 
+/// Kills of the scope in the kernel's log.
+fn kills_of<'a>(c: &'a Context, scope: OomScope) -> impl DoubleEndedIterator<Item = &'a OomKill> {
+    let kills = c.snapshot.alloc_failures.as_ref().map_or(&[][..], |log| &log.kills);
+    kills.iter().filter(move |kill| kill.scope == scope)
+}
+
+/// The counter since boot counts kills of control groups too (mm/oom_kill.c, `__oom_kill_process`). What the
+/// log does not name may have been either.
 fn oom_kills(c: &Context) -> Vec<Finding> {
-    match c.checkup.history.and_then(|history| history.oom_kills) {
-        Some(kills) if kills > 0 => one(Weight::Failure, FindingKind::OomKills { kills }),
-        _ => none(),
+    let counted = c.checkup.history.and_then(|history| history.oom_kills).unwrap_or(0);
+    let of_machine = kills_of(c, OomScope::Machine).count() as u64;
+    let of_groups = kills_of(c, OomScope::ControlGroup).count() as u64;
+    let unexplained = counted.saturating_sub(of_machine).saturating_sub(of_groups);
+    let kills = of_machine.saturating_add(unexplained);
+    if kills == 0 {
+        return none();
     }
+    let last = kills_of(c, OomScope::Machine).next_back();
+    let last_process = last.map(|kill| kill.process.clone());
+    one(Weight::Failure, FindingKind::OomKills { kills, unexplained, last_process })
+}
+
+fn cgroup_oom_kills(c: &Context) -> Vec<Finding> {
+    let Some(last) = kills_of(c, OomScope::ControlGroup).next_back() else { return none() };
+    let kind = FindingKind::CgroupOomKills {
+        kills: kills_of(c, OomScope::ControlGroup).count() as u64,
+        last_process: last.process.clone(),
+        group: last.group.clone(),
+        limit: last.limit,
+    };
+    one(Weight::Failure, kind)
 }
 
 fn pressure(c: &Context) -> Vec<Finding> {
@@ -225,6 +256,17 @@ fn hugetlb_idle(c: &Context) -> Vec<Finding> {
         }
     }
     found
+}
+
+fn host_takes_free(c: &Context) -> Vec<Finding> {
+    let Some(of) = &c.snapshot.machine.page_reporting else { return none() };
+    let kind = FindingKind::HostTakesFree {
+        order: of.order,
+        asked: of.asked,
+        device: of.device.clone(),
+        reported: of.reported,
+    };
+    one(Weight::Notice, kind)
 }
 
 fn page_tables(c: &Context) -> Vec<Finding> {

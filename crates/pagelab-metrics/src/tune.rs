@@ -7,13 +7,18 @@
 pub mod regions;
 
 use pagelab_model::experiment::{Better, Experiment, measures};
+use pagelab_model::run::Unit;
 use pagelab_model::tune::{On, Tune};
 
-use crate::effect::{Effect, Effects, Interval, PAIRS_MIN, Verdict, WorkloadEffects};
+use crate::effect::{Effect, Effects, Floor, Interval, PAIRS_MIN, Verdict, WorkloadEffects};
 
 /// Huge pages that bring less than this to a program are said not to help it, where the whole interval lies
 /// below: three per cent, about the noise floor of a quiet machine.
 pub const HELP_MIN: f64 = 1.03;
+
+/// Peaks of memory that differ by no more than this are one: a page of huge size more or less, what the
+/// program itself allocates now so, now so.
+const SAME_MEMORY: f64 = 1.01;
 
 /// What the trials of a tuning say.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,6 +27,10 @@ pub struct Tuned {
     pub says: Says,
     /// The measure that the verdict is by: the program's own figure, `wall`, or else `cpu`.
     pub by: String,
+    /// The unit of that measure.
+    pub unit: Unit,
+    /// What two equal arms differ by in that measure, where that is known.
+    pub floor: Option<Floor>,
     /// The arms, in the order of the experiment's variants.
     pub arms: Vec<ArmFound>,
     /// The plan's value by that of all, from their own pairs: below 1 the plan takes less time.
@@ -70,6 +79,8 @@ pub struct ArmFound {
 pub enum Says {
     /// With the plan it is faster.
     Yes,
+    /// With the plan it is faster, with all it is faster still, and all take no more memory.
+    All,
     /// With all it is faster; with the plan no difference was measured, or it is slower.
     AllOnly,
     /// With huge pages it is slower.
@@ -110,6 +121,9 @@ impl Tuned {
         let mut arms: Vec<ArmFound> = (0..tune.arms.len()).map(|at| arm(found, tune, at, &by)).collect();
         predict(tune, &by, &mut arms);
         let pair = |on: On| effect(found, &by, tune.arm(on)?);
+        let judged = found.measure(&by);
+        let unit = judged.map_or_else(|| Unit::from(Unit::COUNT), |judged| judged.unit.clone());
+        let floor = judged.and_then(|judged| judged.floor.as_ref().ok().cloned());
         let plan_to_all = pair(On::Plan).zip(pair(On::All)).and_then(|(plan, all)| {
             let between = plan.pairs.to(&all.pairs);
             (between.count() >= PAIRS_MIN).then_some(())?;
@@ -127,7 +141,21 @@ impl Tuned {
         let pages = |on: On| arms.get(tune.arm(on)?)?.huge_pages;
         let pages_share = pages(On::Plan).zip(pages(On::All)).filter(|(_, all)| *all > 0.0);
         let pages_share = pages_share.map(|(plan, all)| plan / all);
-        Some(Tuned { says, by, arms, plan_to_all, share, pages_share })
+        let mut tuned = Tuned { says, by, unit, floor, arms, plan_to_all, share, pages_share };
+        if says == Says::Yes && tuned.all_is_better(tune) {
+            tuned.says = Says::All;
+        }
+        Some(tuned)
+    }
+
+    /// Whether all memory on huge pages is known to be faster than the plan, and takes no more memory.
+    fn all_is_better(&self, tune: &Tune) -> bool {
+        let found = |on: On| self.arms.get(tune.arm(on)?);
+        let (Some(plan), Some(all)) = (found(On::Plan), found(On::All)) else { return false };
+        let memory = plan.memory.zip(all.memory);
+        self.faster_of_both() == Some(On::All)
+            && all.verdict == Some(Verdict::Better)
+            && memory.is_some_and(|(plan, all)| all <= plan * SAME_MEMORY)
     }
 
     /// Whether plan and all are known to differ: which of them is faster.

@@ -17,6 +17,14 @@ pub struct Experiment {
     pub trials: Vec<Trial>,
 }
 
+impl Experiment {
+    /// Trials that need not be made again. One that was stopped with the experiment is begun anew by whoever
+    /// goes on with it.
+    pub fn kept(&self) -> usize {
+        self.trials.iter().filter(|trial| trial.end != TrialEnd::Stopped).count()
+    }
+}
+
 /// What is to be done: resolved before anything runs, and written first.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
@@ -204,6 +212,8 @@ impl Flag {
     pub const NOT_APPLIED: &'static str = "not applied";
     /// Less than all of a plan's regions were on huge pages.
     pub const PLAN_PARTLY: &'static str = "plan partly";
+    /// The host takes free memory back, and not all that the trial took was touched before it.
+    pub const NOT_WARMED: &'static str = "not warmed";
 }
 
 /// Names of measures that more than one crate must know.
@@ -214,6 +224,8 @@ pub mod measures {
     pub const CPU_USER: &str = "cpu.user";
     /// CPU time of the whole tree in the kernel, ns.
     pub const CPU_SYSTEM: &str = "cpu.system";
+    /// The part of it in which memory was touched for the first time, ns.
+    pub const FIRST_TOUCH: &str = "cpu.system.first_touch";
     /// User and system.
     pub const CPU: &str = "cpu";
     /// The most that the group was charged for, bytes.
@@ -234,4 +246,10 @@ pub mod measures {
     pub const PLAN_STOPPED: &str = "plan.stopped";
     /// The prefix of hardware and software counters, named as `perf` names them.
     pub const COUNTER: &str = "counter.";
+    /// The prefix of what was measured from the begin to the end of a workload's measured phase alone:
+    /// `phase.wall`, `phase.counter.page-faults`. The same names without it are of the whole process.
+    pub const PHASE: &str = "phase.";
+    /// The prefix of what a model of the TLBs counted in one run of the program under QEMU, for one trial of
+    /// each workload and variant: no counter has ever seen it.
+    pub const MODEL: &str = "model.";
 }

@@ -1,6 +1,6 @@
 //! The machine: processor, caches, TLBs, kernel, virtualisation, limits.
 
-use crate::{Absence, Bytes, NodeId, PageSize, Reading};
+use crate::{Absence, Bytes, NodeId, Order, PageSize, Reading};
 
 use serde::{Deserialize, Serialize};
 
@@ -23,7 +23,7 @@ pub struct Machine {
     pub page_size_source: String,
     /// The processor.
     pub cpu: Reading<Cpu>,
-    /// Data and unified caches, by level.
+    /// Caches of the first online processor, by level.
     pub caches: Reading<Vec<Cache>>,
     /// TLB geometry.
     pub tlb: Reading<Tlb>,
@@ -41,6 +41,22 @@ pub struct Machine {
     pub memory_block: Reading<Bytes>,
     /// Ranges of physical addresses with memory behind them, ascending (`/proc/iomem`).
     pub ram: Reading<Vec<RamRange>>,
+    /// How free memory is reported to the hypervisor, where it is.
+    #[serde(default)]
+    pub page_reporting: Option<PageReporting>,
+}
+
+/// Free page reporting: the hypervisor is told of free blocks, and takes their memory back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PageReporting {
+    /// Free blocks of this order and larger are reported.
+    pub order: Option<Order>,
+    /// The order that the kernel's command line asks for, where the kernel did not take it.
+    pub asked: Option<i64>,
+    /// The virtio balloon that takes the reports, where there is one.
+    pub device: Option<String>,
+    /// Free memory that is reported and was not used since; `None` where kpageflags could not be read.
+    pub reported: Option<Bytes>,
 }
 
 impl Machine {
@@ -64,6 +80,7 @@ impl Machine {
             container_signs: Vec::new(),
             memory_block: Err(Absence::unread()),
             ram: Err(Absence::unread()),
+            page_reporting: None,
         }
     }
 }
@@ -98,6 +115,10 @@ pub struct Cpu {
     pub physical_bits: Option<u32>,
     /// Bits of a virtual address.
     pub virtual_bits: Option<u32>,
+    /// Clock of the first processor at the moment of reading, in kHz, where cpuinfo tells (`cpu MHz` on x86,
+    /// arch/x86/kernel/cpu/proc.c). It moves with load; absent in run files of before.
+    #[serde(default)]
+    pub clock_khz: Option<u64>,
     /// Flags that decide about huge pages and virtualisation, of those cpuinfo lists: pse, pdpe1gb,
     /// hypervisor …
     pub flags: Vec<String>,

@@ -42,6 +42,34 @@ pub struct Profile {
     pub exit: Option<u8>,
 }
 
+impl Profile {
+    /// Standard errors on each side of an estimate that hold 95 % of them.
+    const SIDES: f64 = 1.96;
+
+    /// All misses; `None` where they were to be estimated, and nothing was looked at: unknown is not 0.
+    pub fn misses(&self) -> Option<u64> {
+        let is_blind = self.source == ProfileSource::Accessed && self.effort.sweeps == Some(0);
+        let all = self.images.iter().fold(0u64, |sum, image| sum.saturating_add(image.misses));
+        (!is_blind).then_some(all)
+    }
+
+    /// One standard error of the number of misses as a part of itself; `None` where they are counted. Files
+    /// without it have the number of sweeps alone: each may be off by as much as it says.
+    pub fn misses_error(&self) -> Option<f64> {
+        let sweeps = self.effort.sweeps.filter(|sweeps| *sweeps > 0)?;
+        let told = self.effort.misses_error_permille.map(|permille| f64::from(permille) / 1000.0);
+        (self.source == ProfileSource::Accessed).then(|| told.unwrap_or((sweeps as f64).sqrt().recip()))
+    }
+
+    /// Between which numbers the misses lie, with 95 %; the interval is one of factors, so that it never ends
+    /// below 0.
+    pub fn misses_interval(&self) -> Option<(u64, u64)> {
+        let factor = (Self::SIDES * self.misses_error()?).exp();
+        let misses = self.misses()? as f64;
+        Some(((misses / factor) as u64, (misses * factor) as u64))
+    }
+}
+
 /// Misses of all images with memory on pages of certain sizes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WhatIf {
@@ -109,6 +137,10 @@ pub struct Effort {
     /// Sweeps of accessed bits that it rests on, summed over the images.
     #[serde(default)]
     pub sweeps: Option<u64>,
+    /// How far the estimated number of misses may be off: one standard error as a part of itself, in
+    /// thousandths; `None` where misses are counted, or nothing was seen.
+    #[serde(default)]
+    pub misses_error_permille: Option<u32>,
     /// What sweeps took of the time of the process image that they slowed down most, at most, in millionths:
     /// cleared pages × what one costs that is accessed again, and the time in which it was stopped.
     #[serde(default)]
@@ -116,6 +148,40 @@ pub struct Effort {
     /// Picoseconds that a cleared page of that image costs when it is accessed again ([`AccessedPrice`]).
     #[serde(default)]
     pub accessed_page_ps: Option<u64>,
+    /// Stops of all threads in which entries of the page of zeros were dropped, to see memory that was read
+    /// and never written.
+    #[serde(default)]
+    pub zero_scans: Option<u64>,
+    /// How many entries were dropped in them, and how many were back when it was looked.
+    #[serde(default)]
+    pub zero_pages: Option<(u64, u64)>,
+    /// What the counts rest on where stretches of the run were looked at, and not all of it.
+    #[serde(default)]
+    pub stretches: Option<Stretches>,
+}
+
+/// Stretches of accesses that were counted; the counts of the profile are scaled to all accesses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stretches {
+    /// How many of them were counted to their end.
+    pub count: u64,
+    /// Accesses that were counted.
+    pub counted: u64,
+    /// All accesses: what was not counted is estimated from instructions.
+    pub accesses: u64,
+    /// Half of the 95 % interval of all misses, in thousandths of them, by how far the stretches lie apart;
+    /// `None` for fewer than [`Stretches::FEWEST`], and without a miss.
+    pub error_permille: Option<u32>,
+}
+
+impl Stretches {
+    /// Stretches from which on is said how far off the counts may be.
+    pub const FEWEST: u64 = 5;
+
+    /// The share of the accesses that was counted.
+    pub fn share(&self) -> f64 {
+        self.counted as f64 / (self.accesses as f64).max(1.0)
+    }
 }
 
 /// What a program pays when the accessed bit of a page is set again after it was cleared, by how much memory

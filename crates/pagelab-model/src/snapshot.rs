@@ -8,7 +8,7 @@ use crate::process::ProcessCoverage;
 use crate::settings::Settings;
 use crate::slab::{AllocSite, SlabCache};
 use crate::{
-    Absence, BuddyInfo, Census, Counters, Machine, Meminfo, Order, PageSize, Pages, Reading, Zoneinfo,
+    Absence, BuddyInfo, Bytes, Census, Counters, Machine, Meminfo, Order, PageSize, Pages, Reading, Zoneinfo,
 };
 
 use serde::{Deserialize, Serialize};
@@ -146,11 +146,15 @@ pub struct ExtfragFiles {
     pub tries: u32,
 }
 
-/// Past `page allocation failure` and out-of-memory reports of the kernel's log.
+/// Past `page allocation failure` reports and out-of-memory kills of the kernel's log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllocFailures {
-    /// The reports, oldest first.
+    /// Allocations that failed or stalled, oldest first. Files written before the kills were told apart have
+    /// the heads of out-of-memory reports here too.
     pub reports: Vec<AllocFailure>,
+    /// Processes that the kernel killed, oldest first.
+    #[serde(default)]
+    pub kills: Vec<OomKill>,
     /// Whether the log's ring had already overwritten its beginning.
     pub log_overwritten: bool,
 }
@@ -166,4 +170,30 @@ pub struct AllocFailure {
     pub order: Option<u32>,
     /// The rest of the line: mode, nodemask.
     pub detail: String,
+}
+
+/// What ran out of memory when the kernel killed a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OomScope {
+    /// The machine, or the nodes that the process was bound to.
+    Machine,
+    /// A control group reached its limit.
+    ControlGroup,
+}
+
+/// A process that the kernel killed for lack of memory, as its log tells it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OomKill {
+    /// Microseconds since boot; `None` if the log was written without times.
+    pub at_us: Option<u64>,
+    /// What ran out.
+    pub scope: OomScope,
+    /// Process id.
+    pub pid: Option<u64>,
+    /// The process's name.
+    pub process: String,
+    /// The control group that reached its limit, where the log names it.
+    pub group: Option<String>,
+    /// Its limit then, where the log says it.
+    pub limit: Option<Bytes>,
 }

@@ -95,7 +95,10 @@ pub fn headline(snapshot: &Snapshot, forecast: &Forecast, step: Step) -> String 
     let wanted = count(ask.count.into());
     let first = Step::ALL.into_iter().find(|&s| forecast.is_yes(s) == Some(true));
     match forecast.is_yes(step) {
-        None => format!("at least {} of {wanted} {what}; more is not known", shown(forecast.after(step))),
+        None => {
+            let least = count(forecast.after(step).low.into());
+            format!("at least {least} of {wanted} {what}; more is not known")
+        }
         Some(false) => format!("no — {} of {wanted} {what}", shown(forecast.after(step))),
         Some(true) => {
             let when = first.map_or("now", step_words);
@@ -141,27 +144,7 @@ fn steps(page: &mut Page, forecast: &Forecast) {
         rows.push(vec![step_words(step).to_owned(), number, format!("{why}{range}")]);
         before = bounds;
     }
-    let spoiled = forecast.spoiled();
-    let blocks: u64 = spoiled.iter().map(|(_, blocks)| blocks).sum();
-    if blocks > 0 {
-        let by =
-            spoiled.iter().map(|&(class, blocks)| format!("{} {}", class_words(class), count(blocks.into())));
-        let by = format!("blocks spoiled: {}", by.collect::<Vec<_>>().join(", "));
-        rows.push(vec!["never".to_owned(), count(blocks.into()), by]);
-    }
-    let in_use: u64 = forecast.zones.iter().map(|zone| zone.in_use).sum();
-    if in_use > 0 {
-        rows.push(vec![
-            "in use".to_owned(),
-            count(in_use.into()),
-            "blocks that are huge pages already".to_owned(),
-        ]);
-    }
-    let kept: u64 = forecast.zones.iter().map(|zone| zone.kept_by_watermark).sum();
-    if kept > 0 {
-        let why = "whole, and kept by the kernel's watermarks and lowmem reserve".to_owned();
-        rows.push(vec!["kept".to_owned(), count(kept.into()), why]);
-    }
+    rows.extend(remaining(forecast));
     // A long list of classes goes over into lines of its own.
     let lead = |row: &[String]| format!("  {:<22}{:>9}   ", row[0], row[1]);
     for row in &rows {
@@ -174,6 +157,40 @@ fn steps(page: &mut Page, forecast: &Forecast) {
             &format!("after compaction: not known: {}: {}{way_out}", unseen.source, unseen.reason()),
         );
     }
+}
+
+/// What becomes of all other blocks, so that the rows add up to the whole.
+fn remaining(forecast: &Forecast) -> Vec<Vec<String>> {
+    let row = |title: &str, number: u64, why: String| vec![title.to_owned(), count(number.into()), why];
+    let mut rows = Vec::new();
+    let is_blocks =
+        forecast.unseen.is_none() && forecast.total.after_dropping_cache.high <= forecast.shares().all;
+    let shares = forecast.shares();
+    let by = forecast.spoiled();
+    let by = by.iter().map(|&(class, blocks)| format!("{} {}", class_words(class), count(blocks.into())));
+    let by = format!("blocks spoiled: {}", by.collect::<Vec<_>>().join(", "));
+    let all_spoiled: u64 = forecast.spoiled().iter().map(|(_, blocks)| blocks).sum();
+    let spoiled = if is_blocks { shares.spoiled } else { all_spoiled };
+    if spoiled > 0 {
+        rows.push(row("never", spoiled, by));
+    }
+    if shares.in_use > 0 {
+        rows.push(row("in use", shares.in_use, "blocks that are huge pages already".to_owned()));
+    }
+    if is_blocks {
+        let kept: u64 = forecast.zones.iter().map(|zone| zone.kept_by_watermark).sum();
+        let kept = kept.min(shares.rest);
+        if kept > 0 {
+            let why = "whole, and kept by the kernel's watermarks and lowmem reserve".to_owned();
+            rows.push(row("kept", kept, why));
+        }
+        if shares.rest > kept {
+            let why = "memory in use that stays, packed together".to_owned();
+            rows.push(row("filled", shares.rest - kept, why));
+        }
+        rows.push(row("all blocks", shares.all, "the sum of the rows".to_owned()));
+    }
+    rows
 }
 
 /// Who is to blame most.

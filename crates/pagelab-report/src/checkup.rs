@@ -100,7 +100,7 @@ fn findings(page: &mut Page, snapshot: &Snapshot, checkup: &Checkup) {
         for line in &worded.evidence {
             page.hanging("     ", line);
         }
-        let lines = worded.next.iter().filter_map(|next| next.line(snapshot));
+        let lines = worded.commands(snapshot).into_iter();
         let next: Vec<String> = lines.map(|line| style.command(&format!("→ {line}"))).collect();
         page.facts("     ", &next, "   ");
     }

@@ -1,13 +1,13 @@
 //! What a compaction came to, for people.
 
-use pagelab_metrics::compaction::{Activity, Compaction, Verdict, Worker};
+use pagelab_metrics::compaction::{Activity, Compaction, EarlyCause, EarlyEnd, Verdict, Worker};
 use pagelab_metrics::frag::kernel_decimal;
 use pagelab_metrics::supply::HugeSupply;
 use pagelab_model::{Absence, Bytes, FreeAreas, Order, PageClass, Snapshot};
 
 use crate::findings::{class_words, estimate};
 use crate::quantity::duration;
-use crate::style::{Style, bytes, count};
+use crate::style::{Style, bytes, count, percent};
 use crate::text::{Column, Page};
 
 /// Slab caches that are named.
@@ -70,12 +70,14 @@ fn zones(page: &mut Page, compaction: &Compaction, order: Order, size: &str) {
     let rows: Vec<Vec<String>> = compaction
         .zones()
         .map(|(before, after)| {
-            let at = |zone: &[f64]| zone.get(order.index()).map_or("–".to_owned(), |v| format!("{v:.3}"));
+            let at = |zone: &[u64]| {
+                zone.get(order.index()).map_or("–".to_owned(), |&v| kernel_decimal(v.cast_signed()))
+            };
             vec![
                 format!("{} {}", after.key.node.0, after.key.zone),
                 bytes(after.free),
                 format!("{} → {}", count(before.huge_now.into()), count(after.huge_now.into())),
-                format!("{} → {}", at(&before.unusable), at(&after.unusable)),
+                format!("{} → {}", at(&before.unusable_permille), at(&after.unusable_permille)),
                 format!(
                     "{} → {}",
                     permille(&before.fragmentation_permille),
@@ -109,11 +111,12 @@ fn zones(page: &mut Page, compaction: &Compaction, order: Order, size: &str) {
 fn orders(page: &mut Page, compaction: &Compaction) {
     for (before, after) in compaction.zones() {
         page.heading(&format!("node {}, zone {}", after.key.node.0, after.key.zone));
-        let shares = |values: &[f64]| values.iter().map(|v| format!("{v:.3}")).collect::<Vec<_>>();
+        let shares =
+            |values: &[u64]| values.iter().map(|&v| kernel_decimal(v.cast_signed())).collect::<Vec<_>>();
         let permille = |values: &[i64]| values.iter().map(|&v| kernel_decimal(v)).collect::<Vec<_>>();
         let blocks = |areas: &FreeAreas| areas.counts().iter().map(u64::to_string).collect::<Vec<_>>();
         let kinds = [
-            ("F_u", shares(&before.unusable), shares(&after.unusable)),
+            ("F_u", shares(&before.unusable_permille), shares(&after.unusable_permille)),
             ("F_i", permille(&before.fragmentation_permille), permille(&after.fragmentation_permille)),
             ("free blocks", blocks(&before.areas), blocks(&after.areas)),
         ];
@@ -138,7 +141,7 @@ fn orders(page: &mut Page, compaction: &Compaction) {
 
 /// What was done, how long it took, and what the kernel counted meanwhile.
 fn acts(page: &mut Page, compaction: &Compaction) {
-    if let Some(drop_ns) = compaction.drop_ns {
+    if let Some(drop_ns) = compaction.acts.drop_ns {
         let freed = compaction.freed.map_or(String::new(), |freed| {
             let amount = |bytes_less: i128| match u64::try_from(bytes_less) {
                 Ok(less) => bytes(Bytes(less)),
@@ -152,20 +155,8 @@ fn acts(page: &mut Page, compaction: &Compaction) {
         });
         page.hanging("  ", &format!("dropping caches took {}{freed}", duration(drop_ns)));
     }
-    let of = |name: &str| compaction.rose(name).map_or("?".to_owned(), |n| count(n.into()));
-    page.hanging(
-        "  ",
-        &format!(
-            "compacting took {}: {} pages moved, {} could not be moved, {} taken off their lists for it; \
-             {} pages looked at for moving, {} for room",
-            duration(compaction.compact_ns),
-            of("pgmigrate_success"),
-            of("pgmigrate_fail"),
-            of("compact_isolated"),
-            of("compact_migrate_scanned"),
-            of("compact_free_scanned"),
-        ),
-    );
+    by_kernel(page, compaction);
+    by_asking(page, compaction);
     let others = |worker: Worker| {
         let counted = |activity: &&Activity| activity.by == worker && activity.rose > 0;
         let named = compaction.activity.iter().filter(counted);
@@ -176,9 +167,85 @@ fn acts(page: &mut Page, compaction: &Compaction) {
         page.hanging("  ", &format!("of that by kcompactd, which ran beside it: {daemon}"));
     }
     if !direct.is_empty() {
-        let who = "for programs that waited for memory meanwhile (these never count this compaction)";
+        let who = match compaction.acts.asking {
+            Some(_) => "for whoever waited for memory meanwhile, this asking among them",
+            None => "for programs that waited for memory meanwhile (these never count this compaction)",
+        };
         page.hanging("  ", &format!("{who}: {direct}"));
     }
+}
+
+/// What the kernel did by itself, and where it ended early.
+fn by_kernel(page: &mut Page, compaction: &Compaction) {
+    let Some(act) = &compaction.acts.kernel else { return };
+    let rose = |name: &str| act.activity.iter().find(|activity| activity.name == name).map(|a| a.rose);
+    let of = |name: &str| rose(name).map_or("?".to_owned(), |n| count(n.into()));
+    let came = act.huge_after.map_or(String::new(), |after| {
+        format!("; huge pages {} → {}", count(compaction.before.huge_now().into()), count(after.into()))
+    });
+    page.hanging(
+        "  ",
+        &format!(
+            "compacting took {}: {} pages moved, {} could not be moved, {} taken off their lists for it; \
+             {} pages looked at for moving, {} for room{came}",
+            duration(act.took_ns),
+            of("pgmigrate_success"),
+            of("pgmigrate_fail"),
+            of("compact_isolated"),
+            of("compact_migrate_scanned"),
+            of("compact_free_scanned"),
+        ),
+    );
+    for early in &compaction.early {
+        page.hanging("  ", &early_words(early));
+    }
+    if let (Err(absence), true) = (&act.runs, compaction.early.is_empty()) {
+        let words =
+            format!("whether the kernel ended early is not known: {}: {}", absence.source, absence.reason());
+        page.hanging_dim("  ", &words);
+    }
+    if !compaction.early.is_empty() && compaction.acts.asking.is_none() {
+        page.hanging("  ", "hint: pagelab compact --how asking has the kernel compact for each huge page");
+    }
+}
+
+/// Where and why the kernel ended early.
+fn early_words(early: &EarlyEnd) -> String {
+    let place = match &early.zone {
+        Some(zone) => format!("in {} {}", zone.node.0, zone.zone),
+        None => "in some zone, by its counters".to_owned(),
+    };
+    let left =
+        early.unscanned.map_or(String::new(), |share| format!(", {} of it not scanned", percent(share)));
+    let why = match early.cause {
+        EarlyCause::NoPlace => {
+            "folios are moved whole, and no free piece that it had found was as large as the next folio"
+        }
+        EarlyCause::Interrupted => "it was interrupted, by a signal or by others at work on the same lists",
+        EarlyCause::Unknown => "it does not say why",
+    };
+    format!("the kernel ended early {place}{left}: {why}")
+}
+
+/// What asking for huge pages took and brought.
+fn by_asking(page: &mut Page, compaction: &Compaction) {
+    let Some(act) = &compaction.acts.asking else { return };
+    let before = compaction.acts.kernel.as_ref().and_then(|act| act.huge_after);
+    let before = before.unwrap_or_else(|| compaction.before.huge_now());
+    page.hanging(
+        "  ",
+        &format!(
+            "asking took {}: {} huge pages ({}) taken and given back, {} of them compacted for; it ended \
+             since {}; huge pages {} → {}",
+            duration(act.took_ns),
+            count(act.got.into()),
+            bytes(act.taken),
+            count(act.by_collapse.into()),
+            act.stopped,
+            count(before.into()),
+            count(compaction.after.huge_now().into()),
+        ),
+    );
 }
 
 fn blocks(page: &mut Page, compaction: &Compaction) {
@@ -191,8 +258,9 @@ fn blocks(page: &mut Page, compaction: &Compaction) {
     page.facts(
         "  ",
         &[
-            format!("of {} blocks: whole and free {}", estimate(after.units), pair(|s| s.free_now.value)),
-            format!("spoiled {}", pair(|s| s.spoiled.low.value)),
+            // How many are whole and free is said above, from the free lists: a census taken at another
+            // moment would say another number.
+            format!("of {} blocks: spoiled {}", estimate(after.units), pair(|s| s.spoiled.low.value)),
             format!(
                 "with pages that do not say what they are {}",
                 pair(|s| s.spoiled.high.value - s.spoiled.low.value)
@@ -235,4 +303,67 @@ pub(crate) fn slab_caches(snapshot: &Snapshot) -> Option<String> {
     let named = caches.iter().take(CACHES_SHOWN).map(|c| format!("{} {}", c.name, bytes(c.bytes(size))));
     let named = named.collect::<Vec<_>>().join(", ");
     (!named.is_empty()).then_some(named)
+}
+
+#[cfg(test)]
+mod tests {
+    use pagelab_metrics::compaction::{Acts, AskingAct, CONTENDED, KernelAct, ScannerRun};
+    use pagelab_model::free_areas::{ZoneFree, ZoneKey};
+    use pagelab_model::zoneinfo::ZoneInfo;
+    use pagelab_model::{AbsentWhy, BuddyInfo, NodeId, PageSize, Pfn, Zoneinfo};
+
+    use super::*;
+
+    fn snapshot(whole: u64) -> Snapshot {
+        let mut snapshot = Snapshot::unread("a test", PageSize::USUAL);
+        let key = ZoneKey { node: NodeId(0), zone: "Normal".to_owned() };
+        // F_u(9) of 1023 loose pages beside 28 blocks is 0.0666: the kernel cuts off what it does not print.
+        let areas = FreeAreas::new(vec![1023, 0, 0, 0, 0, 0, 0, 0, 0, whole]).unwrap();
+        snapshot.buddyinfo = Ok(BuddyInfo { zones: vec![ZoneFree { key: key.clone(), areas }] });
+        let mut zone = ZoneInfo::empty(key);
+        zone.start = Some(Pfn(0));
+        snapshot.zoneinfo = Ok(Zoneinfo { nodes: Vec::new(), zones: vec![zone] });
+        snapshot
+    }
+
+    fn text(runs: Result<Vec<ScannerRun>, Absence>, asking: Option<AskingAct>) -> String {
+        let kernel = KernelAct { took_ns: 9_700_000, runs, activity: Vec::new(), huge_after: Some(28) };
+        let acts = Acts { drop_ns: None, kernel: Some(kernel), asking };
+        let (before, after) = (snapshot(28), snapshot(30));
+        let compaction = Compaction::of(&before, &after, acts);
+        let text = render(&before, &after, &compaction, false, Style::PLAIN);
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn an_early_end_and_what_asking_brought_are_told_with_the_kernels_rounding() {
+        let run = ScannerRun {
+            first: Pfn(0),
+            end: Pfn(1 << 20),
+            migrate: Pfn(0),
+            free: Pfn((1 << 20) - 512),
+            status: CONTENDED,
+            failed: 31,
+        };
+        let alone = text(Ok(vec![run]), None);
+        assert!(
+            alone.contains(
+                "ended early in 0 Normal, more than 99.9 % of it not scanned: folios are moved whole"
+            ),
+            "{alone}"
+        );
+        assert!(alone.contains("hint: pagelab compact --how asking"), "{alone}");
+        assert!(alone.contains("0.066 → 0.062"), "{alone}");
+        assert!(!alone.contains("whole and free"), "one number, of one look: {alone}");
+        let (got, taken) = (5_400, Bytes(5_400 << 21));
+        let asking =
+            AskingAct { took_ns: 1, taken, got, by_collapse: 5_372, stopped: "nothing came any more" };
+        let both = text(Ok(vec![run]), Some(asking));
+        assert!(both.contains("5 400 huge pages (10.5 GiB) taken and given back, 5 372 of them"), "{both}");
+        assert!(both.contains("huge pages 28 → 28") && both.contains("huge pages 28 → 30"), "{both}");
+        let met = ScannerRun { migrate: run.free, status: 5, ..run };
+        assert!(!text(Ok(vec![met]), None).contains("early"));
+        let unseen = text(Err(Absence::new("tracefs", AbsentWhy::NotPermitted, "lockdown")), None);
+        assert!(unseen.contains("whether the kernel ended early is not known"), "{unseen}");
+    }
 }

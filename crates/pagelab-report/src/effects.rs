@@ -153,6 +153,12 @@ pub fn advice(advice: Advice) -> &'static str {
     }
 }
 
+/// Advice that rests on an effect that decides nothing, with the reason; the word stands once.
+pub fn undecided(of: Advice, effect: &Effect, noise: &Reading<Floor>) -> String {
+    let (head, why) = (advice(of), why(effect, noise));
+    if why.starts_with(head) { why } else { format!("{head}: {why}") }
+}
+
 /// How a trial ended, in a phrase.
 pub fn end(end: &TrialEnd) -> String {
     match end {
@@ -262,6 +268,12 @@ mod tests {
             why(&few, &noise),
             "too few to decide, 1 pair of at least 6; so far 2.00× as fast (1.67 to 2.50), 50 % of the time saved"
         );
+        let open = effect(0.95, 0.91, 0.98, Better::Lower, Verdict::Undecided(Doubt::InsideFloor));
+        assert_eq!(
+            undecided(Advice::Undecided, &open, &noise),
+            "undecided: 1.02 to 1.10 is no further from 1 than two equal runs are (noise floor 3.0 %)"
+        );
+        assert!(undecided(Advice::Always, &open, &noise).starts_with("always: undecided: 1.02 to 1.10"));
         let not_huge = effect(0.5, 0.4, 0.6, Better::Lower, Verdict::NotHuge { trials: 2, of: 10 });
         assert!(why(&not_huge, &noise).ends_with("no effect of huge pages was measured"));
     }

@@ -1,8 +1,10 @@
-//! Findings in words: a sentence, its evidence, and the next command.
+//! Findings in words: a sentence, its evidence, the next command, and the command that mends it.
+
+mod remedy;
 
 use pagelab_metrics::findings::{Finding, FindingKind, NoHugePages};
 use pagelab_metrics::supply::{Estimate, Interval};
-use pagelab_model::{Bytes, PageClass, Pages, Snapshot};
+use pagelab_model::{Bytes, Order, PageClass, PageSize, Pages, Snapshot};
 
 use crate::style::{bytes, count, percent};
 
@@ -15,6 +17,18 @@ pub struct Worded {
     pub evidence: Vec<String>,
     /// Commands of this build that go on from here.
     pub next: Vec<NextCommand>,
+    /// The command line that mends it; words in capitals are to be filled in.
+    pub remedy: String,
+}
+
+impl Worded {
+    /// What one would type from this look, the remedy last.
+    pub fn commands(&self, snapshot: &Snapshot) -> Vec<String> {
+        let mut lines: Vec<String> = self.next.iter().filter_map(|next| next.line(snapshot)).collect();
+        lines.retain(|line| *line != self.remedy);
+        lines.push(self.remedy.clone());
+        lines
+    }
 }
 
 /// A command that a finding may name. The list is closed, so that a test can run each with `--help`.
@@ -32,12 +46,17 @@ impl NextCommand {
     pub const EXPLAIN: NextCommand = NextCommand(&["frag", "--explain"]);
     /// One file for a bug report.
     pub const CAPTURE: NextCommand = NextCommand(&["capture", "memory.tar.zst"]);
-
+    /// What uses memory.
+    pub const USAGE: NextCommand = NextCommand(&["usage"]);
+    /// Whole blocks out of pieces.
+    pub const COMPACT: NextCommand = NextCommand(&["compact"]);
     /// What huge pages bring to a program, and how many it takes.
     pub const TUNE: NextCommand = NextCommand(&["tune", "--", "COMMAND"]);
 
     /// Every command that a finding may name.
-    pub const ALL: [NextCommand; 6] = [
+    pub const ALL: [NextCommand; 8] = [
+        NextCommand::USAGE,
+        NextCommand::COMPACT,
         NextCommand::PROBE,
         NextCommand::VERBOSE,
         NextCommand::DEEP,
@@ -58,7 +77,9 @@ impl NextCommand {
         if snapshot.taken.euid.is_some() {
             return Some(line);
         }
-        let is_live_only = [NextCommand::PROBE, NextCommand::CAPTURE, NextCommand::TUNE].contains(&self);
+        let is_live_only =
+            [NextCommand::PROBE, NextCommand::CAPTURE, NextCommand::COMPACT, NextCommand::TUNE]
+                .contains(&self);
         (!is_live_only).then(|| format!("{line} --root {}", snapshot.taken.from))
     }
 }
@@ -98,8 +119,9 @@ pub fn word(finding: &Finding, snapshot: &Snapshot) -> Worded {
                 bytes(page_size.block(order))
             ),
             format!(
-                "F_u({}) {unusable:.3} on node {}, {} free, {} huge pages could be had now (buddyinfo)",
+                "F_u({}) {} on node {}, {} free, {} huge pages could be had now (buddyinfo)",
                 order.0,
+                pagelab_metrics::frag::share_text(*unusable),
                 zone.node.0,
                 bytes(*free),
                 number(*huge_now)
@@ -164,13 +186,28 @@ pub fn word(finding: &Finding, snapshot: &Snapshot) -> Worded {
                 Some(order) => format!("the highest order was {order}, the last process {last_process}"),
                 None => format!("the last process was {last_process}"),
             },
-            &[NextCommand::CAPTURE],
+            &[NextCommand::VERBOSE],
         ),
-        K::OomKills { kills } => (
-            format!("{} killed for lack of memory since boot", plural(*kills, "process was|processes were")),
-            "oom_kill (vmstat)".to_owned(),
-            &[NextCommand::CAPTURE],
+        K::OomKills { kills, unexplained, last_process } => {
+            let (sentence, evidence) = killed(*kills, *unexplained, last_process.as_deref());
+            (sentence, evidence, &[NextCommand::USAGE, NextCommand::VERBOSE])
+        }
+        K::CgroupOomKills { kills, last_process, group, limit } => (
+            format!(
+                "{} killed because their control group reached its memory limit",
+                plural(*kills, "process was|processes were")
+            ),
+            {
+                let group = group.as_ref().map_or(String::new(), |group| format!(" in {group}"));
+                let limit = limit.map_or(String::new(), |limit| format!(", limit {}", bytes(limit)));
+                format!("the last was {last_process}{group}{limit} (kernel log); the machine had memory left")
+            },
+            &[NextCommand::VERBOSE],
         ),
+        K::HostTakesFree { order, asked, device, reported } => {
+            let (sentence, evidence) = host_takes(*order, *asked, device.as_deref(), *reported, page_size);
+            (sentence, evidence, &[NextCommand::PROBE])
+        }
         K::PageTables { bytes: size, share } => (
             format!("page tables take {} of memory", percent(*share)),
             format!("{} (meminfo PageTables + SecPageTables)", bytes(*size)),
@@ -190,7 +227,7 @@ pub fn word(finding: &Finding, snapshot: &Snapshot) -> Worded {
                     format!("{} (meminfo SUnreclaim); slabinfo could not be read to say which", bytes(*size))
                 }
             },
-            &[NextCommand::CAPTURE],
+            &[NextCommand::VERBOSE],
         ),
         K::CgroupTight { used, limit } => (
             format!("this control group has used {} of its limit of {}", bytes(*used), bytes(*limit)),
@@ -220,7 +257,56 @@ pub fn word(finding: &Finding, snapshot: &Snapshot) -> Worded {
             &[NextCommand::VERBOSE],
         ),
     };
-    Worded { sentence, evidence: vec![evidence], next: next.to_vec() }
+    let remedy = remedy::of(&finding.kind, snapshot);
+    Worded { sentence, evidence: vec![evidence], next: next.to_vec(), remedy }
+}
+
+/// What the first touch of free memory waits for, and who decides it.
+fn host_takes(
+    order: Option<Order>,
+    asked: Option<i64>,
+    device: Option<&str>,
+    reported: Option<Bytes>,
+    page_size: PageSize,
+) -> (String, String) {
+    let from = order.map_or("large".to_owned(), |order| {
+        format!("of order {} ({}) and more", order.0, bytes(page_size.block(order)))
+    });
+    let sentence = match reported {
+        Some(size) => {
+            format!("the host has taken back ~{} of the free memory; its first touch is slow", bytes(size))
+        }
+        None => format!("the host takes back free blocks {from} some 2 s after they were freed"),
+    };
+    let asked = asked.map_or(String::new(), |asked| {
+        format!("; the command line asks for {asked}, which this kernel does not take")
+    });
+    let device = device.map_or(String::new(), |device| format!(" by the balloon {device}"));
+    let evidence = format!(
+        "free page reporting{device}, blocks {from}, 2 s after they were freed{asked}; run, tune, can \
+         --really and --probe warm memory before they measure; on the host: free-page-reporting=off"
+    );
+    (sentence, evidence)
+}
+
+/// Of the machine, as far as the log says so; of the rest it is not known.
+fn killed(kills: u64, unexplained: u64, last: Option<&str>) -> (String, String) {
+    let processes = plural(kills, "process was|processes were");
+    let last = last.map_or(String::new(), |last| format!("the last was {last} (kernel log); "));
+    match unexplained {
+        0 => (
+            format!("{processes} killed because the machine ran out of memory"),
+            format!("{last}their control groups were below their limits"),
+        ),
+        _ => (
+            format!("{processes} killed for lack of memory since boot"),
+            format!(
+                "{last}whether the machine or a control group ran out is not known of {}: the kernel's log \
+                 does not have them (vmstat oom_kill)",
+                number(unexplained)
+            ),
+        ),
+    }
 }
 
 fn without_huge(pid: u32, name: Option<&str>, anonymous: Bytes, why: NoHugePages) -> String {

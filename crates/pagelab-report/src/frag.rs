@@ -154,11 +154,8 @@ fn fragmentation_text(areas: &FreeAreas, order: Order) -> String {
     frag::kernel_decimal(frag::fragmentation_permille(areas, order))
 }
 
-/// F_i as the paper defines it, where it does: it is a share of the free blocks, and there may be none.
+/// F_i as the paper defines it: 0 where no block is free.
 fn paper_text(areas: &FreeAreas, order: Order) -> String {
-    if areas.blocks_total() == 0 {
-        return "—".to_owned();
-    }
     format!("{:.3}", frag::fragmentation_paper(areas, order))
 }
 

@@ -15,6 +15,7 @@ pub mod grid;
 pub mod html;
 pub mod json;
 pub mod map;
+pub mod misses;
 pub mod needs;
 pub mod perf_csv;
 pub mod picture;

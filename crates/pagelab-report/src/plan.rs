@@ -2,9 +2,10 @@
 
 use pagelab_model::profile::{ProfileSource, WalkCost};
 use pagelab_model::{Bytes, Profile};
-use pagelab_tlb::plan::predict::{self, Native};
+use pagelab_tlb::plan::predict::{self, Interval, Native};
 use pagelab_tlb::plan::{Ranking, Shape};
 
+use crate::misses;
 use crate::quantity::duration;
 use crate::style::{Style, bytes, count, percent, three_digits};
 use crate::text::{Column, Page};
@@ -33,6 +34,11 @@ impl PlanReport<'_> {
     /// Time over time with the first `n` regions, if it can be predicted.
     pub fn speedup(&self, n: usize) -> Option<f64> {
         predict::speedup(self.ranking, n, self.native?)
+    }
+
+    /// Between which ratios the truth is expected.
+    pub fn interval(&self, n: usize) -> Option<Interval> {
+        predict::interval(self.ranking, n, self.native?)
     }
 
     /// A cost in its unit: `2.1 s`, `1 200 misses`.
@@ -82,14 +88,14 @@ fn head(page: &mut Page, report: &PlanReport<'_>) {
     let text = if ranking.timed {
         let walks: f64 = ranking.total / (misses as f64).max(1.0) / 1000.0;
         format!(
-            "page walks cost {} by the model, for {} misses, {} ns each; huge pages can save {}",
+            "page walks cost {} by the model, for {}, {} ns each; huge pages can save {}",
             report.amount(ranking.total),
-            count(misses),
+            misses::all(profile),
             three_digits(walks),
             report.amount(ranking.attainable()),
         )
     } else {
-        format!("{} misses; huge pages can save {}", count(misses), report.amount(ranking.attainable()))
+        format!("{}; huge pages can save {}", misses::all(profile), report.amount(ranking.attainable()))
     };
     page.hanging("", &text);
 }
@@ -185,7 +191,12 @@ fn verdict(report: &PlanReport<'_>) -> String {
         text += &format!(": {} of what all {all} bring", percent(share));
     }
     match (report.speedup(chosen), report.speedup(ranking.regions.len())) {
-        (Some(chosen), Some(all)) => text + &format!("; predicted {chosen:.2}× (all: {all:.2}×)"),
+        (Some(likely), Some(all)) => {
+            let within = report.interval(chosen);
+            let within =
+                within.map(|of| format!("between {:.2}× and {:.2}×; ", of.low, of.high)).unwrap_or_default();
+            text + &format!("; predicted {likely:.2}× ({within}all: {all:.2}×)")
+        }
         _ => text,
     }
 }
@@ -217,11 +228,28 @@ pub fn notes(report: &PlanReport<'_>) -> Vec<String> {
                 .to_owned(),
         ),
         Some(Native::Base(_)) => notes.push(
-            "from the price of walks alone: independent loads overlap and cost less; --pair scales to the \
-             program"
+            "from the price of walks alone: independent loads overlap, and their walks cost a tenth of it; \
+             the interval is from there to the whole. --pair scales to the program"
                 .to_owned(),
         ),
-        Some(Native::Pair { .. }) => {}
+        Some(native @ Native::Pair { .. }) => {
+            notes.extend(predict::walk_share(ranking, native).map(|part| {
+                format!(
+                    "by the pair, a walk costs this program {} of what it costs dependent reads",
+                    percent(part)
+                )
+            }))
+        }
+    }
+    if let Some(of) = profile.effort.stretches {
+        let error = match of.error_permille {
+            Some(error) => format!("± {}", percent(f64::from(error) / 1000.0)),
+            None => "it is not known how far".to_owned(),
+        };
+        notes.push(format!(
+            "costs and times are scaled from {} of the accesses; off by that alone: {error}",
+            percent(of.share())
+        ));
     }
     if report.by != "cost" {
         notes.push(format!("ranked by {}, as a control", report.by));

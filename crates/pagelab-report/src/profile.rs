@@ -40,9 +40,9 @@ pub fn render(profile: &Profile, name: &str, view: View, style: Style) -> String
     let shown = ranking(profile, view.by_cell);
     head(&mut page, profile, &shown);
     page.gap();
-    table::mappings(&mut page, &shown);
+    table::mappings(&mut page, profile, &shown);
     page.gap();
-    table::regions(&mut page, &shown, view);
+    table::regions(&mut page, profile, &shown, view);
     page.gap();
     heat::show(&mut page, profile, view);
     what_ifs(&mut page, profile);
@@ -130,7 +130,15 @@ fn head(page: &mut Page, profile: &Profile, shown: &Ranking) {
     }
     page.facts("", &facts, "   ");
     let misses: u128 = profile.images.iter().map(|image| u128::from(image.misses)).sum();
-    let mut text = format!("{} misses", count(misses));
+    // Of stretches the error is that of the sample; of sweeps that of the estimate.
+    let (about, off) = match profile.effort.stretches {
+        Some(of) => ("~", of.error_permille.map_or(String::new(), within)),
+        None => ("", String::new()),
+    };
+    let mut text = match profile.effort.stretches {
+        Some(_) => format!("{about}{} misses{off}", count(misses)),
+        None => crate::misses::all(profile),
+    };
     let accesses: Option<u128> =
         profile.images.iter().map(|image| image.accesses.map(u128::from)).sum::<Option<u128>>();
     if let Some(accesses) = accesses.filter(|accesses| *accesses > 0) {
@@ -139,21 +147,39 @@ fn head(page: &mut Page, profile: &Profile, shown: &Ranking) {
     if shown.timed && misses > 0 {
         let each = shown.total / (misses as f64).max(1.0) / 1000.0;
         text += &format!(
-            "; their walks cost {} by the model, {} ns each",
+            "; their walks cost {about}{} by the model, {} ns each",
             amount(shown.total, true),
             three_digits(each)
         );
     }
     page.hanging("", &text);
+    if let Some(of) = profile.effort.stretches {
+        let text = format!(
+            "estimated from {} stretches with {} of the accesses",
+            count(u128::from(of.count)),
+            percent(of.share())
+        );
+        page.hanging_dim("", &text);
+    }
     if let Some(duty) = profile.effort.duty_permille {
         let share = percent(f64::from(duty) / 1000.0);
-        let text = match profile.effort.sweeps {
-            Some(sweeps) => format!("it rests on {} sweeps, {share} of the time", count(u128::from(sweeps))),
-            None => format!("sweeps took {share} of the time"),
+        let of = |number: u64| count(u128::from(number));
+        let text = match (profile.effort.sweeps, profile.effort.zero_scans) {
+            (Some(sweeps), None) => format!("it rests on {} sweeps, {share} of the time", of(sweeps)),
+            (Some(sweeps), Some(scans)) => {
+                let (sweeps, scans) = (of(sweeps), of(scans));
+                format!("it rests on {sweeps} sweeps and {scans} scans of the zero page, {share} of the time")
+            }
+            (None, _) => format!("sweeps took {share} of the time"),
         };
         let cost = profile.effort.slow_down_ppm.map_or(String::new(), |ppm| slow_down(ppm, &profile.effort));
         page.hanging_dim("", &(text + &cost));
     }
+}
+
+/// How far off a count may be.
+fn within(permille: u32) -> String {
+    format!(" ± {}", percent(f64::from(permille) / 1000.0))
 }
 
 /// What sweeps cost the program, by what a cleared page was measured to cost.
@@ -246,4 +272,4 @@ pub fn mapping_name(shown: &Ranking, mapping: &Ranked) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

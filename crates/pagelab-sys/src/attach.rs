@@ -10,7 +10,8 @@
 //! - A signal that comes in between is delivered with the thread's own registers, and the call is made after.
 //! - In a restartable sequence (rseq) nothing is injected: the kernel would forget that it has to be aborted.
 //! - A thread of a stopped process goes back to its stop.
-//! - Only one thread is stopped; the others go on.
+//! - Only one thread is stopped; the others go on. Where all have to stand ([`with_all`]), each is seized,
+//!   and each call that waits in one of them ends as at any stop.
 //!
 //! If the tracing process is killed while the thread has borrowed registers, the kernel lets the thread go,
 //! and it goes on with them: it will most likely crash. The time for it is that of the calls
@@ -23,7 +24,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 #[cfg(target_arch = "x86_64")]
-pub use here::{Injector, all_let_go, with};
+pub use here::{Injector, all_let_go, with, with_all};
 
 /// How many times as long as the thread may take to stop all calls together may take. They wait for a CPU and
 /// for the lock of the address space.
@@ -129,6 +130,15 @@ mod elsewhere {
         Err(Refusal::OtherCode)
     }
 
+    /// Not written for this processor.
+    pub fn with_all<T: Send + 'static>(
+        _site: &Site,
+        _threads: impl Fn() -> Vec<u32> + Send + 'static,
+        _act: impl FnOnce(&mut Injector) -> Result<T, Refusal> + Send + 'static,
+    ) -> Result<(T, Injected), Refusal> {
+        Err(Refusal::OtherCode)
+    }
+
     /// Nothing is ever held.
     pub fn all_let_go(_most: std::time::Duration) -> bool {
         true
@@ -136,7 +146,7 @@ mod elsewhere {
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-pub use elsewhere::{Injector, all_let_go, with};
+pub use elsewhere::{Injector, all_let_go, with, with_all};
 
 #[cfg(target_arch = "x86_64")]
 mod here {
@@ -197,12 +207,30 @@ mod here {
         site: &Site,
         act: impl FnOnce(&mut Injector) -> Result<T, Refusal> + Send + 'static,
     ) -> Result<(T, Injected), Refusal> {
+        on_a_thread(site, None::<fn() -> Vec<u32>>, act)
+    }
+
+    /// The same while all `threads` of the process stand: those that are told, asked for again and again
+    /// until nobody of them runs. They go on after the calls, as they were.
+    pub fn with_all<T: Send + 'static>(
+        site: &Site,
+        threads: impl Fn() -> Vec<u32> + Send + 'static,
+        act: impl FnOnce(&mut Injector) -> Result<T, Refusal> + Send + 'static,
+    ) -> Result<(T, Injected), Refusal> {
+        on_a_thread(site, Some(threads), act)
+    }
+
+    fn on_a_thread<T: Send + 'static>(
+        site: &Site,
+        threads: Option<impl Fn() -> Vec<u32> + Send + 'static>,
+        act: impl FnOnce(&mut Injector) -> Result<T, Refusal> + Send + 'static,
+    ) -> Result<(T, Injected), Refusal> {
         let (says, hears) = mpsc::channel();
         let most = site.patience.saturating_mul(CALLS_PATIENCE);
         let site = site.clone();
         let run = move || {
             LEFT.fetch_add(1, Ordering::SeqCst);
-            let done = of_this_thread(&site, act);
+            let done = of_this_thread(&site, threads, act);
             LEFT.fetch_sub(1, Ordering::SeqCst);
             // Whoever asked may have gone.
             let _ = says.send(done);
@@ -227,15 +255,68 @@ mod here {
         true
     }
 
+    /// The other threads of a process, which stand until this is dropped.
+    struct Standing {
+        /// Each with the signal that is to be delivered to it.
+        held: Vec<(u32, i32)>,
+    }
+
+    impl Standing {
+        fn of(site: &Site, threads: impl Fn() -> Vec<u32>, until: Instant) -> Result<Standing, Refusal> {
+            let mut standing = Standing { held: Vec::new() };
+            for _ in 0..TRIES {
+                let held = |tid: &u32| standing.held.iter().any(|(known, _)| known == tid);
+                let new: Vec<u32> =
+                    threads().into_iter().filter(|tid| *tid != site.tid && !held(tid)).collect();
+                if new.is_empty() {
+                    return Ok(standing);
+                }
+                for &tid in &new {
+                    match ptrace::seize(tid, Options(libc::PTRACE_O_TRACESYSGOOD)) {
+                        Ok(()) => {
+                            standing.held.push((tid, 0));
+                            ptrace::interrupt(tid)?;
+                        }
+                        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+                for (tid, signal) in standing.held.iter_mut().filter(|(tid, _)| new.contains(tid)) {
+                    match stop_until(*tid, until) {
+                        Ok(Stop::Signal(came)) => *signal = came,
+                        Ok(_) | Err(Refusal::Gone) => {}
+                        Err(refusal) => return Err(refusal),
+                    }
+                }
+            }
+            Err(Refusal::Busy)
+        }
+    }
+
+    impl Drop for Standing {
+        fn drop(&mut self) {
+            for &(tid, signal) in &self.held {
+                // One that never stopped is let go with this thread of ours.
+                let _ = ptrace::detach(tid, signal);
+            }
+        }
+    }
+
     fn of_this_thread<T>(
         site: &Site,
+        threads: Option<impl Fn() -> Vec<u32>>,
         act: impl FnOnce(&mut Injector) -> Result<T, Refusal>,
     ) -> Result<(T, Injected), Refusal> {
         ptrace::seize(site.tid, Options(libc::PTRACE_O_TRACESYSGOOD))?;
         let begun = Instant::now();
         let mut injector = Injector::stopped(site, begun + site.patience)?;
-        let result = act(&mut injector);
+        let standing = threads.map(|threads| Standing::of(site, threads, begun + site.patience)).transpose();
+        let (result, standing) = match standing {
+            Ok(standing) => (act(&mut injector), standing),
+            Err(refusal) => (Err(refusal), None),
+        };
         let let_go = injector.let_go();
+        drop(standing);
         let stopped_ns = begun.elapsed().as_nanos() as u64;
         let calls_ns = injector.borrowed.as_nanos() as u64;
         let injected = Injected { calls: injector.calls, stopped_ns, calls_ns };

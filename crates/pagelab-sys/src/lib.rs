@@ -26,6 +26,7 @@ pub mod ptrace;
 pub mod realtime;
 pub mod remote_advice;
 pub mod resident;
+pub mod same;
 pub mod seccomp;
 pub mod signal_wait;
 pub mod spawn;

@@ -58,6 +58,8 @@ const _: () = assert!(PAGEMAP_SCAN == 0xc060_6610);
 struct Question {
     /// Those in all of these categories …
     all: u64,
+    /// … but in none of these, …
+    none: u64,
     /// … and in any of these, where there are some.
     any: u64,
     /// The categories that are told; regions end where one of them changes.
@@ -66,7 +68,7 @@ struct Question {
 
 impl Question {
     fn any(categories: u64) -> Question {
-        Question { all: 0, any: categories, told: categories }
+        Question { all: 0, none: 0, any: categories, told: categories }
     }
 }
 
@@ -84,7 +86,9 @@ fn scan(
         end: addresses.end,
         vec: regions.as_mut_ptr().expose_provenance() as u64,
         vec_len: regions.len() as u64,
-        category_mask: question.all,
+        // A category that is inverted is met where it is missing.
+        category_inverted: question.none,
+        category_mask: question.all | question.none,
         category_anyof_mask: question.any,
         return_mask: question.told,
         ..PmScanArg::default()
@@ -119,6 +123,23 @@ pub fn zero_parts(pagemap: &File, addresses: Range<u64>, mut take: impl FnMut(Ra
     each(pagemap, addresses, Question::any(PAGE_IS_PFNZERO), |region| take(region.start..region.end))
 }
 
+/// Gives `take` the parts of `addresses` whose base pages map the kernel's page of zeros, ascending: in
+/// memory, no part of a huge page (nor of the huge page of zeros), no file and not in swap. A kernel before
+/// 6.7 answers `ENOTTY`.
+pub fn zero_base_pages(
+    pagemap: &File,
+    addresses: Range<u64>,
+    mut take: impl FnMut(Range<u64>),
+) -> io::Result<()> {
+    let question = Question {
+        all: PAGE_IS_PRESENT | PAGE_IS_PFNZERO,
+        none: PAGE_IS_HUGE | PAGE_IS_FILE | PAGE_IS_SWAPPED,
+        any: 0,
+        told: PAGE_IS_PFNZERO,
+    };
+    each(pagemap, addresses, question, |region| take(region.start..region.end))
+}
+
 /// A range of addresses that huge pages map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HugePart {
@@ -135,7 +156,7 @@ pub struct HugePart {
 /// `ENOTTY`.
 pub fn huge_parts(pagemap: &File, addresses: Range<u64>, mut take: impl FnMut(HugePart)) -> io::Result<()> {
     let told = PAGE_IS_HUGE | PAGE_IS_PFNZERO | PAGE_IS_FILE;
-    each(pagemap, addresses, Question { all: PAGE_IS_HUGE, any: 0, told }, |region| {
+    each(pagemap, addresses, Question { all: PAGE_IS_HUGE, none: 0, any: 0, told }, |region| {
         take(HugePart {
             addresses: region.start..region.end,
             is_zero: region.categories & PAGE_IS_PFNZERO != 0,
@@ -173,6 +194,7 @@ pub fn is_known(pagemap: &File) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::map::{Advice, Mapping};
 
     #[test]
     fn the_question_ends_in_yes_or_in_the_error_that_means_no() {
@@ -181,5 +203,25 @@ mod tests {
         assert!(no.is_none() || no == Some(Some(libc::ENOTTY)), "{no:?}");
         let other = File::open("/proc/self/status").unwrap();
         assert_eq!(is_known(&other).unwrap_err().raw_os_error(), Some(libc::ENOTTY));
+    }
+
+    #[test]
+    fn base_pages_of_zeros_are_those_that_were_read_and_never_written() {
+        let page = rustix::param::page_size() as u64;
+        let pagemap = File::open("/proc/self/pagemap").unwrap();
+        if is_known(&pagemap).is_err() {
+            eprintln!("skipped: no-pagemap-scan: the kernel has no PAGEMAP_SCAN");
+            return;
+        }
+        let mut map = Mapping::anonymous(Bytes(16 * page), Bytes(page)).unwrap();
+        let start = map.addresses().start;
+        map.advise(0..16 * page, Advice::NoHugePage).unwrap();
+        map.touch_for_reading(2 * page..12 * page).unwrap();
+        map.words_mut()[(5 * page / 8) as usize] = 7;
+        let mut found = Vec::new();
+        let addresses = map.addresses();
+        zero_base_pages(&pagemap, addresses, |part| found.push(part)).unwrap();
+        let at = |from: u64, to: u64| start + from * page..start + to * page;
+        assert_eq!(found, [at(2, 5), at(6, 12)]);
     }
 }

@@ -72,12 +72,61 @@ impl From<&libc::rusage> for Rusage {
     }
 }
 
+impl Rusage {
+    /// What two processes used: amounts added up, of the largest the larger.
+    #[must_use]
+    pub fn and(self, other: &Rusage) -> Rusage {
+        Rusage {
+            utime_ns: self.utime_ns.saturating_add(other.utime_ns),
+            stime_ns: self.stime_ns.saturating_add(other.stime_ns),
+            maxrss_kib: self.maxrss_kib.max(other.maxrss_kib),
+            minflt: self.minflt.saturating_add(other.minflt),
+            majflt: self.majflt.saturating_add(other.majflt),
+            inblock: self.inblock.saturating_add(other.inblock),
+            oublock: self.oublock.saturating_add(other.oublock),
+            nvcsw: self.nvcsw.saturating_add(other.nvcsw),
+            nivcsw: self.nivcsw.saturating_add(other.nivcsw),
+            // The others are never filled.
+            ..self
+        }
+    }
+
+    /// Of this process with all its threads, and of its children that were waited for.
+    pub fn of_this_process() -> Rusage {
+        let of = |who| {
+            let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+            // SAFETY: `usage` is writable and outlives the call; all zeros is a valid rusage, and the kernel
+            // writes over it with one.
+            // JUSTIFICATION: neither std nor rustix wraps getrusage(2).
+            let usage = unsafe {
+                libc::getrusage(who, usage.as_mut_ptr());
+                usage.assume_init()
+            };
+            Rusage::from(&usage)
+        };
+        of(libc::RUSAGE_SELF).and(&of(libc::RUSAGE_CHILDREN))
+    }
+}
+
 /// Waits for the child `pid`, or only looks: `None` while it runs. The child is gone after it has been told,
 /// so that nothing else may wait for it (`std::process::Child::wait` would find nobody). ECHILD: no such
 /// child.
 pub fn wait4(pid: u32, only_look: bool) -> io::Result<Option<(ExitStatus, Rusage)>> {
-    let no_such = || io::Error::from_raw_os_error(libc::ECHILD);
-    let pid = libc::pid_t::try_from(pid).ok().filter(|&pid| pid > 0).ok_or_else(no_such)?;
+    wait4_raw(positive(pid)?, only_look)
+}
+
+/// Waits for one child of the process group `group` that has ended: one of ours, or an orphan that came to
+/// us as the subreaper. `None` where all of them run; ECHILD: it has no child of ours.
+pub fn wait4_group(group: u32) -> io::Result<Option<(ExitStatus, Rusage)>> {
+    wait4_raw(-positive(group)?, true)
+}
+
+fn positive(pid: u32) -> io::Result<libc::pid_t> {
+    let pid = libc::pid_t::try_from(pid).ok().filter(|&pid| pid > 0);
+    pid.ok_or_else(|| io::Error::from_raw_os_error(libc::ECHILD))
+}
+
+fn wait4_raw(pid: libc::pid_t, only_look: bool) -> io::Result<Option<(ExitStatus, Rusage)>> {
     let options = if only_look { libc::WNOHANG } else { 0 };
     let mut status: libc::c_int = 0;
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
@@ -122,5 +171,40 @@ mod tests {
         let gone = wait4(child.id(), true).unwrap_err();
         assert_eq!(gone.raw_os_error(), Some(libc::ECHILD));
         assert!(wait4(0, true).is_err() && wait4(u32::MAX, true).is_err());
+    }
+
+    #[test]
+    #[allow(clippy::zombie_processes, reason = "it is waited for by what is tested")]
+    fn children_of_a_group_are_waited_for_and_no_others() {
+        let start = |group: i32, code: &str| {
+            let mut child = Command::new("sh");
+            child.args(["-c", &format!("read line; exit {code}")]).stdin(Stdio::piped());
+            std::os::unix::process::CommandExt::process_group(&mut child, group);
+            child.spawn().unwrap()
+        };
+        let mut leader = start(0, "3");
+        let mut member = start(leader.id().cast_signed(), "4");
+        let mut stranger = start(0, "5");
+        let group = leader.id();
+        assert!(wait4_group(group).unwrap().is_none(), "both wait for a line");
+        drop((leader.stdin.take(), member.stdin.take(), stranger.stdin.take()));
+        let mut codes = Vec::new();
+        while codes.len() < 2 {
+            codes.extend(wait4_group(group).unwrap().and_then(|(status, _)| status.code()));
+        }
+        codes.sort_unstable();
+        assert_eq!(codes, [3, 4]);
+        assert_eq!(wait4_group(group).unwrap_err().raw_os_error(), Some(libc::ECHILD));
+        assert_eq!(stranger.wait().unwrap().code(), Some(5));
+        assert!(wait4_group(0).is_err(), "0 would be our own group");
+    }
+
+    #[test]
+    fn what_two_processes_used_is_added_up_but_for_the_largest() {
+        let one =
+            Rusage { utime_ns: 5, stime_ns: 1, maxrss_kib: 70, minflt: 2, nvcsw: 1, ..Rusage::default() };
+        let two = Rusage { utime_ns: 7, majflt: 4, maxrss_kib: 30, inblock: 8, ..Rusage::default() };
+        let both = Rusage { utime_ns: 12, majflt: 4, inblock: 8, ..one };
+        assert_eq!((one.and(&two), two.and(&one)), (both, both));
     }
 }

@@ -14,12 +14,14 @@ mod instead;
 mod names;
 mod pieces;
 pub mod price;
+mod returns;
 mod split;
 mod splitter;
 mod sweep;
 mod turns;
 mod watch;
 mod words;
+mod zeros;
 
 use std::ffi::OsString;
 use std::process::{Command, ExitStatus};
@@ -29,8 +31,10 @@ use std::time::Duration;
 use pagelab_model::Profile;
 use pagelab_model::profile::AccessedPrice;
 
-pub use splitter::serve;
+pub use splitter::{Dropped, drop_zeros, serve};
 pub use watch::profile;
+pub use zeros::eligible::kept;
+pub use zeros::standing::{droppable, living_threads};
 
 /// What sweeps may take of a program's time by default, in permille: cleared pages that are accessed again ×
 /// what one costs, and the time in which it is stopped.
@@ -70,6 +74,12 @@ pub struct Wanted<'a> {
     pub price: AccessedPrice,
     /// The longest pause between clearing and looking.
     pub pause: Duration,
+    /// Whether entries of the page of zeros may be dropped, to see memory that was never written. Nobody
+    /// outside of the program and what it starts may write to its memory then.
+    pub drops_zeros: bool,
+    /// Entries of the TLB for base pages, where they are known: of accesses to never-written memory those
+    /// that find their page in it are no walks.
+    pub tlb_entries: Option<u64>,
     /// Whether a program that is started runs under the supervisor, which knows names of its memory that hold
     /// for the next run.
     pub is_supervised: bool,

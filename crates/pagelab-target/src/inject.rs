@@ -42,6 +42,20 @@ pub fn with<T: Send + 'static>(
     process: Identity,
     act: impl FnOnce(&mut Injector) -> Result<T, Refusal> + Send + 'static,
 ) -> Result<(T, Injected), Refusal> {
+    attach::with(&site(root, process)?, act)
+}
+
+/// The same while all of its threads stand; see [`attach::with_all`].
+pub fn with_all<T: Send + 'static>(
+    root: &Root,
+    process: Identity,
+    threads: impl Fn() -> Vec<u32> + Send + 'static,
+    act: impl FnOnce(&mut Injector) -> Result<T, Refusal> + Send + 'static,
+) -> Result<(T, Injected), Refusal> {
+    attach::with_all(&site(root, process)?, threads, act)
+}
+
+fn site(root: &Root, process: Identity) -> Result<Site, Refusal> {
     if !process.is_there(root) {
         return Err(Refusal::Gone);
     }
@@ -58,9 +72,7 @@ pub fn with<T: Send + 'static>(
     let vdso = maps.iter().filter(|map| map.is_executable && map.name == "[vdso]").map(of);
     // The kernel's old page of calls is no memory of the process.
     let rest = maps.iter().filter(|map| map.is_executable && !map.name.starts_with('[')).map(of);
-    let site =
-        Site { tid: thread_of(root, process.pid), code: vdso.chain(rest).collect(), patience: PATIENCE };
-    attach::with(&site, act)
+    Ok(Site { tid: thread_of(root, process.pid), code: vdso.chain(rest).collect(), patience: PATIENCE })
 }
 
 /// The first thread that has not ended.

@@ -37,7 +37,7 @@ pub(crate) use collapse::candidates;
 pub(crate) use enter::program;
 pub use enter::{Match, find};
 pub(crate) use place::{Placed, inside, regions};
-pub use requests::Unanswered;
+pub use requests::{Answer, Prepare, Unanswered};
 pub(crate) use space::model_key;
 pub use tally::describe;
 pub use tally::{Refused, Summary};

@@ -16,7 +16,9 @@ REGISTERS(qemu_plugin_register_vcpu_syscall_cb)
 REGISTERS(qemu_plugin_register_vcpu_syscall_ret_cb)
 REGISTERS(qemu_plugin_register_atexit_cb)
 REGISTERS(qemu_plugin_register_vcpu_mem_cb)
+REGISTERS(qemu_plugin_register_vcpu_mem_inline)
 REGISTERS(qemu_plugin_register_vcpu_tb_exec_inline)
+void qemu_plugin_reset(void) {}
 size_t qemu_plugin_tb_n_insns(void *block) { (void)block; return 0; }
 void *qemu_plugin_tb_get_insn(void *block, size_t at) { (void)block; (void)at; return 0; }
 void *qemu_plugin_insn_data(void *insn) { (void)insn; return 0; }

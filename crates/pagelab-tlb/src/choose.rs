@@ -133,6 +133,7 @@ mod tests {
             cores: None,
             physical_bits: None,
             virtual_bits: None,
+            clock_khz: None,
             flags: Vec::new(),
         }
     }

@@ -6,7 +6,7 @@
 //! the price is a [`WalkCost`], measured on the machine.
 //!
 //! A source without distances has counts only. If a line takes part in m of M walks, and walks come in no
-//! order, then M / m walks lie between two of it: that is the distance it is given here.
+//! order, then M / m walks lie between two of it in the mean, and the distances are geometric.
 
 use pagelab_model::PageSize;
 use pagelab_model::profile::{MappingProfile, Reuse, WalkCost, WhatIf, WhatIfSize};
@@ -79,7 +79,7 @@ pub fn of_mapping(
         0 => page_size.bytes() * ENTRIES_OF_LINE,
         line => line,
     };
-    let mut from = 0;
+    let (mut from, mut by_chance) = (0, None);
     while from < cells.len() {
         let number = cells[from].offset / line;
         let to = from + cells[from..].iter().take_while(|cell| cell.offset / line == number).count();
@@ -89,17 +89,68 @@ pub fn of_mapping(
         let misses: u64 = cells[from..to].iter().map(|cell| cell.misses).sum();
         // A cell that is larger than a line has the misses of several.
         let lines = cells[from].bytes.div_ceil(line).max(1);
-        let ps = measured.unwrap_or_else(|| walk_ps(price, estimated_log2(walks, misses, lines)));
+        let share = misses as f64 / lines as f64 / (walks as f64).max(1.0);
+        let ps =
+            measured.unwrap_or_else(|| by_chance.get_or_insert_with(|| ByChance::of(price)).walk_ps(share));
         cells[from..to].iter_mut().for_each(|cell| cell.cost = cell.misses as f64 * ps);
         from = to;
     }
     cells
 }
 
-/// log2 of the distance of lines that take part in `misses` of `walks` together.
-fn estimated_log2(walks: u64, misses: u64, lines: u64) -> f64 {
-    let share = misses as f64 / lines as f64;
-    (walks as f64 / share.max(f64::MIN_POSITIVE)).max(1.0).log2()
+/// What walks cost of lines that take part in walks by chance, by log2 of the mean distance.
+///
+/// A line that is walked more often has its entries nearer, so that each of its walks is cheaper; but with
+/// all of its walks it never costs less than a line with fewer. Where the price more than doubles from one
+/// distance to twice of it, the mean alone would say so: of a program that reads all of its memory alike,
+/// those lines would come last that chance counted most often.
+#[derive(Debug)]
+struct ByChance {
+    /// Picoseconds of a walk at each [`STEPS`]th of a doubling.
+    ps: Vec<f64>,
+}
+
+/// Steps of a doubling.
+const STEPS: u32 = 4;
+/// The farthest mean distance, as log2: as many walks as a day has nanoseconds.
+const FARTHEST: u32 = 47;
+
+impl ByChance {
+    fn of(price: &WalkCost) -> ByChance {
+        let mean = |step: u32| (f64::from(step) / f64::from(STEPS)).exp2();
+        let mut ps: Vec<f64> = (0..=FARTHEST * STEPS).map(|step| geometric_ps(price, mean(step))).collect();
+        // From the farthest on, a line at half the distance has twice the walks, and costs no less.
+        let fewer = mean(1).recip();
+        for step in (0..ps.len().saturating_sub(1)).rev() {
+            ps[step] = ps[step].max(ps[step + 1] * fewer);
+        }
+        ByChance { ps }
+    }
+
+    /// Picoseconds of a walk of a line that takes part in this share of all walks.
+    fn walk_ps(&self, share: f64) -> f64 {
+        let last = self.ps.len().saturating_sub(1);
+        let at = share.clamp(f64::MIN_POSITIVE, 1.0).recip().log2() * f64::from(STEPS);
+        let (step, part) = ((at as usize).min(last), at.fract());
+        let (near, far) = (self.ps[step], self.ps[(step + 1).min(last)]);
+        near + (far - near) * part
+    }
+}
+
+/// Mean picoseconds of walks at geometric distances of this mean: exact for a price that is linear in the
+/// log2 of the distance over the eighths of a doubling.
+fn geometric_ps(price: &WalkCost, mean: f64) -> f64 {
+    let beyond = |log2: f64| (-log2.exp2() / mean.max(1.0)).exp();
+    let center = mean.max(1.0).log2();
+    let (mut sum, mut before) = (0.0, 1.0);
+    // Below 2^-8 of the mean lie 0.4 % of the distances, above 2^4 of it none.
+    for part in -8 * 8..=4 * 8 {
+        let to = center + f64::from(part) / 8.0;
+        let after = beyond(to);
+        sum += (before - after) * walk_ps(price, to - 1.0 / 16.0);
+        before = after;
+    }
+    sum + before * walk_ps(price, center + 4.0)
 }
 
 fn bare_cells(mapping: &MappingProfile) -> Vec<CellCost> {
@@ -157,12 +208,42 @@ mod tests {
 
     #[test]
     fn without_histograms_the_distance_is_that_of_the_rates() {
-        // 4 misses of each line in 1024 walks: 256 walks lie between.
-        let cells = of_mapping(&mapping(Reuse::default()), 1024, Some(&price()), PageSize::USUAL);
-        let costs: Vec<f64> = cells.iter().map(|cell| cell.cost).collect();
+        // 4 misses of each line in 1024 walks: 256 walks lie between, some more and some fewer.
+        let level = WalkCost { points: vec![(0, 20_000)], origin: String::new() };
+        let cells = of_mapping(&mapping(Reuse::default()), 1024, Some(&level), PageSize::USUAL);
+        let costs: Vec<f64> = cells.iter().map(|cell| cell.cost.round()).collect();
         assert_eq!(costs, [60_000.0, 20_000.0, 80_000.0, 0.0]);
+        // By 1e5 quantiles of the geometric distribution.
+        let price = price();
+        let at = |k: u32| -256.0 * (1.0 - (f64::from(k) + 0.5) / 1e5).ln();
+        let truth = (0..100_000).map(|k| walk_ps(&price, at(k).max(1.0).log2())).sum::<f64>() / 1e5;
+        let found = geometric_ps(&price, 256.0);
+        assert!((found / truth - 1.0).abs() < 0.01, "{found} for {truth}");
         let cells = of_mapping(&mapping(Reuse::default()), 1024, None, PageSize::USUAL);
         assert_eq!(cells.iter().map(|cell| cell.cost).collect::<Vec<_>>(), [3.0, 1.0, 4.0, 0.0]);
+    }
+
+    /// Prices as they were fitted on an AMD EPYC (25/17/1): from one distance to twice of it they rise
+    /// threefold and more, where a count of walks that is larger by chance made a line cheaper.
+    #[test]
+    fn lines_with_more_walks_never_cost_less() {
+        let steep = [
+            vec![(11, 3_332), (12, 23_280), (13, 71_256), (14, 119_073), (15, 159_165), (16, 204_187)],
+            vec![(7, 0), (9, 0), (10, 27_063), (11, 56_284), (14, 56_284), (15, 131_901), (16, 266_034)],
+            vec![(12, 0), (13, 120_000)],
+        ];
+        for points in steep {
+            let price = WalkCost { points, origin: String::new() };
+            let walks = 1u64 << 22;
+            let at = (0..2000).map(|line| line * ENTRIES_OF_LINE).collect();
+            let misses = (0..2000).map(|line| 2 * line + 1).collect();
+            let cells = Cells { at, misses, ..Cells::default() };
+            let all = MappingProfile { cells, ..mapping(Reuse::default()) };
+            let costs = of_mapping(&all, walks, Some(&price), PageSize::USUAL);
+            for two in costs.windows(2) {
+                assert!(two[1].cost >= two[0].cost * 0.999, "{two:?}, {price:?}");
+            }
+        }
     }
 
     #[test]
@@ -181,6 +262,6 @@ mod tests {
         coarse.grain = Bytes(PageSize::USUAL.bytes() * ENTRIES_OF_LINE * 64);
         coarse.cells = Cells { at: vec![0], misses: vec![256], ..Cells::default() };
         let cells = of_mapping(&coarse, 1024, Some(&price()), PageSize::USUAL);
-        assert_eq!(cells[0].cost, 256.0 * 20_000.0);
+        assert_eq!(cells[0].cost, 256.0 * ByChance::of(&price()).walk_ps(1.0 / 256.0));
     }
 }

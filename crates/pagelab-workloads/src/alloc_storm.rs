@@ -28,6 +28,7 @@ use pagelab_sys::storm::{Storm, Until, breaks, children, jumps, repeat, signals}
 
 use crate::folder::{FOLDER, OwnFolder};
 use crate::options::{Kind, OptionHead, Options, SEED, size};
+use crate::phase::Phase;
 use crate::program::{PROGRAM, SmallProgram};
 use crate::{Done, Failed, Figure, Merit, Workload, memory};
 
@@ -111,7 +112,7 @@ struct Setting {
     program: SmallProgram,
 }
 
-fn run(options: &Options) -> Result<Done, Failed> {
+fn run(options: &Options, phase: &mut Phase<'_>) -> Result<Done, Failed> {
     let until = match options.text("until") {
         "count" => Until::Count(options.number("count")),
         _ => Until::Nanoseconds(options.number("milliseconds") * 1_000_000),
@@ -140,7 +141,7 @@ fn run(options: &Options) -> Result<Done, Failed> {
     };
     let (mut figures, mut product, mut checksum) = (Vec::new(), 1.0f64, 0u64);
     for (name, test) in &tests {
-        let storm = test(&setting)?;
+        let storm = phase.of(|| test(&setting))?;
         let value = storm.operations as f64 / (storm.took_ns.max(1) as f64 / 1e9);
         product *= value.powf(1.0 / tests.len() as f64);
         figures.push(Figure::new(name, "1/s", Better::Higher, value));
@@ -234,23 +235,28 @@ mod tests {
 
     #[test]
     fn each_test_has_its_rate() {
-        let done = run(&small(&[])).unwrap();
+        let done = run(&small(&[]), &mut Phase::unwatched()).unwrap();
         let names: Vec<&str> = done.figures.iter().map(|figure| figure.name).collect();
         assert_eq!(names, TESTS.map(|(name, _)| name));
         assert!(done.figures.iter().all(|figure| figure.value > 0.0), "{:?}", done.figures);
         let product: f64 = done.figures.iter().map(|figure| figure.value.ln()).sum::<f64>() / 8.0;
         assert!((done.merit.value / product.exp() - 1.0).abs() < 1e-9, "the geometric mean of all");
-        assert_eq!(run(&small(&[])).unwrap().checksum, done.checksum);
-        assert_ne!(run(&small(&[("count", "40")])).unwrap().checksum, done.checksum);
+        assert_eq!(run(&small(&[]), &mut Phase::unwatched()).unwrap().checksum, done.checksum);
+        assert_ne!(run(&small(&[("count", "40")]), &mut Phase::unwatched()).unwrap().checksum, done.checksum);
     }
 
     #[test]
     fn one_test_may_be_chosen_and_time_may_end_it() {
         for (test, _) in TESTS {
-            let done = run(&small(&[("test", test), ("until", "time"), ("milliseconds", "2")])).unwrap();
+            let done = run(
+                &small(&[("test", test), ("until", "time"), ("milliseconds", "2")]),
+                &mut Phase::unwatched(),
+            )
+            .unwrap();
             assert_eq!(done.figures.iter().map(|figure| figure.name).collect::<Vec<_>>(), [test]);
         }
-        let ballast = run(&small(&[("test", "fork_test"), ("ballast", "8")])).unwrap();
+        let ballast =
+            run(&small(&[("test", "fork_test"), ("ballast", "8")]), &mut Phase::unwatched()).unwrap();
         assert!(ballast.working_set.0 > 8 << 20);
     }
 
@@ -258,7 +264,10 @@ mod tests {
     fn a_program_that_fails_is_an_error() {
         let script = std::env::temp_dir().join(format!("pagelab-no-program-{}", std::process::id()));
         fs::write(&script, "text").unwrap();
-        let refused = run(&small(&[("test", "exec_test"), ("program", script.to_str().unwrap())]));
+        let refused = run(
+            &small(&[("test", "exec_test"), ("program", script.to_str().unwrap())]),
+            &mut Phase::unwatched(),
+        );
         fs::remove_file(&script).unwrap();
         assert!(matches!(refused, Err(Failed::System(_))), "{refused:?}");
     }

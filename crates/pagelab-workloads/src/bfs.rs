@@ -16,6 +16,7 @@ use pagelab_model::seed::SplitMix64;
 use pagelab_sys::clock;
 
 use crate::options::{Kind, OptionHead, Options, SEED, size};
+use crate::phase::Phase;
 use crate::{Done, Failed, Figure, Merit, Workload, memory};
 use graph::{Graph, Search};
 
@@ -53,7 +54,7 @@ const WORDS_PER_VERTEX: u64 = 4 + 2 * EDGES;
 const SCALE_MAX: u32 = 26;
 const SCALE_MIN: u32 = 4;
 
-fn run(options: &Options) -> Result<Done, Failed> {
+fn run(options: &Options, phase: &mut Phase<'_>) -> Result<Done, Failed> {
     let vertices_max = options.size("size").0 / (WORDS_PER_VERTEX * 4);
     let scale = vertices_max.checked_ilog2().unwrap_or(0);
     if !(SCALE_MIN..=SCALE_MAX).contains(&scale) {
@@ -74,10 +75,12 @@ fn run(options: &Options) -> Result<Done, Failed> {
     let (mut searched_ns, mut cpu_ns) = (0u64, 0u64);
     for _ in 0..roots {
         let root = root(&graph, &mut random)?;
+        phase.begin();
         let (before_cpu, before) = (clock::thread_cpu_ns(), clock::monotonic_ns());
         search.run(&graph, root);
         let took_ns = clock::monotonic_ns().saturating_sub(before).max(1);
         cpu_ns += clock::thread_cpu_ns().saturating_sub(before_cpu);
+        phase.end();
         let edges = search.edges(&graph);
         (searched_ns, traversed) = (searched_ns + took_ns, traversed + edges);
         inverse += took_ns as f64 / edges as f64;
@@ -131,7 +134,7 @@ mod tests {
             let mut options = Options::defaults(WORKLOAD.options);
             options.set("size", "200K").unwrap();
             set.iter().for_each(|(name, typed)| options.set(name, typed).unwrap());
-            run(&options)
+            run(&options, &mut Phase::unwatched())
         };
         let one = done(&[]).unwrap();
         assert_eq!(one.working_set, Bytes(144 * 1024 + 4));
@@ -141,7 +144,7 @@ mod tests {
         for (size, fits) in [("2K", false), ("2304", true), ("19G", false), ("900G", false)] {
             let mut options = Options::defaults(WORKLOAD.options);
             options.set("size", size).unwrap();
-            match run(&options) {
+            match run(&options, &mut Phase::unwatched()) {
                 Ok(_) => assert!(fits, "{size}"),
                 Err(Failed::Options(text)) => assert!(!fits && text.contains("2304"), "{size}: {text}"),
                 Err(other) => panic!("{other}"),

@@ -14,6 +14,7 @@ use pagelab_sys::clock;
 use crate::hash::{FOUND, LOOKUPS, mix};
 use crate::histogram::Latencies;
 use crate::options::{OptionHead, Options, SEED, size};
+use crate::phase::Phase;
 use crate::{Done, Failed, Figure, Merit, Workload, memory};
 use tree::{NODE_BYTES, Tree};
 
@@ -37,7 +38,7 @@ pub const WORKLOAD: Workload = Workload {
     run,
 };
 
-fn run(options: &Options) -> Result<Done, Failed> {
+fn run(options: &Options, phase: &mut Phase<'_>) -> Result<Done, Failed> {
     let nodes = options.size("size").0 / NODE_BYTES;
     let (seed, lookups) = (options.number("seed"), options.number("lookups"));
     let size = Bytes(nodes * NODE_BYTES);
@@ -48,10 +49,13 @@ fn run(options: &Options) -> Result<Done, Failed> {
     let mut tree = Tree::new(mapping.words_mut());
     let before = clock::monotonic_ns();
     let (keys, latencies) = fill(&mut tree, seed, before);
-    let (before_cpu, filled) = (clock::thread_cpu_ns(), clock::monotonic_ns());
+    let filled_ns = clock::monotonic_ns().saturating_sub(before);
+    phase.begin();
+    let (before_cpu, before) = (clock::thread_cpu_ns(), clock::monotonic_ns());
     let (sum, wrong) = look_up(&tree, seed, keys, lookups, options.thousandths("found"));
-    let looked = clock::monotonic_ns();
+    let looked_ns = clock::monotonic_ns().saturating_sub(before);
     let cpu_ns = clock::thread_cpu_ns().saturating_sub(before_cpu);
+    phase.end();
     if wrong > 0 {
         return Err(Failed::Wrong(format!("{wrong} of {lookups} lookups found something else")));
     }
@@ -62,13 +66,13 @@ fn run(options: &Options) -> Result<Done, Failed> {
             name: "lookup rate",
             unit: "1/s",
             better: Better::Higher,
-            value: rate(lookups, looked.saturating_sub(filled)),
+            value: rate(lookups, looked_ns),
         },
         working_set: Bytes(tree.nodes() * NODE_BYTES),
         checksum: sum,
         latencies: Some(latencies),
         figures: vec![
-            Figure::new("insert_rate", "1/s", Better::Higher, rate(keys, filled.saturating_sub(before))),
+            Figure::new("insert_rate", "1/s", Better::Higher, rate(keys, filled_ns)),
             Figure::new("lookup_cpu", "ns", Better::Lower, cpu_ns as f64 / lookups as f64),
             Figure::neutral("keys", "count", keys as f64),
             Figure::neutral("levels", "count", f64::from(tree.levels())),
@@ -138,7 +142,7 @@ mod tests {
     #[test]
     fn a_run_fills_the_arena_and_repeats() {
         let small = [("size", "256K"), ("lookups", "5000")];
-        let done = |set: &[(&str, &str)]| run(&typed(WORKLOAD.options, &small, set));
+        let done = |set: &[(&str, &str)]| run(&typed(WORKLOAD.options, &small, set), &mut Phase::unwatched());
         let one = done(&[]).unwrap();
         assert_eq!(one.checksum, done(&[("advise", "nohuge")]).unwrap().checksum);
         assert!((Bytes(250 << 10)..=Bytes(256 << 10)).contains(&one.working_set), "{:?}", one.working_set);

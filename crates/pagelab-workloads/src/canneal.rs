@@ -23,6 +23,7 @@ use pagelab_model::seed::SplitMix64;
 use pagelab_sys::clock;
 
 use crate::options::{Kind, OptionHead, Options, SEED, size};
+use crate::phase::Phase;
 use crate::{Done, Failed, Figure, Merit, Workload, memory};
 
 /// The annealing as a workload.
@@ -71,7 +72,7 @@ const BYTES_PER_ELEMENT: u64 = 60;
 /// From one temperature to the next, as in PARSEC.
 const COOLING: f64 = 1.5;
 
-fn run(options: &Options) -> Result<Done, Failed> {
+fn run(options: &Options, phase: &mut Phase<'_>) -> Result<Done, Failed> {
     let elements = options.size("size").0 / BYTES_PER_ELEMENT;
     // The numbers of fan-outs are 32 bits wide.
     let most = u32::MAX / FAN_INS as u32;
@@ -87,9 +88,11 @@ fn run(options: &Options) -> Result<Done, Failed> {
     let laid_out_ns = clock::thread_cpu_ns().saturating_sub(before);
     let cost_before = netlist.cost();
     let (steps, swaps) = (options.number("steps"), options.number("swaps"));
+    phase.begin();
     let before = clock::thread_cpu_ns();
     let annealed = anneal(&mut netlist, &mut random, steps, swaps, options.number("temperature") as f64);
     let spent_ns = clock::thread_cpu_ns().saturating_sub(before);
+    phase.end();
     let cost = cost_before + annealed.delta;
     let again = netlist.cost();
     if again != cost {
@@ -425,15 +428,15 @@ mod tests {
         for (name, typed) in [("size", "64K"), ("steps", "20"), ("swaps", "200")] {
             options.set(name, typed).unwrap();
         }
-        let done = run(&options).unwrap();
-        assert_eq!(run(&options).unwrap().checksum, done.checksum);
+        let done = run(&options, &mut Phase::unwatched()).unwrap();
+        assert_eq!(run(&options, &mut Phase::unwatched()).unwrap().checksum, done.checksum);
         let figure = |name: &str| done.figures.iter().find(|figure| figure.name == name).unwrap().value;
         assert!(figure("cost_after") < figure("cost_before"), "annealing shortens the wires");
         assert!(figure("accepted") > 0.0);
         assert!(done.working_set.0 <= 64 << 10 && done.working_set.0 > 63 << 10);
         options.set("seed", "2").unwrap();
-        assert_ne!(run(&options).unwrap().checksum, done.checksum);
+        assert_ne!(run(&options, &mut Phase::unwatched()).unwrap().checksum, done.checksum);
         options.set("size", "119").unwrap();
-        assert!(matches!(run(&options), Err(Failed::Options(_))));
+        assert!(matches!(run(&options, &mut Phase::unwatched()), Err(Failed::Options(_))));
     }
 }

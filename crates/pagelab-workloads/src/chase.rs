@@ -25,6 +25,7 @@ use pagelab_model::seed::SplitMix64;
 use pagelab_sys::clock;
 
 use crate::options::{Kind, OptionHead, Options, SEED, size};
+use crate::phase::Phase;
 use crate::{Done, Failed, Figure, Merit, Workload, memory, regions};
 
 /// The chase as a workload of its own.
@@ -83,14 +84,14 @@ const SHARE: OptionHead = OptionHead {
     help: "Pattern hot: the share of all reads that goes to the hot regions",
 };
 
-fn run(options: &Options) -> Result<Done, Failed> {
+fn run(options: &Options, phase: &mut Phase<'_>) -> Result<Done, Failed> {
     match options.text("pattern") {
-        "uniform" => uniform(options),
-        _ => skewed::run(options),
+        "uniform" => uniform(options, phase),
+        _ => skewed::run(options, phase),
     }
 }
 
-fn uniform(options: &Options) -> Result<Done, Failed> {
+fn uniform(options: &Options, phase: &mut Phase<'_>) -> Result<Done, Failed> {
     let buffer = options.size("size");
     let (seed, steps) = (options.number("seed"), options.number(STEPS_NAME));
     let mut mapping = memory::map(options, buffer)?;
@@ -101,9 +102,11 @@ fn uniform(options: &Options) -> Result<Done, Failed> {
     if chase.slots() < 2 {
         return Err(Failed::Options("size: a chase needs two slots of 128 bytes or more".to_owned()));
     }
+    phase.begin();
     let before = clock::thread_cpu_ns();
     chase.walk(steps);
     let spent_ns = clock::thread_cpu_ns().saturating_sub(before);
+    phase.end();
     let checksum = chase.at as u64;
     // A lap ends where it began, so the place after all steps is that after the part of a lap.
     let mut again = Chase::new(mapping.words());

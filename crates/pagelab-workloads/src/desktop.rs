@@ -22,6 +22,7 @@ use pagelab_sys::resident::Resident;
 use crate::folder::{FOLDER, OwnFolder};
 use crate::histogram::Latencies;
 use crate::options::{Kind, OptionHead, Options, SEED, size};
+use crate::phase::Phase;
 use crate::program::{PROGRAM, SmallProgram};
 use crate::{Done, Failed, Figure, Merit, Workload};
 
@@ -110,7 +111,7 @@ struct Desktop {
     checksum: u64,
 }
 
-fn run(options: &Options) -> Result<Done, Failed> {
+fn run(options: &Options, phase: &mut Phase<'_>) -> Result<Done, Failed> {
     let processes = options.number("processes");
     let each = Bytes(options.size("size").0 / processes);
     if each.0 == 0 {
@@ -129,6 +130,7 @@ fn run(options: &Options) -> Result<Done, Failed> {
     let mut of_kind: [Latencies; KINDS.len()] = Default::default();
     let mut total_ns = 0u64;
     let operations = options.number("operations");
+    phase.begin();
     for _ in 0..operations {
         let (kind, operation) = draw(&mut random, desktop.files.is_empty());
         let took_ns = desktop.act(operation, &mut random)?;
@@ -140,6 +142,7 @@ fn run(options: &Options) -> Result<Done, Failed> {
             std::thread::sleep(Duration::from_micros(pause));
         }
     }
+    phase.end();
     for file in &desktop.files {
         desktop.read(*file)?;
     }
@@ -317,20 +320,26 @@ mod tests {
     fn every_operation_is_timed_and_nothing_is_left() {
         let outer = OwnFolder::temporary("desktop-test").unwrap();
         let options = small(&[("folder", outer.path().to_str().unwrap())]);
-        let done = run(&options).unwrap();
+        let done = run(&options, &mut Phase::unwatched()).unwrap();
         assert_eq!(done.latencies.as_ref().unwrap().count(), 60);
         for name in ["wake_p50", "start_p99", "write_p50", "read_p50"] {
             assert!(done.figures.iter().any(|figure| figure.name == name && figure.value > 0.0), "{name}");
         }
         assert_eq!(fs::read_dir(outer.path()).unwrap().count(), 0);
-        assert_eq!(run(&options).unwrap().checksum, done.checksum);
-        assert_ne!(run(&small(&[("seed", "2")])).unwrap().checksum, done.checksum);
+        assert_eq!(run(&options, &mut Phase::unwatched()).unwrap().checksum, done.checksum);
+        assert_ne!(run(&small(&[("seed", "2")]), &mut Phase::unwatched()).unwrap().checksum, done.checksum);
     }
 
     #[test]
     fn what_makes_no_sense_is_refused() {
-        assert!(matches!(run(&small(&[("size", "2")])), Err(Failed::Options(_))));
-        assert!(matches!(run(&small(&[("folder", "/no/such/folder")])), Err(Failed::System(_))));
-        assert!(matches!(run(&small(&[("program", "/no/such")])), Err(Failed::Missing(_))));
+        assert!(matches!(run(&small(&[("size", "2")]), &mut Phase::unwatched()), Err(Failed::Options(_))));
+        assert!(matches!(
+            run(&small(&[("folder", "/no/such/folder")]), &mut Phase::unwatched()),
+            Err(Failed::System(_))
+        ));
+        assert!(matches!(
+            run(&small(&[("program", "/no/such")]), &mut Phase::unwatched()),
+            Err(Failed::Missing(_))
+        ));
     }
 }

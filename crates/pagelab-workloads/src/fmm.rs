@@ -25,6 +25,7 @@ use pagelab_model::seed::SplitMix64;
 use pagelab_sys::clock;
 
 use crate::options::{Kind, OptionHead, Options, SEED, size};
+use crate::phase::Phase;
 use crate::{Done, Failed, Figure, Merit, Workload, memory};
 use complex::Complex;
 use expansion::Binomials;
@@ -86,7 +87,7 @@ fn bound(terms: usize) -> f64 {
     (0..terms).fold(1.0, |bound, _| bound * 0.5)
 }
 
-fn run(options: &Options) -> Result<Done, Failed> {
+fn run(options: &Options, phase: &mut Phase<'_>) -> Result<Done, Failed> {
     let count = options.size("size").0 / BYTES_PER_PARTICLE;
     let Some(count) = u32::try_from(count).ok().filter(|&count| count >= 2) else {
         return Err(Failed::Options("size: from 2 to 2^32 - 1 particles of 80 bytes each".to_owned()));
@@ -106,10 +107,12 @@ fn run(options: &Options) -> Result<Done, Failed> {
     let mut expansions = memory::map(options, expansions_size)?;
     let laid_out_ns = clock::thread_cpu_ns().saturating_sub(before);
 
+    phase.begin();
     let before = clock::thread_cpu_ns();
     let binomials = Binomials::new(terms);
     let work = tree.fields(particles, order, expansions.values_mut::<f64>(), &binomials);
     let spent_ns = clock::thread_cpu_ns().saturating_sub(before);
+    phase.end();
 
     let error = error_of_sample(particles, options.number("sample"), &mut random);
     if error.is_nan() || error > bound(terms) {
@@ -219,7 +222,7 @@ mod tests {
     #[test]
     fn fields_are_those_of_direct_sums() {
         for shape in ["uniform", "clusters"] {
-            let done = run(&small(&[("shape", shape)])).unwrap();
+            let done = run(&small(&[("shape", shape)]), &mut Phase::unwatched()).unwrap();
             assert!(figure(&done, "error") < 1e-4, "{shape}: {}", figure(&done, "error"));
             assert!(figure(&done, "pairs_of_boxes") > 100.0, "{shape}: expansions were used");
             let direct = 819.0 * 818.0;
@@ -229,7 +232,9 @@ mod tests {
 
     #[test]
     fn each_term_lessens_the_error() {
-        let error = |terms: &str| figure(&run(&small(&[("terms", terms)])).unwrap(), "error");
+        let error = |terms: &str| {
+            figure(&run(&small(&[("terms", terms)]), &mut Phase::unwatched()).unwrap(), "error")
+        };
         let errors = ["2", "6", "12", "24"].map(error);
         assert!(errors.is_sorted_by(|a, b| b < &(a / 8.0)), "{errors:?}");
         assert!(errors[3] < 1e-9, "{errors:?}");
@@ -237,11 +242,11 @@ mod tests {
 
     #[test]
     fn runs_repeat_and_seeds_differ() {
-        let done = run(&small(&[])).unwrap();
-        assert_eq!(run(&small(&[])).unwrap().checksum, done.checksum);
-        assert_ne!(run(&small(&[("seed", "2")])).unwrap().checksum, done.checksum);
-        assert!(matches!(run(&small(&[("size", "100")])), Err(Failed::Options(_))));
-        let two = run(&small(&[("size", "160")])).unwrap();
+        let done = run(&small(&[]), &mut Phase::unwatched()).unwrap();
+        assert_eq!(run(&small(&[]), &mut Phase::unwatched()).unwrap().checksum, done.checksum);
+        assert_ne!(run(&small(&[("seed", "2")]), &mut Phase::unwatched()).unwrap().checksum, done.checksum);
+        assert!(matches!(run(&small(&[("size", "100")]), &mut Phase::unwatched()), Err(Failed::Options(_))));
+        let two = run(&small(&[("size", "160")]), &mut Phase::unwatched()).unwrap();
         assert_eq!(figure(&two, "error"), 0.0, "two particles are summed directly");
     }
 }

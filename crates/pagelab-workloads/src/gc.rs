@@ -20,6 +20,7 @@ use pagelab_sys::clock;
 
 use crate::histogram::Latencies;
 use crate::options::{Kind, OptionHead, Options, SEED, size};
+use crate::phase::Phase;
 use crate::{Done, Failed, Figure, Merit, Workload, memory};
 use heap::Heap;
 
@@ -96,7 +97,7 @@ struct Ran {
     collecting_max_ns: Option<u64>,
 }
 
-fn run(options: &Options) -> Result<Done, Failed> {
+fn run(options: &Options, phase: &mut Phase<'_>) -> Result<Done, Failed> {
     let (heap, length) = (options.size("size"), options.number("length"));
     let nodes = heap.0 / 2 / heap::BYTES_PER_NODE;
     let live = u128::from(nodes) * u128::from(options.thousandths("live")) / 1000;
@@ -109,8 +110,8 @@ fn run(options: &Options) -> Result<Done, Failed> {
     }
     let work = Work { heap, lists, length, rounds: options.number("rounds"), seed: options.number("seed") };
     let ran = match options.text("runtime") {
-        "java" => java::run(&work, options)?,
-        _ => native(&work, options)?,
+        "java" => java::run(&work, options, phase)?,
+        _ => native(&work, options, phase)?,
     };
     let nodes = work.lists * work.length * work.rounds;
     let mut figures = vec![
@@ -142,13 +143,14 @@ fn run(options: &Options) -> Result<Done, Failed> {
 }
 
 /// Runs it on our own heap.
-fn native(work: &Work, options: &Options) -> Result<Ran, Failed> {
+fn native(work: &Work, options: &Options, phase: &mut Phase<'_>) -> Result<Ran, Failed> {
     let mut memory = memory::map(options, work.heap)?;
     let mut roots = memory::map(options, Bytes(work.lists * size_of::<u64>() as u64))?;
     let roots = &mut roots.words_mut()[..work.lists as usize];
     let mut heap = Heap::new(memory.words_mut());
     let mut random = SplitMix64::new(work.seed);
     let mut latencies = Latencies::default();
+    phase.begin();
     let (began, cpu_began) = (clock::monotonic_ns(), clock::thread_cpu_ns());
     let mut now = began;
     for round in 0..work.rounds {
@@ -164,6 +166,7 @@ fn native(work: &Work, options: &Options) -> Result<Ran, Failed> {
     }
     let took_ns = now.saturating_sub(began);
     let cpu_ns = Some(clock::thread_cpu_ns().saturating_sub(cpu_began));
+    phase.end();
     let checksum = check(&heap, roots, work)?;
     let (collections, collecting_ns) = (heap.collections(), heap.collecting_ns());
     let collecting_max_ns = Some(heap.collecting_max_ns());
@@ -211,7 +214,7 @@ mod tests {
     #[test]
     fn lists_outlive_collections() {
         for live in ["0.05", "0.5", "0.9"] {
-            let done = run(&small(&[("live", live)])).unwrap();
+            let done = run(&small(&[("live", live)]), &mut Phase::unwatched()).unwrap();
             let figure = |name: &str| done.figures.iter().find(|figure| figure.name == name).unwrap().value;
             let lists = 1365.0 * live.parse::<f64>().unwrap() / 10.0;
             assert_eq!(done.latencies.as_ref().unwrap().count() as f64, lists.floor() * 5.0, "{live}");
@@ -223,11 +226,14 @@ mod tests {
 
     #[test]
     fn runs_repeat_and_seeds_differ() {
-        let done = run(&small(&[])).unwrap();
-        assert_eq!(run(&small(&[])).unwrap().checksum, done.checksum);
-        assert_ne!(run(&small(&[("seed", "2")])).unwrap().checksum, done.checksum);
+        let done = run(&small(&[]), &mut Phase::unwatched()).unwrap();
+        assert_eq!(run(&small(&[]), &mut Phase::unwatched()).unwrap().checksum, done.checksum);
+        assert_ne!(run(&small(&[("seed", "2")]), &mut Phase::unwatched()).unwrap().checksum, done.checksum);
         for changes in [[("live", "0"), ("seed", "1")], [("length", "9999"), ("seed", "1")]] {
-            assert!(matches!(run(&small(&changes)), Err(Failed::Options(_))), "{changes:?}");
+            assert!(
+                matches!(run(&small(&changes), &mut Phase::unwatched()), Err(Failed::Options(_))),
+                "{changes:?}"
+            );
         }
     }
 }

@@ -15,6 +15,7 @@ use pagelab_model::experiment::Better;
 use pagelab_sys::clock;
 
 use crate::options::{Kind, OptionHead, Options, SEED, size};
+use crate::phase::Phase;
 use crate::{Done, Failed, Figure, Merit, Workload, memory};
 
 /// The workload.
@@ -41,7 +42,7 @@ const UPDATES: OptionHead = OptionHead {
 /// Stretches side by side; the table has at least as many words.
 const STREAMS: usize = 128;
 
-fn run(options: &Options) -> Result<Done, Failed> {
+fn run(options: &Options, phase: &mut Phase<'_>) -> Result<Done, Failed> {
     let words = options.size("size").0 / size_of::<u64>() as u64;
     if words < STREAMS as u64 {
         return Err(Failed::Options(format!("size: a table needs {STREAMS} words of 8 bytes or more")));
@@ -55,15 +56,17 @@ fn run(options: &Options) -> Result<Done, Failed> {
     let table = &mut mapping.words_mut()[..words as usize];
     let before = clock::thread_cpu_ns();
     (0..).zip(table.iter_mut()).for_each(|(index, word)| *word = index);
-    let filled = clock::thread_cpu_ns();
+    let filled_ns = clock::thread_cpu_ns().saturating_sub(before);
+    phase.begin();
+    let before = clock::thread_cpu_ns();
     update(table, begin(seed, updates), updates);
-    let updated = clock::thread_cpu_ns();
+    let spent_ns = clock::thread_cpu_ns().saturating_sub(before);
+    phase.end();
     let checksum = table.iter().fold(0u64, |sum, word| sum.rotate_left(1).wrapping_add(*word));
     let wrong = restore(table, begin(seed, updates), updates);
     if wrong > 0 {
         return Err(Failed::Wrong(format!("{wrong} of {words} words were not restored")));
     }
-    let spent_ns = updated.saturating_sub(filled);
     Ok(Done {
         merit: Merit {
             name: "update rate",
@@ -76,7 +79,7 @@ fn run(options: &Options) -> Result<Done, Failed> {
         latencies: None,
         figures: vec![
             Figure::new("update_cpu", "ns", Better::Lower, spent_ns as f64 / updates as f64),
-            Figure::new("fill_cpu", "ns", Better::Lower, filled.saturating_sub(before) as f64),
+            Figure::new("fill_cpu", "ns", Better::Lower, filled_ns as f64),
         ],
         hot_regions: Vec::new(),
         generated: format!("{words} words, {updates} updates, uniform, {STREAMS} independent, seed {seed}"),
@@ -202,7 +205,7 @@ mod tests {
             let mut options = Options::defaults(WORKLOAD.options);
             options.set("size", size).unwrap();
             options.set("seed", seed).unwrap();
-            run(&options)
+            run(&options, &mut Phase::unwatched())
         };
         let one = done("96K", "1").unwrap();
         assert_eq!(one.working_set, Bytes(64 << 10));

@@ -15,6 +15,7 @@ use pagelab_sys::clock;
 
 use crate::histogram::Latencies;
 use crate::options::{Kind, OptionHead, Options, SEED, size};
+use crate::phase::Phase;
 use crate::{Done, Failed, Figure, Merit, Workload, memory};
 
 /// The workload.
@@ -57,7 +58,7 @@ const TIMED: OptionHead = OptionHead {
     help: "Of so many lookups one is timed by itself; a look at the clock is in its time",
 };
 
-fn run(options: &Options) -> Result<Done, Failed> {
+fn run(options: &Options, phase: &mut Phase<'_>) -> Result<Done, Failed> {
     let slots = options.size("size").0 / SLOT_BYTES;
     let fill = u128::from(options.thousandths("fill"));
     let keys = (u128::from(slots) * fill / 1000) as u64;
@@ -82,10 +83,12 @@ fn run(options: &Options) -> Result<Done, Failed> {
         sum: 0,
         wrong: 0,
     };
+    phase.begin();
     let (before_cpu, before) = (clock::thread_cpu_ns(), clock::monotonic_ns());
     let latencies = lookup.all(lookups, options.number("timed"));
     let looked_ns = clock::monotonic_ns().saturating_sub(before);
     let cpu_ns = clock::thread_cpu_ns().saturating_sub(before_cpu);
+    phase.end();
     let (sum, wrong) = (lookup.sum, lookup.wrong);
     if wrong > 0 {
         return Err(Failed::Wrong(format!("{wrong} of {lookups} lookups found something else")));
@@ -268,7 +271,7 @@ mod tests {
     #[test]
     fn runs_repeat() {
         let small = [("size", "64K"), ("lookups", "5000")];
-        let done = |set: &[(&str, &str)]| run(&typed(WORKLOAD.options, &small, set));
+        let done = |set: &[(&str, &str)]| run(&typed(WORKLOAD.options, &small, set), &mut Phase::unwatched());
         let one = done(&[]).unwrap();
         assert_eq!(one.checksum, done(&[("timed", "1")]).unwrap().checksum, "clocks change nothing");
         assert_eq!(one.latencies.as_ref().unwrap().count(), 313);

@@ -18,6 +18,7 @@ use pagelab_sys::map::Mapping;
 
 use crate::lfsr::Lfsr;
 use crate::options::{Kind, OptionHead, Options, SEED, size};
+use crate::phase::Phase;
 use crate::{Done, Failed, Figure, HotRegion, Merit, Workload, memory, regions};
 use backing::Backing;
 
@@ -91,7 +92,7 @@ const ANY_READS: u64 = 7;
 /// The check reads nothing and repeats this part of the rounds: one of so many.
 const CHECKED_PART: u64 = 16;
 
-fn run(options: &Options) -> Result<Done, Failed> {
+fn run(options: &Options, phase: &mut Phase<'_>) -> Result<Done, Failed> {
     let (size, region) = (options.size("size"), options.size("region"));
     let (seed, base) = (options.number("seed"), options.number("base"));
     let regions = regions::count(size, region)?;
@@ -115,12 +116,14 @@ fn run(options: &Options) -> Result<Done, Failed> {
     let first = rounds.div_ceil(CHECKED_PART);
     let mut reads = Reads::new(seed, &hot, size, region);
     let mut again = reads.clone();
+    phase.begin();
     let before = clock::thread_cpu_ns();
     let bytes = mapping.values::<u8>();
     reads.go(first, |at| bytes[at as usize]);
     let checkpoint = reads.sum;
     reads.go(rounds - first, |at| bytes[at as usize]);
     let spent_ns = clock::thread_cpu_ns().saturating_sub(before);
+    phase.end();
     again.go(first, |at| if is_written { content(at) } else { 0 });
     if again.sum != checkpoint {
         let text = format!("{first} rounds read {checkpoint} in sum, computed {}", again.sum);

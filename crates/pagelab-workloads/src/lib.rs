@@ -20,6 +20,7 @@ pub mod lfsr;
 pub mod memory;
 pub mod mmap_access;
 pub mod options;
+pub mod phase;
 pub mod program;
 pub mod quicksort;
 pub mod regions;
@@ -35,6 +36,7 @@ use pagelab_model::experiment::Better;
 
 use histogram::Latencies;
 use options::{OptionHead, Options};
+use phase::Phase;
 
 /// A built-in workload: what it is, and how it runs.
 #[derive(Debug)]
@@ -49,8 +51,9 @@ pub struct Workload {
     pub options: &'static [OptionHead],
     /// Whether it starts processes of its own.
     pub forks: bool,
-    /// Runs it to its end, with values that were checked against `options`.
-    pub run: fn(&Options) -> Result<Done, Failed>,
+    /// Runs it to its end, with values that were checked against `options`, and says when its measured phase
+    /// begins and ends.
+    pub run: fn(&Options, &mut Phase<'_>) -> Result<Done, Failed>,
 }
 
 /// What a run of a workload says.

@@ -43,6 +43,7 @@ use pagelab_sys::page_cache;
 
 use crate::folder::nameless_file;
 use crate::options::Options;
+use crate::phase::Phase;
 use crate::{Done, Failed, Figure, Merit, Workload, memory};
 use pattern::{Accesses, LINE, Pattern, STORED};
 use setting::{Content, Populate, Prefill, Setting};
@@ -68,43 +69,47 @@ const FILLED: u8 = 2;
 /// What a file has that was written before.
 const PREWRITTEN: u8 = 3;
 
-/// One phase of a run.
+/// One part of a run.
 #[derive(Clone, Copy, Debug)]
-struct Phase {
+struct Part {
     wall_ns: u64,
     cpu_ns: u64,
     faults: Faults,
 }
 
-impl Phase {
+impl Part {
     /// Does it, and measures it.
-    fn of<T>(work: impl FnOnce() -> T) -> (T, Phase) {
+    fn of<T>(work: impl FnOnce() -> T) -> (T, Part) {
         let (faults, cpu_ns) = (Faults::of_this_thread(), clock::thread_cpu_ns());
         let began = clock::monotonic_ns();
         let done = work();
         let wall_ns = clock::monotonic_ns().saturating_sub(began);
         let cpu_ns = clock::thread_cpu_ns().saturating_sub(cpu_ns);
-        (done, Phase { wall_ns, cpu_ns, faults: Faults::of_this_thread().since(faults) })
+        (done, Part { wall_ns, cpu_ns, faults: Faults::of_this_thread().since(faults) })
     }
 }
 
 /// What was measured.
 struct Measured {
-    map: Phase,
-    prefill: Phase,
+    map: Part,
+    prefill: Part,
     /// Of the prefill, what `msync` took.
     sync_ns: u64,
-    access: Phase,
+    access: Part,
     accesses: Accesses,
 }
 
-fn run(options: &Options) -> Result<Done, Failed> {
-    run_and_look(options, &mut |_| {})
+fn run(options: &Options, phase: &mut Phase<'_>) -> Result<Done, Failed> {
+    run_and_look(options, phase, &mut |_| {})
 }
 
 /// Runs it, and has somebody look at the addresses of the mapping after the accesses, before anything is
 /// unmapped.
-pub fn run_and_look(options: &Options, look: &mut dyn FnMut(Range<u64>)) -> Result<Done, Failed> {
+pub fn run_and_look(
+    options: &Options,
+    phase: &mut Phase<'_>,
+    look: &mut dyn FnMut(Range<u64>),
+) -> Result<Done, Failed> {
     let setting = Setting::of(options).map_err(Failed::Options)?;
     let file = match setting.content {
         None => None,
@@ -119,9 +124,9 @@ pub fn run_and_look(options: &Options, look: &mut dyn FnMut(Range<u64>)) -> Resu
             Some(looked.map_err(|error| Failed::system("cannot look at the page cache", error))?)
         }
     };
-    let (map, mapping) = Phase::of(|| map_it(options, &setting, file.as_ref()));
+    let (map, mapping) = Part::of(|| map_it(options, &setting, file.as_ref()));
     let mut map = map?;
-    let (sync_ns, prefill) = Phase::of(|| prefill(&setting, &mut map));
+    let (sync_ns, prefill) = Part::of(|| prefill(&setting, &mut map));
     let sync_ns = sync_ns?;
     if setting.pause_ms > 0 {
         std::thread::sleep(Duration::from_millis(setting.pause_ms));
@@ -129,7 +134,7 @@ pub fn run_and_look(options: &Options, look: &mut dyn FnMut(Range<u64>)) -> Resu
     let pattern =
         Pattern { kind: setting.pattern, order: setting.order, lines: setting.lines(), seed: setting.seed };
     let bytes = &map.bytes()[..setting.len.0 as usize];
-    let (accesses, access) = Phase::of(|| pattern.run(bytes, setting.blocks));
+    let (accesses, access) = phase.of(|| Part::of(|| pattern.run(bytes, setting.blocks)));
     if (accesses.loads, accesses.stores) != pattern.expected(setting.blocks) {
         return Err(Failed::Wrong(format!(
             "{accesses:?}, where {:?} were due",

@@ -15,6 +15,7 @@ use pagelab_model::seed::SplitMix64;
 use pagelab_sys::clock;
 
 use crate::options::{Kind, OptionHead, Options, SEED, size};
+use crate::phase::Phase;
 use crate::{Done, Failed, Figure, Merit, Workload, memory};
 
 /// The workload.
@@ -36,7 +37,7 @@ const ORDER: OptionHead = OptionHead {
     help: "Order at the start: by chance, rising, falling, or by chance with 16 different values",
 };
 
-fn run(options: &Options) -> Result<Done, Failed> {
+fn run(options: &Options, phase: &mut Phase<'_>) -> Result<Done, Failed> {
     let size = Bytes(options.size("size").0 / 4 * 4);
     if size.0 == 0 {
         return Err(Failed::Options("size: an array needs 4 bytes or more".to_owned()));
@@ -47,10 +48,12 @@ fn run(options: &Options) -> Result<Done, Failed> {
     fill(values, options);
     let filled_ns = clock::thread_cpu_ns().saturating_sub(before);
     let wanted = Content::of(values);
+    phase.begin();
     let (before_cpu, before) = (clock::thread_cpu_ns(), clock::monotonic_ns());
     sort(values);
     let (wall_ns, cpu_ns) =
         (clock::monotonic_ns().saturating_sub(before), clock::thread_cpu_ns().saturating_sub(before_cpu));
+    phase.end();
     let found = Content::of(values);
     if found != wanted {
         return Err(Failed::Wrong(format!("the array held {wanted:?}, and holds {found:?}")));
@@ -270,7 +273,7 @@ mod tests {
             let mut options = Options::defaults(WORKLOAD.options);
             options.set("size", "100K").unwrap();
             set.iter().for_each(|(name, typed)| options.set(name, typed).unwrap());
-            run(&options).unwrap()
+            run(&options, &mut Phase::unwatched()).unwrap()
         };
         let one = done(&[]);
         assert_eq!((one.checksum, one.working_set), (done(&[]).checksum, Bytes(102_400)));

@@ -10,6 +10,7 @@ use pagelab_model::experiment::Better;
 use pagelab_sys::clock;
 
 use crate::options::{Kind, OptionHead, Options, SEED, size};
+use crate::phase::Phase;
 use crate::{Done, Failed, Figure, Merit, Workload, memory};
 
 /// The workload.
@@ -46,7 +47,7 @@ const ERROR_MAX: f64 = 1e-13;
 /// The kernels: name of the figure, and bytes that an element counts.
 const KERNELS: [(&str, u64); 4] = [("copy", 16), ("scale", 16), ("add", 24), ("triad", 24)];
 
-fn run(options: &Options) -> Result<Done, Failed> {
+fn run(options: &Options, phase: &mut Phase<'_>) -> Result<Done, Failed> {
     let times = options.number("times");
     // Lines of 64 bytes, so that vectors do not share one.
     let elements = options.size("size").0 / 3 / 64 * 8;
@@ -68,7 +69,7 @@ fn run(options: &Options) -> Result<Done, Failed> {
     a.iter_mut().for_each(|a| *a *= 2.0);
     let mut best_ns = [u64::MAX; 4];
     for pass in 0..times {
-        let took = pass_over(a, b, c);
+        let took = phase.of(|| pass_over(a, b, c));
         if pass > 0 {
             best_ns.iter_mut().zip(took).for_each(|(best, took)| *best = took.min(*best));
         }
@@ -164,7 +165,7 @@ mod tests {
             let mut options = Options::defaults(WORKLOAD.options);
             options.set("size", size).unwrap();
             options.set("times", times).unwrap();
-            run(&options)
+            run(&options, &mut Phase::unwatched())
         };
         let one = done("3M", "2").unwrap();
         assert_eq!(one.working_set, Bytes(3 << 20));

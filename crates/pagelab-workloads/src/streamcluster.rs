@@ -20,6 +20,7 @@ use pagelab_model::seed::SplitMix64;
 use pagelab_sys::clock;
 
 use crate::options::{Kind, OptionHead, Options, SEED, size};
+use crate::phase::Phase;
 use crate::{Done, Failed, Figure, Merit, Workload, memory};
 use search::{Bounds, Points, Search};
 
@@ -83,7 +84,7 @@ const CANDIDATES: OptionHead = OptionHead {
     help: "The most candidates valued for a part; 0: until the search ends by itself",
 };
 
-fn run(options: &Options) -> Result<Done, Failed> {
+fn run(options: &Options, phase: &mut Phase<'_>) -> Result<Done, Failed> {
     let dimensions = options.number("dimensions") as usize;
     let bounds = Bounds {
         least: options.number("least") as usize,
@@ -116,7 +117,7 @@ fn run(options: &Options) -> Result<Done, Failed> {
         rows.chunks_exact_mut(dimensions).for_each(|row| places.point(row, &mut random));
         let mut points = Points::new(rows, records.values_mut::<u32>(), dimensions);
         totals.lay_out_ns += clock::thread_cpu_ns().saturating_sub(before);
-        totals.search(&mut points, bounds, &mut random)?;
+        totals.search(&mut points, bounds, &mut random, phase)?;
         points.collect_centres(&mut centres, &mut weights);
     }
     let parts_cost = totals.cost;
@@ -125,7 +126,7 @@ fn run(options: &Options) -> Result<Done, Failed> {
         let mut order = vec![0; weights.len() * search::BYTES_PER_RECORD as usize / size_of::<u32>()];
         let mut points = Points::new(&centres, &mut order, dimensions);
         points.set_weights(&weights);
-        totals.search(&mut points, bounds, &mut random)?;
+        totals.search(&mut points, bounds, &mut random, phase)?;
     }
     Ok(done(options, &totals, parts_cost, Bytes(rows_size + records_size), count))
 }
@@ -182,10 +183,13 @@ impl Totals {
         points: &mut Points<'_>,
         bounds: Bounds,
         random: &mut SplitMix64,
+        phase: &mut Phase<'_>,
     ) -> Result<(), Failed> {
+        phase.begin();
         let before = clock::thread_cpu_ns();
         let search = Search::run(points, bounds, random);
         self.search_ns += clock::thread_cpu_ns().saturating_sub(before);
+        phase.end();
         points.check(&search).map_err(Failed::Wrong)?;
         self.distances += search.distances;
         self.candidates += search.candidates;
@@ -242,7 +246,9 @@ mod tests {
 
     #[test]
     fn planted_clusters_are_found() {
-        let found = run(&small(&[("least", "5"), ("most", "5"), ("candidates", "0")])).unwrap();
+        let found =
+            run(&small(&[("least", "5"), ("most", "5"), ("candidates", "0")]), &mut Phase::unwatched())
+                .unwrap();
         let cost = found.figures.iter().find(|figure| figure.name == "cost").unwrap().value;
         // 256 points, each in a cube of side 0.1 of four dimensions, whose centre is 0.0033 away in the mean
         // of squares; a centre that is itself a point doubles that. Two places in one cluster would cost
@@ -254,19 +260,26 @@ mod tests {
     #[test]
     fn parts_are_clustered_one_after_the_other_and_then_together() {
         let options = small(&[("parts", "4"), ("least", "4"), ("most", "6")]);
-        let done = run(&options).unwrap();
-        assert_eq!(run(&options).unwrap().checksum, done.checksum);
-        assert_ne!(run(&small(&[("parts", "4"), ("seed", "2")])).unwrap().checksum, done.checksum);
+        let done = run(&options, &mut Phase::unwatched()).unwrap();
+        assert_eq!(run(&options, &mut Phase::unwatched()).unwrap().checksum, done.checksum);
+        assert_ne!(
+            run(&small(&[("parts", "4"), ("seed", "2")]), &mut Phase::unwatched()).unwrap().checksum,
+            done.checksum
+        );
         let figure = |name: &str| done.figures.iter().find(|figure| figure.name == name).unwrap().value;
         assert!(figure("distances") > figure("candidates") && figure("candidates") >= 4.0);
-        let once = run(&small(&[("parts", "1"), ("least", "4"), ("most", "6")])).unwrap();
+        let once =
+            run(&small(&[("parts", "1"), ("least", "4"), ("most", "6")]), &mut Phase::unwatched()).unwrap();
         assert_eq!(once.working_set, done.working_set, "parts use the same memory");
     }
 
     #[test]
     fn bounds_that_make_no_sense_are_refused() {
         for changes in [[("least", "6"), ("most", "5")], [("size", "64"), ("most", "4")]] {
-            assert!(matches!(run(&small(&changes)), Err(Failed::Options(_))), "{changes:?}");
+            assert!(
+                matches!(run(&small(&changes), &mut Phase::unwatched()), Err(Failed::Options(_))),
+                "{changes:?}"
+            );
         }
     }
 }

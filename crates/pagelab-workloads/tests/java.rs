@@ -1,6 +1,7 @@
 //! The Java twin of the garbage benchmark against the native one: both compute the same lists.
 
 use pagelab_workloads::options::Options;
+use pagelab_workloads::phase::Phase;
 use pagelab_workloads::{Failed, gc};
 
 #[test]
@@ -10,7 +11,7 @@ fn java_builds_the_lists_that_we_build() {
         for (name, typed) in [("runtime", runtime), ("size", "64M"), ("rounds", "2"), ("live", "0.02")] {
             options.set(name, typed).unwrap();
         }
-        (gc::WORKLOAD.run)(&options)
+        (gc::WORKLOAD.run)(&options, &mut Phase::unwatched())
     };
     let java = match run("java") {
         Err(Failed::Missing(why)) => {

@@ -6,6 +6,7 @@
 
 use pagelab_sys::clock;
 use pagelab_workloads::options::Options;
+use pagelab_workloads::phase::Phase;
 use pagelab_workloads::table;
 
 /// Workload, options of both runs, and the option that grows from one value to the other.
@@ -30,7 +31,7 @@ fn cpu_ns(case: &Case, value: &str) -> u64 {
     let mut options = Options::defaults(workload.options);
     set.iter().chain([&(*grows, value)]).for_each(|(name, typed)| options.set(name, typed).unwrap());
     let before = clock::thread_cpu_ns();
-    (workload.run)(&options).unwrap();
+    (workload.run)(&options, &mut Phase::unwatched()).unwrap();
     clock::thread_cpu_ns() - before
 }
 

@@ -22,7 +22,9 @@ use pagelab_contig::asking::{Asked, Wanted};
 use pagelab_contig::look::{LookOptions, look};
 use pagelab_contig::reserve::Reserve;
 use pagelab_contig::truth::truth;
+use pagelab_guest::boot::Plan;
 use pagelab_guest::job::Step as GuestStep;
+use pagelab_guest::outcome::{Finished, Outcome};
 use pagelab_guest::shape::parse_size;
 use pagelab_host::guard::{Guard, Knob, Options, Site, Watched};
 use pagelab_host::root::Root;
@@ -157,6 +159,20 @@ fn number(words: &[String], name: &str) -> Option<u64> {
     words.iter().find_map(|word| word.strip_prefix(name)).map(|number| number.parse().unwrap())
 }
 
+/// States in one boot: with a lost guest no more than these are lost.
+const STATES_A_BOOT: usize = 4;
+
+/// Runs a guest; one that is lost is booted once more, and what its kernel said is told.
+fn unless_lost_twice(plan: &Plan) -> Option<Finished> {
+    (0..2).find_map(|_| match trial::run(plan) {
+        Outcome::Finished(finished) => Some(finished),
+        Outcome::Lost(lost) => {
+            eprintln!("the guest was lost: {}\n{}", lost.why, trial::console(&lost));
+            None
+        }
+    })
+}
+
 fn guests(words: &[String]) {
     let few = number(words, "--states=").map(|few| few as usize);
     let only = number(words, "--only=");
@@ -178,26 +194,33 @@ fn guests(words: &[String]) {
             let words = ["state".to_owned()].into_iter().chain(state.words());
             GuestStep::Pagelab(words.map(Into::into).collect())
         };
-        let Some(mut plan) = trial::plan(series, states.iter().map(step).collect()) else {
-            for bar in BARS {
-                println!("{{\"bar\":\"{bar}\",\"value\":null,\"unit\":\"ratio\",\"why\":\"no guest\"}}");
-            }
-            return;
-        };
-        plan.program = Some(std::env::current_exe().unwrap());
-        plan.shape.memory = parse_size(memory).unwrap();
-        plan.shape.disk = Some(parse_size("1536M").unwrap());
-        plan.shape.cpus = 2;
-        plan.patience.whole = Duration::from_secs(3600);
-        let ended = trial::finished(&plan);
-        for (step, state) in ended.steps.iter().zip(&states) {
-            let text = String::from_utf8_lossy(&step.stdout);
-            match text.lines().last().and_then(|line| serde_json::from_str::<Value>(line).ok()) {
-                Some(row) => {
-                    show(&row);
-                    rows.push(row);
+        for states in states.chunks(STATES_A_BOOT) {
+            let Some(mut plan) = trial::plan(series, states.iter().map(step).collect()) else {
+                for bar in BARS {
+                    println!("{{\"bar\":\"{bar}\",\"value\":null,\"unit\":\"ratio\",\"why\":\"no guest\"}}");
                 }
-                None => println!("{state:?}: {:?} {text}{}", step.end, String::from_utf8_lossy(&step.stderr)),
+                return;
+            };
+            plan.program = Some(std::env::current_exe().unwrap());
+            plan.shape.memory = parse_size(memory).unwrap();
+            plan.shape.disk = Some(parse_size("1536M").unwrap());
+            plan.shape.cpus = 2;
+            plan.patience.whole = Duration::from_secs(3600);
+            let Some(ended) = unless_lost_twice(&plan) else {
+                println!("{series}: the guest was lost twice: {} states without a figure", states.len());
+                continue;
+            };
+            for (step, state) in ended.steps.iter().zip(states) {
+                let text = String::from_utf8_lossy(&step.stdout);
+                match text.lines().last().and_then(|line| serde_json::from_str::<Value>(line).ok()) {
+                    Some(row) => {
+                        show(&row);
+                        rows.push(row);
+                    }
+                    None => {
+                        println!("{state:?}: {:?} {text}{}", step.end, String::from_utf8_lossy(&step.stderr))
+                    }
+                }
             }
         }
     }

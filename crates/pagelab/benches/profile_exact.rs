@@ -1,4 +1,5 @@
-//! The bars of the source `exact`: CPU time of a profiled run, to that of the program alone.
+//! The bars of the source `exact`: CPU time of a profiled run, to that of the program alone, and with a
+//! window to that of the program in QEMU without the plugin.
 //!
 //! Prints a JSON line a bar. What is compared runs in turns, three times each; the middle ratio counts. The
 //! CPU time of a profiled run is that of QEMU with the program in it.
@@ -23,7 +24,11 @@ fn main() {
     let dearer = |of: &[&str]| middle(|| Some(exact(of, &["--what-if", "all"])? / exact(of, &[])?));
     // The promise is of every program: the worse of both counts.
     let what_if = dearer(&xz).zip(dearer(&chase)).map(|(integer, memory)| integer.max(memory));
+    // Of a program, and not of what QEMU needs to begin: some seconds long.
+    let (window, rest) = (windowed("1M/50M"), windowed("10k/50M"));
     let all = [
+        ("exact_window_qemu_ratio", window),
+        ("exact_unwatched_qemu_ratio", rest),
         ("exact_memory_cpu_ratio", memory),
         ("exact_integer_cpu_ratio", integer),
         ("exact_what_if_cpu_ratio", what_if),
@@ -35,6 +40,29 @@ fn main() {
         };
         let _ = writeln!(io::stdout(), "{line}");
     }
+}
+
+/// CPU time of hot-regions that only reads, profiled with a window, to that in QEMU without the plugin.
+fn windowed(window: &str) -> Option<f64> {
+    let program = [PAGELAB, "workload", "hot-regions", "--first", "read", "--advise", "nohuge"];
+    let command: Vec<&str> = program.into_iter().chain(["--rounds", "40000000"]).collect();
+    let qemu = qemu()?;
+    let plain: Vec<&str> = qemu.iter().map(String::as_str).chain(command.iter().copied()).collect();
+    middle(|| Some(exact(&command, &["--window", window])? / native(&plain)?))
+}
+
+/// The QEMU that profiles take, as `profile setup` tells it, with the libraries of its folder.
+fn qemu() -> Option<Vec<String>> {
+    let told = Command::new(PAGELAB).args(["profile", "setup"]).output().ok()?;
+    let told = String::from_utf8(told.stdout).ok()?;
+    let path = told.split_whitespace().find(|word| word.ends_with("/qemu-x86_64"))?.to_owned();
+    let Some(root) = path.strip_suffix("/usr/bin/qemu-x86_64").filter(|root| !root.is_empty()) else {
+        return Some(vec![path]);
+    };
+    let folders = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu", "usr/lib", "lib"];
+    let libraries: Vec<String> = folders.iter().map(|folder| format!("{root}/{folder}")).collect();
+    let loader = "/lib64/ld-linux-x86-64.so.2".to_owned();
+    Some(vec![loader, "--library-path".to_owned(), libraries.join(":"), path])
 }
 
 fn middle(mut ratio: impl FnMut() -> Option<f64>) -> Option<f64> {

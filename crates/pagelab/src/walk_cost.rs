@@ -75,17 +75,19 @@ pub fn measure(look: &Snapshot, largest: Bytes) -> Result<WalkCost, Failure> {
     Ok(found)
 }
 
-/// Below the reach, and from one and a half times of it by doublings.
+/// Below the reach, and from twice of it on by two sizes a doubling.
 fn sizes(reach: u64, largest: u64) -> Vec<u64> {
     let huge = |size: u64| (size / SMALLEST).max(1) * SMALLEST;
     let mut sizes = vec![huge(reach / 4), huge(reach / 2), huge(reach / 4 * 3)];
     sizes.dedup();
     let mut size = huge(reach * 2);
     while size < largest {
-        sizes.push(size);
+        // 181 / 128 is √2 to four digits.
+        sizes.extend([size, huge(size / 128 * 181)].into_iter().filter(|&size| size < largest));
         size *= 2;
     }
     sizes.push(huge(largest));
+    sizes.dedup();
     sizes
 }
 
@@ -129,8 +131,8 @@ mod tests {
     #[test]
     fn sizes_lie_on_both_sides_of_the_reach() {
         let mib: Vec<u64> = sizes(8 << 20, 1 << 30).iter().map(|size| size >> 20).collect();
-        assert_eq!(mib, [2, 4, 6, 16, 32, 64, 128, 256, 512, 1024]);
+        assert_eq!(mib, [2, 4, 6, 16, 22, 32, 44, 64, 90, 128, 180, 256, 362, 512, 724, 1024]);
         let small: Vec<u64> = sizes(256 << 10, 16 << 20).iter().map(|size| size >> 20).collect();
-        assert_eq!(small, [2, 2, 4, 8, 16]);
+        assert_eq!(small, [2, 4, 8, 10, 16]);
     }
 }

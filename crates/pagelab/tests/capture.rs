@@ -82,7 +82,7 @@ fn a_tree_is_taken_without_names_and_reads_back_the_same() {
     let temp = tempfile::tempdir().unwrap();
     let tree = Root::open(&small_tree(temp.path())).unwrap();
     for target in ["folder", "archive.tar.zst"] {
-        let output = pagelab(temp.path(), &["capture", target, "--root", "tree", "--with-kernel-log"]);
+        let output = pagelab(temp.path(), &["capture", target, "--root", "tree"]);
         expect(&output, 0, "no watermarks");
         let taken = Root::open(&temp.path().join(target)).unwrap();
         let manifest = taken.manifest().unwrap();
@@ -386,4 +386,39 @@ fn bad_roots_are_bad_input() {
     assert_eq!(names(temp.path()), BTreeSet::from(["empty", "garbage"].map(str::to_owned)));
     let listed = pagelab(temp.path(), &["capture", "--list"]);
     assert!(String::from_utf8_lossy(&listed.stdout).contains("/proc/buddyinfo\n    memory: "));
+}
+
+#[test]
+fn a_capture_keeps_the_kills_that_checkup_speaks_of() {
+    let temp = tempfile::tempdir().unwrap();
+    let tree = temp.path().join("tree");
+    let log = "6,1,9,-;secret: prose\n\
+               6,2,10,-;memory: usage 65536kB, limit 65536kB, failcnt 42\n\
+               6,3,11,-;oom-kill:constraint=CONSTRAINT_MEMCG,oom_memcg=/jobs/secret,task_memcg=/jobs/secret,task=secret\n\
+               3,4,12,-;Memory cgroup out of memory: Killed process 7 (secret) total-vm:9kB\n";
+    for (path, text) in [("dev/kmsg", log), ("proc/vmstat", "oom_kill 1\n")] {
+        let path = tree.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    let kinds = |root: &str| {
+        let output = pagelab(temp.path(), &["checkup", "--json", "--root", root]);
+        let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let ids: Vec<String> =
+            json["findings"].as_array().unwrap().iter().map(|of| of["id"].to_string()).collect();
+        let last = json["findings"][0]["next"].as_array().unwrap().last().unwrap().to_string();
+        (ids, last, json["allocation_failures"]["kills"][0]["limit_bytes"].clone())
+    };
+    let (ids, remedy, limit) = kinds("tree");
+    assert_eq!(ids, ["\"cgroup_oom_kills\""]);
+    assert_eq!(remedy, "\"cgset -r memory.max=134217728 jobs/secret\"");
+    assert_eq!(limit, 64 << 20);
+    expect(&pagelab(temp.path(), &["capture", "taken", "--root", "tree"]), 0, "");
+    let stored = Root::open(&temp.path().join("taken")).unwrap().read("/dev/kmsg").unwrap();
+    assert!(!String::from_utf8(stored).unwrap().contains("secret"));
+    let (ids, remedy, _) = kinds("taken");
+    assert_eq!(ids, ["\"cgroup_oom_kills\""]);
+    assert_eq!(remedy, "\"cgset -r memory.max=134217728 GROUP\"");
+    expect(&pagelab(temp.path(), &["capture", "without", "--root", "tree", "--without-kernel-log"]), 0, "");
+    assert!(!temp.path().join("without/dev/kmsg").exists());
 }

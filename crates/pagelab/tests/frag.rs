@@ -26,10 +26,19 @@ const REPORTS: &str = "\
 [ 2.2] Node 0 Normal: 18*64kB (UME) 0*128kB 0*256kB = 1152kB
 ";
 
+/// A request of order 4 that failed on a machine of 11 orders.
+const ORDER_4: &str = "\
+[ 9.0] kworker/0:1: page allocation failure: order:4, mode:0x40cc0(GFP_KERNEL|__GFP_COMP), nodemask=(null)
+[ 9.1] Mem-Info:
+[ 9.2] Node 0 Normal: 30*4kB (UM) 12*8kB (UM) 5*16kB (M) 1*32kB (M) 0*64kB 0*128kB 0*256kB 0*512kB 0*1024kB \
+0*2048kB 0*4096kB = 328kB
+";
+
 fn lab() -> Lab {
     let lab = Lab::new();
     lab.write("buddy", BUDDY);
     lab.write("bug.txt", REPORTS);
+    lab.write("order4.txt", ORDER_4);
     lab.write("cut.txt", REPORTS.replace(" 3*256kB (M) = 1856kB", "").replace("[ 2.", "# [ 2."));
     lab.write("few", "Node 0, zone   Normal    460    485\n");
     lab.write("tree/proc/buddyinfo", BUDDY);
@@ -79,6 +88,8 @@ fn outputs() {
         "--from buddy --format extfrag --page-size 64K",
         "--from bug.txt",
         "--from bug.txt --report 1 --paper",
+        "--from order4.txt",
+        "--from order4.txt --order 2",
         "--from few --page-size 16K --order 1 --explain",
         "--root lazy-tree --order 0 --page-size 4096",
         "--root tree --order 8",

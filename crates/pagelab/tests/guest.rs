@@ -88,7 +88,7 @@ fn a_small_guest_with_a_limit_and_what_it_captures() {
     );
     assert_eq!(group["path"], "/pagelab");
     let total_kib = live["use"]["meminfo"]["MemTotal_kib"].as_u64().unwrap();
-    assert!((80 << 10..128 << 10).contains(&total_kib), "{total_kib}");
+    assert!((160 << 10..256 << 10).contains(&total_kib), "{total_kib}");
     assert_eq!(live["problems"], Value::Array(vec![]));
 
     // The same numbers from the same files, there and here.
@@ -156,7 +156,7 @@ fn pagelab_killed_at_any_moment_takes_the_guest_with_it() {
         let moment = Duration::from_millis(u64::from((clock / 1000 + kill * 1237) % 4000));
         let folder = tempfile::tempdir().unwrap();
         let mut pagelab = trial::pagelab_here()
-            .args(["guest", "run", "--memory", "128M", "--swap", "16M", "--take", "x", "--", "capture", "x"])
+            .args(["guest", "run", "--memory", "256M", "--swap", "16M", "--take", "x", "--", "capture", "x"])
             .current_dir(folder.path())
             .env("TMPDIR", folder.path())
             .stdout(Stdio::null())

@@ -49,7 +49,7 @@ fn in_a_guest(series: &str) {
     plan.gives = vec![copy];
     // Below 512 MiB of free memory at boot the kernel switches huge pages off (mm/huge_memory.c,
     // `hugepage_init`).
-    plan.shape.memory = parse_size("640M").unwrap();
+    plan.shape.memory = parse_size("768M").unwrap();
     let turn = guest::turn();
     let ended = guest::finished(&plan);
     drop(turn);

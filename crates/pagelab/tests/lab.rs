@@ -80,6 +80,106 @@ fn two_recipes_come_to_their_end_at_their_quick_size() {
     assert!(shown("-v") < shown("-vv"), "what no variant changes is left out");
 }
 
+/// A file of 96 MiB, and a competitor that leaves more than that of the limit that both share, and less.
+const SCARCE: &str = r#"
+name = "scarce"
+question = "Does a competitor that leaves too little memory show in the accesses?"
+repeats = 1
+warm_up = 0
+twins = false
+[[workload]]
+built_in = "mmap-access"
+options = { size = "96M", mapping = "file", sharing = "shared", file = "prewritten" }
+[[variant]]
+name = "roomy"
+memory_limit = "256M"
+hog = { leaves = "200M", how = "process" }
+pin = "if-two"
+[[variant]]
+name = "scarce"
+memory_limit = "256M"
+hog = { leaves = "48M", how = "process" }
+pin = "if-two"
+"#;
+
+#[test]
+fn a_competitor_that_leaves_too_little_of_a_shared_limit_takes_the_file_out_of_memory() {
+    if !is_root() {
+        return;
+    }
+    let _turn = turn();
+    let lab = Lab::new();
+    lab.write("scarce.toml", SCARCE);
+    let ran = ran(&lab, &["run", "scarce.toml", "-o", "scarce.pagelab"]);
+    if ran.out.contains("hog.leaves") || ran.err.contains("hog.leaves") {
+        eprintln!("skipped: no-memory-cgroup: {}", ran.out);
+        return;
+    }
+    assert_eq!(ran.code, Some(0), "{}{}", ran.out, ran.err);
+    let run = read(&lab.path().join("scarce.pagelab")).unwrap();
+    let pinned = run.events.iter().filter(|event| event.text.contains("pin: ")).count();
+    assert_eq!(pinned, 2, "each trial says which CPU it had: {:?}", run.events);
+    let of = *run.experiment.unwrap();
+    let value = |variant: &str, name: &str| {
+        let is_it = |slot: usize| of.plan.variants[of.plan.schedule[slot].variant].name == variant;
+        let trial = of.trials.iter().find(|trial| is_it(trial.slot)).unwrap();
+        let measure = trial.measures.iter().find(|measure| measure.name == name);
+        *measure.unwrap_or_else(|| panic!("{variant} has no {name}")).value.as_ref().unwrap()
+    };
+    // In a file system in memory nothing can be read from a disk.
+    if value("scarce", "rusage.oublock") > 0.0 {
+        let read = |variant: &str| value(variant, "phase.rusage.inblock") * 512.0 / f64::from(1 << 20);
+        assert!(read("scarce") > 24.0 && read("roomy") < 8.0, "{} and {} MiB", read("scarce"), read("roomy"));
+    }
+    // The whole process wrote and synced the file before, and checks it after.
+    for variant in ["roomy", "scarce"] {
+        assert!(value(variant, "phase.wall") < value(variant, "wall"), "{variant}");
+        assert!(value(variant, "phase.cpu.system") < value(variant, "cpu.system"), "{variant}");
+    }
+}
+
+#[test]
+fn a_run_without_counters_can_have_one_model_of_each_variant() {
+    let lab = Lab::new();
+    let recipe = "name = \"m\"\nquestion = \"q\"\nrepeats = 2\nwarm_up = 0\ntwins = false\n[[workload]]\n\
+                  built_in = \"chase\"\noptions = { size = \"64M\", steps = \"300000\" }\n\
+                  [[variant]]\nname = \"base\"\noptions = { advise = \"nohuge\" }\n\
+                  [[variant]]\nname = \"huge\"\noptions = { advise = \"huge\" }\n";
+    lab.write("m.toml", recipe);
+    let mut command = lab.command(&["run", "m.toml", "--model", "-o", "m.pagelab"]);
+    for name in ["PATH", "HOME", "XDG_CACHE_HOME"] {
+        if let Some(value) = std::env::var_os(name) {
+            command.env(name, value);
+        }
+    }
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let err = String::from_utf8(output.stderr).unwrap();
+    let run = read(&lab.path().join("m.pagelab")).unwrap();
+    let has_counters = err.contains("so nothing is modelled");
+    if has_counters || run.events.iter().any(|event| event.text.contains("needs QEMU's user mode")) {
+        eprintln!("skipped: qemu-user-not-to-be-had: {err}");
+        return;
+    }
+    let of = *run.experiment.unwrap();
+    let modelled = |variant: usize, name: &str| -> Vec<f64> {
+        let trials = of.trials.iter().filter(|trial| of.plan.schedule[trial.slot].variant == variant);
+        let found = trials.flat_map(|trial| &trial.measures).filter(|measure| measure.name == name);
+        found.map(|measure| *measure.value.as_ref().unwrap()).collect()
+    };
+    let [base, huge] = [0, 1].map(|variant| modelled(variant, "model.tlb-misses"));
+    assert_eq!((base.len(), huge.len()), (1, 1), "one run each\n{err}");
+    // 300 000 dependent steps over 64 MiB: nearly each a walk on base pages, and none on 32 huge ones.
+    assert!(base[0] > 200_000.0 && huge[0] < base[0] / 10.0, "{base:?} and {huge:?}\n{err}");
+    for trial in &of.trials {
+        let counted = |name: &str| trial.measures.iter().find(|measure| measure.name == name).unwrap();
+        assert!(counted("counter.dTLB-load-misses").value.is_err(), "no model in a counter's column");
+    }
+    let report = ran(&lab, &["report", "-vv", "m.pagelab"]).out;
+    for words in ["model.tlb-misses", "model.miss_rate.accesses", "modelled once, no interval"] {
+        assert!(report.replace("\n", " ").contains(words), "{words}: {report}");
+    }
+}
+
 /// The first workload drops the cache each time it runs, the second the first time only.
 const DROPS: &str = r#"
 name = "drops"

@@ -185,6 +185,36 @@ fn files_without_folders_are_told_by_words_in_front_of_them() {
     assert!(ran(&lab, 2, &wrong).err.contains("no file is of this variant: there is off"));
 }
 
+#[test]
+fn folders_are_variants_where_files_are_called_as_their_workload_and_nothing_is_pooled_in_silence() {
+    let lab = Lab::new();
+    let line = |count: u32| format!("{count},,dTLB-load-misses,5,100.00,,\n");
+    lab.write("results/canneal/thp/canneal.csv", line(524_074));
+    lab.write("results/canneal/no-thp/canneal.csv", line(705_221));
+    let said = ran(&lab, 0, &["import", "perf-stat", "results", "-o", "a.pagelab"]).out;
+    assert!(said.contains("2 trials of 1 workload under 2 variants, against no-thp"), "{said}");
+    let found = read(&lab, "a.pagelab");
+    let names: Vec<&str> = found.plan.variants.iter().map(|of| of.name.as_str()).collect();
+    assert_eq!(names, ["no-thp", "thp"]);
+    assert!(found.plan.schedule.iter().all(|slot| slot.round == 0), "{:?}", found.plan.schedule);
+
+    lab.write("x/fmm/4k/counts.csv", line(1));
+    lab.write("y/fmm/2m/counts.csv", line(2));
+    let mixed = ["import", "perf-stat", "x/fmm/4k/counts.csv", "y/fmm/2m/counts.csv", "--workload", "fmm"];
+    let refused = ran(&lab, 3, &[&mixed[..], &["-o", "b.pagelab"]].concat()).err;
+    assert!(refused.contains("both are fmm under counts"), "{refused}");
+    let words = "fmm/4k=x/fmm/4k/counts.csv fmm/2m=y/fmm/2m/counts.csv";
+    assert!(refused.contains(words), "{refused}");
+    assert!(!lab.path().join("b.pagelab").exists());
+    // The words that it gives resolve it, both ways.
+    let words: Vec<&str> = words.split(' ').collect();
+    let said = ran(&lab, 0, &["import", "perf-stat", words[0], words[1], "-o", "b.pagelab"]).out;
+    assert!(said.contains("2 trials of 1 workload under 2 variants"), "{said}");
+    let rounds = ["fmm/counts=x/fmm/4k/counts.csv", "fmm/counts=y/fmm/2m/counts.csv"];
+    let said = ran(&lab, 0, &["import", "perf-stat", rounds[0], rounds[1], "-o", "c.pagelab"]).out;
+    assert!(said.contains("2 trials of 1 workload under 1 variant"), "{said}");
+}
+
 /// perf itself is asked what it writes, where it is installed.
 #[test]
 fn what_perf_writes_now_is_read() {

@@ -116,7 +116,7 @@ fn a_plan_takes_what_is_dear_and_not_what_misses_most() {
     let args =
         ["plan", "p.pagelab", "-n", "3", "-o", "plan.toml", "--largepages", "l.txt", "--pair", "2s,1s"];
     let out = good(&lab, &args);
-    assert!(out.contains("3 huge pages, 6 MiB") && out.contains("(all: 2.00×)"), "{out}");
+    assert!(out.contains("3 huge pages, 6 MiB") && out.contains("; all: 2.00×)"), "{out}");
     assert!(out.contains("→ pagelab apply plan.toml -- prog <b>"), "{out}");
     let plan = pagelab_formats::plan_toml::parse(read(&lab, "plan.toml").as_bytes(), Bytes(1)).unwrap();
     let mapping = &plan.programs[0].mappings[0];

@@ -93,6 +93,9 @@ fn streams_and_exit_codes_are_the_programs_own() {
     assert!(ran.err.contains("err\n"), "{}", ran.err);
     assert_eq!((first.exit, first.images.len()), (Some(7), 1));
     std::fs::remove_file(lab.path().join("p.pagelab")).unwrap();
+    let Some((taken, ran)) = profile(&lab, &["--exit-codes", "0,7"], &["sh", "-c", script]) else { return };
+    assert_eq!((ran.code, taken.exit), (Some(0), Some(7)), "{}", ran.err);
+    std::fs::remove_file(lab.path().join("p.pagelab")).unwrap();
     // Killed: what was counted until then is there.
     let Some((killed, ran)) = profile(&lab, &[], &["sh", "-c", "kill -9 $$"]) else { return };
     assert_eq!((ran.code, killed.exit), (Some(137), Some(137)));
@@ -151,6 +154,63 @@ fn a_window_says_what_it_left_out() {
     let Some((profile, _)) = profile(&lab, &["--window", "100k/1M"], &command) else { return };
     let note = profile.notes.iter().find(|note| note.starts_with("watched ")).unwrap();
     assert!(note.contains(" accesses ("), "{note}");
+}
+
+/// Rests that are long enough for QEMU to drop its code: counts are scaled to the whole run, and the regions
+/// that are hot come first.
+#[test]
+fn counts_of_a_window_stand_for_the_whole_run() {
+    let lab = Lab::new();
+    let mut command = vec![PAGELAB, "workload", "hot-regions", "--size", "64M", "--hot", "4"];
+    command.extend(["--rounds", "600000", "--first", "read", "--advise", "nohuge"]);
+    let Some((whole, _)) = profile(&lab, &[], &command) else { return };
+    std::fs::remove_file(lab.path().join("p.pagelab")).unwrap();
+    let Some((part, ran)) = profile(&lab, &["--window", "300k/6M"], &command) else { return };
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    let of = |profile: &Profile| {
+        let image = &profile.images[0];
+        (image.accesses.unwrap() as f64, image.misses as f64)
+    };
+    let ((accesses, misses), (accesses_part, misses_part)) = (of(&whole), of(&part));
+    let stretches = part.effort.stretches.unwrap();
+    assert!(whole.effort.stretches.is_none() && stretches.count >= 3, "{stretches:?}");
+    assert!((0.01..0.25).contains(&stretches.share()), "{stretches:?}");
+    assert!((accesses_part / accesses - 1.0).abs() < 0.1, "{accesses_part} for {accesses}");
+    assert!((misses_part / misses - 1.0).abs() < 0.25, "{misses_part} for {misses}");
+    let said: Value = serde_json::from_str(ran.out.lines().next().unwrap()).unwrap();
+    let hot: BTreeSet<u64> = said["hot_regions"].as_array().unwrap().iter().map(address_of).collect();
+    let mut by_misses: Vec<(u64, u64)> = misses_by_address(&part, 0).into_iter().collect();
+    by_misses.sort_by_key(|&(_, misses)| std::cmp::Reverse(misses));
+    let first: BTreeSet<u64> = by_misses.iter().take(hot.len()).map(|&(address, _)| address).collect();
+    assert_eq!(first, hot);
+}
+
+/// Resets of the plugin come in the middle of anything: forks, helpers of QEMU's with memory (x87, FXSAVE),
+/// and a second thread. What the program computes is the same.
+#[test]
+fn a_window_leaves_what_a_program_computes() {
+    let lab = Lab::new();
+    let text: String = (0..40_000u64).map(|at| format!("{} {at}\n", at * 7919 % 65_537)).collect();
+    lab.write("text", &text);
+    for script in [
+        "xz -6 -T1 -k -c text",
+        "xz -6 -T2 --block-size=65536 -k -c text",
+        "i=0; while [ $i -lt 6 ]; do sort -n text | tail -n 3; i=$((i + 1)); done; sort -g text | head -n 4",
+    ] {
+        let native = Command::new("sh").args(["-c", script]).current_dir(lab.path()).output().unwrap();
+        if !native.status.success() {
+            eprintln!("skipped: sort-or-xz-absent: {script}");
+            continue;
+        }
+        let into = format!("( {script} ) > out");
+        let window = ["--window", "60k/5100k"];
+        let Some((found, ran)) = profile(&lab, &window, &["sh", "-c", &into]) else { return };
+        assert_eq!(ran.code, Some(0), "{script}: {}", ran.err);
+        assert!(std::fs::read(lab.path().join("out")).unwrap() == native.stdout, "{script}");
+        let share = found.effort.stretches.unwrap().share();
+        assert!(share < 0.6, "{script}: {share}: threads say what they skipped");
+        std::fs::remove_file(lab.path().join("p.pagelab")).unwrap();
+    }
 }
 
 #[test]

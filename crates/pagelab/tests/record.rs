@@ -112,6 +112,25 @@ fn ticks_stand_on_their_grid_and_none_is_lost_without_a_word() {
 }
 
 #[test]
+fn a_short_recording_has_ten_samples_and_one_that_cannot_says_so() {
+    let mut recording = Recording::start(&["--for", "1s"]);
+    let (code, run) = recording.end();
+    assert_eq!(code, Some(0));
+    let meminfo = series(&run, "meminfo");
+    assert_eq!(off_grid(meminfo, 100 * MS), 0);
+    assert_eq!(meminfo.at_ns.len() as u64 + missed(&run), 11);
+
+    let lab = Lab::new();
+    let ran = lab.run(&["record", "-o", "one.pagelab", "--every", "5s", "--for", "200ms"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    assert!(
+        ran.err.contains("--for 200 ms is shorter than --every 5 s: there will be one sample"),
+        "{}",
+        ran.err
+    );
+}
+
+#[test]
 fn values_are_those_that_the_kernel_prints() {
     let mut recording = Recording::start(&["--every", "100ms", "--for", "300ms"]);
     let (_, run) = recording.end();

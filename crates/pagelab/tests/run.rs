@@ -547,6 +547,7 @@ fn plans_and_recipes_are_shown_and_every_field_of_their_json_is_documented() {
         "fragment-compact",
         "external",
         "anti-fragmentation",
+        "long-use",
     ];
     for name in recipes {
         assert!(list.contains(name));

@@ -4,6 +4,8 @@
 mod support;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -22,6 +24,8 @@ use support::running::until;
 
 const MIB: u64 = 1 << 20;
 const HUGE: u64 = 2 * MIB;
+/// A user without rights.
+const NOBODY: u32 = 65534;
 
 /// A profile with so many misses in each huge page of a mapping.
 fn profile(key: MappingKey, start: u64, program: Program, misses: &[u64]) -> Profile {
@@ -147,6 +151,39 @@ fn a_program_is_tuned_from_a_profile_to_its_verdict() {
     let resumed = lab.run(&["tune", "--resume", "t.pagelab"]);
     assert!(resumed.code == Some(3) && resumed.err.contains("nothing to go on with"), "{}", resumed.err);
     assert_eq!(lab.run(&words).code, Some(2));
+}
+
+/// What a program under its supervisor used is its trial's, and its supervisor is none that was left behind:
+/// with a control group, and without root, where both are known by waiting for them alone.
+#[test]
+fn a_supervised_program_is_waited_for_with_its_supervisor() {
+    let lab = Lab::new();
+    hot(&lab);
+    fs::set_permissions(lab.path(), fs::Permissions::from_mode(0o777)).expect("a folder for all");
+    let words = tells(&lab);
+    let mut ways = vec!["own.pagelab"];
+    match rustix::process::geteuid().is_root() {
+        true => ways.push("nobody.pagelab"),
+        false => eprintln!("skipped: not-root: nobody else can be played here"),
+    }
+    for way in ways {
+        let mut command = lab.command(&tune_words(&["-n", "2", "--quick", "-o", way], &words));
+        if way == "nobody.pagelab" {
+            fs::remove_file(lab.path().join("out")).expect("the first way's");
+            command.uid(NOBODY).gid(NOBODY).env_remove("XDG_RUNTIME_DIR");
+        }
+        let ran = command.output().expect("started");
+        let said = String::from_utf8_lossy(&ran.stderr);
+        assert_eq!(ran.status.code(), Some(0), "{way}: {said}");
+        let experiment = read(&lab.path().join(way)).experiment.expect("the trials");
+        for trial in &experiment.trials {
+            assert_eq!(trial.end, TrialEnd::Done, "{way}: {trial:?}");
+            let program_faults = value(trial, "rusage.minflt").expect("waited for");
+            let arm = experiment.plan.schedule[trial.slot].variant;
+            assert!(arm != 0 || program_faults > 8192.0, "32 MiB were touched: {program_faults}");
+            assert!(value(trial, measures::CPU) > Some(0.0), "{way}: {trial:?}");
+        }
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What the model of one virtual CPU tells, written into the account.
 
+use std::ffi::c_uint;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::arena::{self, fetch, word};
@@ -7,13 +8,15 @@ use crate::engine::layout::{BUCKETS, chunk, image, thread};
 use crate::engine::pass::{FIRST, Walk};
 use crate::engine::tlb::Account;
 use crate::image::{add, chunk_of, count, count_half};
-use crate::sets;
+use crate::{pace, sets};
 
 /// The account as one virtual CPU sees it.
 pub struct Book {
     /// Its block; 0 if there is none.
     pub block: u64,
     pub passes: u64,
+    /// Its number.
+    pub vcpu: c_uint,
 }
 
 impl Book {
@@ -87,5 +90,19 @@ impl Account for Book {
             (None, 0) => add(image::UNPLACED_MISSES, 1),
             (None, _) => {}
         }
+    }
+    #[cold]
+    fn stretched(&mut self, walks: u64, accesses: u64) {
+        if self.block != 0 {
+            // A thread that does not end by itself has no other occasion.
+            let counted = word(self.block + thread::ACCESSES).load(Relaxed);
+            word(self.block + thread::SKIPPED).store(accesses.saturating_sub(counted), Relaxed);
+            self.own(thread::WINDOWS, 1);
+            self.own(thread::WINDOW_WALKS, walks);
+            let squares = word(self.block + thread::WINDOW_SQUARES);
+            let sum = f64::from_bits(squares.load(Relaxed)) + (walks as f64).powi(2);
+            squares.store(sum.to_bits(), Relaxed);
+        }
+        pace::rest(self.vcpu, accesses);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::engine::layout::{ended, events, image as field};
 use crate::engine::ledger::Kind;
 use crate::vcpu::{self, PAGE_BITS, Vcpu};
-use crate::{exec, image, lock, qemu, sets};
+use crate::{exec, image, lock, pace, qemu, sets};
 
 /// A call that a thread is in.
 #[derive(Clone, Copy)]
@@ -40,6 +40,20 @@ const MREMAP_DONTUNMAP: u64 = 4;
 
 static BREAK: AtomicU64 = AtomicU64::new(0);
 
+/// Registers all callbacks: QEMU forgets them when the plugin is reset.
+pub fn register(id: qemu::Id) {
+    // SAFETY: the callbacks have the types that QEMU calls them with, and are there as long as the plugin.
+    // JUSTIFICATION: the interface is one of C.
+    unsafe {
+        qemu::qemu_plugin_register_vcpu_init_cb(id, vcpu::on_init);
+        qemu::qemu_plugin_register_vcpu_exit_cb(id, vcpu::on_exit);
+        qemu::qemu_plugin_register_vcpu_tb_trans_cb(id, vcpu::on_block);
+        qemu::qemu_plugin_register_vcpu_syscall_cb(id, on_call);
+        qemu::qemu_plugin_register_vcpu_syscall_ret_cb(id, on_return);
+        qemu::qemu_plugin_register_atexit_cb(id, on_end, std::ptr::null_mut());
+    }
+}
+
 pub extern "C" fn on_call(
     _: qemu::Id,
     vcpu: c_uint,
@@ -60,7 +74,10 @@ pub extern "C" fn on_call(
             lock::take();
             state.call = Some(Call { number: call, arguments });
         }
-        number::CLONE if a & CLONE_VM != 0 && a & CLONE_VFORK == 0 => image::share(),
+        number::CLONE if a & CLONE_VM != 0 && a & CLONE_VFORK == 0 => {
+            image::share();
+            pace::share();
+        }
         number::FORK | number::VFORK | number::CLONE => {
             state.flush();
             lock::take();
@@ -77,6 +94,7 @@ pub extern "C" fn on_call(
         number::EXIT => state.flush(),
         number::EXIT_GROUP => {
             state.flush();
+            vcpu::end_all();
             image::put(field::ENDED, ended::EXIT);
         }
         _ => {}
@@ -103,6 +121,8 @@ pub extern "C" fn on_end(_: qemu::Id, _: *mut c_void) {
 fn child(state: &mut Vcpu) {
     sets::begin_anew();
     image::begin(std::process::id(), image::current(), &[]);
+    // Before its model is a new one, for that did not rest.
+    pace::begin_anew();
     state.begin_anew();
 }
 

@@ -8,6 +8,8 @@ mod exec;
 mod floats;
 mod image;
 mod lock;
+mod pace;
+mod plain;
 mod qemu;
 mod sets;
 mod start;
@@ -69,15 +71,7 @@ pub unsafe extern "C" fn qemu_plugin_install(
         return 1;
     }
     vcpu::learn_the_bits();
-    // SAFETY: the callbacks have the types that QEMU calls them with, and are there as long as the plugin.
-    // JUSTIFICATION: the interface is one of C.
-    unsafe {
-        qemu::qemu_plugin_register_vcpu_init_cb(id, vcpu::on_init);
-        qemu::qemu_plugin_register_vcpu_exit_cb(id, vcpu::on_exit);
-        qemu::qemu_plugin_register_vcpu_tb_trans_cb(id, vcpu::on_block);
-        qemu::qemu_plugin_register_vcpu_syscall_cb(id, calls::on_call);
-        qemu::qemu_plugin_register_vcpu_syscall_ret_cb(id, calls::on_return);
-        qemu::qemu_plugin_register_atexit_cb(id, calls::on_end, std::ptr::null_mut());
-    }
+    pace::begin(id);
+    calls::register(id);
     0
 }

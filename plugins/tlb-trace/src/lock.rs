@@ -3,16 +3,23 @@
 //! in order.
 
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::arena::sched_yield;
 
 static HELD: AtomicU32 = AtomicU32::new(0);
 
-/// Waits for the lock.
+/// Waits for the lock, but not for ever: if the one that holds it were never told that its call has
+/// returned, the order of events may be wrong, and the program goes on.
 pub fn take() {
+    const PATIENCE: Duration = Duration::from_secs(20);
+    let mut since = None;
     while HELD.swap(1, Ordering::Acquire) != 0 {
         // SAFETY: touches no memory. JUSTIFICATION: std's yield is the same, but need not be.
         unsafe { sched_yield() };
+        if since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+            return;
+        }
     }
 }
 

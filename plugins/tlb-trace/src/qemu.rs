@@ -62,6 +62,7 @@ pub type OnBlock = extern "C" fn(Id, *mut Block);
 pub type OnMemory = extern "C" fn(c_uint, u32, u64, *mut c_void);
 pub type OnCall = extern "C" fn(Id, c_uint, i64, u64, u64, u64, u64, u64, u64, u64, u64);
 pub type OnReturn = extern "C" fn(Id, c_uint, i64, i64);
+pub type OnReset = extern "C" fn(Id);
 pub type OnExit = extern "C" fn(Id, *mut c_void);
 
 unsafe extern "C" {
@@ -78,12 +79,20 @@ unsafe extern "C" {
         kind: c_int,
         userdata: *mut c_void,
     );
+    pub fn qemu_plugin_register_vcpu_mem_inline(
+        instruction: *mut Instruction,
+        kind: c_int,
+        what: c_int,
+        counter: *mut c_void,
+        by: u64,
+    );
     pub fn qemu_plugin_register_vcpu_tb_exec_inline(
         block: *mut Block,
         what: c_int,
         counter: *mut c_void,
         by: u64,
     );
+    pub fn qemu_plugin_reset(id: Id, then: OnReset);
     pub fn qemu_plugin_tb_n_insns(block: *const Block) -> usize;
     pub fn qemu_plugin_tb_get_insn(block: *const Block, at: usize) -> *mut Instruction;
     pub fn qemu_plugin_insn_data(instruction: *const Instruction) -> *const c_void;

@@ -14,7 +14,7 @@ use crate::{image, sets};
 pub const PASSES_MOST: usize = 17;
 /// Below are the program's mappings; above are QEMU, its libraries and their heap: a position-independent
 /// program of the kernel's lies from two thirds of the address space on (ELF_ET_DYN_BASE, 0x5555_5555_4000).
-const PROGRAM_END: u64 = 0x5500_0000_0000;
+pub const PROGRAM_END: u64 = 0x5500_0000_0000;
 
 /// What the plugin is told.
 pub struct Config {

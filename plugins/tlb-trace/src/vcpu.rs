@@ -12,7 +12,7 @@ use crate::calls::Call;
 use crate::engine::layout::{image as field, thread};
 use crate::engine::tlb::Tlb;
 use crate::start::{self, config};
-use crate::{floats, image, qemu, sets};
+use crate::{floats, image, pace, plain, qemu, sets};
 
 /// Threads that are watched at most at one time.
 const MOST: usize = 4096;
@@ -28,6 +28,8 @@ static TABLE: [AtomicUsize; MOST] = [const { AtomicUsize::new(0) }; MOST];
 static ASK_QEMU: AtomicBool = AtomicBool::new(false);
 /// Operations with floating point, counted by the translated code itself.
 static FLOATS: AtomicU64 = AtomicU64::new(0);
+/// What is counted only since an instruction needs an operation.
+static NOWHERE: AtomicU64 = AtomicU64::new(0);
 /// Those of them that were before this process began.
 static FLOATS_BEFORE: AtomicU64 = AtomicU64::new(0);
 
@@ -42,12 +44,16 @@ pub struct Vcpu {
 }
 
 impl Vcpu {
-    fn new() -> Vcpu {
+    fn new(vcpu: c_uint) -> Vcpu {
         let config = config();
         let passes = config.passes as usize;
         Vcpu {
             tlb: Tlb::new(&config.geometry, passes, config.window),
-            book: Book { block: image::thread_block(config.passes).unwrap_or(0), passes: config.passes },
+            book: Book {
+                block: image::thread_block(config.passes).unwrap_or(0),
+                passes: config.passes,
+                vcpu,
+            },
             call: None,
             seen: sets::unmappings(),
         }
@@ -78,7 +84,17 @@ impl Vcpu {
     /// The same thread in a process that has just been forked off: nothing is known of its memory's cost.
     pub fn begin_anew(&mut self) {
         FLOATS_BEFORE.store(FLOATS.load(Relaxed), Relaxed);
-        *self = Vcpu::new();
+        *self = Vcpu::new(self.book.vcpu);
+    }
+}
+
+/// All threads end now: what those that do not say so have skipped stands in the account afterwards.
+pub fn end_all() {
+    for at in 0..MOST {
+        let Some(state) = state(at as c_uint) else { break };
+        if state.book.block != 0 {
+            word(state.book.block + thread::SKIPPED).store(state.tlb.skipped(), Relaxed);
+        }
     }
 }
 
@@ -103,7 +119,7 @@ pub extern "C" fn on_init(_: qemu::Id, vcpu: c_uint) {
         image::add(field::UNWATCHED_THREADS, 1);
         return;
     };
-    let fresh = Vcpu::new();
+    let fresh = Vcpu::new(vcpu);
     match entry.load(Acquire) & !ATTENTION {
         0 => entry
             .store(Box::into_raw(Box::new(fresh)) as usize | ATTENTION, std::sync::atomic::Ordering::Release),
@@ -118,27 +134,31 @@ pub extern "C" fn on_exit(_: qemu::Id, vcpu: c_uint) {
     }
 }
 
-/// A block is translated: its accesses are watched from now on.
+/// A block is translated: its accesses are watched from now on, unless they are not looked at.
 pub extern "C" fn on_block(_: qemu::Id, block: *mut qemu::Block) {
     let on = if ASK_QEMU.load(Relaxed) { on_memory_asking } else { on_memory };
-    let mut floating = 0;
+    let (mut floating, rests) = (0, pace::rests());
     // SAFETY: QEMU hands over a block with so many instructions, and each with its bytes.
     // JUSTIFICATION: the interface is one of C.
     unsafe {
-        for at in 0..qemu::qemu_plugin_tb_n_insns(block) {
+        let instructions = qemu::qemu_plugin_tb_n_insns(block);
+        if let Some(counter) = pace::counter() {
+            let by = instructions as u64;
+            qemu::qemu_plugin_register_vcpu_tb_exec_inline(block, qemu::ADD_U64, counter, by);
+        }
+        for at in 0..instructions {
             let instruction = qemu::qemu_plugin_tb_get_insn(block, at);
-            let kind = qemu::READ_AND_WRITE;
-            qemu::qemu_plugin_register_vcpu_mem_cb(
-                instruction,
-                on,
-                qemu::NO_REGS,
-                kind,
-                std::ptr::null_mut(),
-            );
             let (data, bytes) =
                 (qemu::qemu_plugin_insn_data(instruction), qemu::qemu_plugin_insn_size(instruction));
             let bytes = std::slice::from_raw_parts(data.cast::<u8>(), bytes);
             floating += u64::from(floats::is_float(bytes));
+            let (kind, nothing) = (qemu::READ_AND_WRITE, std::ptr::null_mut());
+            if !rests {
+                qemu::qemu_plugin_register_vcpu_mem_cb(instruction, on, qemu::NO_REGS, kind, nothing);
+            } else if !plain::is_plain(bytes) {
+                let nowhere = NOWHERE.as_ptr().cast();
+                qemu::qemu_plugin_register_vcpu_mem_inline(instruction, kind, qemu::ADD_U64, nowhere, 1);
+            }
         }
         if floating > 0 {
             let counter = FLOATS.as_ptr().cast();

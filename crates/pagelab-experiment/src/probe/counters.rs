@@ -1,4 +1,4 @@
-//! Counters of perf: hardware, software and tracepoints, of the trial's process and all that it starts.
+//! Counters of perf: hardware, software and tracepoints, of a process and all that it starts.
 
 use std::io;
 
@@ -7,10 +7,10 @@ use pagelab_host::paths;
 use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
 use pagelab_host::tracepoints::Tracefs;
-use pagelab_model::experiment::{Better, Flag, measures};
+use pagelab_model::experiment::{Better, Flag};
 use pagelab_model::run::Unit;
 use pagelab_model::{Absence, AbsentWhy, Reading};
-use pagelab_sys::perf_count::{Count, Counter, What};
+use pagelab_sys::perf_count::{Count, Counter, Start, What};
 use rustix::io::Errno;
 
 use super::events::{CYCLES, Event, HARDWARE, SOFTWARE};
@@ -103,8 +103,9 @@ impl Counters {
         }
     }
 
-    /// Opens all of them for a process that waits at its gate. They count from its exec on.
-    pub(super) fn open(&mut self, pid: i32) {
+    /// Opens all of them: for a process that waits at its gate, and whose exec they wait for, or for this
+    /// thread, where 0 stands for it.
+    pub(super) fn open(&mut self, pid: i32, start: Start) {
         let mut no_hardware = None;
         for group in std::mem::take(&mut self.groups) {
             // The place of the leader among those that are open.
@@ -116,7 +117,7 @@ impl Counters {
                     continue;
                 }
                 let of_leader = leader.and_then(|at| self.opened[at].counter.as_ref().ok());
-                let (counter, user_only) = open(planned.what, pid, of_leader);
+                let (counter, user_only) = open(planned.what, pid, start, of_leader);
                 let counter = counter.map_err(|error| self.refused(planned.what, &error));
                 if planned.what == CYCLES.what {
                     no_hardware = counter.as_ref().err().cloned();
@@ -162,7 +163,8 @@ impl Counters {
         }
     }
 
-    pub(super) fn measures(self, found: &mut Found) {
+    /// What they counted, under names that begin so.
+    pub(super) fn measures(self, prefix: &str, found: &mut Found) {
         let mut shared = Vec::new();
         for opened in &self.opened {
             let Planned { name, what, better, source } = &opened.planned;
@@ -173,17 +175,11 @@ impl Counters {
             let value = count.and_then(|count| scaled(count, name, &mut shared));
             let unit = if *what == TASK_CLOCK { Unit::NANOSECONDS } else { Unit::COUNT };
             let source = if opened.user_only { format!("{source}, user space only") } else { source.clone() };
-            found.put(format!("{}{name}", measures::COUNTER), unit, *better, value, &source);
+            found.put(format!("{prefix}{name}"), unit, *better, value, &source);
         }
         for (name, absence) in self.absent {
             let source = absence.source.clone();
-            found.put(
-                format!("{}{name}", measures::COUNTER),
-                Unit::COUNT,
-                Better::Lower,
-                Err(absence),
-                &source,
-            );
+            found.put(format!("{prefix}{name}"), Unit::COUNT, Better::Lower, Err(absence), &source);
         }
         if let Some(flag) = multiplexed(&shared) {
             found.flags.push(flag);
@@ -203,10 +199,10 @@ fn planned(event: &Event, source: &str) -> Planned {
 }
 
 /// Opens with the kernel's part, or without where only that is permitted.
-fn open(what: What, pid: i32, leader: Option<&Counter>) -> (io::Result<Counter>, bool) {
-    match Counter::open(what, pid, leader, false) {
+fn open(what: What, pid: i32, start: Start, leader: Option<&Counter>) -> (io::Result<Counter>, bool) {
+    match Counter::open(what, pid, start, leader, false) {
         Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::ACCESS | Errno::PERM)) => {
-            (Counter::open(what, pid, leader, true), true)
+            (Counter::open(what, pid, start, leader, true), true)
         }
         counter => (counter, false),
     }
@@ -217,7 +213,7 @@ fn open(what: What, pid: i32, leader: Option<&Counter>) -> (io::Result<Counter>,
 fn scaled(count: Count, name: &str, shared: &mut Vec<(String, f64)>) -> Reading<f64> {
     let Count { times, enabled_ns, running_ns } = count;
     if enabled_ns == 0 {
-        let detail = "it never counted: the trial's program was not run";
+        let detail = "it never counted: the program, or its measured phase, was not run";
         return Err(Absence::new(PERF, AbsentWhy::Undefined, detail));
     }
     if running_ns == 0 {

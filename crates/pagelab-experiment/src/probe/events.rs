@@ -27,7 +27,7 @@ const fn cache(name: &'static str, cache: Cache, operation: Operation, outcome: 
     Event { name, what: What::Cache(cache, operation, outcome), better }
 }
 
-use Cache::{Dtlb, Itlb, L1d, LastLevel};
+use Cache::{Dtlb, Itlb, L1d, L1i, LastLevel};
 use Operation::{Prefetch, Read, Write};
 use Outcome::{Access, Miss};
 
@@ -35,7 +35,7 @@ use Outcome::{Access, Miss};
 pub(super) const CYCLES: Event = event("cycles", What::Hardware(0), Better::Lower);
 
 /// Hardware events, accesses and misses of one cache together.
-pub(super) const HARDWARE: [&[Event]; 9] = [
+pub(super) const HARDWARE: [&[Event]; 11] = [
     &[CYCLES, event("instructions", What::Hardware(1), Better::Neither)],
     &[cache("L1-dcache-loads", L1d, Read, Access), cache("L1-dcache-load-misses", L1d, Read, Miss)],
     &[cache("L1-dcache-stores", L1d, Write, Access), cache("L1-dcache-store-misses", L1d, Write, Miss)],
@@ -49,6 +49,13 @@ pub(super) const HARDWARE: [&[Event]; 9] = [
     &[cache("iTLB-loads", Itlb, Read, Access), cache("iTLB-load-misses", Itlb, Read, Miss)],
     &[cache("LLC-loads", LastLevel, Read, Access), cache("LLC-load-misses", LastLevel, Read, Miss)],
     &[cache("LLC-stores", LastLevel, Write, Access), cache("LLC-store-misses", LastLevel, Write, Miss)],
+    // What the maker calls references and misses of its caches: on Intel those of the last level, on AMD of
+    // the second (arch/x86/events/).
+    &[
+        event("cache-references", What::Hardware(2), Better::Neither),
+        event("cache-misses", What::Hardware(3), Better::Lower),
+    ],
+    &[cache("L1-icache-loads", L1i, Read, Access), cache("L1-icache-load-misses", L1i, Read, Miss)],
 ];
 
 /// Software events: the kernel counts them itself, so that they never share anything.

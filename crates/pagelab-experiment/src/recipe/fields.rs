@@ -30,6 +30,14 @@ pub(crate) struct Fields<'d> {
     known: Vec<&'static str>,
 }
 
+/// What a switch can be that has a third position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Switched {
+    On,
+    Off,
+    Word,
+}
+
 impl<'d> Fields<'d> {
     pub fn new(table: &'d Table, what: impl Into<String>, line: usize) -> Fields<'d> {
         Fields { table, what: what.into(), line, known: Vec::new() }
@@ -101,6 +109,25 @@ impl<'d> Fields<'d> {
             Node::Switch(is_on) => Some(is_on),
             _ => {
                 self.wrong(problems, key, item, "true or false");
+                None
+            }
+        }
+    }
+
+    /// `true`, `false`, or one word.
+    pub fn switch_or_word(
+        &mut self,
+        problems: &mut Problems,
+        key: &'static str,
+        word: &str,
+    ) -> Option<Switched> {
+        let item = self.item(key)?;
+        match &item.node {
+            Node::Switch(true) => Some(Switched::On),
+            Node::Switch(false) => Some(Switched::Off),
+            Node::Text(text) if text == word => Some(Switched::Word),
+            _ => {
+                self.wrong(problems, key, item, &format!("true, false or {word:?}"));
                 None
             }
         }

@@ -4,7 +4,7 @@ use pagelab_model::Bytes;
 
 use super::Problems;
 use super::document::Table;
-use super::fields::{Fields, bytes};
+use super::fields::{Fields, Switched, bytes};
 use super::workload;
 
 /// Settings that hold while a trial runs.
@@ -34,7 +34,7 @@ pub struct Variant {
     /// A competitor for memory.
     pub hog: Option<Hog>,
     /// One CPU for the trial alone.
-    pub pin: bool,
+    pub pin: Option<Pin>,
     /// State of the page cache at the start.
     pub page_cache: Option<PageCache>,
     /// Whether data cache and TLB are filled with something else before.
@@ -48,6 +48,9 @@ pub struct Variant {
     /// What is set, as key and value of the recipe, for the report.
     pub settings: Vec<(String, String)>,
 }
+
+/// The word of [`Pin::IfTwo`] in a recipe.
+const IF_TWO: &str = "if-two";
 
 /// Modes of transparent huge pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,11 +87,23 @@ pub struct Fragmentation {
     pub target: f64,
 }
 
+/// Whether a trial may be carried out without a CPU of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pin {
+    /// It may not: where there is one CPU it is not begun.
+    Needed,
+    /// It may, where there is one CPU, and says so.
+    IfTwo,
+}
+
 /// A competitor that writes its memory again and again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hog {
     /// How much.
     pub size: Bytes,
+    /// What is left to the workload of a memory limit that both share; `None`: it is outside of the
+    /// workload's limit, if that has one.
+    pub leaves: Option<Bytes>,
     /// As what.
     pub how: HogKind,
 }
@@ -180,19 +195,20 @@ pub(super) fn read(table: &Table, line: usize, problems: &mut Problems) -> Varia
     let pairs = |pairs: Vec<(String, String, usize)>| -> Vec<(String, String)> {
         pairs.into_iter().map(|(name, value, _)| (name, value)).collect()
     };
+    let memory_limit = fields.size(problems, "memory_limit");
     let mut variant = Variant {
         name,
         line,
         thp: Thp::WORDS.iter().find(|(word, _)| Some(*word) == thp).map(|(_, mode)| *mode),
         mthp: mthp(&mut fields, problems),
         advise: fields.word(problems, "advise", &["none", "huge", "nohuge"]).map(str::to_owned),
-        memory_limit: fields.size(problems, "memory_limit"),
+        memory_limit,
         swap: swap(&mut fields, problems),
         options: pairs(fields.pairs(problems, "options")),
         arguments: fields.texts(problems, "arguments").unwrap_or_default(),
         fragmentation: fields.table(problems, "fragmentation").and_then(|of| fragmentation(of, problems)),
-        hog: fields.table(problems, "hog").and_then(|of| hog(of, problems)),
-        pin: fields.switch(problems, "pin").unwrap_or(false),
+        hog: fields.table(problems, "hog").and_then(|of| hog(of, memory_limit, problems)),
+        pin: pin(&mut fields, problems),
         page_cache: page_cache(&mut fields, problems),
         evict: fields.switch(problems, "evict").unwrap_or(false),
         environment: workload::environment(&mut fields, problems),
@@ -259,15 +275,49 @@ fn fragmentation(mut fields: Fields<'_>, problems: &mut Problems) -> Option<Frag
     Some(Fragmentation { order, target: target? })
 }
 
-fn hog(mut fields: Fields<'_>, problems: &mut Problems) -> Option<Hog> {
-    let size = fields.size(problems, "size");
-    if size.is_none() && fields.item("size").is_none() {
-        problems.say(fields.line, format!("{} is missing: such as \"1G\"", fields.named("size")));
-    }
+/// `size`, or what it `leaves` of the limit.
+fn hog(mut fields: Fields<'_>, limit: Option<Bytes>, problems: &mut Problems) -> Option<Hog> {
+    let (size, leaves) = (fields.size(problems, "size"), fields.size(problems, "leaves"));
     let how = fields.word(problems, "how", &["process", "thread"]);
-    fields.finish(problems);
     let how = if how == Some("thread") { HogKind::Thread } else { HogKind::Process };
-    Some(Hog { size: size?, how })
+    let has = [fields.item("size").is_some(), fields.item("leaves").is_some()];
+    let (named, line) = (fields.named("leaves"), fields.line);
+    let mut say = |text: &str| problems.say(line, text);
+    let size = match (has, leaves, limit) {
+        ([false, false], ..) => {
+            say(&format!("{} is missing: such as \"1G\"", fields.named("size")));
+            None
+        }
+        ([true, true], ..) => {
+            say(&format!("{named} and size say the same thing twice: one of them"));
+            None
+        }
+        (_, Some(_), _) if how == HogKind::Thread => {
+            say(&format!("{named} is for a process; a thread is in the workload's limit anyway"));
+            None
+        }
+        (_, Some(_), None) => {
+            say(&format!("{named} needs memory_limit, which the workload and the hog share"));
+            None
+        }
+        (_, Some(leaves), Some(limit)) if leaves.0 == 0 || leaves >= limit => {
+            say(&format!("{named}: more than nothing and less than memory_limit was wanted"));
+            None
+        }
+        (_, Some(leaves), Some(limit)) => Some(Bytes(limit.0 - leaves.0)),
+        (_, None, _) => size,
+    };
+    fields.finish(problems);
+    Some(Hog { size: size?, leaves, how })
+}
+
+/// `true`, `false`, or `"if-two"`.
+fn pin(fields: &mut Fields<'_>, problems: &mut Problems) -> Option<Pin> {
+    match fields.switch_or_word(problems, "pin", IF_TWO)? {
+        Switched::On => Some(Pin::Needed),
+        Switched::Off => None,
+        Switched::Word => Some(Pin::IfTwo),
+    }
 }
 
 fn page_cache(fields: &mut Fields<'_>, problems: &mut Problems) -> Option<PageCache> {
@@ -314,11 +364,16 @@ fn settings(variant: &Variant, fields: &mut Fields<'_>) -> Vec<(String, String)>
     if let Some(hog) = variant.hog {
         put("hog".to_owned(), short(hog.size));
         put("hog.how".to_owned(), hog.how.word().to_owned());
-    }
-    for (key, is_on) in [("pin", variant.pin), ("evict", variant.evict)] {
-        if is_on {
-            put(key.to_owned(), "yes".to_owned());
+        if let Some(leaves) = hog.leaves {
+            put("hog.leaves".to_owned(), short(leaves));
         }
+    }
+    if let Some(pin) = variant.pin {
+        let word = if pin == Pin::Needed { "yes" } else { IF_TWO };
+        put("pin".to_owned(), word.to_owned());
+    }
+    if variant.evict {
+        put("evict".to_owned(), "yes".to_owned());
     }
     if let Some(cache) = variant.page_cache {
         put("page_cache".to_owned(), if cache == PageCache::Warm { "warm" } else { "cold" }.to_owned());

@@ -8,6 +8,7 @@ use pagelab_model::Bytes;
 use pagelab_sys::{clock, spawn};
 
 use crate::gate::READY;
+use crate::group::Group;
 use crate::own;
 
 /// How long it may take to get its memory.
@@ -17,11 +18,18 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(super) struct HogProcess(Child);
 
 impl HogProcess {
-    /// Starts it and waits until it has all its memory.
-    pub fn start(size: Bytes, stop: &dyn Fn() -> Option<i32>) -> Result<HogProcess, String> {
+    /// Starts it, in this group where there is one, and waits until it has all its memory.
+    pub fn start(
+        size: Bytes,
+        group: Option<&Group>,
+        stop: &dyn Fn() -> Option<i32>,
+    ) -> Result<HogProcess, String> {
         let failed = |error: &dyn std::fmt::Display| format!("hog: it cannot be started: {error}");
         let mut command = own::gate();
         command.args(["--hog", &size.0.to_string()]);
+        if let Some(group) = group {
+            group.join(&mut command).map_err(|error| failed(&error))?;
+        }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         spawn::die_with_parent(&mut command);
         let mut hog = HogProcess(command.spawn().map_err(|error| failed(&error))?);

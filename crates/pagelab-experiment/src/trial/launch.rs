@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use pagelab_sys::clock::monotonic_ns;
 use pagelab_sys::spawn;
-use pagelab_sys::wait::wait4;
+use pagelab_sys::wait::{wait4, wait4_group};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, test_kill_process_group};
 
@@ -29,6 +29,8 @@ const TICK: Duration = Duration::from_millis(100);
 const GATE: Duration = Duration::from_secs(60);
 /// How long processes may outlive the first one: a pipeline's ends come in any order.
 const GRACE: Duration = Duration::from_millis(100);
+/// How long a supervisor may take to end after it has told of the program's end.
+const GRACE_OF_SUPERVISOR: Duration = Duration::from_secs(1);
 /// How long killed processes may take to be gone.
 const GONE: Duration = Duration::from_secs(10);
 /// Where the kernel cannot tell of an end through a descriptor (before 5.3), it is looked for this often.
@@ -71,6 +73,10 @@ impl Launched {
         }
         if let Some(cpu) = settings.cpu {
             command.args(["--cpu", &cpu.to_string()]);
+        }
+        if under.hog.is_some_and(|hog| hog.leaves.is_some()) {
+            // Its competitor shares its limit and is larger: without it nothing would be scarce any more.
+            command.arg("--killed-first");
         }
         command.arg("--");
         let mut words = bench.resolved.command(workload, variant);
@@ -175,9 +181,11 @@ impl Launched {
             }
             self.rest(handle.as_ref(), tick.saturating_duration_since(Instant::now()));
         };
-        let ended = probe::Ended { wall_ns: monotonic_ns().saturating_sub(began_ns), rusage };
+        let wall_ns = monotonic_ns().saturating_sub(began_ns);
         self.is_gone = true;
-        let left_behind = self.left_behind(group.as_ref(), cut);
+        let (left_behind, orphans) = self.left_behind(group.as_ref(), cut);
+        let rusage = orphans.iter().fold(rusage, |sum, one| sum.and(one));
+        let ended = probe::Ended { wall_ns, rusage, orphans: orphans.len() as u64 };
         self.output.take(&mut self.out, &mut self.err);
         let oom_kills = kills(group.as_ref()).saturating_sub(kills_before);
         let found = watching.end(&target, &ended);
@@ -212,26 +220,41 @@ impl Launched {
         }
     }
 
-    /// Ends what outlived the first process, and says how many they were.
-    fn left_behind(&self, group: Option<&Group>, cut: Option<Cut>) -> u64 {
-        let until = Instant::now() + if cut.is_some() { Duration::ZERO } else { GRACE };
-        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap_or(0));
-        let count = || match group.map(Group::processes) {
-            Some(Ok(processes)) => processes.len() as u64,
-            // Without a group only its own process group can be asked, which who forks away may leave.
-            _ => u64::from(pid.is_some_and(|pid| test_kill_process_group(pid).is_ok())),
+    /// Ends what outlived the first process: how many they were, and what those of them used that came to us
+    /// as the subreaper. A supervisor outlives its front end by a moment, always.
+    fn left_behind(&self, group: Option<&Group>, cut: Option<Cut>) -> (u64, Vec<probe::Rusage>) {
+        let grace = match (cut, &self.supervised) {
+            (Some(_), _) => Duration::ZERO,
+            (None, Some(_)) => GRACE_OF_SUPERVISOR,
+            (None, None) => GRACE,
         };
-        while count() > 0 && Instant::now() < until {
+        let until = Instant::now() + grace;
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap_or(0));
+        let mut orphans = Vec::new();
+        let mut count = || {
+            // A zombie of the process group would answer for it as long as nobody waits for it.
+            while let Ok(Some((_, rusage))) = wait4_group(self.child.id()) {
+                orphans.push(rusage);
+            }
+            match group.map(Group::processes) {
+                Some(Ok(processes)) => processes.len() as u64,
+                // Without a group only its own process group can be asked, which who forks away may leave.
+                _ => u64::from(pid.is_some_and(|pid| test_kill_process_group(pid).is_ok())),
+            }
+        };
+        let mut left = count();
+        while left > 0 && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(5));
+            left = count();
         }
-        let left = count();
         if left > 0 {
             self.kill(group);
             if let Some(group) = group {
                 let _ = group.kill_all(GONE);
             }
+            count();
         }
-        left
+        (left, orphans)
     }
 }
 

@@ -1,7 +1,8 @@
 //! What a trial said of itself, as measures: the JSON line of a built-in, or numbers in a program's output.
 
-use pagelab_model::experiment::{Better, Measure, measures};
+use pagelab_model::experiment::{Better, Flag, Measure, measures};
 use pagelab_model::run::Unit;
+use pagelab_model::{Absence, AbsentWhy};
 use serde_json::Value;
 
 use super::output::{Found, Output};
@@ -11,6 +12,8 @@ use crate::recipe::{Metric, Runs};
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Said {
     pub measures: Vec<Measure>,
+    /// What must be known before they are believed.
+    pub flags: Vec<Flag>,
     /// Equal in all trials of the same command.
     pub checksum: Option<String>,
 }
@@ -93,7 +96,44 @@ fn result_line(name: &str, line: &str) -> Result<Said, String> {
         let name = of.get("name").and_then(Value::as_str).ok_or_else(|| nonsense("has a nameless figure"))?;
         said.measures.extend(number(of, figure(name)));
     }
+    if let Some(phase) = json.get("phase") {
+        add_phase(phase, &mut said);
+    }
     Ok(said)
+}
+
+/// What was counted in the measured phase alone.
+fn add_phase(phase: &Value, said: &mut Said) {
+    let text = |of: &Value, name: &str| of.get(name).and_then(Value::as_str).map(str::to_owned);
+    let all = |name: &str| phase.get(name).and_then(Value::as_array).into_iter().flatten();
+    for of in all("measures") {
+        let found = text(of, "name").and_then(|name| number(of, name));
+        let source = text(of, "source").unwrap_or_default();
+        said.measures.extend(found.map(|measure| Measure { source, ..measure }));
+    }
+    for of in all("absent") {
+        let mut absence = Absence::new(
+            text(of, "source").unwrap_or_default(),
+            AbsentWhy::NotThere,
+            text(of, "reason").unwrap_or_default(),
+        );
+        if let Some(way_out) = text(of, "way_out") {
+            absence = absence.or(way_out);
+        }
+        for name in of.get("names").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str)
+        {
+            said.measures.push(Measure {
+                name: name.to_owned(),
+                unit: Unit::COUNT.into(),
+                better: Better::Lower,
+                value: Err(absence.clone()),
+                source: absence.source.clone(),
+            });
+        }
+    }
+    for of in all("flags") {
+        said.flags.extend(text(of, "kind").zip(text(of, "text")).map(|(kind, text)| Flag { kind, text }));
+    }
 }
 
 /// `p99_9_ns` is `latency.p99.9`; the number of operations is `latency.count`.
@@ -153,7 +193,27 @@ mod tests {
                 "figure.first_touch ns Lower 7.5",
             ]
         );
+        assert!(said.flags.is_empty());
         assert_eq!(said.checksum.as_deref(), Some("00ff"));
+    }
+
+    #[test]
+    fn what_was_counted_in_the_measured_phase_is_beside_what_the_whole_process_did() {
+        let line = r#"{"merit":{"unit":"s","better":"lower","value":1},"checksum":"1","phase":{
+            "measures":[{"name":"phase.wall","unit":"ns","better":"lower","value":5,"source":"a clock"}],
+            "absent":[{"names":["phase.counter.cycles","phase.counter.dTLB-loads"],"source":"perf_event_open",
+                       "reason":"no PMU","way_out":"another machine"}],
+            "flags":[{"kind":"multiplexed","text":"2 counters took turns"}]}}"#;
+        let said = built_in("x", line).unwrap();
+        let [_, wall, cycles, dtlb] = &said.measures[..] else { panic!("{said:?}") };
+        assert_eq!(
+            (wall.name.as_str(), &wall.value, wall.source.as_str()),
+            ("phase.wall", &Ok(5.0), "a clock")
+        );
+        assert_eq!(dtlb.name, "phase.counter.dTLB-loads");
+        let absence = cycles.value.as_ref().unwrap_err();
+        assert_eq!((absence.reason(), absence.way_out.as_deref()), ("no PMU", Some("another machine")));
+        assert_eq!(said.flags[0].kind, Flag::MULTIPLEXED);
     }
 
     #[test]

@@ -6,14 +6,14 @@ use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
 use pagelab_host::{paths, settings};
 use pagelab_model::experiment::{Flag, Measure};
-use pagelab_model::{Bytes, Meminfo};
+use pagelab_model::{Absence, AbsentWhy, Bytes, Meminfo};
 
 use super::fragmentation::{self, Held};
 use super::hog::HogProcess;
 use super::{Bench, cache};
 use crate::aside::Aside;
 use crate::group::Group;
-use crate::recipe::{HogKind, Variant, Workload};
+use crate::recipe::{HogKind, Pin, Variant, Workload};
 use crate::swap::Swap;
 
 /// What holds while a trial runs.
@@ -21,6 +21,8 @@ pub(super) struct Settings {
     guard: Option<Guard>,
     /// The trial's control group, where one can be had.
     pub group: Option<Group>,
+    /// The group around it and its competitor, where both share a limit.
+    shared: Option<Group>,
     fragmentation: Option<Held>,
     /// The competitor, where it is a process.
     pub hog: Option<HogProcess>,
@@ -59,6 +61,7 @@ impl Settings {
         let mut made = Settings {
             guard,
             group: None,
+            shared: None,
             fragmentation: None,
             hog: None,
             aside: None,
@@ -76,12 +79,7 @@ impl Settings {
         made.own_group(variant, &no_guard)?;
         made.swap(variant, &bench.swap)?;
         made.competitor(variant, bench)?;
-        if variant.pin {
-            let aside = Aside::begin()?;
-            made.cpu = Some(aside.cpu());
-            made.notes.extend(aside.said());
-            made.aside = Some(aside);
-        }
+        made.pin(variant.pin)?;
         if let Some(wanted) = variant.page_cache {
             let not_so = cache::prepare(wanted, &workload.files, made.guard.as_ref())?;
             not_so.into_iter().for_each(|text| made.flag(text));
@@ -91,6 +89,24 @@ impl Settings {
             made.notes.push(cache::evict(bench.machine, made.cpu, available().unwrap_or_default())?);
         }
         Ok(made)
+    }
+
+    /// A CPU of its own.
+    fn pin(&mut self, pin: Option<Pin>) -> Result<(), String> {
+        let Some(pin) = pin else { return Ok(()) };
+        match Aside::begin() {
+            Ok(aside) => {
+                self.cpu = Some(aside.cpu());
+                self.notes.extend(aside.said());
+                self.aside = Some(aside);
+                Ok(())
+            }
+            Err(why) if pin == Pin::IfTwo => {
+                self.notes.push(format!("{why}; the trial goes on without a CPU of its own"));
+                Ok(())
+            }
+            Err(why) => Err(why),
+        }
     }
 
     fn flag(&mut self, text: String) {
@@ -127,10 +143,17 @@ impl Settings {
 
     /// The control group. It need not come, unless a limit is wanted.
     fn own_group(&mut self, variant: &Variant, no_guard: &str) -> Result<(), String> {
+        let is_shared = variant.hog.is_some_and(|hog| hog.leaves.is_some());
         let made = match &self.guard {
-            Some(guard) => Group::make(guard, "trial").map_err(|absence| absence.reason().to_owned()),
-            None => Err(no_guard.to_owned()),
+            Some(guard) if is_shared => Group::make_shared(guard, "shared").and_then(|shared| {
+                let made = Group::make_inside(guard, "trial", &shared);
+                self.shared = Some(shared);
+                made
+            }),
+            Some(guard) => Group::make(guard, "trial"),
+            None => Err(Absence::new("control groups", AbsentWhy::Failed, no_guard)),
         };
+        let made = made.map_err(|absence| absence.reason().to_owned());
         match made {
             Ok(made) => self.group = Some(made.group),
             Err(why) if variant.memory_limit.is_some() => {
@@ -138,7 +161,15 @@ impl Settings {
             }
             Err(why) => self.notes.push(format!("no control group of its own: {why}")),
         }
-        if let (Some(limit), Some(group)) = (variant.memory_limit, &self.group) {
+        let is_inside = self.group.as_ref().is_some_and(|group| group.usage().is_ok());
+        if is_shared && !is_inside {
+            return Err(
+                "hog.leaves: the trial cannot be put into the limit that it shares: its group has no \
+                        memory controller"
+                    .to_owned(),
+            );
+        }
+        if let (Some(limit), Some(group)) = (variant.memory_limit, self.limited()) {
             let got = group
                 .limit_memory(limit)
                 .map_err(|absence| format!("memory_limit: {}: {}", absence.source, absence.reason()))?;
@@ -148,6 +179,11 @@ impl Settings {
             }
         }
         Ok(())
+    }
+
+    /// The group whose memory is limited: the trial's, or that of the trial and its competitor.
+    fn limited(&self) -> Option<&Group> {
+        self.shared.as_ref().or(self.group.as_ref())
     }
 
     /// What the group may swap. A swap file that is on for other variants is not for those that want none.
@@ -161,7 +197,7 @@ impl Settings {
             None if swap.is_on() => Bytes(0),
             None => return Ok(()),
         };
-        let Some(group) = &self.group else { return Ok(()) };
+        let Some(group) = self.limited() else { return Ok(()) };
         match group.limit_swap(limit) {
             Ok(got) if got > limit || limit.0 - got.0 > limit.0 / 100 => {
                 self.flag(format!("swap was to be {} bytes and is {}", limit.0, got.0));
@@ -192,7 +228,14 @@ impl Settings {
             ));
         }
         if hog.how == HogKind::Process {
-            self.hog = Some(HogProcess::start(hog.size, bench.stop)?);
+            let beside = match (&self.shared, &self.guard) {
+                (Some(shared), Some(guard)) => {
+                    let made = Group::make_beside(guard, "rival", shared);
+                    Some(made.map_err(|absence| format!("hog: {}: {}", absence.source, absence.reason()))?)
+                }
+                _ => None,
+            };
+            self.hog = Some(HogProcess::start(hog.size, beside.as_ref(), bench.stop)?);
         }
         Ok(())
     }

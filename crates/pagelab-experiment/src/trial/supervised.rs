@@ -113,7 +113,6 @@ pub(super) fn add(
     flags: &mut Vec<Flag>,
 ) {
     let asks = *plan != recipe::Supervised::Nothing;
-    not_waited_for(measures);
     let mut flag = |kind: &str, text: String| flags.push(Flag { kind: kind.to_owned(), text });
     let summary = match said {
         Ok(summary) => summary,
@@ -150,10 +149,11 @@ pub(super) fn add(
     }
 }
 
-/// The program is waited for by its supervisor, which is no child of ours: what `wait4` says is not of it.
-fn not_waited_for(measures: &mut [Measure]) {
+/// The program is waited for by its supervisor. Where that did not come to us when its front end had ended,
+/// what `wait4` says is of the front end alone.
+pub(super) fn not_waited_for(measures: &mut [Measure]) {
     for measure in measures.iter_mut().filter(|measure| measure.source.starts_with("rusage of wait4")) {
-        let detail = "under a supervisor, which waits for the program itself";
+        let detail = "under a supervisor that waits for the program itself, and was not waited for";
         let absence = Absence::new("wait4", AbsentWhy::NotThere, detail);
         measure.value = Err(absence.or("a control group of its own (root) counts CPU time and faults"));
     }
@@ -214,7 +214,7 @@ mod tests {
     fn what_wait4_says_is_not_of_the_program() {
         let mut measures = vec![huge(1.0), huge(5.0)];
         measures[1].source = "rusage of wait4: the first process".to_owned();
-        add(&parse(SUMMARY), &recipe::Supervised::Nothing, &mut measures, &mut Vec::new());
+        not_waited_for(&mut measures);
         assert!(measures[1].value.is_err() && measures[0].value.is_ok());
     }
 

@@ -93,7 +93,7 @@ pub fn watched(mut command: Command, wanted: &Wanted, group: Option<&Group>) -> 
         }
     };
     let wall_ns = monotonic_ns() - began_ns;
-    let found = watching.end(&target, &Ended { wall_ns, rusage });
+    let found = watching.end(&target, &Ended { wall_ns, rusage, orphans: 0 });
     let mut said = String::new();
     // Whoever it left behind may hold the other end.
     if status.success() || status.signal().is_some() {

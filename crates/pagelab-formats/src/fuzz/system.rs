@@ -49,7 +49,9 @@ const STATUS_TEXT: &[u8] =
 const KMSG: &[u8] = b"4,900,5140900,-;a:1: page allocation failure: order:5, mode:0x1\n SUBSYSTEM=x\n\
 6,901,5140901,-;other\n";
 
-const DMESG: &[u8] = b"<4>[   12.000345] [   T7] a invoked oom-killer: gfp_mask=0x1, order=3\nprose\n";
+const DMESG: &[u8] = b"<4>[   12.000345] [   T7] a invoked oom-killer: gfp_mask=0x1, order=3\nprose\n\
+memory: usage 64kB, limit 64kB, failcnt 4\noom-kill:constraint=CONSTRAINT_MEMCG,oom_memcg=/a,task_memcg=/a\n\
+Memory cgroup out of memory: Killed process 4 (a) total-vm:7kB\n";
 
 const IOMEM_TEXT: &[u8] =
     b"00001000-0009fbff : System RAM\n  00002000-00002fff : Kernel code\nc0000000-cfffffff : PCI Bus\n";
@@ -95,7 +97,7 @@ fn run_process_stat(data: &[u8]) {
 fn run_kernel_log(input: &[u8]) {
     checked(input, kernel_log::parse_record(input));
     let Some(failures) = checked(input, kernel_log::parse(input)) else { return };
-    assert!(failures.reports.len() <= filled(input));
+    assert!(failures.reports.len() + failures.kills.len() <= filled(input));
     for report in &failures.reports {
         assert!(report.process.chars().count() <= 81 && report.detail.chars().count() <= 401);
     }

@@ -1,7 +1,8 @@
-//! The paragraphs of the kernel's log about allocations that failed, in the form of `/dev/kmsg`.
+//! What the kernel's log says about allocations that failed and kills for lack of memory, in the form of
+//! `/dev/kmsg`.
 //!
-//! The head of each report and the memory summary below it (mm/show_mem.c) are kept; stack traces, tables
-//! of tasks and all else in the log are not, so that names of processes do not come along.
+//! The head of each report, the memory summary below it (mm/show_mem.c) and each kill are kept; stack traces,
+//! tables of tasks and all else in the log are not, so that names of processes do not come along.
 
 use std::io;
 
@@ -17,7 +18,7 @@ const PARAGRAPH_MAX: usize = 400;
 /// All that is kept.
 const KEPT_MAX: usize = 4 << 20;
 
-const HOW: &str = "only the memory summaries of failed allocations";
+const HOW: &str = "only failed allocations, their memory summaries, and kills for lack of memory";
 
 /// Takes what the log says about failed allocations.
 pub(super) fn take(taking: &mut Taking<'_>) -> io::Result<()> {
@@ -41,7 +42,7 @@ pub(super) fn take(taking: &mut Taking<'_>) -> io::Result<()> {
             if absence.why == AbsentWhy::NotPermitted {
                 absence.way_out = Some("run as root, or set kernel.dmesg_restrict to 0".to_owned());
             }
-            taking.missing(absence, "no past allocation failures");
+            taking.missing(absence, "no past allocation failures and kills");
             Ok(())
         }
     }
@@ -89,6 +90,11 @@ impl Filter {
                     false => format!("process {unnamed}"),
                 }
             }
+            // The kernel limits the rate of reports, not of kills: these may stand alone.
+            None if is_kill(text) => match self.with_names {
+                true => text.to_owned(),
+                false => without_name(text),
+            },
             None if self.left > 0 => {
                 self.left -= 1;
                 if !is_summary(text) {
@@ -104,6 +110,34 @@ impl Filter {
             self.kept.push_str(&line);
             self.kept.push('\n');
         }
+    }
+}
+
+/// Whether a line is a kill, or says what ran out before one (mm/oom_kill.c).
+fn is_kill(text: &str) -> bool {
+    let is_victim = text.contains("Kill process ") || text.contains("Killed process ");
+    let heads = ["Out of memory", "Memory cgroup out of memory", "Killed process "];
+    let is_limit = text.starts_with("memory: usage ") || text.starts_with("Task in ");
+    is_limit || text.starts_with("oom-kill:") || is_victim && heads.iter().any(|head| text.starts_with(head))
+}
+
+/// The same without the name of a process and the path of a control group.
+fn without_name(text: &str) -> String {
+    if text.starts_with("memory: usage ") {
+        return text.to_owned();
+    }
+    if text.starts_with("oom-kill:") {
+        return text.split(',').next().unwrap_or("").to_owned();
+    }
+    if text.starts_with("Task in ") {
+        return "Task killed as a result of a limit".to_owned();
+    }
+    let ends = [") total-vm", ") score", "), UID", ") vsz"].iter();
+    let end = ends.filter_map(|end| text.find(end)).min().unwrap_or(text.len());
+    let open = text.find(" process ").and_then(|verb| Some(verb + text.get(verb..end)?.find('(')?));
+    match open {
+        Some(open) => format!("{}(process){}", &text[..open], text.get(end + 1..).unwrap_or("")),
+        None => String::new(),
     }
 }
 
@@ -150,6 +184,26 @@ mod tests {
                     4,6,24,-;Node 0 DMA: 1*4kB (U) = 4kB\n4,9,27,-;6291456 pages RAM\n\
                     4,10,28,-;process invoked oom-killer: gfp_mask=0x0, order=0\n";
         assert_eq!(filter.kept, want);
+        let kills = [
+            "6,11,29,-;memory: usage 64kB, limit 64kB, failcnt 4",
+            "6,12,30,-;oom-kill:constraint=CONSTRAINT_MEMCG,oom_memcg=/secret,task=secret,pid=42,uid=0",
+            "3,13,31,-;Memory cgroup out of memory: Killed process 42 (sec (ret)) total-vm:7kB, anon-rss:1kB",
+            "3,14,32,-;Out of memory: Kill process 43 (secret) score 9 or sacrifice child",
+            "3,15,33,-;Killed process 44 (secret) total-vm:7kB",
+            "3,16,34,-;Out of memory: Killed process 45 (secret)",
+        ];
+        let mut filter = Filter::new(false);
+        kills.iter().for_each(|record| filter.record(record));
+        let want = "6,11,29,-;memory: usage 64kB, limit 64kB, failcnt 4\n\
+                    6,12,30,-;oom-kill:constraint=CONSTRAINT_MEMCG\n\
+                    3,13,31,-;Memory cgroup out of memory: Killed process 42 (process) total-vm:7kB, \
+                    anon-rss:1kB\n3,14,32,-;Out of memory: Kill process 43 (process) score 9 or sacrifice \
+                    child\n3,15,33,-;Killed process 44 (process) total-vm:7kB\n\
+                    3,16,34,-;Out of memory: Killed process 45 (process)\n";
+        assert_eq!(filter.kept, want);
+        let found = pagelab_formats::kernel_log::parse(filter.kept.as_bytes()).unwrap();
+        let told: Vec<_> = found.kills.iter().map(|kill| (kill.pid, kill.process.as_str())).collect();
+        assert_eq!(told, [(Some(42), "process"), (Some(44), "process"), (Some(45), "process")]);
         let mut named = Filter::new(true);
         named.record(log[1]);
         assert!(named.kept.contains("my app"));

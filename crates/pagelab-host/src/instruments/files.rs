@@ -233,7 +233,7 @@ mod tests {
         let seen = Seen {
             mounts: &Err(gone()),
             swap: &Ok(Vec::new()),
-            kernel_log: &Ok(AllocFailures { reports: Vec::new(), log_overwritten: true }),
+            kernel_log: &Ok(AllocFailures { log_overwritten: true, ..AllocFailures::default() }),
             cgroup: &Err(gone()),
             pressure: &Err(gone()),
             memory_block: &Ok(pagelab_model::Bytes(128 << 20)),

@@ -205,3 +205,45 @@ fn hostile_numbers_do_not_overflow() {
         }
     }
 }
+
+#[test]
+fn rows_add_up_to_the_whole_and_intervals_have_room_for_what_moves() {
+    use PageClass::{Anon, Hugetlb, Slab};
+    let mut blocks = vec![block(&[]); 100];
+    blocks.extend([block(&[(Slab, 500)]), block(&[(Hugetlb, B)])]);
+    blocks.extend([block(&[(Anon, B)]); 98]);
+    blocks.extend([block(&[(Anon, 256)]); 100]);
+    let found = forecast(&snapshot(&blocks, 0, 0), ask(9)).unwrap();
+    let shares = found.shares();
+    assert_eq!(shares.all, 300);
+    assert_eq!(shares.had + shares.in_use + shares.spoiled + shares.rest, shares.all, "{shares:?}");
+    assert_eq!((shares.in_use, shares.spoiled), (1, 1));
+    let (now, after) = (found.total.now, found.total.after_compaction);
+    assert_eq!(
+        (now.expected - now.low, after.expected - now.expected),
+        (3, 49),
+        "1 % of the blocks; a page table is kept"
+    );
+    assert_eq!(after.expected - after.low, 3 + 4, "and a tenth of what compaction gains");
+}
+
+#[test]
+fn what_is_not_seen_is_no_less_than_what_is_there_now() {
+    let mut unseen = snapshot(&[block(&[]); 8], 0, 0);
+    unseen.census = Err(Absence::new("/proc/kpageflags", AbsentWhy::NotPermitted, ""));
+    let found = forecast(&unseen, ask(9)).unwrap();
+    for step in Step::ALL {
+        let bounds = found.after(step);
+        assert!(bounds.low <= bounds.expected && bounds.expected <= bounds.high, "{step:?}: {bounds:?}");
+    }
+}
+
+#[test]
+fn gigantic_pages_count_ranges_that_per_cpu_lists_explain() {
+    let mut blocks = vec![block(&[]); 13];
+    // Of two ranges of four blocks, one has as many pages without flags as the lists have (4), one more.
+    (blocks[1], blocks[6]) = (block(&[(PageClass::Unknown, 4)]), block(&[(PageClass::Unknown, 5)]));
+    let asked = Ask { how: How::Contig, ..ask(11) };
+    let bounds = forecast(&snapshot(&blocks, 0, 0), asked).unwrap().after(Step::Compaction);
+    assert_eq!((bounds.low, bounds.expected, bounds.high), (1, 2, 3));
+}

@@ -44,6 +44,29 @@ impl GiganticSupply {
         GiganticSupply::of(&census, order).counts
     }
 
+    /// Ranges in which every page is free, movable, or without a flag, the latter so few that per-CPU lists
+    /// of
+    /// `per_cpu` pages explain them, those with the fewest first: the kernel drains the lists before it takes
+    /// a range (mm/page_alloc.c, `alloc_contig_range`).
+    pub(crate) fn explained(block_order: Order, zone: &CensusZone, order: Order, mut per_cpu: u64) -> u64 {
+        let mut unknown = Vec::new();
+        for blocks in ranges(block_order, zone, order) {
+            let mut counts = GiganticCounts::default();
+            add_range(blocks, &mut counts);
+            if counts.contiguous_high > 0 {
+                let of_block = |(_, counts): &(u64, BlockCounts)| u64::from(counts.of(PageClass::Unknown));
+                unknown.push(blocks.iter().map(of_block).sum::<u64>());
+            }
+        }
+        unknown.sort_unstable();
+        let fits = |&&pages: &&u64| {
+            let left = per_cpu.checked_sub(pages);
+            per_cpu = left.unwrap_or(0);
+            left.is_some()
+        };
+        unknown.iter().take_while(fits).count() as u64
+    }
+
     pub(super) fn of(census: &Census, order: Order) -> GiganticSupply {
         let absent = |why, detail: &str| Err(Absence::new("census", why, detail));
         let counts = if matches!(census.coverage, Coverage::Sample(_)) {
@@ -61,15 +84,21 @@ impl GiganticSupply {
 }
 
 fn add_zone(block_order: Order, zone: &CensusZone, order: Order, sum: &mut GiganticCounts) {
-    let shift = u32::from(order.0 - block_order.0);
+    ranges(block_order, zone, order).for_each(|blocks| add_range(blocks, sum));
+}
+
+/// The blocks of each aligned range that was counted whole; none for orders smaller than a block's.
+fn ranges(
+    block_order: Order,
+    zone: &CensusZone,
+    order: Order,
+) -> impl Iterator<Item = &[(u64, BlockCounts)]> {
+    let shift = u32::from(order.0.saturating_sub(block_order.0));
     let first = zone.first.0 / block_order.pages().0;
-    let range_of = |(index, _): &(u64, BlockCounts)| (first + index).checked_shr(shift).unwrap_or(0);
+    let range_of = move |(index, _): &(u64, BlockCounts)| (first + index).checked_shr(shift).unwrap_or(0);
     let blocks_needed = 1u64.checked_shl(shift).unwrap_or(u64::MAX);
-    for blocks in zone.blocks.chunk_by(|a, b| range_of(a) == range_of(b)) {
-        if blocks.len() as u64 == blocks_needed {
-            add_range(blocks, sum);
-        }
-    }
+    let in_one = zone.blocks.chunk_by(move |a, b| range_of(a) == range_of(b));
+    in_one.filter(move |blocks| blocks.len() as u64 == blocks_needed)
 }
 
 fn add_range(blocks: &[(u64, BlockCounts)], sum: &mut GiganticCounts) {

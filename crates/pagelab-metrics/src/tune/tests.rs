@@ -1,7 +1,7 @@
 //! Tunings made by hand, and what is said of them: cases are data.
 
 use pagelab_model::HugePlan;
-use pagelab_model::experiment::{Flag, Role};
+use pagelab_model::experiment::{Flag, Measure, Role};
 use pagelab_model::tune::Arm;
 
 use super::*;
@@ -70,6 +70,35 @@ fn each_outcome_has_its_verdict() {
     }
 }
 
+/// A plan is worth its trouble where it saves something: huge pages for which memory is missing.
+#[test]
+fn all_is_the_answer_where_it_is_faster_and_takes_no_more_memory() {
+    let says = |factors: [f64; 3], memory: [f64; 3]| {
+        let times = |variant: usize, round: u32| {
+            100.0 * factors.get(variant).unwrap_or(&factors[0]) * noise(variant, round, 10.0)
+        };
+        let mut experiment = rounds(&ARMS, 10, times);
+        let schedule = experiment.plan.schedule.clone();
+        for trial in &mut experiment.trials {
+            let variant = schedule[trial.slot].variant;
+            trial.measures.push(Measure {
+                name: measures::PEAK.to_owned(),
+                unit: Unit::from(Unit::BYTES),
+                better: Better::Lower,
+                value: Ok(memory[variant] * noise(variant, 0, 4.0)),
+                source: String::new(),
+            });
+        }
+        Tuned::of(&experiment, &tune(&THREE)).map(|found| found.says)
+    };
+    let same = [1e9; 3];
+    assert_eq!(says([1.0, 0.80, 0.60], same), Some(Says::All));
+    assert_eq!(says([1.0, 0.80, 0.60], [1e9, 1e9, 1.3e9]), Some(Says::Yes), "all take more");
+    assert_eq!(says([1.0, 0.80, 0.80], same), Some(Says::Yes), "no difference between them");
+    assert_eq!(says([1.0, 0.60, 0.80], same), Some(Says::Yes), "the plan is faster");
+    assert_eq!(says([1.0, 1.00, 0.60], same), Some(Says::AllOnly));
+}
+
 /// Few rounds that decide make all undecided; that the plan is told apart from nothing is then not said.
 #[test]
 fn all_that_are_undecided_are_not_called_no_difference() {
@@ -101,7 +130,7 @@ fn arms_of_a_program_that_gains_nothing_are_not_told_apart() {
             let interval = arm.speed_up.and_then(|(_, interval)| interval).expect("seven pairs have one");
             *held += u32::from(interval.contains(1.0));
         }
-        told += u32::from(matches!(found.says, Says::Yes | Says::AllOnly | Says::Slower));
+        told += u32::from(matches!(found.says, Says::Yes | Says::All | Says::AllOnly | Says::Slower));
     }
     for held in held {
         let share = f64::from(held) / f64::from(TUNINGS);

@@ -222,6 +222,9 @@ fn cpu(cpu: &pagelab_model::machine::Cpu) -> String {
     if let (Some(family), Some(model), Some(stepping)) = (cpu.family, cpu.model, cpu.stepping) {
         text.push_str(&format!(", family {family} model {model} stepping {stepping}"));
     }
+    if let Some(khz) = cpu.clock_khz {
+        text.push_str(&format!(", {} MHz when read", (khz + 500) / 1000));
+    }
     if let (Some(physical), Some(virtual_)) = (cpu.physical_bits, cpu.virtual_bits) {
         text.push_str(&format!(", addresses of {physical} bits physical and {virtual_} virtual"));
     }

@@ -4,6 +4,7 @@ use pagelab_metrics::checkup::Checkup;
 use pagelab_metrics::history::History;
 use pagelab_model::pressure::PressureLine;
 use pagelab_model::process::ProcessMemory;
+use pagelab_model::snapshot::OomScope;
 use pagelab_model::{Bytes, Snapshot};
 
 use super::absent;
@@ -178,21 +179,34 @@ fn processes(page: &mut Page, snapshot: &Snapshot) {
 }
 
 fn failures(page: &mut Page, snapshot: &Snapshot) {
-    page.heading("allocation failures in the kernel log");
+    page.heading("allocation failures and kills for lack of memory in the kernel log");
     let log = match &snapshot.alloc_failures {
         Ok(log) => log,
         Err(absence) => return page.hanging("  ", &absent(absence)),
     };
-    if log.reports.is_empty() {
+    if log.reports.is_empty() && log.kills.is_empty() {
         page.hanging("  ", "none");
     }
+    let at =
+        |us: Option<u64>| us.map_or(String::new(), |us| format!("{:.1} s after boot, ", us as f64 / 1e6));
     for report in log.reports.iter().rev().take(REPORTS_SHOWN) {
         let order = report.order.map_or(String::new(), |order| format!(" order {order}"));
-        let at = report.at_us.map_or(String::new(), |us| format!("{:.1} s after boot, ", us as f64 / 1e6));
-        page.hanging("  ", &format!("{at}{}:{order} {}", report.process, report.detail));
+        page.hanging("  ", &format!("{}{}:{order} {}", at(report.at_us), report.process, report.detail));
     }
-    if log.reports.len() > REPORTS_SHOWN {
-        page.hanging("  ", &format!("{} older ones", log.reports.len() - REPORTS_SHOWN));
+    for kill in log.kills.iter().rev().take(REPORTS_SHOWN) {
+        let pid = kill.pid.map_or(String::new(), |pid| format!(" (pid {pid})"));
+        let what = match (kill.scope, &kill.group) {
+            (OomScope::Machine, _) => "the machine ran out of memory".to_owned(),
+            (OomScope::ControlGroup, Some(group)) => format!("control group {group} reached its limit"),
+            (OomScope::ControlGroup, None) => "its control group reached its limit".to_owned(),
+        };
+        let limit = kill.limit.map_or(String::new(), |limit| format!(" of {}", bytes(limit)));
+        page.hanging("  ", &format!("{}{}{pid} killed: {what}{limit}", at(kill.at_us), kill.process));
+    }
+    let older = |length: usize| length.saturating_sub(REPORTS_SHOWN);
+    let older = older(log.reports.len()) + older(log.kills.len());
+    if older > 0 {
+        page.hanging("  ", &format!("{older} older ones"));
     }
     if log.log_overwritten {
         page.hanging("  ", "the log's beginning is overwritten: there may have been more");

@@ -16,7 +16,8 @@ pub struct Difference {
 }
 
 /// What changes from one boot to the next without anybody setting it.
-const PASSED_OVER: [&str; 4] = ["machine.direct_map", "machine.cgroup", "machine.cpu.flags", "settings.swap"];
+const PASSED_OVER: [&str; 5] =
+    ["machine.direct_map", "machine.cgroup", "machine.cpu.flags", "machine.cpu.clock_khz", "settings.swap"];
 
 /// Everything that differs, in the order in which a report has it.
 pub fn differences(runs: &[Run]) -> Vec<Difference> {

@@ -63,7 +63,7 @@ pub(super) fn tables(snapshot: &Snapshot) -> Vec<Table<'_>> {
 fn findings<'a>(snapshot: &Snapshot, checkup: &Checkup) -> Table<'a> {
     let rows = (1u64..).zip(&checkup.findings).map(|(place, finding)| {
         let worded = word(finding, snapshot);
-        let next: Vec<String> = worded.next.iter().filter_map(|next| next.line(snapshot)).collect();
+        let next = worded.commands(snapshot);
         vec![
             number(place),
             text(finding.kind.id()),
@@ -142,7 +142,7 @@ fn free_blocks<'a>(snapshot: &Snapshot, checkup: &Checkup) -> Table<'a> {
                 share(&zone.unusable),
                 option(zone.unusable_permille.get(at), number),
                 option(zone.fragmentation_permille.get(at), number),
-                share(&zone.fragmentation_paper),
+                option(zone.fragmentation_paper.get(at), |value| real(*value)),
             ]);
         }
     }

@@ -1,7 +1,7 @@
 //! Every finding in words: a number in the sentence, evidence, a command that goes on, an ASCII form.
 
 use pagelab_metrics::findings::Weight;
-use pagelab_model::{NodeId, PageSize, ZoneKey};
+use pagelab_model::{NodeId, Order, PageSize, ZoneKey};
 
 use super::*;
 use crate::style::Style;
@@ -32,7 +32,19 @@ fn all() -> Vec<FindingKind> {
         K::Pressure { some_avg10_centipercent: 1234, some_avg60_centipercent: 99 },
         K::SwapFull { used: Bytes(2 << 30), total: Bytes(2 << 30) },
         K::AllocationFailures { reports: 1, order_max: Some(9), last_process: "java".to_owned() },
-        K::OomKills { kills: 2 },
+        K::OomKills { kills: 2, unexplained: 0, last_process: Some("java".to_owned()) },
+        K::CgroupOomKills {
+            kills: 7,
+            last_process: "java".to_owned(),
+            group: Some("/a/b".to_owned()),
+            limit: Some(Bytes(64 << 20)),
+        },
+        K::HostTakesFree {
+            order: Some(Order(9)),
+            asked: Some(11),
+            device: Some("virtio0".to_owned()),
+            reported: Some(Bytes(12 << 30)),
+        },
         K::PageTables { bytes: Bytes(1 << 30), share: 0.04 },
         K::SlabUnreclaimable { bytes: Bytes(4 << 30), share: 0.2, largest: None },
         K::CgroupTight { used: Bytes(950 << 20), limit: Bytes(1 << 30) },
@@ -55,6 +67,18 @@ fn every_finding_has_a_number_evidence_and_a_next_command() {
         assert!(!worded.sentence.ends_with('.'), "{id}");
         assert!(worded.evidence.iter().any(|line| !line.is_empty()), "{id}");
         assert!(worded.next.iter().any(|next| next.line(&live).is_some()), "{id}");
+        // The last command mends something: it does not look once more.
+        for snapshot in [&live, &saved] {
+            let last = worded.commands(snapshot).pop().unwrap_or_default();
+            assert!(
+                !last.is_empty() && !last.contains("capture") && !last.contains("checkup"),
+                "{id}: {last}"
+            );
+            if let Some(own) = last.strip_prefix("pagelab ") {
+                let is_ours = |next: &NextCommand| own == next.words().join(" ");
+                assert!(NextCommand::ALL.iter().any(is_ours), "{id}: {last}");
+            }
+        }
         for next in &worded.next {
             assert!(NextCommand::ALL.contains(next), "{id}");
             let line = next.line(&saved).unwrap_or_default();
@@ -67,7 +91,7 @@ fn every_finding_has_a_number_evidence_and_a_next_command() {
     let found = ids.len();
     ids.sort_unstable();
     ids.dedup();
-    assert_eq!((ids.len(), found), (16, 16), "a kind without an example, or one with two");
+    assert_eq!((ids.len(), found), (18, 18), "a kind without an example, or one with two");
 }
 
 #[test]
@@ -76,7 +100,33 @@ fn the_wording() {
     let text: String = all()
         .into_iter()
         .map(|kind| word(&Finding { weight: Weight::Cost, kind }, &machine))
-        .map(|worded| format!("{}\n    {}\n", worded.sentence, worded.evidence.join("; ")))
+        .map(|worded| {
+            format!("{}\n    {}\n    → {}\n", worded.sentence, worded.evidence.join("; "), worded.remedy)
+        })
         .collect();
     expect_test::expect_file!["tests/wording.txt"].assert_eq(&text);
+}
+
+#[test]
+fn three_kinds_of_lack_of_memory_have_three_remedies() {
+    let machine = Snapshot::unread("this machine", PageSize::USUAL);
+    let remedy = |kind: FindingKind| word(&Finding { weight: Weight::Failure, kind }, &machine).remedy;
+    let failed =
+        FindingKind::AllocationFailures { reports: 1, order_max: Some(0), last_process: String::new() };
+    let unknown = FindingKind::OomKills { kills: 3, unexplained: 3, last_process: None };
+    let group = |group: Option<&str>, limit| FindingKind::CgroupOomKills {
+        kills: 1,
+        last_process: String::new(),
+        group: group.map(str::to_owned),
+        limit,
+    };
+    assert_eq!(remedy(failed), "sysctl vm.min_free_kbytes=KIB");
+    assert!(remedy(unknown.clone()).ends_with("swapon /swapfile"));
+    assert_eq!(
+        remedy(group(Some("/a b's"), Some(Bytes(1 << 20)))),
+        r"cgset -r memory.max=2097152 'a b'\''s'"
+    );
+    assert_eq!(remedy(group(None, None)), "cgset -r memory.max=SIZE GROUP");
+    let worded = word(&Finding { weight: Weight::Failure, kind: unknown }, &machine);
+    assert!(worded.evidence[0].contains("not known of 3"), "{worded:?}");
 }

@@ -197,8 +197,7 @@ fn explain_paper(lines: &mut Lines<'_>, areas: &FreeAreas, order: Order) {
     let name = format!("F_i({j}) of the paper");
     let blocks = areas.blocks_total();
     if blocks == 0 {
-        lines
-            .equation(&name, &["undefined: it is a share of the free blocks, and there are none".to_owned()]);
+        lines.equation(&name, &["0.000, since no block is free".to_owned()]);
         return;
     }
     let value = frag::fragmentation_paper(areas, order);

@@ -108,7 +108,7 @@ fn the_table() {
              0  DMA      64 KiB           4   0.000  -1.000  -1.000  ▁▁▁▁
              0  Normal   84 KiB           1   0.809  -1.000   0.625  ▁▄▇█
              1  Normal   16 KiB           1   0.000  -1.000   0.000  ▁▁▁█
-             1  Movable     0 B           0   1.000   0.000       —  ████
+             1  Movable     0 B           0   1.000   0.000   0.000  ████
           without any memory: node 2 DMA
 
           node 0, zone DMA
@@ -134,10 +134,10 @@ fn the_table() {
 
           node 1, zone Movable
           order   block  free blocks  usable pages    F_u    F_i  paper  types
-              0   4 KiB            0             0  1.000  0.000      —  U
-              1   8 KiB            0             0  1.000  0.000      —
-              2  16 KiB            0             0  1.000  0.000      —  UME
-              3  32 KiB            0             0  1.000  0.000      —  C
+              0   4 KiB            0             0  1.000  0.000  0.000  U
+              1   8 KiB            0             0  1.000  0.000  0.000
+              2  16 KiB            0             0  1.000  0.000  0.000  UME
+              3  32 KiB            0             0  1.000  0.000  0.000  C
 
           F_u  share of the free memory in blocks too small for the order: 0 none, 1 all
           F_i  −1 a block is free; else why none is: near 0 little memory, near 1 pieces
@@ -203,11 +203,12 @@ fn json_says_why_a_value_is_absent() {
     let text = json::to_text(&json::frag::document(&small(3))).unwrap();
     let value: serde_json::Value = serde_json::from_str(&text).unwrap();
     let empty = &value["zones"][3];
-    for name in ["unusable_index", "fragmentation_index_paper", "migratetypes"] {
+    for name in ["unusable_index", "migratetypes"] {
         assert!(empty[name].is_null(), "{name}");
         assert!(empty[format!("{name}_absent_reason")].is_string(), "{name}");
     }
     assert_eq!(empty["unusable_index_permille"][3], 1000);
+    assert_eq!(empty["fragmentation_index_paper"], serde_json::json!([0.0, 0.0, 0.0, 0.0]));
     let broken = &value["zones"][1];
     assert_eq!(broken["unusable_index"][2].as_f64(), Some(17.0 / 21.0));
     assert!(broken.get("unusable_index_absent_reason").is_none());

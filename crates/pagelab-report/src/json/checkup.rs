@@ -7,7 +7,7 @@ use pagelab_metrics::history::History;
 use pagelab_metrics::usage::MemoryUse;
 use pagelab_model::pressure::{Pressure, PressureLine};
 use pagelab_model::process::ProcessCoverage;
-use pagelab_model::snapshot::{AllocFailures, Problem};
+use pagelab_model::snapshot::{AllocFailures, OomKill, OomScope, Problem};
 use pagelab_model::{Bytes, Counters, Meminfo, Snapshot};
 use serde_json::Value;
 
@@ -100,11 +100,7 @@ fn zone_index(zone: &ZoneIndex) -> Object {
         .option("unusable_index", is_defined.then(|| zone.unusable.clone()), NOTHING_FREE)
         .put("unusable_index_permille", zone.unusable_permille.clone())
         .put("fragmentation_index_permille", zone.fragmentation_permille.clone())
-        .option(
-            "fragmentation_index_paper",
-            is_defined.then(|| zone.fragmentation_paper.clone()),
-            NOTHING_FREE,
-        )
+        .put("fragmentation_index_paper", zone.fragmentation_paper.clone())
 }
 
 fn usage(snapshot: &Snapshot, checkup: &Checkup) -> Object {
@@ -213,7 +209,23 @@ fn failures(log: &AllocFailures) -> Object {
             .option("order", report.order, "the report does not name it")
             .put("detail", report.detail.as_str())
     };
-    Object::new().put("reports", array(&log.reports, report)).put("log_overwritten", log.log_overwritten)
+    let kill = |kill: &OomKill| {
+        let scope = match kill.scope {
+            OomScope::Machine => "machine",
+            OomScope::ControlGroup => "control_group",
+        };
+        Object::new()
+            .option("at_us", kill.at_us, "the log was written without times")
+            .put("scope", scope)
+            .option("pid", kill.pid, "the log does not name it")
+            .put("process", kill.process.as_str())
+            .option("group", kill.group.as_deref(), "the log does not name it")
+            .option("limit_bytes", kill.limit.map(|limit| limit.0), "the log does not name it")
+    };
+    Object::new()
+        .put("reports", array(&log.reports, report))
+        .put("kills", array(&log.kills, kill))
+        .put("log_overwritten", log.log_overwritten)
 }
 
 fn instruments(snapshot: &Snapshot) -> Value {
@@ -228,12 +240,13 @@ fn instruments(snapshot: &Snapshot) -> Value {
 
 fn finding_of(finding: &Finding, snapshot: &Snapshot) -> Object {
     let worded = word(finding, snapshot);
+    let next = worded.commands(snapshot);
     Object::new()
         .put("id", finding.kind.id())
         .put("weight", finding.weight.name())
         .put("sentence", worded.sentence)
         .put("evidence", worded.evidence)
-        .put("next", worded.next.iter().filter_map(|next| next.line(snapshot)).collect::<Vec<_>>())
+        .put("next", next)
 }
 
 fn problem(problem: &Problem) -> Object {

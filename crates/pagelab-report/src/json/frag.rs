@@ -61,9 +61,7 @@ struct Zone<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     unusable_index_absent_reason: Option<&'static str>,
     fragmentation_index_permille: Vec<i64>,
-    fragmentation_index_paper: Option<Vec<f64>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    fragmentation_index_paper_absent_reason: Option<&'static str>,
+    fragmentation_index_paper: Vec<f64>,
     migratetypes: Option<&'a [String]>,
     #[serde(skip_serializing_if = "Option::is_none")]
     migratetypes_absent_reason: Option<&'a str>,
@@ -131,8 +129,7 @@ fn zone(report: &FragReport, at: usize) -> Zone<'_> {
         unusable_index: absent.is_none().then(|| by_order(areas, metrics::unusable)),
         unusable_index_absent_reason: absent,
         fragmentation_index_permille: by_order(areas, metrics::fragmentation_permille),
-        fragmentation_index_paper: absent.is_none().then(|| by_order(areas, metrics::fragmentation_paper)),
-        fragmentation_index_paper_absent_reason: absent,
+        fragmentation_index_paper: by_order(areas, metrics::fragmentation_paper),
         migratetypes: letters.ok().and_then(|all| all.get(at)).map(Vec::as_slice),
         migratetypes_absent_reason: letters.err().map(|absence| absence.reason()),
     }

@@ -1,7 +1,8 @@
 //! The machine and its settings in JSON.
 
 use pagelab_model::machine::{
-    Cache, Cgroup, CgroupVersion, Cpu, DirectMap, Hypervisor, Tlb, TlbHolds, TlbLevel, TlbSource,
+    Cache, Cgroup, CgroupVersion, Cpu, DirectMap, Hypervisor, PageReporting, Tlb, TlbHolds, TlbLevel,
+    TlbSource,
 };
 use pagelab_model::settings::{HugetlbPool, Settings, SwapArea, ThpSettings, ThpSize};
 use pagelab_model::{Choice, Snapshot};
@@ -32,6 +33,11 @@ pub(super) fn machine(snapshot: &Snapshot) -> Object {
         .reading("nodes", &machine.nodes, |nodes| nodes.iter().map(|node| node.0).collect::<Vec<_>>().into())
         .reading("hypervisor", &machine.hypervisor, |h| hypervisor(h).into())
         .reading("direct_map", &machine.direct_map, |map| direct_map(map).into())
+        .option(
+            "page_reporting",
+            machine.page_reporting.as_ref().map(page_reporting),
+            "free pages are not reported",
+        )
         .reading("cgroup", &machine.cgroup, |group| cgroup(group).into())
         .put("container_signs", machine.container_signs.clone())
         .reading("memory_block_bytes", &machine.memory_block, |size| size.0.into())
@@ -48,6 +54,7 @@ fn cpu(cpu: &Cpu) -> Object {
         .option("cores", cpu.cores, NOT_TOLD)
         .option("physical_address_bits", cpu.physical_bits, NOT_TOLD)
         .option("virtual_address_bits", cpu.virtual_bits, NOT_TOLD)
+        .option("clock_khz", cpu.clock_khz, NOT_TOLD)
         .put("flags", cpu.flags.clone())
 }
 
@@ -91,6 +98,14 @@ fn hypervisor(hypervisor: &Hypervisor) -> Object {
             Object::new().put("present", true).put("name", name.as_str()).put("source", source.as_str())
         }
     }
+}
+
+fn page_reporting(of: &PageReporting) -> Object {
+    Object::new()
+        .option("order", of.order.map(|order| order.0), "the kernel does not say it")
+        .option("asked_order", of.asked, "the command line asks for no other one")
+        .option("device", of.device.as_deref(), "no virtio balloon takes the reports")
+        .option("reported_bytes", of.reported.map(|bytes| bytes.0), "kpageflags could not be read")
 }
 
 fn direct_map(map: &DirectMap) -> Object {

@@ -17,11 +17,13 @@ pub fn document(report: &PlanReport<'_>) -> Value {
             .option("share", ranking.share(n), "nothing can be saved")
             .option("saved_ns", ns(ranking, ranking.saved(n)), UNPRICED)
             .option("speedup", report.speedup(n), NO_TIME)
+            .option("speedup_low", report.interval(n).map(|of| of.low), NO_TIME)
+            .option("speedup_high", report.interval(n).map(|of| of.high), NO_TIME)
     };
     let chosen = report.chosen;
     let knee = if let Shape::Knee(knee) = ranking.shape { Some(knee) } else { None };
     let regions = &ranking.regions[..chosen.min(ranking.regions.len())];
-    header("plan")
+    super::profile::misses(header("plan"), profile)
         .put("source", source(profile.source))
         .put("command", profile.command.clone())
         .put("by", report.by)

@@ -1,7 +1,7 @@
 //! The JSON of a profile: fields and units stand in `docs/json.md`.
 
 use pagelab_model::Profile;
-use pagelab_model::profile::{Begun, ImageProfile, UnseenWhy, WhatIf};
+use pagelab_model::profile::{Begun, ImageProfile, Stretches, UnseenWhy, WhatIf};
 use pagelab_tlb::cost::of_what_if;
 use pagelab_tlb::plan::Ranked;
 use serde_json::Value;
@@ -16,13 +16,27 @@ pub fn document(profile: &Profile, by_cell: bool) -> Value {
     put(header("profile"), profile, by_cell).into()
 }
 
+/// Why a number of misses is missing.
+const UNSEEN: &str = "no sweep of accessed bits saw the program";
+const COUNTED: &str = "misses are counted, not estimated; or none were seen at all";
+
+/// All misses of a profile, and between which numbers they lie with 95 % where they are an estimate.
+pub(super) fn misses(object: Object, profile: &Profile) -> Object {
+    let within = profile.misses_interval();
+    object
+        .option("misses", profile.misses(), UNSEEN)
+        .option("misses_low", within.map(|(low, _)| low), COUNTED)
+        .option("misses_high", within.map(|(_, high)| high), COUNTED)
+}
+
 /// The fields of a profile.
 pub(super) fn put(object: Object, profile: &Profile, by_cell: bool) -> Object {
     let shown = ranking(profile, by_cell);
     let region_bytes = if by_cell { profile.page_size.bytes() } else { profile.huge.0 };
     let unpriced = "what a page walk costs is not known: pagelab plan --calibrate measures it";
     let unaccounted = "the source does not account for it";
-    object
+    let is_seen = profile.misses().is_some();
+    misses(object, profile)
         .put("source", source(profile.source))
         .put("command", profile.command.clone())
         .put("page_bytes", profile.page_size.bytes())
@@ -35,15 +49,28 @@ pub(super) fn put(object: Object, profile: &Profile, by_cell: bool) -> Object {
         .option("duty_permille", profile.effort.duty_permille, unaccounted)
         .option("split_ns", profile.effort.split_ns, unaccounted)
         .option("sweeps", profile.effort.sweeps, unaccounted)
+        .option("zero_scans", profile.effort.zero_scans, unaccounted)
+        .option("zero_pages_dropped", profile.effort.zero_pages.map(|pages| pages.0), unaccounted)
+        .option("zero_pages_returned", profile.effort.zero_pages.map(|pages| pages.1), unaccounted)
         .option("slow_down_ppm", profile.effort.slow_down_ppm, unaccounted)
         .option("accessed_page_ps", profile.effort.accessed_page_ps, unaccounted)
+        .option("stretches", profile.effort.stretches.map(stretches), "all of the run was looked at")
         .option("walk_cost", profile.walk_cost.as_ref().map(walk_cost), unpriced)
         .option("cost_ns", shown.timed.then_some((shown.total / 1000.0) as u64), unpriced)
-        .put("images", array(&profile.images, image))
+        .put("images", array(&profile.images, |of| image(of, is_seen)))
         .put("regions", array(&shown.regions, |of| region(&shown, of)))
         .put("unseen", Value::Array(shown.mappings.iter().flat_map(unseen).collect()))
         .put("what_ifs", array(&profile.what_ifs, |of| what_if(profile, of)))
         .put("notes", profile.notes.clone())
+}
+
+fn stretches(of: Stretches) -> Object {
+    let unknown = "there were too few stretches, or no miss";
+    Object::new().put("count", of.count).put("counted", of.counted).put("accesses", of.accesses).option(
+        "error_permille",
+        of.error_permille,
+        unknown,
+    )
 }
 
 fn what_if(profile: &Profile, of: &WhatIf) -> Object {
@@ -56,7 +83,7 @@ fn what_if(profile: &Profile, of: &WhatIf) -> Object {
         .put("upper_reads", of.upper_reads.to_vec())
 }
 
-fn image(image: &ImageProfile) -> Object {
+fn image(image: &ImageProfile, is_seen: bool) -> Object {
     let begun = match image.begun {
         Begun::Launched => "launched",
         Begun::Forked => "forked",
@@ -72,7 +99,7 @@ fn image(image: &ImageProfile) -> Object {
         .put("arguments", image.arguments.clone())
         .option("accesses", image.accesses, "the source does not count accesses")
         .option("instructions", image.instructions, "the source does not count instructions")
-        .put("misses", image.misses)
+        .option("misses", is_seen.then_some(image.misses), UNSEEN)
         .put("mappings", image.mappings.len())
 }
 

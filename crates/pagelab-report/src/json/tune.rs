@@ -22,10 +22,16 @@ pub fn document(run: &Run) -> Option<Value> {
     let regions = run.profile.as_deref().map(|profile| regions(tune, profile)).unwrap_or_default();
     let shown = &regions[..regions.len().min(REGIONS_MAX)];
     let between = tuned.plan_to_all.map(|(ratio, within)| interval(ratio, Some(within)));
-    let object = Object::new()
+    let head = match run.profile.as_deref() {
+        Some(profile) => super::profile::misses(Object::new(), profile),
+        None => Object::new(),
+    };
+    let object = head
         .put("verdict", verdict(&tuned, tune))
         .put("says", says(tuned.says))
         .put("by", tuned.by.as_str())
+        .put("by_unit", tuned.unit.0.as_str())
+        .option("noise_floor", tuned.floor.as_ref().map(|floor| floor.ratio), "too few pairs of equals")
         .put("asked", tune.asked.as_str())
         .put("plan_file", tune.plan_file.as_str())
         .put("huge_page_bytes", tune.huge)
@@ -49,6 +55,7 @@ fn arm(arm: &Arm, found: &ArmFound) -> Object {
         .put("name", arm.name.as_str())
         .put("on", on(arm.on))
         .option("planned", arm.planned, "all memory is meant")
+        .option("value", found.value, NOT_SO)
         .option("speed_up", speed(found.speed_up), "it is the baseline, or was not measured")
         .option("cpu_speed_up", speed(found.cpu), "it is the baseline, or was not measured")
         .option("wall_ns", found.wall_ns, NOT_SO)
@@ -99,6 +106,7 @@ fn on(of: On) -> &'static str {
 fn says(of: Says) -> &'static str {
     match of {
         Says::Yes => "yes",
+        Says::All => "all",
         Says::AllOnly => "all_only",
         Says::Slower => "slower",
         Says::NoHelp => "no_help",

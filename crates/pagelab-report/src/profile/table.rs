@@ -4,10 +4,11 @@ use pagelab_tlb::grid;
 use pagelab_tlb::plan::{Ranked, Ranking};
 
 use super::{View, mapping_name};
+use crate::misses::some;
 use crate::plan::amount;
 use crate::style::{bytes, count, percent};
 use crate::text::{Column, Page};
-use pagelab_model::Bytes;
+use pagelab_model::{Bytes, Profile};
 
 /// Rows of the summary.
 const MAPPINGS: usize = 8;
@@ -21,9 +22,12 @@ pub(super) fn by_cost(shown: &Ranking) -> Vec<(&Ranked, f64)> {
     mappings
 }
 
-pub(super) fn mappings(page: &mut Page, shown: &Ranking) {
+pub(super) fn mappings(page: &mut Page, profile: &Profile, shown: &Ranking) {
     let all: Vec<_> = by_cost(shown);
     let with: Vec<_> = all.iter().filter(|(_, cost)| *cost > 0.0).collect();
+    if profile.misses().is_none() {
+        return;
+    }
     if with.is_empty() {
         page.hanging("", "no miss was seen that lies in a known mapping");
         return;
@@ -31,7 +35,7 @@ pub(super) fn mappings(page: &mut Page, shown: &Ranking) {
     let row = |(mapping, cost): &&(&Ranked, f64)| {
         let misses: u128 = mapping.cells.iter().map(|cell| u128::from(cell.misses)).sum();
         let touched = mapping.cells.iter().fold(0u64, |sum, cell| sum.saturating_add(cell.bytes));
-        let mut row = vec![mapping_name(shown, mapping), bytes(Bytes(touched)), count(misses)];
+        let mut row = vec![mapping_name(shown, mapping), bytes(Bytes(touched)), some(profile, misses)];
         row.extend(shown.timed.then(|| amount(*cost, true)));
         row.push(percent(cost / shown.total));
         row
@@ -46,7 +50,7 @@ pub(super) fn mappings(page: &mut Page, shown: &Ranking) {
     }
 }
 
-pub(super) fn regions(page: &mut Page, shown: &Ranking, view: View) {
+pub(super) fn regions(page: &mut Page, profile: &Profile, shown: &Ranking, view: View) {
     let most = if view.verbose { usize::MAX } else { REGIONS };
     let row = |region: &pagelab_tlb::plan::Region| {
         let of = shown.mappings.get(region.mapping);
@@ -55,7 +59,7 @@ pub(super) fn regions(page: &mut Page, shown: &Ranking, view: View) {
             of.map_or(String::new(), |of| mapping_name(shown, of)),
             format!("{:#x}", region.offset),
             format!("{:#x}", base.saturating_add(region.offset)),
-            count(region.misses.round() as u128),
+            some(profile, region.misses.round() as u128),
         ];
         row.extend(shown.timed.then(|| amount(region.cost, true)));
         row.push(percent(region.cost / shown.total));

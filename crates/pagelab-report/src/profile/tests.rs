@@ -10,7 +10,7 @@ use super::*;
 
 const HUGE: u64 = 2 << 20;
 
-fn profile(cells: Cells, unseen: Vec<Unseen>, start: u64, grain: u64) -> Profile {
+pub(crate) fn profile(cells: Cells, unseen: Vec<Unseen>, start: u64, grain: u64) -> Profile {
     let mapping = MappingProfile {
         key: MappingKey { kind: MappingKind::Anonymous, bytes: Bytes(8 * HUGE), nth: 1 },
         start,

@@ -1,6 +1,7 @@
 //! An experiment: what each workload gains under each variant, what that rests on, and what went wrong.
 
 mod detail;
+mod first_touch;
 mod hardware;
 mod matrix;
 mod troubles;
@@ -37,6 +38,7 @@ pub(super) fn show(run: &Run, view: View, style: Style) -> String {
     for (at, (head, found)) in plan.workloads.iter().zip(&effects.workloads).enumerate() {
         page.gap();
         workload::show(&mut page, run, plan, head, found);
+        first_touch::show(&mut page, plan, found);
         let curves: Vec<&Curve> = curves.iter().filter(|curve| curve.workload == at).collect();
         needed(&mut page, run, plan, found, &curves);
         matrix::show(&mut page, run, plan, found);
@@ -55,6 +57,9 @@ pub(super) fn show(run: &Run, view: View, style: Style) -> String {
 
 /// What went wrong, and what all rests on: for those who say the rest themselves.
 pub(super) fn footing(page: &mut Page, experiment: &Experiment, view: View) {
+    for found in &Effects::of(experiment).workloads {
+        first_touch::show(page, &experiment.plan, found);
+    }
     troubles::show(page, experiment, view);
     page.facts("", &rests_on(experiment), "   ");
     if let Some(Err(absence)) = Effects::of(experiment)

@@ -6,14 +6,14 @@ mod regions;
 mod sentence;
 
 use pagelab_metrics::effect::Interval;
-use pagelab_metrics::tune::{ArmFound, Tuned};
-use pagelab_model::experiment::Experiment;
+use pagelab_metrics::tune::{ArmFound, Says, Tuned};
+use pagelab_model::experiment::{Experiment, measures};
 use pagelab_model::run::{Run, Unit};
 use pagelab_model::tune::{On, Tune};
 use pagelab_model::{Bytes, PageSize};
 
 use super::{View, clipped, experiment};
-use crate::effects::{interval_or_none, measure_name, ratio};
+use crate::effects::{floor, interval_or_none, measure_name, ratio};
 use crate::quantity::Scale;
 use crate::style::{Style, bytes, count};
 use crate::text::{Column, Page};
@@ -45,7 +45,7 @@ pub(super) fn show(run: &Run, view: View, style: Style) -> String {
     }
     page.gap();
     experiment::footing(&mut page, experiment, view);
-    hints(&mut page, run, experiment, tune);
+    hints(&mut page, run, experiment, tune, tuned.says);
     page.finish()
 }
 
@@ -59,11 +59,16 @@ fn table(page: &mut Page, tune: &Tune, tuned: &Tuned) {
     };
     let (cpu, wall) = (scale(Unit::NANOSECONDS, |of| of.cpu_ns), scale(Unit::NANOSECONDS, |of| of.wall_ns));
     let faults = scale(Unit::COUNT, |of| of.faults);
+    let own = scale(&tuned.unit.0, |of| of.value);
+    // The speed-up stands behind what it is of: the program's own figure, or else its time.
+    let is_own = tuned.by == measures::MERIT;
     let titles = [
         "arm".to_owned(),
-        titled("time", &wall),
+        titled("figure", &own),
+        if is_own { String::new() } else { titled("time", &wall) },
         "speed-up".to_owned(),
         "95 % interval".to_owned(),
+        titled("time", &wall),
         titled("CPU", &cpu),
         titled("user", &cpu),
         titled("kernel", &cpu),
@@ -82,9 +87,11 @@ fn table(page: &mut Page, tune: &Tune, tuned: &Tuned) {
         let is_base = arm.on == On::Nothing;
         Some(vec![
             clipped(&arm.name, NAME_MAX),
-            cell(found.wall_ns, &wall),
+            cell(found.value.filter(|_| is_own), &own),
+            cell(found.wall_ns.filter(|_| !is_own), &wall),
             if is_base { "1".to_owned() } else { speed },
             if is_base { String::new() } else { within },
+            cell(found.wall_ns.filter(|_| is_own), &wall),
             cell(found.cpu_ns, &cpu),
             cell(found.user_ns, &cpu),
             cell(found.system_ns, &cpu),
@@ -96,7 +103,7 @@ fn table(page: &mut Page, tune: &Tune, tuned: &Tuned) {
     };
     let rows: Vec<Vec<String>> = shown.iter().filter_map(row).collect();
     fitting(page, &titles, &rows);
-    page.hanging_dim("  ", &format!("speed-up by {}; medians of the arms", measure_name(&tuned.by)));
+    page.hanging_dim("  ", &by_what(tuned));
 }
 
 /// The table with as many columns as the width takes, the least needed left out first; columns that hold
@@ -104,8 +111,9 @@ fn table(page: &mut Page, tune: &Tune, tuned: &Tuned) {
 fn fitting(page: &mut Page, titles: &[String], rows: &[Vec<String>]) {
     let is_filled = |at: usize| rows.iter().any(|row| !matches!(row[at].as_str(), "" | "–"));
     let mut kept: Vec<usize> = (0..titles.len()).filter(|at| *at == 0 || is_filled(*at)).collect();
-    // Page faults, kernel and user time, CPU time: the sentences have their differences.
-    for dropped in [usize::MAX, 7, 6, 5, 4, 9, 3] {
+    // Page faults, kernel and user time, CPU time: the sentences have their differences. Then time where a
+    // figure of its own judges, memory, and the interval.
+    for dropped in [usize::MAX, 9, 8, 7, 6, 5, 11, 4] {
         kept.retain(|at| *at != dropped);
         let column = |at: &usize| match at {
             0 => Column::left(&titles[0]),
@@ -121,6 +129,19 @@ fn fitting(page: &mut Page, titles: &[String], rows: &[Vec<String>]) {
     for row in rows {
         page.facts("  ", &kept.iter().map(|at| row[*at].clone()).collect::<Vec<_>>(), "  ");
     }
+}
+
+/// What the speed-ups are of, and how far equal arms lie apart.
+fn by_what(tuned: &Tuned) -> String {
+    let by = match tuned.by.as_str() {
+        measures::MERIT => "the program's own figure".to_owned(),
+        by => measure_name(by),
+    };
+    let noise = match &tuned.floor {
+        Some(found) => format!("noise floor {} ({} pairs of equals)", floor(found), found.pairs),
+        None => "noise floor unknown".to_owned(),
+    };
+    format!("speed-up by {by}; medians of the arms; {noise}")
 }
 
 fn titled(name: &str, scale: &Scale) -> String {
@@ -161,15 +182,16 @@ fn times(value: f64) -> String {
 }
 
 /// What can be done next.
-fn hints(page: &mut Page, run: &Run, experiment: &Experiment, tune: &Tune) {
+fn hints(page: &mut Page, run: &Run, experiment: &Experiment, tune: &Tune, says: Says) {
     let style = page.style();
     let words = experiment.plan.workloads.first().map(|of| of.command.join(" ")).unwrap_or_default();
+    let plan = if matches!(says, Says::All | Says::AllOnly) { "all" } else { tune.plan_file.as_str() };
     let apply = match tune.pid {
-        Some(pid) => format!("pagelab apply {} --pid {pid}", tune.plan_file),
-        None => format!("pagelab apply {} -- {words}", tune.plan_file),
+        Some(pid) => format!("pagelab apply {plan} --pid {pid}"),
+        None => format!("pagelab apply {plan} -- {words}"),
     };
     let mut facts = Vec::new();
-    if !tune.plan_file.is_empty() {
+    if !plan.is_empty() {
         facts.push(style.one_line(&format!("→ {}", clipped(&apply, 200))));
     }
     facts.push(style.one_line(&format!("→ pagelab report {}", run.name)));

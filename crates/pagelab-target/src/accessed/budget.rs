@@ -21,6 +21,10 @@ pub struct Account {
     due_pages: u64,
     /// Of the pages in memory at the last look, those found accessed; `None` once some time has passed.
     young: Option<u64>,
+    /// What drops of entries of the page of zeros cost, by what is known: page faults and stops.
+    dropped: Duration,
+    /// The part of the share that is for these.
+    zero_part: f64,
     /// Time in which it stood, or waited for a CPU that sweeps took.
     stood: Duration,
     /// In so many splits and merges.
@@ -45,6 +49,11 @@ impl Account {
 
     /// What was spent, with all that may still come.
     pub fn spent(&self) -> Duration {
+        self.on_sweeps().saturating_add(self.dropped)
+    }
+
+    /// What sweeps of accessed bits have of it.
+    fn on_sweeps(&self) -> Duration {
         let ps = self.due_pages.saturating_mul(self.page_ps).saturating_add(self.paid_ps);
         Duration::from_nanos(ps / 1000).saturating_add(self.stood)
     }
@@ -58,8 +67,36 @@ impl Account {
     /// Whether so much more may be spent now, of a share in permille. A tenth of the share is kept for what
     /// nobody foresees, such as stops that take longer than before.
     pub fn allows(&self, more: Duration, permille: u32) -> bool {
-        let earned = self.lived.as_nanos() * u128::from(permille) / 1000 * 9 / 10;
-        self.spent().saturating_add(more).as_nanos() <= earned
+        let earned = self.earned(permille);
+        self.spent().saturating_add(more) <= earned
+            && self.on_sweeps().saturating_add(more) <= earned.mul_f64(1.0 - self.zero_part)
+    }
+
+    fn earned(&self, permille: u32) -> Duration {
+        let ns = self.lived.as_nanos() * u128::from(permille) / 1000 * 9 / 10;
+        Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
+    }
+
+    /// The memory that is in it, and what of it was never written: the share is parted after them, so that
+    /// neither of sweeps and drops waits for ever until the other has nothing to do.
+    pub fn parts(&mut self, resident: u64, zero: u64, least: u64) {
+        self.zero_part = match (resident >= least, zero >= least) {
+            (_, false) => 0.0,
+            (false, true) => 1.0,
+            (true, true) => (zero as f64 / (resident as f64 + zero as f64)).clamp(0.1, 0.9),
+        };
+    }
+
+    /// What drops may cost now, of a share in permille.
+    pub fn room_for_drops(&self, permille: u32) -> Duration {
+        let earned = self.earned(permille);
+        let own = earned.mul_f64(self.zero_part).saturating_sub(self.dropped);
+        own.min(earned.saturating_sub(self.spent()))
+    }
+
+    /// Entries were dropped: each may come back at any time, so all are paid at once.
+    pub fn drops(&mut self, cost: Duration) {
+        self.dropped = self.dropped.saturating_add(cost);
     }
 
     /// What a sweep of `resident` pages will cost, with a split into so many pieces, where so much work of
@@ -125,7 +162,7 @@ impl Account {
 
     /// It was swept.
     pub fn is_used(&self) -> bool {
-        self.due_pages > 0 || self.paid_ps > 0
+        self.due_pages > 0 || self.paid_ps > 0 || !self.dropped.is_zero()
     }
 
     /// Picoseconds of a cleared page.
@@ -276,6 +313,29 @@ mod tests {
             }
             assert!(sweeps > 3, "seed {seed}: {sweeps}");
         }
+    }
+
+    #[test]
+    fn sweeps_and_drops_have_their_parts_of_the_share_and_one_takes_all_where_it_is_alone() {
+        let mut account = Account::default();
+        account.lives(ms(1000), 64 * MIB, &price());
+        // 2 % of a second, but for a tenth.
+        account.parts(0, 100 * MIB, MIB);
+        assert_eq!(account.room_for_drops(20), ms(18));
+        account.parts(100 * MIB, 0, MIB);
+        assert_eq!(account.room_for_drops(20), ms(0));
+        assert!(account.allows(ms(18), 20));
+        account.parts(100 * MIB, 300 * MIB, MIB);
+        assert_eq!(account.room_for_drops(20), Duration::from_micros(13_500));
+        assert!(account.allows(Duration::from_micros(4500), 20) && !account.allows(ms(5), 20));
+        account.drops(ms(10));
+        assert_eq!(account.room_for_drops(20), Duration::from_micros(3500));
+        assert!(account.allows(Duration::from_micros(4500), 20) && account.is_used());
+        // What one has spent, the other cannot: its memory came later.
+        account.parts(0, 100 * MIB, MIB);
+        account.drops(ms(8));
+        account.parts(100 * MIB, 0, MIB);
+        assert!(!account.allows(ms(1), 20) && account.spent_ppm() == 18_000);
     }
 
     /// When memory of this course is first said to be filled, in ms.

@@ -88,6 +88,16 @@ impl Seen {
         (low * high).sqrt()
     }
 
+    /// Walks, or accesses, of one page in a nanosecond.
+    pub fn page_rate(&self) -> f64 {
+        self.rate()
+    }
+
+    /// Pages that a sweep saw, on average.
+    pub fn pages(&self) -> u64 {
+        self.looks.iter().map(|looks| looks.pages).sum::<u64>() / self.sweeps().max(1)
+    }
+
     /// Walks in so much time, if it went on as it was seen.
     pub fn walks(&self, time_ns: u64) -> u64 {
         let pages: u64 = self.looks.iter().map(|looks| looks.pages).sum();
@@ -105,6 +115,25 @@ impl Seen {
         let information: f64 = self.looks.iter().map(of).filter(|part| part.is_finite()).sum();
         information.sqrt().recip()
     }
+}
+
+/// More than this part of itself no region adds to the error: of a saturated one all that is known is that
+/// it is hot.
+const ERROR_MAX: f64 = 2.0;
+
+/// How far the walks of all regions together may be off, as a part of themselves: one standard error. Regions
+/// of one sweep are off together, since they share its moment and its length, so their errors do not cancel
+/// out. And sweeps are moments of a program that does now this, now that: each alone may be off by as much as
+/// it says. `None` without sweeps. `regions` are walks and [`Seen::error`] of each.
+pub fn error_of_all(sweeps: u64, regions: impl Iterator<Item = (u64, f64)>) -> Option<f64> {
+    let (mut walks, mut off) = (0.0, 0.0);
+    for (of, error) in regions {
+        walks += of as f64;
+        off += of as f64 * if error.is_finite() { error.min(ERROR_MAX) } else { ERROR_MAX };
+    }
+    let by_regions = if walks > 0.0 { off / walks } else { 0.0 };
+    let by_moments = (sweeps.max(1) as f64).sqrt().recip();
+    (sweeps > 0).then(|| by_regions.hypot(by_moments))
 }
 
 /// The pause between clearing and looking for the next sweep, by the share of pages that was found accessed
@@ -167,6 +196,18 @@ mod tests {
         warm.add(512, 511, 1000);
         assert!(hot.walks(1000) > warm.walks(1000) && hot.walks(1000) < 512 * 10);
         assert!(hot.error() > 0.1, "{}", hot.error());
+    }
+
+    #[test]
+    fn the_error_of_all_is_that_of_the_hot_and_of_few_moments() {
+        let of = |sweeps, regions: &[(u64, f64)]| error_of_all(sweeps, regions.iter().copied());
+        assert_eq!(of(0, &[(5, 0.1)]), None, "nothing is known of what nobody looked at");
+        let few = of(4, &[(100, 0.0)]).unwrap();
+        assert!((few - 0.5).abs() < 1e-9, "{few}");
+        let many = of(10_000, &[(100, 0.05), (100, 0.15)]).unwrap();
+        assert!((0.10..0.11).contains(&many), "errors do not cancel out: {many}");
+        assert!(of(10_000, &[(1000, 0.01), (1, 0.9)]).unwrap() < 0.02, "cold regions weigh little");
+        assert!(of(10_000, &[(1, f64::INFINITY)]).unwrap() < 2.1, "a saturated region is bounded");
     }
 
     #[test]

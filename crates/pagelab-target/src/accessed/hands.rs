@@ -4,11 +4,13 @@
 use std::ops::Range;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus};
+use std::sync::mpsc;
 
 use pagelab_sys::clock;
 use pagelab_tlb::engine::ledger::Ledger;
 
-use super::splitter::{Advice, CALLS_OF_A_STOP, Done, Splitter};
+use super::splitter::{self, Advice, CALLS_OF_A_STOP, Done, Dropped, Splitter};
+use super::zeros::standing;
 use crate::error::{Error, ErrorKind};
 use crate::inject::Identity;
 use crate::supervise::{Choice, Ended, Spec, Thp, Watch};
@@ -65,6 +67,35 @@ impl Hands {
             taken += results.iter().filter(|&&result| result == 0).count() as u64;
         }
         Ok(Done { stopped_ns: watch.stopped_ns().saturating_sub(before), taken })
+    }
+
+    /// Has a process drop the entries of the page of zeros in these runs, as far as they are that while all
+    /// of its threads stand and nobody else may write.
+    pub fn drop_zeros(&mut self, of: Identity, runs: &[Range<u64>]) -> Result<Dropped, NotDone> {
+        let passing = |why: String| NotDone { why, is_passing: true, is_begun: false };
+        let watch = match self {
+            Hands::Watch(watch) => watch,
+            Hands::Splitter(splitter) => return splitter.drop_zeros(of, runs).map_err(passing),
+            Hands::Nobody => return Err(passing("nothing shall be injected".to_owned())),
+        };
+        let before = watch.stopped_ns();
+        let (says, hears) = mpsc::channel();
+        let runs = runs.to_vec();
+        let prepare = move |others: &[u32]| {
+            let parts = standing::droppable(of.pid, Some(others), &runs);
+            let calls = parts.iter().flatten().map(splitter::drop_call).collect();
+            let _ = says.send(parts);
+            calls
+        };
+        let answer = watch.make_standing(of.pid, Box::new(prepare)).map_err(|why| NotDone {
+            why: why.to_string(),
+            is_passing: why.is_passing(),
+            is_begun: false,
+        })?;
+        let parts = hears.recv().map_err(|_| passing("it was not looked at".to_owned()))?.map_err(passing)?;
+        let taken = parts.into_iter().zip(answer.results).filter(|(_, result)| *result == 0);
+        let stopped_ns = watch.stopped_ns().saturating_sub(before);
+        Ok(Dropped { parts: taken.map(|(part, _)| part).collect(), cpu_ns: answer.cpu_ns, stopped_ns })
     }
 
     /// Whether calls can be made at all.

@@ -18,12 +18,13 @@ use pagelab_model::profile::{
 };
 use pagelab_model::{Absence, Bytes, PageSize};
 use pagelab_sys::{clock, pagemap_scan};
-use pagelab_tlb::engine::ledger::Ledger;
+use pagelab_tlb::engine::ledger::{Ledger, MappingId};
 
 use super::budget::{Account, Growth};
 use super::estimate::{self, Seen};
 use super::names::Names;
 use super::sweep::{self, Piece, Swept};
+use super::zeros::{Drawn, Place, Zeros, eligible, reach};
 use crate::identity;
 use crate::inject::Identity;
 
@@ -118,6 +119,8 @@ pub struct Image {
     torn: u32,
     /// Most bytes in memory at any sweep that counts.
     most_resident: u64,
+    /// Its memory that was never written.
+    pub zeros: Zeros,
     /// Its mappings are not split any more.
     pub is_whole: bool,
     /// How often it was about to be split.
@@ -160,6 +163,7 @@ impl Image {
             sweeps: 0,
             torn: 0,
             most_resident: 0,
+            zeros: Zeros::new(process.start_ticks ^ u64::from(process.pid) << 32),
             is_whole: false,
             turns: 0,
             known: (Vec::new(), Rc::new([])),
@@ -287,10 +291,32 @@ impl Image {
         self.sweeps
     }
 
+    /// Lists what was never written of memory whose entries may be dropped, and takes in how the address
+    /// space looks now.
+    pub fn list_zeros(&mut self, root: &Root, huge: u64) -> io::Result<()> {
+        let gone = |_| io::Error::from(io::ErrorKind::NotFound);
+        let mappings = sweep::mappings(root, self.process.pid).map_err(gone)?;
+        let pagemap = File::open(paths::process(self.process.pid, "pagemap"))?;
+        self.look(&mappings);
+        self.look_for_zeros();
+        self.zeros.list(&pagemap, &mappings, huge)
+    }
+
+    /// Looks what is back of dropped entries.
+    pub fn look_at_dropped(
+        &mut self,
+        dropped: &[(Drawn, u64)],
+        sizes: (u64, u64, Duration),
+    ) -> io::Result<()> {
+        let pagemap = File::open(paths::process(self.process.pid, "pagemap"))?;
+        self.zeros.look(&pagemap, self.process.pid, dropped, &self.names, sizes)
+    }
+
     /// Looks for the page of zeros (Linux 6.7; before, it is not told).
     pub fn look_for_zeros(&mut self) {
         let Ok(pagemap) = File::open(paths::process(self.process.pid, "pagemap")) else { return };
-        for extent in self.extents.values_mut().filter(|e| e.name.is_empty() && !e.is_shared) {
+        let is_own = |extent: &&mut Extent| !extent.is_shared && eligible::is_own(&extent.name);
+        for extent in self.extents.values_mut().filter(is_own) {
             let mut zero: Vec<Range<u64>> = Vec::new();
             let _ = pagemap_scan::zero_parts(&pagemap, extent.addresses.clone(), |part| {
                 if let Some(last) = zero.last_mut().filter(|last| last.end == part.start) {
@@ -325,7 +351,10 @@ impl Image {
     pub fn certainty(&self) -> impl Iterator<Item = (u64, f64)> + '_ {
         let time_ns = self.ran_ns();
         let touched = self.all_regions().filter(|region| region.seen.is_touched());
-        touched.map(move |region| (region.seen.walks(time_ns), region.seen.error()))
+        let swept = touched.map(move |region| (region.seen.walks(time_ns), region.seen.error()));
+        // Which of them find their page in the TLB is left out: it changes little in their order.
+        let zeros = self.zeros.walks(time_ns, Some(0.0)).filter(|(_, walks, _)| *walks > 0);
+        swept.chain(zeros.map(|(_, walks, error)| (walks, error)))
     }
 
     fn all_regions(&self) -> impl Iterator<Item = &Region> {
@@ -333,9 +362,10 @@ impl Image {
     }
 
     /// Whether something could not be seen for this reason.
-    pub fn has_unseen(&self) -> (bool, bool) {
-        let huge = self.all_regions().any(|region| region.huge > 0);
-        (huge, self.extents.values().any(|extent| !extent.zero.is_empty()))
+    pub fn has_unseen(&self, huge: u64) -> (bool, bool) {
+        let is_huge = self.all_regions().any(|region| region.huge > 0);
+        let mut zero = self.extents.values().flat_map(|extent| &extent.zero);
+        (is_huge, zero.any(|part| !self.zeros.unvisited(part, huge).is_empty()))
     }
 
     /// Bytes that it had in memory when it was swept, and at its most, where sweeps saw less than half.
@@ -349,15 +379,32 @@ impl Image {
         self.sweeps > 0
     }
 
-    /// The profile, with walks as of all the CPU time that it used.
-    pub fn profile(&self, page: PageSize, huge: u64) -> ImageProfile {
+    /// Never-written regions and their walks: with names, and by address.
+    fn zero_walks(&self, scale: &Scale, entries: Option<u64>) -> (NamedWalks, PlacedWalks) {
+        let swept = self.all_regions().map(|region| (region.seen.pages(), region.seen.page_rate()));
+        let groups: Vec<(u64, f64)> = self.zeros.rates().chain(swept).collect();
+        let stays = entries.map_or(Some(0.0), |entries| reach::residence_ns(&groups, entries));
+        let (mut named, mut placed) = (Vec::new(), BTreeMap::new());
+        for (place, walks, _) in self.zeros.walks(scale.time_ns, stays) {
+            match place {
+                Place::Named(mapping, from, to) => named.push((*mapping, *from..*to, walks)),
+                Place::At(from, to) => *placed.entry((*from, *to)).or_default() += walks,
+            }
+        }
+        (named, placed)
+    }
+
+    /// The profile, with walks as of all the CPU time that it used, and a TLB of so many entries for base
+    /// pages.
+    pub fn profile(&self, page: PageSize, huge: u64, entries: Option<u64>) -> ImageProfile {
         let mut counts = BTreeMap::new();
         let scale = Scale { time_ns: self.ran_ns(), sweeps: self.sweeps, huge };
+        let (named, placed) = self.zero_walks(&scale, entries);
         let extents = self.extents.values();
         let mut zeros = Vec::new();
         let mut mappings: Vec<MappingProfile> =
-            extents.map(|extent| self.mapping(extent, &scale, &mut counts, &mut zeros)).collect();
-        mappings.extend(self.names.mappings(&scale, &zeros));
+            extents.map(|extent| self.mapping(extent, &scale, &placed, &mut counts, &mut zeros)).collect();
+        mappings.extend(self.names.mappings(&scale, &zeros, &named));
         mappings.retain(|mapping| !mapping.cells.at.is_empty() || !mapping.unseen.is_empty());
         let misses = mappings.iter().flat_map(|mapping| &mapping.cells.misses).sum();
         debug_assert!(page.bytes() <= FINE_GRAIN || huge >= page.bytes());
@@ -378,6 +425,7 @@ impl Image {
         &self,
         extent: &Extent,
         scale: &Scale,
+        placed: &PlacedWalks,
         counts: &mut BTreeMap<(MappingKind, u64), u32>,
         zeros: &mut Vec<Range<u64>>,
     ) -> MappingProfile {
@@ -403,9 +451,12 @@ impl Image {
             let to = to.min(end);
             found.add(from.wrapping_add(shift)..to.wrapping_add(shift), grain, region, scale);
         }
-        for part in &extent.zero {
-            if self.names.knows(part) {
-                zeros.push(part.clone());
+        for (&(from, to), &walks) in placed.range((start, 0)..(end, 0)) {
+            found.count(from.wrapping_add(shift)..to.min(end).wrapping_add(shift), grain, walks);
+        }
+        for part in extent.zero.iter().flat_map(|part| self.zeros.unvisited(part, scale.huge)) {
+            if self.names.knows(&part) {
+                zeros.push(part);
                 continue;
             }
             found.zero(part.start.wrapping_add(shift)..part.end.wrapping_add(shift));
@@ -414,6 +465,10 @@ impl Image {
         found.mapping(key, start.wrapping_sub(before), bytes, Bytes(grain))
     }
 }
+
+/// Walks in never-written regions, by their names and offsets, and by their addresses.
+type NamedWalks = Vec<(MappingId, Range<u64>, u64)>;
+type PlacedWalks = BTreeMap<(u64, u64), u64>;
 
 /// What a region's counts are made of.
 pub(super) struct Scale {
@@ -447,7 +502,12 @@ impl Found {
         }
     }
 
-    /// Adds a part that was never written.
+    /// Adds walks at these offsets.
+    pub fn count(&mut self, at: Range<u64>, grain: u64, walks: u64) {
+        spread(&mut self.cells, at, grain, walks);
+    }
+
+    /// Adds a part that was never written, and not looked at.
     pub fn zero(&mut self, at: Range<u64>) {
         let bytes = Bytes(at.end.saturating_sub(at.start));
         self.unseen.push(Unseen { offset: at.start, bytes, why: UnseenWhy::ZeroPage });
@@ -527,35 +587,4 @@ fn mark(root: &Root, pid: u32) -> (u64, String) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_count_is_spread_and_none_of_it_is_lost() {
-        let mut cells = BTreeMap::new();
-        spread(&mut cells, 10..35, 10, 101);
-        assert_eq!(cells, BTreeMap::from([(1, 40), (2, 40), (3, 21)]));
-        spread(&mut cells, 30..30, 10, 7);
-        assert_eq!(cells.values().sum::<u64>(), 101);
-    }
-
-    #[test]
-    fn kinds_go_by_names() {
-        let extent = |name: &str, is_shared| Extent {
-            addresses: 0..1,
-            name: name.to_owned(),
-            offset: 0,
-            is_shared,
-            zero: Vec::new(),
-        };
-        for (name, is_shared, wanted) in [
-            ("", false, MappingKind::Placed),
-            ("[anon:heap of a runtime]", false, MappingKind::Placed),
-            ("[heap]", false, MappingKind::Heap),
-            ("/dev/zero (deleted)", true, MappingKind::Shared),
-            ("/bin/sh", false, MappingKind::File("/bin/sh".to_owned())),
-        ] {
-            assert_eq!(kind(&extent(name, is_shared)), wanted, "{name}");
-        }
-    }
-}
+mod tests;

@@ -60,7 +60,7 @@ impl Names {
 
     /// The mappings that have names in a range; none if some of it has none. Files and the stack are known
     /// to the kernel by names of their own.
-    fn parts(&self, range: &Range<u64>) -> Vec<(Range<u64>, MappingId, u64)> {
+    pub fn parts(&self, range: &Range<u64>) -> Vec<(Range<u64>, MappingId, u64)> {
         let Some(ledger) = &self.ledger else { return Vec::new() };
         let has_name = |kind: &Kind| matches!(kind, Kind::Anonymous | Kind::Shared | Kind::Heap);
         match ledger.covered(range.clone(), has_name) {
@@ -69,8 +69,13 @@ impl Names {
         }
     }
 
-    /// The mappings of the profile, with these parts never written.
-    pub fn mappings(&self, scale: &Scale, zeros: &[Range<u64>]) -> Vec<MappingProfile> {
+    /// The mappings of the profile, with these parts never written and not seen, and these walks of others.
+    pub fn mappings(
+        &self,
+        scale: &Scale,
+        zeros: &[Range<u64>],
+        walks: &[(MappingId, Range<u64>, u64)],
+    ) -> Vec<MappingProfile> {
         let Some(ledger) = &self.ledger else { return Vec::new() };
         let grain = |mapping: MappingId| match ledger.made(mapping).start % scale.huge {
             0 => scale.huge,
@@ -81,6 +86,11 @@ impl Names {
             // A piece of a mapping that is unmapped may be gone from the account of a new image.
             if (mapping.0 as usize) < ledger.mappings().len() {
                 found.entry(mapping).or_default().add(from..to, grain(mapping), region, scale);
+            }
+        }
+        for (mapping, at, walks) in walks {
+            if (mapping.0 as usize) < ledger.mappings().len() {
+                found.entry(*mapping).or_default().count(at.clone(), grain(*mapping), *walks);
             }
         }
         for (at, mapping, offset) in zeros.iter().flat_map(|part| self.parts(part)) {
@@ -121,7 +131,7 @@ mod tests {
         assert!(!names.take(&piece(20 * HUGE..21 * HUGE, HUGE), PAGE), "files have names of their own");
         assert!(!names.take(&piece(13 * HUGE..15 * HUGE, HUGE), PAGE), "a part is not known");
         let scale = Scale { time_ns: 1_000_000, sweeps: 1, huge: HUGE };
-        let mappings = names.mappings(&scale, std::slice::from_ref(&(13 * HUGE..14 * HUGE)));
+        let mappings = names.mappings(&scale, std::slice::from_ref(&(13 * HUGE..14 * HUGE)), &[]);
         let key = |nth| MappingKey { kind: MappingKind::Anonymous, bytes: Bytes(2 * HUGE), nth };
         assert_eq!(mappings.iter().map(|of| of.key.clone()).collect::<Vec<_>>(), [key(0), key(1)]);
         assert_eq!(mappings[0].cells.at, [1]);

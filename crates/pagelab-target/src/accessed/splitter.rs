@@ -3,7 +3,8 @@
 //! an injected call; when that pagelab is gone, its standard input ends, and it merges what is split.
 //!
 //! One line asks: `PID START dontdump|dodump ADDRESS-ADDRESS …`, and one answers: `ok CALLS STOPPED-NS DONE`
-//! or `no REASON`.
+//! or `no REASON`. `PID START dropzeros ADDRESS-ADDRESS …` is answered by `ok CPU-NS STOPPED-NS
+//! ADDRESS-ADDRESS …`, the parts that were dropped. Nothing of it is to be undone: contents are the same.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Write};
@@ -15,8 +16,10 @@ use std::time::{Duration, Instant};
 
 use pagelab_host::root::Root;
 use pagelab_sys::attach::{self, Injected, Refusal};
+use pagelab_sys::clock;
 use pagelab_sys::realtime::Realtime;
 
+use super::zeros::standing;
 use crate::inject::{self, Identity};
 
 /// What the ranges are advised.
@@ -50,6 +53,9 @@ impl Advice {
     }
 }
 
+/// The word of a request to drop entries of the page of zeros.
+const DROP_ZEROS: &str = "dropzeros";
+
 /// Calls in one stop of the program; it goes on in between.
 pub(super) const CALLS_OF_A_STOP: usize = 64;
 
@@ -59,6 +65,48 @@ const LATE_CALLS: Duration = Duration::from_secs(3600);
 
 /// How long an answer may take: all the calls of a request, on a machine that is busy.
 const ANSWER_WAIT: Duration = Duration::from_secs(60);
+
+/// The call that drops entries of the page of zeros.
+pub(super) fn drop_call(range: &Range<u64>) -> (i64, [u64; 6]) {
+    let length = range.end.saturating_sub(range.start);
+    (libc::SYS_madvise, [range.start, length, libc::MADV_DONTNEED as u64, 0, 0, 0])
+}
+
+/// Entries of the page of zeros that were dropped.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Dropped {
+    /// Where.
+    pub parts: Vec<Range<u64>>,
+    /// CPU time of the process then.
+    pub cpu_ns: u64,
+    /// Time in which all of its threads stood.
+    pub stopped_ns: u64,
+}
+
+/// Drops the entries of the page of zeros in these runs while all threads of the process stand, if nobody
+/// else may write to it; an error is a phrase.
+pub fn drop_zeros(root: &Root, process: Identity, runs: Vec<Range<u64>>) -> Result<Dropped, String> {
+    let pid = process.pid;
+    let threads = move || standing::living_threads(&Root::live(), pid);
+    let (done, injected) = inject::with_all(root, process, threads, move |injector| {
+        let _soon = Realtime::enter();
+        let parts = match standing::droppable(pid, None, &runs) {
+            Ok(parts) => parts,
+            Err(why) => return Ok(Err(why)),
+        };
+        let mut dropped = Dropped::default();
+        for part in parts {
+            let (number, arguments) = drop_call(&part);
+            if injector.call(number, arguments)? == 0 {
+                dropped.parts.push(part);
+            }
+        }
+        dropped.cpu_ns = clock::process_cpu_ns(pid).unwrap_or(0);
+        Ok(Ok(dropped))
+    })
+    .map_err(|refusal| refusal.to_string())?;
+    done.map(|dropped| Dropped { stopped_ns: injected.stopped_ns, ..dropped })
+}
 
 /// Advises ranges of another process: how many of them were taken, and what it cost.
 pub fn advise(
@@ -95,6 +143,16 @@ pub fn serve(input: impl BufRead, mut output: impl Write) -> io::Result<()> {
     let mut split: BTreeMap<Identity, Vec<Range<u64>>> = BTreeMap::new();
     for line in input.lines() {
         let Ok(line) = line else { break };
+        if let Some((process, runs)) = drop_request(&line) {
+            let answer = match drop_zeros(&root, process, runs) {
+                Ok(done) => format!("ok {} {}{}", done.cpu_ns, done.stopped_ns, listed(&done.parts)),
+                Err(why) => format!("no {why}"),
+            };
+            if writeln!(output, "{answer}").and_then(|()| output.flush()).is_err() {
+                break;
+            }
+            continue;
+        }
         let Some((process, advice, ranges)) = request(&line) else {
             writeln!(output, "no such request is known")?;
             continue;
@@ -126,16 +184,29 @@ pub fn serve(input: impl BufRead, mut output: impl Write) -> io::Result<()> {
     Ok(())
 }
 
+fn range(word: &str) -> Option<Range<u64>> {
+    let (start, end) = word.split_once('-')?;
+    Some(u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?)
+}
+
+/// Each with a blank before it.
+fn listed(ranges: &[Range<u64>]) -> String {
+    ranges.iter().map(|range| format!(" {:x}-{:x}", range.start, range.end)).collect()
+}
+
+fn drop_request(line: &str) -> Option<(Identity, Vec<Range<u64>>)> {
+    let mut words = line.split(' ');
+    let process = Identity { pid: words.next()?.parse().ok()?, start_ticks: words.next()?.parse().ok()? };
+    (words.next()? == DROP_ZEROS).then_some(())?;
+    Some((process, words.map(range).collect::<Option<Vec<_>>>()?))
+}
+
 fn request(line: &str) -> Option<(Identity, Advice, Vec<Range<u64>>)> {
     let mut words = line.split(' ');
     let pid = words.next()?.parse().ok()?;
     let start_ticks = words.next()?.parse().ok()?;
     let word = words.next()?;
     let advice = [Advice::DontDump, Advice::DoDump].into_iter().find(|advice| advice.word() == word)?;
-    let range = |word: &str| -> Option<Range<u64>> {
-        let (start, end) = word.split_once('-')?;
-        Some(u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?)
-    };
     let ranges = words.map(range).collect::<Option<Vec<_>>>()?;
     Some((Identity { pid, start_ticks }, advice, ranges))
 }
@@ -182,12 +253,24 @@ impl Splitter {
 
     /// Has it advise; an error is a phrase.
     pub fn advise(&mut self, of: Identity, advice: Advice, ranges: &[Range<u64>]) -> Result<Done, String> {
-        use std::fmt::Write as _;
-        let mut line = format!("{} {} {}", of.pid, of.start_ticks, advice.word());
-        for range in ranges {
-            let _ = write!(line, " {:x}-{:x}", range.start, range.end);
-        }
-        line.push('\n');
+        let told = self.ask(of, advice.word(), ranges)?;
+        let mut numbers = told.split(' ').map(|word| word.parse::<u64>().unwrap_or(0));
+        let (_calls, stopped_ns) = (numbers.next(), numbers.next().unwrap_or(0));
+        Ok(Done { stopped_ns, taken: numbers.next().unwrap_or(0) })
+    }
+
+    /// Has it drop entries of the page of zeros; an error is a phrase.
+    pub fn drop_zeros(&mut self, of: Identity, runs: &[Range<u64>]) -> Result<Dropped, String> {
+        let told = self.ask(of, DROP_ZEROS, runs)?;
+        let mut words = told.split(' ');
+        let mut number = || words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
+        let (cpu_ns, stopped_ns) = (number(), number());
+        Ok(Dropped { parts: words.filter_map(range).collect(), cpu_ns, stopped_ns })
+    }
+
+    /// Asks for one thing: what was answered behind `ok`.
+    fn ask(&mut self, of: Identity, word: &str, ranges: &[Range<u64>]) -> Result<String, String> {
+        let line = format!("{} {} {word}{}\n", of.pid, of.start_ticks, listed(ranges));
         let gone = |_| "the process that splits mappings is gone".to_owned();
         let to = self.to.as_mut().ok_or("the process that splits mappings has ended")?;
         to.write_all(line.as_bytes()).map_err(gone)?;
@@ -198,11 +281,7 @@ impl Splitter {
         })?;
         let mut words = answer.trim_end().splitn(2, ' ');
         match (words.next(), words.next()) {
-            (Some("ok"), Some(numbers)) => {
-                let mut numbers = numbers.split(' ').map(|word| word.parse::<u64>().unwrap_or(0));
-                let (_calls, stopped_ns) = (numbers.next(), numbers.next().unwrap_or(0));
-                Ok(Done { stopped_ns, taken: numbers.next().unwrap_or(0) })
-            }
+            (Some("ok"), Some(told)) => Ok(told.to_owned()),
             (Some("no"), Some(reason)) => Err(reason.to_owned()),
             _ => Err("the process that splits mappings is gone".to_owned()),
         }
@@ -229,6 +308,10 @@ mod tests {
         let ranges = vec![0x1000..0x2000, 0xffff_f000..0x1_0000_0000];
         let asked = request("7 9731 dontdump 1000-2000 fffff000-100000000");
         assert_eq!(asked, Some((Identity { pid: 7, start_ticks: 9731 }, Advice::DontDump, ranges)));
+        let runs: Vec<_> = std::iter::once(0x1000..0x3000).collect();
+        let asked = "7 9731 dropzeros 1000-3000";
+        assert_eq!(drop_request(asked), Some((Identity { pid: 7, start_ticks: 9731 }, runs)));
+        assert_eq!((request(asked), drop_request("7 1 dodump 1000-2000")), (None, None));
         for bad in ["", "7", "7 1 dontdump x", "7 1 free 1-2", "-1 1 dodump 1-2", "7 1 dodump 1"] {
             assert_eq!(request(bad), None, "{bad}");
         }

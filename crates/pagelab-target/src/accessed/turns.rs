@@ -71,6 +71,8 @@ impl Watch<'_> {
             }
             let resident = self.images[at].resident(&self.root);
             self.images[at].lives(&self.root, resident, &self.wanted.price);
+            let working = self.cost().saturating_sub(before);
+            self.scan_zeros(at, resident, working);
             let lived = self.images[at].account.lived();
             let is_filled = self.images[at].growth.is_over(lived, resident);
             let working = self.cost().saturating_sub(before);
@@ -123,7 +125,7 @@ impl Watch<'_> {
     /// Time in which work for sweeps was really done: pagelab's own, the splitter's, and as long once more
     /// for the calls that it, or the supervisor, had the program make. Time of waiting for a CPU slows nobody
     /// down.
-    fn cost(&self) -> Duration {
+    pub(super) fn cost(&self) -> Duration {
         let own = clock::process_cpu_ns(std::process::id()).unwrap_or_else(|_| clock::thread_cpu_ns());
         Duration::from_nanos(own + self.hands.cpu_ns() + self.hands.calls_cpu_ns())
     }

@@ -1,5 +1,6 @@
 //! The run: which processes are swept, when, and what is made of it.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 use std::os::unix::process::CommandExt;
@@ -48,8 +49,14 @@ pub(super) struct Watch<'w> {
     pub(super) sweeps: u64,
     pub(super) busy: Duration,
     pub(super) longest_split: Duration,
+    /// What a returned entry of the page of zeros costs, once it was measured.
+    pub(super) return_cost: Option<Duration>,
+    /// Why such entries were not dropped: by process, the last reason.
+    pub(super) not_dropped: BTreeMap<u32, String>,
     /// Of the time that threads stood, that in which they waited for a CPU.
     pub(super) waited_ns: u64,
+    /// Time in which all threads stood, for entries of the page of zeros.
+    pub(super) all_stood_ns: u64,
     /// Stops of a program.
     pub(super) splits: u64,
     /// What is still split, because whose it is could not be made to merge it.
@@ -78,7 +85,10 @@ pub fn profile(wanted: &mut Wanted<'_>) -> Result<Done, Error> {
         sweeps: 0,
         busy: Duration::ZERO,
         longest_split: Duration::ZERO,
+        return_cost: None,
+        not_dropped: BTreeMap::new(),
         waited_ns: 0,
+        all_stood_ns: 0,
         splits: 0,
         unmerged: Vec::new(),
     };

@@ -11,7 +11,7 @@ use super::hands::Hands;
 use super::image::Image;
 use super::turns::LEAST_RESIDENT;
 use super::watch::Watch;
-use super::{DUTY_PERMILLE, SLOW_DOWN_PERMILLE, instead, price, slow_down_permille};
+use super::{DUTY_PERMILLE, SLOW_DOWN_PERMILLE, estimate, instead, price, slow_down_permille};
 
 /// The order of the hottest regions is known where none of them may be further off than this, as a part of
 /// its walks.
@@ -49,12 +49,18 @@ impl Watch<'_> {
         }
         let sweeps = self.images.iter().map(Image::sweeps).sum();
         self.effort.sweeps = Some(sweeps);
+        self.effort.misses_error_permille =
+            estimate::error_of_all(sweeps, self.images.iter().flat_map(Image::certainty))
+                .map(|error| (error * 1000.0).round() as u32);
         let own = clock::process_cpu_ns(std::process::id()).unwrap_or_else(|_| clock::thread_cpu_ns());
         self.effort.cpu_ns = Some(own + self.hands.cpu_ns());
         let permille = self.busy.as_secs_f64() * 1000.0 / watched.as_secs_f64().max(1e-9);
         self.effort.duty_permille = Some(permille.round() as u32);
-        let images: Vec<ImageProfile> =
-            self.images.iter().map(|image| image.profile(self.page, self.huge)).collect();
+        let images: Vec<ImageProfile> = self
+            .images
+            .iter()
+            .map(|image| image.profile(self.page, self.huge, self.wanted.tlb_entries))
+            .collect();
         if let (Hands::Watch(_), part @ PLACED_TOLD..) = (&self.hands, placed_percent(&images)) {
             let least = self.huge >> 20;
             self.note(format!(
@@ -80,20 +86,36 @@ impl Watch<'_> {
     }
 
     fn say_what_was_seen(&mut self) {
-        let (huge, zero) =
-            self.images.iter().map(Image::has_unseen).fold((false, false), |a, b| (a.0 | b.0, a.1 | b.1));
+        let unseen = self.images.iter().map(|image| image.has_unseen(self.huge));
+        let (huge, zero) = unseen.fold((false, false), |a, b| (a.0 | b.0, a.1 | b.1));
         let sweeps: u64 = self.images.iter().map(Image::sweeps).sum();
-        if sweeps == 0 {
+        let scans: u64 = self.images.iter().map(|image| image.zeros.batches).sum();
+        // All that such a program has in memory may be the page of zeros.
+        let is_large = self.images.iter().any(|image| image.growth.most >= LEAST_RESIDENT);
+        if sweeps == 0 && (scans == 0 || is_large) {
             let none = self.why_none();
             self.note(none);
         }
         self.notes.insert(
             0,
             format!(
-                "an estimate of walks, from {sweeps} sweeps of accessed bits; what order the hottest have is \
-                 told by --source exact"
+                "an estimate of walks, from {}; what order the hottest have is told by --source exact",
+                match (sweeps, scans) {
+                    (_, 0) => format!("{sweeps} sweeps of accessed bits"),
+                    (0, _) => format!("{scans} scans of the page of zeros"),
+                    _ => format!("{sweeps} sweeps of accessed bits and {scans} scans of the page of zeros"),
+                }
             ),
         );
+        self.say_how_far_it_was_swept();
+        self.say_of_zeros(zero);
+        if huge {
+            self.note("regions on huge pages have one bit for all their pages and are not seen".to_owned());
+        }
+        self.note(instead::note(&Root::live()));
+    }
+
+    fn say_how_far_it_was_swept(&mut self) {
         let parts: Vec<(u64, u64)> = self.images.iter().filter_map(Image::seen_part).collect();
         for (seen, most) in parts {
             self.note(format!(
@@ -113,7 +135,7 @@ impl Watch<'_> {
             ));
         }
         if self.splits > 0 {
-            let stopped = self.effort.stopped_ns.unwrap_or(0);
+            let stopped = self.effort.stopped_ns.unwrap_or(0).saturating_sub(self.all_stood_ns);
             self.note(format!(
                 "a thread was stopped for {:.1} ms in all, for {} splits and as many merges; {:.1} ms of it, \
                  it waited for a CPU",
@@ -122,7 +144,7 @@ impl Watch<'_> {
                 self.waited_ns as f64 / 1e6
             ));
         }
-        if sweeps > 0 && self.wanted.price.origin.starts_with(price::ASSUMED) {
+        if self.images.iter().any(Image::was_swept) && self.wanted.price.origin.starts_with(price::ASSUMED) {
             self.note(format!("what a cleared page costs is {}", self.wanted.price.origin));
         }
         if let Hands::Watch(watch) = &self.hands {
@@ -138,17 +160,6 @@ impl Watch<'_> {
                 ));
             }
         }
-        if huge {
-            self.note("regions on huge pages have one bit for all their pages and are not seen".to_owned());
-        }
-        if zero {
-            self.note(
-                "memory that was read and never written is the kernel's page of zeros, which has no bits of \
-                 its own: not seen here. --source exact sees it"
-                    .to_owned(),
-            );
-        }
-        self.note(instead::note(&Root::live()));
     }
 
     /// Why there was no sweep, and what gets one.

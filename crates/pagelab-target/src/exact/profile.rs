@@ -3,6 +3,7 @@
 mod coarse;
 mod counted;
 mod notes;
+mod scale;
 
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStringExt;
@@ -39,7 +40,11 @@ pub fn of(
         walk_cost: None,
         images: Vec::new(),
         wall_ns: ran.wall_ns,
-        effort: Effort { cpu_ns: Some(ran.used.utime_ns + ran.used.stime_ns), ..Effort::default() },
+        effort: Effort {
+            cpu_ns: Some(ran.used.utime_ns + ran.used.stime_ns),
+            stretches: ask.window.map(|_| scale::stretches(images)),
+            ..Effort::default()
+        },
         lost: 0,
         notes: Vec::new(),
         what_ifs: what_ifs(ask, images, geometry),
@@ -57,7 +62,7 @@ pub fn of(
         };
         let sum = |field: u64| image.threads.iter().map(|thread| thread[field as usize]).sum::<u64>();
         let walks = (0..SIZES as u64).map(|code| sum(thread::PASSES + thread::WALKS + code)).sum();
-        profile.images.push(ImageProfile {
+        let mut one = ImageProfile {
             pid: u32::try_from(image.field(image::PID)).unwrap_or(0),
             parent,
             begun,
@@ -67,15 +72,19 @@ pub fn of(
             instructions: None,
             misses: walks,
             mappings: found,
-        });
+        };
+        let factor = scale::Factor::of(image);
+        factor.apply(&mut one);
+        profile.images.push(one);
         for (pass, mut of_pass) in regions.into_iter().enumerate() {
+            factor.apply_to(&mut of_pass);
             if let Some(what_if) = profile.what_ifs.get_mut(pass) {
                 of_pass.iter_mut().for_each(|region| region.image = index as u32);
                 what_if.regions.append(&mut of_pass);
             }
         }
     }
-    notes::tell(&mut profile, ask, program, ran, account, images);
+    notes::tell(&mut profile, program, ran, account, images);
     coarse::bound(&mut profile);
     profile
 }
@@ -114,8 +123,11 @@ fn what_ifs(ask: &Ask, images: &[Image], geometry: &Geometry) -> Vec<WhatIf> {
     let one = |(pass, name): (usize, String)| {
         let start = thread::PASSES + pass as u64 * thread::PASS;
         let sum = |field: u64| -> u64 {
-            let threads = images.iter().flat_map(|image| &image.threads);
-            threads.map(|thread| thread.get((start + field) as usize).copied().unwrap_or(0)).sum()
+            let of = |image: &Image| {
+                let words = image.threads.iter().filter_map(|words| words.get((start + field) as usize));
+                scale::Factor::of(image).scaled(words.sum())
+            };
+            images.iter().map(of).sum()
         };
         let mut sizes = Vec::new();
         for (code, &shift) in geometry.shifts.iter().enumerate() {

@@ -169,7 +169,8 @@ fn collapse(world: &Mutex<World>, nudge: Nudge, pid: u32, region: &Range<u64>) -
     match advice::advise(process.as_fd(), region, RemoteAdvice::Collapse) {
         Err(libc::EPERM | libc::ENOSYS) => {
             let call = Call::madvise(region, COLLAPSE, 0);
-            match requests::ask(world, nudge, pid, vec![call]).as_deref() {
+            let answer = requests::ask(world, nudge, pid, requests::Deed::Calls(vec![call]));
+            match answer.as_ref().map(|answer| &answer.results[..]) {
                 Ok([0, ..]) => Ok(()),
                 Ok([error, ..]) => Err(i32::try_from(-error).unwrap_or(0)),
                 Ok([]) | Err(_) => Err(libc::EPERM),

@@ -6,6 +6,10 @@
 //! over, the end of one, a signal, a child. So a thread of a process that owes an answer is interrupted again
 //! at each of its stops, and whoever asked says so again and again, each time to another thread: the first
 //! one may wait for a child (vfork), or have ended before the others.
+//!
+//! Calls may be asked for that are made while all threads of the process stand ([`Deed::Standing`]). The
+//! others are interrupted from the one that came to a trap, and each waits at the next stop that it comes
+//! to, which is looked at afterwards as if it had just been told.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
@@ -13,18 +17,25 @@ use std::time::{Duration, Instant};
 
 use pagelab_formats::process_stat;
 use pagelab_host::paths;
+use pagelab_sys::clock;
 use pagelab_sys::nudge::Nudge;
 use pagelab_sys::ptrace::{self, Registers};
 
-use super::inject::{At, Call};
+use super::inject::{At, Call, Made};
 use super::space::World;
-use super::tracer::Tracer;
+use super::tracer::{Thread, Tracer};
 
 /// How soon a request is said again, and twice as late each time, up to the second.
 const AGAIN: Duration = Duration::from_millis(2);
 const AGAIN_MOST: Duration = Duration::from_millis(32);
 /// How long it may take until the calls are begun. Begun, they are waited for.
 const BEGIN_WAIT: Duration = Duration::from_secs(10);
+
+/// How long the other threads of a process may take to stand.
+const STAND_WAIT: Duration = Duration::from_millis(50);
+/// It is looked again so soon, and twice as late each time, up to the second.
+const STAND_PAUSE: Duration = Duration::from_micros(10);
+const STAND_PAUSE_MOST: Duration = Duration::from_micros(500);
 
 /// Threads of a process whose states are looked at.
 const LOOKED_AT: usize = 32;
@@ -48,12 +59,14 @@ pub enum Unanswered {
     OtherCode,
     /// No thread of it came to a trap in time: it waits in the kernel where no signal is heard, or is frozen.
     Late,
+    /// All threads were to stand, and one of them did not in time.
+    NotAll,
 }
 
 impl Unanswered {
     /// Whether a later request may be answered.
     pub fn is_passing(self) -> bool {
-        self == Unanswered::Late
+        matches!(self, Unanswered::Late | Unanswered::NotAll)
     }
 }
 
@@ -64,15 +77,39 @@ impl std::fmt::Display for Unanswered {
             Unanswered::OwnFilter => "it has a seccomp filter of its own, which might forbid calls or kill",
             Unanswered::OtherCode => "it does not run 64-bit code with the kernel's vdso",
             Unanswered::Late => "it does not stop: it waits in the kernel where no signal is heard",
+            Unanswered::NotAll => {
+                "one of its threads does not stop: it waits in the kernel where no signal is heard"
+            }
         })
     }
+}
+
+/// Says what calls are to be made, now that all threads of a process stand; it is told which other processes
+/// are supervised.
+pub type Prepare = Box<dyn FnOnce(&[u32]) -> Vec<(i64, [u64; 6])> + Send>;
+
+/// What a process is to do.
+pub(super) enum Deed {
+    /// These calls, whatever its other threads do.
+    Calls(Vec<Call>),
+    /// Calls that are found once all of its threads stand, and made before any of them goes on.
+    Standing(Prepare),
+}
+
+/// What became of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// What the calls returned, in their order: an error number below zero.
+    pub results: Vec<i64>,
+    /// CPU time of the process when the last of them was made.
+    pub cpu_ns: u64,
 }
 
 /// Calls that a process is to make.
 pub(super) struct Request {
     pid: u32,
-    calls: Vec<Call>,
-    reply: mpsc::Sender<Result<Vec<i64>, Unanswered>>,
+    deed: Deed,
+    reply: mpsc::Sender<Result<Answer, Unanswered>>,
     /// [`WAITS`], [`BEGUN`] or [`GIVEN_UP`]; who changes it first has it.
     state: Arc<AtomicU8>,
     /// How often it was said, and of these the last that was heard.
@@ -88,16 +125,11 @@ impl Request {
 }
 
 /// Asks the tracer to have a process make calls, and waits for the results.
-pub(super) fn ask(
-    world: &Mutex<World>,
-    nudge: Nudge,
-    pid: u32,
-    calls: Vec<Call>,
-) -> Result<Vec<i64>, Unanswered> {
+pub(super) fn ask(world: &Mutex<World>, nudge: Nudge, pid: u32, deed: Deed) -> Result<Answer, Unanswered> {
     let (reply, answer) = mpsc::channel();
     let lock = || -> MutexGuard<'_, World> { world.lock().unwrap_or_else(PoisonError::into_inner) };
     let (state, said) = (Arc::new(AtomicU8::new(WAITS)), Arc::new(AtomicU32::new(0)));
-    let request = Request { pid, calls, reply, state: state.clone(), said: said.clone(), heard: 0 };
+    let request = Request { pid, deed, reply, state: state.clone(), said: said.clone(), heard: 0 };
     lock().requests.push_back(request);
     let (began, mut again) = (Instant::now(), AGAIN);
     loop {
@@ -184,16 +216,77 @@ impl Tracer {
             }
             let answer = match site(world, pid, is_64_bit) {
                 Err(why) => Err(why),
-                Ok(at) => {
-                    // A reply that is dropped says that it is gone.
-                    let made = self.make(tid, at, &request.calls)?;
-                    is_stopped = made.was_group_stopped;
-                    Ok(made.results)
-                }
+                // A reply that is dropped says that it is gone.
+                Ok(at) => match self.carry_out(world, (tid, is_stopped), at, request.deed)? {
+                    Ok(made) => {
+                        is_stopped = made.was_group_stopped;
+                        let cpu_ns = clock::process_cpu_ns(pid).unwrap_or(0);
+                        Ok(Answer { results: made.results, cpu_ns })
+                    }
+                    Err(why) => Err(why),
+                },
             };
             let _ = request.reply.send(answer);
         }
         Some(is_stopped)
+    }
+
+    /// `None`: the thread is gone.
+    fn carry_out(
+        &mut self,
+        world: &World,
+        (tid, is_stopped): (u32, bool),
+        at: At,
+        deed: Deed,
+    ) -> Option<Result<Made, Unanswered>> {
+        let prepare = match deed {
+            Deed::Calls(calls) => return self.make(tid, at, &calls).map(Ok),
+            Deed::Standing(prepare) => prepare,
+        };
+        let pid = self.threads.get(&tid)?.process;
+        if !self.all_stand(pid, tid) {
+            return Some(Err(Unanswered::NotAll));
+        }
+        let others: Vec<u32> = world.processes.keys().copied().filter(|&other| other != pid).collect();
+        let call = |(number, arguments)| Call { number, arguments };
+        let calls: Vec<Call> = prepare(&others).into_iter().map(call).collect();
+        if calls.is_empty() {
+            return Some(Ok(Made { results: Vec::new(), was_group_stopped: is_stopped }));
+        }
+        self.make(tid, at, &calls).map(Ok)
+    }
+
+    /// Has all threads of a process stand but this one, which does: at whatever stop each comes to next. What
+    /// they stopped for is looked at later.
+    fn all_stand(&mut self, pid: u32, but: u32) -> bool {
+        let is_other = |(&tid, thread): (&u32, &Thread)| (thread.process == pid && tid != but).then_some(tid);
+        let mut running: Vec<u32> = self.threads.iter().filter_map(is_other).collect();
+        running.retain(|tid| !self.pending.iter().any(|(known, _)| known == tid));
+        for &tid in &running {
+            let _ = ptrace::interrupt(tid);
+        }
+        let until = Instant::now() + STAND_WAIT;
+        let mut pause = STAND_PAUSE;
+        while !running.is_empty() {
+            let before = running.len();
+            running.retain(|&tid| match ptrace::wait(Some(tid), true) {
+                Ok(Some(stopped)) => {
+                    self.pending.push_back(stopped);
+                    false
+                }
+                Ok(None) => true,
+                // It is gone, and that was told.
+                Err(_) => false,
+            });
+            if running.len() == before {
+                if Instant::now() >= until {
+                    return false;
+                }
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(STAND_PAUSE_MOST);
+            }
+        }
+        true
     }
 }
 

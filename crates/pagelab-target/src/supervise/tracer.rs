@@ -52,7 +52,7 @@ pub(super) struct Tracer {
     /// Calls that processes make at the next trap of one of their threads.
     pub asked: Vec<Request>,
     /// Stops that were seen while something else was waited for.
-    pending: VecDeque<(u32, Stop)>,
+    pub pending: VecDeque<(u32, Stop)>,
     root: u32,
     begun: Option<traced_child::Begun>,
     has_run: bool,

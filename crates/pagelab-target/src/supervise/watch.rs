@@ -9,7 +9,7 @@ use pagelab_sys::traced_child;
 use pagelab_tlb::engine::ledger::Ledger;
 
 use super::inject::Call;
-use super::requests::{self, Unanswered};
+use super::requests::{self, Answer, Deed, Prepare, Unanswered};
 use super::space::World;
 use super::tracer::Tracer;
 use super::{Ended, Image, Spec, enter};
@@ -87,7 +87,14 @@ impl Watch {
     /// the calls returned.
     pub fn make(&self, pid: u32, calls: &[(i64, [u64; 6])]) -> Result<Vec<i64>, Unanswered> {
         let call = |&(number, arguments): &(i64, [u64; 6])| Call { number, arguments };
-        requests::ask(&self.world, self.nudge, pid, calls.iter().map(call).collect())
+        let deed = Deed::Calls(calls.iter().map(call).collect());
+        requests::ask(&self.world, self.nudge, pid, deed).map(|answer| answer.results)
+    }
+
+    /// The same with calls that `prepare` finds once all threads of the process stand; none of them goes on
+    /// before the last call is made.
+    pub fn make_standing(&self, pid: u32, prepare: Prepare) -> Result<Answer, Unanswered> {
+        requests::ask(&self.world, self.nudge, pid, Deed::Standing(prepare))
     }
 
     /// How the first process ended, if it has.

@@ -4,7 +4,7 @@
 //! Places are numbers of words from the begin; 0 is none. All lists begin with the newest.
 
 /// The first word.
-pub const MAGIC: u64 = 0x7067_6c62_746c_6201;
+pub const MAGIC: u64 = 0x7067_6c62_746c_6202;
 
 /// The head of the account.
 pub mod head {
@@ -126,10 +126,16 @@ pub mod thread {
     pub const NEXT: u64 = 0;
     /// Accesses that were looked at.
     pub const ACCESSES: u64 = 1;
-    /// Accesses that were not looked at.
+    /// Accesses that were not counted.
     pub const SKIPPED: u64 = 2;
+    /// Stretches of accesses of a window that were counted to their end.
+    pub const WINDOWS: u64 = 3;
+    /// Walks of the first pass in them.
+    pub const WINDOW_WALKS: u64 = 4;
+    /// The sum of the squares of these, a number with a binary point (`f64::to_bits`).
+    pub const WINDOW_SQUARES: u64 = 5;
     /// Where the counts of passes begin.
-    pub const PASSES: u64 = 4;
+    pub const PASSES: u64 = 8;
     /// Within a pass: walks by size of page.
     pub const WALKS: u64 = 0;
     /// Within a pass: reads of PDEs, PDPTEs and PML4Es besides the last entry of a walk.

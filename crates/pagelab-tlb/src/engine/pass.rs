@@ -72,6 +72,10 @@ pub struct Pass {
     depths: [u32; SIZES],
     index_bits: u32,
     walks: u64,
+    /// The clock of reuse distances: walks, and those that would have been while nothing was looked at.
+    clock: u64,
+    /// What the clock was when a stretch of accesses began.
+    began: u64,
     lines: [Lines; UPPER],
     caches: WalkCaches,
 }
@@ -111,6 +115,8 @@ impl Pass {
             depths,
             index_bits,
             walks: 0,
+            clock: 0,
+            began: 0,
             lines: Default::default(),
             caches: WalkCaches::new(geometry.walk_caches, index_bits),
         }
@@ -202,11 +208,19 @@ impl Pass {
     #[inline]
     fn walk(&mut self, page: u64, code: u8) -> Walk {
         self.walks += 1;
+        self.clock += 1;
         let depth = self.depths[code as usize];
         let line = page >> (self.index_bits * depth) >> LINE_BITS;
-        let last = self.lines[depth as usize].walk(line, self.walks);
-        let bucket = last.map_or(FIRST, |last| (self.walks - last).max(1).ilog2());
+        let last = self.lines[depth as usize].walk(line, self.clock);
+        let bucket = last.map_or(FIRST, |last| (self.clock - last).max(1).ilog2());
         Walk { code, bucket, upper: self.caches.walk(page, depth) }
+    }
+
+    /// So many accesses went by that were not looked at, after a stretch of `watched`: they walked as often.
+    pub(super) fn rested(&mut self, accesses: u64, watched: u64) {
+        let walks = u128::from(self.clock - self.began) * u128::from(accesses) / u128::from(watched.max(1));
+        self.clock = self.clock.saturating_add(u64::try_from(walks).unwrap_or(u64::MAX));
+        self.began = self.clock;
     }
 
     /// Forgets the translations of base pages `from..to`, as the kernel does when it unmaps them.

@@ -21,15 +21,39 @@ pub trait Account {
     fn touched(&mut self, page: u64, accesses: u64, written: bool);
     /// A page walk in a pass.
     fn walked(&mut self, pass: usize, page: u64, walk: &Walk);
+    /// A stretch of accesses that were counted is over, with so many walks in the first pass, after so many
+    /// accesses in all.
+    fn stretched(&mut self, _walks: u64, _accesses: u64) {}
 }
 
 /// Which stretches of accesses are looked at: the first `watched` of every `period`.
+///
+/// A later stretch begins with TLBs as they were long ago. Its first part ([`Window::warm_up`]) only brings
+/// them up to date, and is not counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     /// Accesses that are looked at.
     pub watched: u64,
     /// Accesses from the begin of one stretch to the next.
     pub period: u64,
+}
+
+impl Window {
+    /// The first accesses of a later stretch, which are modelled and not counted.
+    pub fn warm_up(&self) -> u64 {
+        self.watched / 8
+    }
+}
+
+/// What is done with accesses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// They are modelled and counted.
+    Counting,
+    /// They are not looked at.
+    Resting,
+    /// They are modelled and not counted.
+    Warming,
 }
 
 /// The model.
@@ -39,13 +63,15 @@ pub struct Tlb {
     front: Front,
     passes: Vec<Pass>,
     window: Option<Window>,
-    watching: bool,
-    /// The access with which watching begins or ends.
+    stage: Stage,
+    /// The last access of this stage.
     edge: u64,
-    /// Accesses in stretches that are over and were not looked at.
+    /// Accesses in stretches that are over and were not counted.
     skipped: u64,
-    /// Where the stretch that is not looked at began.
+    /// Where the stretch that is not counted began.
     skips_from: u64,
+    /// Walks of the first pass since counting began.
+    walked: u64,
 }
 
 impl Tlb {
@@ -57,10 +83,11 @@ impl Tlb {
             front: Front::new(passes, geometry.splits_stores()),
             passes: (0..passes).map(|_| Pass::new(geometry)).collect(),
             window,
-            watching: true,
+            stage: Stage::Counting,
             edge: window.map_or(u64::MAX, |window| window.watched),
             skipped: 0,
             skips_from: 0,
+            walked: 0,
         }
     }
 
@@ -69,9 +96,19 @@ impl Tlb {
         self.now
     }
 
-    /// Those of them that were not looked at.
+    /// Those of them that were not counted.
     pub fn skipped(&self) -> u64 {
-        self.skipped + if self.watching { 0 } else { self.now - self.skips_from }
+        self.skipped + if self.stage == Stage::Counting { 0 } else { self.now - self.skips_from }
+    }
+
+    /// Whether accesses are not looked at, and may as well not be told.
+    pub fn is_resting(&self) -> bool {
+        self.stage == Stage::Resting
+    }
+
+    /// So many accesses were not told while it rested.
+    pub fn rested(&mut self, accesses: u64) {
+        self.now += accesses;
     }
 
     /// Page walks of a pass so far.
@@ -83,6 +120,9 @@ impl Tlb {
     #[inline(always)]
     pub fn access(&mut self, page: u64, store: bool, account: &mut impl Account) {
         self.now += 1;
+        if self.stage == Stage::Resting && self.now <= self.edge {
+            return;
+        }
         let slot = self.front.slot_of(page, store) & (2 * SLOTS - 1);
         let known = &mut self.front.slots[slot];
         if known.page == page {
@@ -100,7 +140,7 @@ impl Tlb {
         if self.now > self.edge {
             self.cross_edge(account);
         }
-        if !self.watching {
+        if self.stage == Stage::Resting {
             return;
         }
         account.expect(page);
@@ -113,7 +153,10 @@ impl Tlb {
             let it = (page, store, code);
             let Access { found, position, evicted } = self.passes[index].access(it, self.now, &self.front);
             self.front.positions[slot * self.passes.len() + index] = position;
-            if let Found::Walk(walk) = &found {
+            if let Found::Walk(walk) = &found
+                && self.stage == Stage::Counting
+            {
+                self.walked += u64::from(index == 0);
                 account.walked(index, page, walk);
             }
             if let Some(base) = evicted {
@@ -138,7 +181,9 @@ impl Tlb {
         if known.page == NONE {
             return;
         }
-        account.touched(known.page, known.count, known.written);
+        if self.stage == Stage::Counting {
+            account.touched(known.page, known.count, known.written);
+        }
         let passes = self.passes.len();
         for (index, pass) in self.passes.iter_mut().enumerate() {
             pass.release(self.front.positions[slot * passes + index], slot, known.last);
@@ -169,14 +214,27 @@ impl Tlb {
         let Some(window) = self.window else { return };
         self.flush(account);
         let before = self.now - 1;
-        if self.watching {
-            self.skips_from = before;
-            self.edge = before + (window.period - window.watched);
-        } else {
-            self.skipped += before - self.skips_from;
-            self.edge = before + window.watched;
+        let (stage, accesses) = match self.stage {
+            Stage::Counting => {
+                self.skips_from = before;
+                (Stage::Resting, window.period - window.watched)
+            }
+            Stage::Resting => {
+                let rested = before - self.skips_from;
+                self.passes.iter_mut().for_each(|pass| pass.rested(rested, window.watched));
+                (Stage::Warming, window.warm_up())
+            }
+            Stage::Warming => {
+                self.skipped += before - self.skips_from;
+                (Stage::Counting, window.watched - window.warm_up())
+            }
+        };
+        self.edge = before + accesses;
+        let counted = self.stage == Stage::Counting;
+        self.stage = stage;
+        if counted {
+            account.stretched(std::mem::take(&mut self.walked), before);
         }
-        self.watching = !self.watching;
     }
 
     /// All that is pending is accounted. The state of the TLBs stays what it is.

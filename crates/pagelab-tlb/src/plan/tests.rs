@@ -6,7 +6,7 @@ use pagelab_model::machine::{Tlb, TlbHolds, TlbLevel, TlbSource};
 use pagelab_model::profile::{Begun, Cells, Effort, ProfileSource, Reuse, Unseen, WalkCost};
 use pagelab_model::{Bytes, PageSize};
 
-use super::predict::{Native, gain, speedup};
+use super::predict::{Native, gain, interval, speedup, walk_share};
 use super::*;
 
 const PAGE: u64 = 4 << 10;
@@ -242,6 +242,41 @@ fn the_pair_of_times_scales_the_shares() {
     // A program that huge pages slow down is told so.
     let slower = Native::Pair { base_ns: 1000, huge_ns: 1250 };
     assert!((speedup(&ranking, all, slower).unwrap() - 0.8).abs() < 1e-9);
+}
+
+/// By truth, not by the model: the time with a part of the huge pages lies in the interval that is said,
+/// whether a walk costs all of its price or a tenth of it; and the pair of times tells which.
+#[test]
+fn the_interval_holds_for_walks_that_wait_and_for_walks_that_overlap() {
+    fn check(name: &str, share: impl Fn(u64) -> f64 + Copy) {
+        let ranking = rank(&watched(share), ask(By::Cost));
+        let every: Vec<u64> = (0..REGIONS).map(|region| region * HUGE).collect();
+        let (base, all) = (truth(share, &[]), truth(share, &every));
+        for overlap in [1.0, 0.1] {
+            let ns = |walks: f64| ((2.0 * base + walks * overlap) / 1000.0) as u64;
+            let pair = Native::Pair { base_ns: ns(base), huge_ns: ns(all) };
+            let learned = walk_share(&ranking, pair).unwrap();
+            assert!((learned / overlap - 1.0).abs() < 0.25, "{name}: {learned} for {overlap}");
+            for n in [4, 8, 16, 32] {
+                let measured = ns(base) as f64 / ns(truth(share, &offsets(&ranking, n))) as f64;
+                for native in [pair, Native::Base(ns(base))] {
+                    let found = interval(&ranking, n, native).unwrap();
+                    assert!(found.low <= speedup(&ranking, n, native).unwrap() * (1.0 + 1e-9));
+                    assert!(found.high >= speedup(&ranking, n, native).unwrap() * (1.0 - 1e-9));
+                    // What is beyond the model of lost entries, to the gain of all.
+                    let slack = 0.05 * (ns(base) as f64 / ns(all) as f64 - 1.0);
+                    let is_in = found.low - slack <= measured && measured <= found.high + slack;
+                    assert!(is_in, "{name} {overlap}, {n} pages, {native:?}: {measured} in {found:?}");
+                }
+            }
+        }
+    }
+    check("zipf 1.0", zipf(1.0));
+    check("zipf 1.5", zipf(1.5));
+    check("hot", hot);
+    let ranking = rank(&watched(hot), ask(By::Cost));
+    assert_eq!(walk_share(&ranking, Native::Base(1_000_000)), None, "nothing tells it");
+    assert_eq!(walk_share(&ranking, Native::Pair { base_ns: 5, huge_ns: 6 }), None, "huge pages cost time");
 }
 
 #[test]

@@ -12,6 +12,7 @@ use pagelab_sys::clock;
 
 use super::{STEPS_NAME, WORDS_BETWEEN_SLOTS, done};
 use crate::options::Options;
+use crate::phase::Phase;
 use crate::regions::Regions;
 use crate::{Done, Failed, memory};
 
@@ -47,7 +48,7 @@ impl Walk<'_> {
 const CHECKED_PART: u64 = 16;
 
 /// Runs the patterns `zipf` and `hot`.
-pub fn run(options: &Options) -> Result<Done, Failed> {
+pub fn run(options: &Options, phase: &mut Phase<'_>) -> Result<Done, Failed> {
     let (seed, steps) = (options.number("seed"), options.number(STEPS_NAME));
     let size = Bytes(options.size("size").0 / SLOT_BYTES * SLOT_BYTES);
     let regions = Regions::of(options, size, SLOT_BYTES)?;
@@ -61,12 +62,14 @@ pub fn run(options: &Options) -> Result<Done, Failed> {
     let start = Walk { regions: &regions, random: SplitMix64::new(seed), at: 0 };
     let mut walk = start.clone();
     let first = steps.div_ceil(CHECKED_PART);
+    phase.begin();
     let before = clock::thread_cpu_ns();
     let read = |slot| words[slot as usize * WORDS_BETWEEN_SLOTS];
     walk.go(first, read);
     let checkpoint = walk.at;
     walk.go(steps - first, read);
     let spent_ns = clock::thread_cpu_ns().saturating_sub(before);
+    phase.end();
     let mut again = start.clone();
     again.go(first, |slot| content(seed, slot));
     if again.at != checkpoint {

@@ -12,6 +12,7 @@ use crate::Failed;
 use crate::folder::OwnFolder;
 use crate::histogram::Latencies;
 use crate::options::Options;
+use crate::phase::Phase;
 
 const SOURCE: &str = include_str!("PagelabGc.java");
 const FILE: &str = "PagelabGc.java";
@@ -25,8 +26,8 @@ const WAY_OUT: &str = "install a JDK of Java 11 or later (Debian: openjdk-17-jdk
                        runtime \
                        native";
 
-/// Runs it by OpenJDK.
-pub fn run(work: &Work, options: &Options) -> Result<Ran, Failed> {
+/// Runs it by OpenJDK, whose whole process is the measured phase.
+pub fn run(work: &Work, options: &Options, phase: &mut Phase<'_>) -> Result<Ran, Failed> {
     if work.heap.0 < HEAP_MIN || i32::try_from(work.lists).is_err() {
         let text = "size and length: the java runtime needs a heap of 64M or more, and an array has less \
                     than 2^31 \
@@ -52,7 +53,7 @@ pub fn run(work: &Work, options: &Options) -> Result<Ran, Failed> {
     command.args([work.lists, work.length, work.rounds, work.seed].map(|number| number.to_string()));
     command.stdin(Stdio::null());
     die_with_parent(&mut command);
-    let output = without_huge_pages(options.text("advise") == "nohuge", || command.output())?;
+    let output = without_huge_pages(options.text("advise") == "nohuge", || phase.of(|| command.output()))?;
     let output = output.map_err(|error| match error.kind() {
         ErrorKind::NotFound => Failed::Missing(format!("no java on PATH: {WAY_OUT}")),
         _ => Failed::system("cannot run java", error),
@@ -153,6 +154,6 @@ mod tests {
         let mut options = Options::defaults(WORKLOAD.options);
         options.set("size", "1M").unwrap();
         let small = Work { heap: Bytes(1 << 20), ..WORK };
-        assert!(matches!(run(&small, &options), Err(Failed::Options(_))));
+        assert!(matches!(run(&small, &options, &mut Phase::unwatched()), Err(Failed::Options(_))));
     }
 }

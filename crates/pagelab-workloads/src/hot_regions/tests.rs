@@ -47,7 +47,7 @@ fn reads_fall_where_they_are_said_to_fall() {
 
 #[test]
 fn runs_are_checked_and_repeatable() {
-    let done = |set: &[(&str, &str)]| run(&options(set)).unwrap();
+    let done = |set: &[(&str, &str)]| run(&options(set), &mut Phase::unwatched()).unwrap();
     let (one, two) = (done(&[]), done(&[]));
     assert_eq!(one.checksum, two.checksum);
     assert_eq!(one.working_set, Bytes(6 << 20));
@@ -68,9 +68,9 @@ fn a_list_backs_its_regions_at_their_addresses() {
     let list = list.to_str().unwrap();
     let base = BASE.to_string();
     let listed = [("base", base.as_str()), ("largepages", list), ("region", "2M"), ("advise", "nohuge")];
-    let plain = run(&options(&listed[..1])).unwrap();
+    let plain = run(&options(&listed[..1]), &mut Phase::unwatched()).unwrap();
     assert!(plain.hot_regions.iter().all(|region| region.address >= BASE));
-    let advised = run(&options(&[&listed[..], &[("backing", "thp")]].concat()));
+    let advised = run(&options(&[&listed[..], &[("backing", "thp")]].concat()), &mut Phase::unwatched());
     // A kernel without transparent huge pages says so.
     if let Ok(done) = &advised {
         assert_eq!(done.figures[2].value, 2.0);
@@ -78,13 +78,13 @@ fn a_list_backs_its_regions_at_their_addresses() {
         assert!(matches!(advised, Err(Failed::System(_))), "{advised:?}");
     }
     // The pool may be empty, and the kernel may have none.
-    match run(&options(&listed)) {
+    match run(&options(&listed), &mut Phase::unwatched()) {
         Ok(done) => assert_eq!(done.checksum, advised.unwrap().checksum, "contents do not depend on pages"),
         Err(Failed::System(text)) => assert!(text.contains("pool") && text.contains("of 2 are"), "{text}"),
         Err(other) => panic!("{other}"),
     }
-    let anywhere = run(&options(&[("largepages", list)]));
+    let anywhere = run(&options(&[("largepages", list)]), &mut Phase::unwatched());
     assert!(matches!(anywhere, Err(Failed::Options(_))), "{anywhere:?}");
-    let missing = run(&options(&[("base", &base), ("largepages", "no such file")]));
+    let missing = run(&options(&[("base", &base), ("largepages", "no such file")]), &mut Phase::unwatched());
     assert!(matches!(missing, Err(Failed::Input(_))), "{missing:?}");
 }

@@ -16,7 +16,8 @@ fn figure(done: &Done, name: &str) -> f64 {
 
 /// Base pages of the mapping, by what the kernel says of a populated one.
 fn pages() -> f64 {
-    let populated = run(&with(&[("populate", "populate-write"), ("advise", "nohuge")])).unwrap();
+    let populated =
+        run(&with(&[("populate", "populate-write"), ("advise", "nohuge")]), &mut Phase::unwatched()).unwrap();
     figure(&populated, "map_minor_faults")
 }
 
@@ -32,14 +33,17 @@ fn the_nine_configurations_of_the_report_run() {
         &[file[0], file[1], ("prefill", "memset+msync")],
     ];
     for case in cases {
-        let done = run(&with(case)).unwrap();
+        let done = run(&with(case), &mut Phase::unwatched()).unwrap();
         // 32 windows of 16 passes over 512 lines.
         assert_eq!(figure(&done, "loads"), 32.0 * 16.0 * 448.0, "{case:?}");
         assert_eq!(figure(&done, "stores"), 32.0 * 16.0 * 64.0, "{case:?}");
-        assert_eq!(run(&with(case)).unwrap().checksum, done.checksum, "{case:?}");
+        assert_eq!(run(&with(case), &mut Phase::unwatched()).unwrap().checksum, done.checksum, "{case:?}");
     }
-    let random = run(&with(&[("access", "random")])).unwrap();
-    assert_ne!(run(&with(&[("access", "random"), ("seed", "2")])).unwrap().checksum, random.checksum);
+    let random = run(&with(&[("access", "random")]), &mut Phase::unwatched()).unwrap();
+    assert_ne!(
+        run(&with(&[("access", "random"), ("seed", "2")]), &mut Phase::unwatched()).unwrap().checksum,
+        random.checksum
+    );
 }
 
 #[test]
@@ -49,7 +53,7 @@ fn private_files_keep_what_they_had_and_shared_ones_get_what_is_stored() {
             for populate in ["none", "populate", "populate-write"] {
                 let case =
                     [("mapping", "file"), ("sharing", sharing), ("file", file), ("populate", populate)];
-                let done = run(&with(&case)).unwrap();
+                let done = run(&with(&case), &mut Phase::unwatched()).unwrap();
                 let cached = figure(&done, "cached_before");
                 match file {
                     "sparse" => assert_eq!(cached, 0.0, "{case:?}"),
@@ -72,7 +76,7 @@ fn populating_a_shared_file_faults_for_reading_only() {
     let case = |populate| {
         let case =
             [("mapping", "file"), ("sharing", "shared"), ("file", "prewritten"), ("populate", populate)];
-        figure(&run(&with(&case)).unwrap(), "write_faults_after_populate")
+        figure(&run(&with(&case), &mut Phase::unwatched()).unwrap(), "write_faults_after_populate")
     };
     // A file in memory has no write protection to find dirty pages by.
     let expected = if is_in_memory() { 0.0 } else { pages };
@@ -82,7 +86,8 @@ fn populating_a_shared_file_faults_for_reading_only() {
     assert!(after_write <= pages / 10.0, "{after_write} faults, {pages} pages");
     // Of a private mapping the pages come for writing.
     let private = [("populate", "populate"), ("advise", "none")];
-    let anonymous = figure(&run(&with(&private)).unwrap(), "write_faults_after_populate");
+    let anonymous =
+        figure(&run(&with(&private), &mut Phase::unwatched()).unwrap(), "write_faults_after_populate");
     assert!(anonymous <= pages / 10.0, "{anonymous} faults, {pages} pages");
 }
 
@@ -96,11 +101,11 @@ fn a_pause_follows_the_sync_and_the_report_pattern_its_text() {
         ("pattern", "report"),
         ("size", "64K"),
     ];
-    let done = run(&with(&case)).unwrap();
+    let done = run(&with(&case), &mut Phase::unwatched()).unwrap();
     assert_eq!((figure(&done, "loads"), figure(&done, "stores")), (128.0 * 16.0 * 504.0, 128.0 * 16.0 * 8.0));
     assert!(figure(&done, "msync_wall") <= figure(&done, "prefill_wall"));
     assert!(done.generated.contains("20 ms pause"), "{}", done.generated);
-    let blocks = run(&with(&[("blocks", "3")])).unwrap();
+    let blocks = run(&with(&[("blocks", "3")]), &mut Phase::unwatched()).unwrap();
     assert_eq!(figure(&blocks, "stores"), 3.0 * 1024.0);
 }
 
@@ -114,10 +119,10 @@ fn crossings_that_would_do_nothing_are_refused_with_the_way_out() {
         &[("advise", "huge"), ("populate", "populate")],
         &[("size", "100"), ("pattern", "lab")],
     ] {
-        let refused = run(&with(case));
+        let refused = run(&with(case), &mut Phase::unwatched());
         let Err(Failed::Options(text)) = refused else { panic!("{case:?}: {refused:?}") };
         assert!(text.contains(':'), "{text}");
     }
-    let nowhere = run(&with(&[("mapping", "file"), ("folder", "/no/such/folder")]));
+    let nowhere = run(&with(&[("mapping", "file"), ("folder", "/no/such/folder")]), &mut Phase::unwatched());
     assert!(matches!(nowhere, Err(Failed::System(_))));
 }

@@ -8,10 +8,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use pagelab_contig::look::{LookOptions, look};
+use pagelab_formats::mountinfo;
+use pagelab_host::extfrag::mount_point;
+use pagelab_host::guard::Knob;
 use pagelab_host::machine::Known;
+use pagelab_host::paths;
+use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
 use pagelab_metrics::can::{Ask, Forecast, How, Step, forecast};
-use pagelab_model::{AbsentWhy, Snapshot};
+use pagelab_model::{AbsentWhy, Bytes, Snapshot};
 use pagelab_report::can::{Got, render};
 use pagelab_report::json;
 use pagelab_sys::affinity::Pinned;
@@ -111,12 +116,13 @@ pub fn run(args: &Args) -> Outcome {
     let pinned = if args.really { Pinned::here().ok() } else { None };
     let snapshot = snapshot(args)?;
     let ask = Ask { cpu: pinned.as_ref().map(Pinned::cpu), ..plan::ask(args, &snapshot)? };
-    let forecast = forecast(&snapshot, ask).map_err(|absence| {
+    let mut forecast = forecast(&snapshot, ask).map_err(|absence| {
         let (source, reason) = (&absence.source, absence.reason());
         let way_out = absence.way_out.as_ref().map_or(String::new(), |way_out| format!("; {way_out}"));
         let exit = if absence.why == AbsentWhy::Malformed { Exit::BadInput } else { Exit::NotAvailable };
         Failure::new(exit, format!("nothing can be predicted: {source}: {reason}{way_out}"))
     })?;
+    forecast.notes.extend(pool_notes(args, &snapshot, ask));
     let got = if args.really { really::ask(&snapshot, &forecast)? } else { Vec::new() };
     print(args, &snapshot, &forecast, &got)?;
     if snapshot.problems.iter().any(|problem| problem.bad_input) {
@@ -127,6 +133,49 @@ pub fn run(args: &Args) -> Outcome {
         Some(false) => Exit::No,
         None => Exit::NotAvailable,
     })
+}
+
+/// The pool of the size: what is in it, what limits it, and the command that would make it so large.
+fn pool_notes(args: &Args, snapshot: &Snapshot, ask: Ask) -> Vec<String> {
+    let size = snapshot.machine.page_size.block(ask.order);
+    let pools = snapshot.settings.hugetlb.as_ref().map_or(&[][..], |pools| pools);
+    let pool = pools.iter().find(|pool| pool.page_size == size);
+    let Some(pool) = pool.filter(|_| ask.how == How::Hugetlb) else { return Vec::new() };
+    let mut notes = vec![format!(
+        "the pool has {} pages: {} free, of which {} are reserved; {} surplus, at most {} of these",
+        pool.total, pool.free, pool.reserved, pool.surplus, pool.overcommit
+    )];
+    let unpromised = pool.free.saturating_sub(pool.reserved);
+    let wanted = pool.total.saturating_add(ask.count.saturating_sub(unpromised));
+    let usual = snapshot.meminfo.as_ref().ok().and_then(|info| info.bytes("Hugepagesize"));
+    let knob = Knob::hugetlb(size, ask.node);
+    notes.push(match (ask.count <= unpromised, usual == Some(size) && ask.node.is_none()) {
+        (true, _) => "the pool has as many already".to_owned(),
+        (false, true) => format!("sysctl vm.nr_hugepages={wanted} makes the pool large enough"),
+        (false, false) => format!("echo {wanted} > {} makes the pool large enough", knob.path()),
+    });
+    let is_live = args.root.is_none() && args.from.is_none();
+    if let (true, Ok(cgroup)) = (is_live, &snapshot.machine.cgroup) {
+        let root = Root::live();
+        let mounts = Reader::new(&root).parse(paths::SELF_MOUNTINFO, mountinfo::parse);
+        let mounted = mount_point(&mounts, "cgroup2").unwrap_or_default();
+        let file = format!("{mounted}{}/{}", cgroup.path.trim_end_matches('/'), hugetlb_limit(size));
+        if let Ok(text) = root.read(&file) {
+            let limit = String::from_utf8_lossy(&text).trim().to_owned();
+            notes.push(format!("this control group may use (hugetlb): {limit} bytes ({file})"));
+        }
+    }
+    notes
+}
+
+/// The file of a control group's limit (Documentation/admin-guide/cgroup-v2.rst, HugeTLB).
+fn hugetlb_limit(size: Bytes) -> String {
+    let (number, unit) = match size.0 {
+        bytes if bytes >= 1 << 30 => (bytes >> 30, "GB"),
+        bytes if bytes >= 1 << 20 => (bytes >> 20, "MB"),
+        bytes => (bytes >> 10, "KB"),
+    };
+    format!("hugetlb.{number}{unit}.max")
 }
 
 fn snapshot(args: &Args) -> Result<Snapshot, Failure> {

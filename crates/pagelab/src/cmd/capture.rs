@@ -30,8 +30,11 @@ pub struct Args {
     /// Take pagetypeinfo too; reading it costs up to 50 ms with interrupts off
     #[arg(long)]
     with_pagetypeinfo: bool,
-    /// Take what the kernel's log says about failed allocations
+    /// Leave out what the kernel's log says about failed allocations and kills for lack of memory
     #[arg(long)]
+    without_kernel_log: bool,
+    /// Taken by default; accepted as earlier versions had it
+    #[arg(long, hide = true, conflicts_with = "without_kernel_log")]
     with_kernel_log: bool,
     /// Replace an existing capture of that name
     #[arg(long)]
@@ -48,7 +51,8 @@ pub struct Args {
 }
 
 const AFTER_HELP: &str = "\
-Nothing is changed on the machine. Without --with-processes no name of a process, no command line and \
+Nothing is changed on the machine. Of the kernel's log only the reports of failed allocations and of \
+kills for lack of memory are stored. Without --with-processes no name of a process, no command line and \
 no host name is stored. The kernel's command line, its release and the paths of control groups are; \
 `capture --list` prints everything that is taken.";
 
@@ -63,7 +67,7 @@ pub fn run(args: &Args) -> Outcome {
         with_processes: args.with_processes,
         without_kpageflags: args.without_kpageflags,
         with_pagetypeinfo: args.with_pagetypeinfo,
-        with_kernel_log: args.with_kernel_log,
+        without_kernel_log: args.without_kernel_log && !args.with_kernel_log,
         force: args.force,
     };
     let started = std::time::Instant::now();
@@ -179,7 +183,7 @@ const BESIDE_THE_TABLE: [(&str, &str, &str); 6] = [
     ("limits of our own control groups", "memory", "what bounds this process"),
     ("statm, status, smaps_rollup", "memory", "of the 32 largest processes, without names and addresses"),
     ("comm, cmdline of them", "only --with-processes", "whose memory it is"),
-    ("/dev/kmsg", "memory", "summaries of failed allocations; only --with-kernel-log"),
+    ("/dev/kmsg", "memory", "failed allocations and kills for lack of memory; unless --without-kernel-log"),
 ];
 
 fn list(as_json: bool) -> Outcome {

@@ -53,7 +53,8 @@ pub struct Args {
     #[arg(long, value_enum)]
     format: Option<Format>,
 
-    /// Answer for blocks of 2^J pages [default: the order of a PMD huge page]
+    /// Answer for blocks of 2^J pages [default: the order of the request that failed, where a report
+    /// names it, else that of a PMD huge page]
     #[arg(long, value_name = "J")]
     order: Option<u8>,
 

@@ -150,6 +150,7 @@ fn manifest_of(started: Moment, page_size: Option<PageSize>, uname: &Uname) -> M
         cgroup: Err(absent()),
         memory_block: Err(absent()),
         ram: Err(absent()),
+        page_reporting: None,
         ..known.machine
     };
     let mut settings = known.settings;

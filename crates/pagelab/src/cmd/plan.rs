@@ -218,6 +218,13 @@ fn worth_planning(profile: &Profile, ranking: &Ranking, page: Bytes) -> Result<(
                 .to_owned(),
         );
     }
+    if profile.misses().is_none() {
+        return refused(
+            "no sweep of accessed bits saw the program, so its misses are unknown: a longer run, or --source \
+             exact, which sees every access"
+                .to_owned(),
+        );
+    }
     if ranking.total <= 0.0 {
         return refused(format!(
             "of {} misses none lies in a known mapping: page walks cost this program nothing that huge pages \

@@ -66,6 +66,10 @@ struct Ask {
     /// Print the profile as JSON
     #[arg(long)]
     json: bool,
+    /// Exit codes of the program that are no failure, such as 0,1: pagelab
+    /// ends with 0 then; with others it ends as the program does
+    #[arg(long, value_name = "CODES", value_delimiter = ',', conflicts_with = "pid")]
+    exit_codes: Vec<u8>,
     /// The file is passed on to another command; not for people
     #[arg(long, hide = true)]
     passing: bool,
@@ -144,8 +148,9 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
     let profile = made.inspect_err(|_| pagelab_runfile::remove(&output))?;
     // What the program prints is its own, so with one the summary goes to standard error.
     show::summary(&profile, &output, ask.json, ask.command.is_empty(), !ask.passing)?;
-    // The program's own end is ours.
-    Ok(profile.exit.unwrap_or(Exit::Done as u8))
+    // The program's own end is ours, but for who asked for the profile alone: the end stands in it.
+    let exit = profile.exit.filter(|exit| !ask.passing && !ask.exit_codes.contains(exit));
+    Ok(exit.unwrap_or(Exit::Done as u8))
 }
 
 fn find(ask: &Ask, machine: &Machine) -> Result<Profile, Failure> {

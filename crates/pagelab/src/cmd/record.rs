@@ -22,6 +22,7 @@ use pagelab_host::sampler::{Metric, Metrics, Sampler};
 use pagelab_host::tracepoints::StackDepth;
 use pagelab_model::run::Ending;
 use pagelab_model::{Absence, Snapshot};
+use pagelab_report::quantity;
 use pagelab_runfile::Writer;
 use pagelab_sys::clock;
 use rustix::io::Errno;
@@ -41,9 +42,9 @@ pub struct Args {
     /// The new run file
     #[arg(short, long, value_name = "FILE.pagelab")]
     output: PathBuf,
-    /// Time from sample to sample: 100ms to 1d
-    #[arg(long, value_name = "TIME", default_value = "5s")]
-    every: String,
+    /// Time from sample to sample: 100ms to 1d [default: 5s, or a tenth of --for where that is shorter]
+    #[arg(long, value_name = "TIME")]
+    every: Option<String>,
     /// End after this time, such as 12h; without it, Ctrl-C ends the recording
     #[arg(long = "for", value_name = "TIME")]
     duration: Option<String>,
@@ -153,11 +154,20 @@ fn resolve(args: &Args) -> Result<Plan, Failure> {
         );
         return Err(super::usage(&message));
     }
-    let every_ns = time("--every", &args.every, Duration::from_millis(100), DAY)?;
     let for_ns = match &args.duration {
-        Some(text) => Some(time("--for", text, Duration::from_millis(100), 366 * DAY)?),
+        Some(text) => Some(time("--for", text, EVERY_MIN, 366 * DAY)?),
         None => None,
     };
+    let every_ns = match &args.every {
+        Some(text) => time("--every", text, EVERY_MIN, DAY)?,
+        None => usual_every_ns(for_ns),
+    };
+    if let Some(for_ns) = for_ns.filter(|&for_ns| for_ns < every_ns) {
+        let (for_text, every_text) = (quantity::duration(for_ns), quantity::duration(every_ns));
+        out::complain(&format!(
+            "pagelab: --for {for_text} is shorter than --every {every_text}: there will be one sample"
+        ));
+    }
     let metrics =
         Metrics::parse(&args.metrics).map_err(|error| super::usage(&format!("--metrics: {error}")))?;
     let maps_every_ns = match &args.maps {
@@ -173,6 +183,16 @@ fn resolve(args: &Args) -> Result<Plan, Failure> {
     let look = manifest::this_machine(&root);
     let maps_every = maps_every_ns.map(Duration::from_nanos);
     Ok(Plan { root, every_ns, for_ns, metrics, maps_every, look })
+}
+
+/// The least time between samples.
+const EVERY_MIN: Duration = Duration::from_millis(100);
+
+/// Time between samples where none was given: 5 s, or less so that a short recording has ten of them.
+fn usual_every_ns(for_ns: Option<u64>) -> u64 {
+    const USUAL_NS: u64 = 5_000_000_000;
+    let least_ns = EVERY_MIN.as_nanos() as u64;
+    for_ns.map_or(USUAL_NS, |for_ns| (for_ns / 10).clamp(least_ns, USUAL_NS))
 }
 
 pub(super) const DAY: Duration = Duration::from_secs(86_400);

@@ -2,6 +2,7 @@
 
 pub mod gate;
 pub mod load;
+mod model;
 mod plan;
 mod progress;
 mod ready;
@@ -69,7 +70,7 @@ pub struct Args {
     /// Go on with a run that was stopped or killed
     #[arg(long, value_name = "FILE",
         conflicts_with_all = ["recipe", "quick", "repeats", "dry_run", "output", "command",
-            "swap_dir"])]
+            "swap_dir", "model"])]
     resume: Option<PathBuf>,
 
     /// Write this run file [default: RECIPE-1.pagelab, the first free number]
@@ -80,6 +81,12 @@ pub struct Args {
     /// else /var/tmp]
     #[arg(long, value_name = "DIR")]
     swap_dir: Option<PathBuf>,
+
+    /// Where the processor's counters cannot be read: also run each workload
+    /// once under each variant with a modelled TLB (columns model.…), which
+    /// takes some 26 times as long as a trial
+    #[arg(long)]
+    model: bool,
 
     /// The plan, or the report, as one JSON document (docs/json.md)
     #[arg(long)]
@@ -118,13 +125,15 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
     writer.flush().map_err(|error| super::run_file(&error))?;
     let times = Times::since(started);
     let swap = Swap::in_dir(args.swap_dir.clone());
-    carry_out(&path, writer, (times, None), swap, &resolved, &snapshot, args.json)
+    conduct(&path, writer, (times, None), swap, &resolved, &snapshot, (args.json, args.model))
 }
 
 /// A recipe of the simulator, which has seeds for rounds.
 fn simulate(args: &Args, origin: &str, text: &str) -> Result<u8, Failure> {
-    if !args.command.is_empty() || args.swap_dir.is_some() {
-        return Err(usage("this recipe is simulated: it starts no program, and needs no folder for swap"));
+    if !args.command.is_empty() || args.swap_dir.is_some() || args.model {
+        return Err(usage(
+            "this recipe is simulated: it starts no program, and needs no folder for swap and no --model",
+        ));
     }
     let asked = sim::run::Asked { quick: args.quick, seeds: args.repeats, ..Default::default() };
     if args.dry_run {
@@ -188,25 +197,38 @@ pub fn resume(path: &Path, json: bool) -> Result<u8, Failure> {
         true => String::new(),
         false => format!(", on Linux {} now", here.unwrap_or_default()),
     };
-    let text =
-        format!("gone on with, {} trials of {} done{changed}", experiment.trials.len(), plan.schedule.len());
+    let text = format!("gone on with, {} trials of {} done{changed}", experiment.kept(), plan.schedule.len());
     let event = pagelab_model::run::Event { at_ns: times.now_ns(), kind: "resumed".to_owned(), text };
     writer.event(&event).map_err(|error| super::run_file(&error))?;
     out::complain(&format!("{}: {}", plan.name, event.text));
     load::check_programs(&resolved)?;
+    let model = args.as_ref().is_some_and(|args| args.model);
     let swap = Swap::in_dir(args.and_then(|args| args.swap_dir));
-    carry_out(path, writer, (times, Some(&run)), swap, &resolved, &snapshot, json)
+    conduct(path, writer, (times, Some(&run)), swap, &resolved, &snapshot, (json, model))
 }
 
 /// Runs what is due, closes the file and prints the report.
 pub fn carry_out(
+    path: &Path,
+    writer: Writer,
+    times: (Times, Option<&Run>),
+    swap: Swap,
+    resolved: &Resolved,
+    snapshot: &Snapshot,
+    json: bool,
+) -> Result<u8, Failure> {
+    conduct(path, writer, times, swap, resolved, snapshot, (json, false))
+}
+
+/// The same, with a model of the TLBs where that is wanted and counters cannot be read.
+fn conduct(
     path: &Path,
     mut writer: Writer,
     (times, so_far): (Times, Option<&Run>),
     swap: Swap,
     resolved: &Resolved,
     snapshot: &Snapshot,
-    json: bool,
+    (json, wants_model): (bool, bool),
 ) -> Result<u8, Failure> {
     let stop = Stop::watch().map_err(|error| {
         Failure::new(Exit::NotAvailable, "cannot watch for signals, so nothing is begun").because(error)
@@ -218,6 +240,11 @@ pub fn carry_out(
     let total = snapshot.meminfo.as_ref().ok().and_then(|info| info.bytes("MemTotal"));
     let asked = || stop.signal();
     let missing = ready::make(resolved, so_far, &stop);
+    let modelled = |workload: usize, variant: usize| model::measures(resolved, workload, variant);
+    let is_modelled = wants_model && !model::is_counted(snapshot);
+    if wants_model && !is_modelled {
+        out::note("model: the processor's counters can be read here, so nothing is modelled");
+    }
     let bench = Bench {
         site: Site::live().map_err(|error| error.to_string()),
         machine: &machine,
@@ -227,6 +254,8 @@ pub fn carry_out(
         stop: &asked,
         look: &look,
         missing: &missing,
+        peaks: std::cell::RefCell::default(),
+        model: if is_modelled { Some(&modelled) } else { None },
     };
     head(&machine, snapshot);
     let mut progress = Progress::new(&resolved.plan);

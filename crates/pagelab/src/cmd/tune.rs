@@ -6,6 +6,7 @@ mod attached;
 mod profiling;
 mod recipe;
 mod resume;
+mod unseen;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -76,6 +77,10 @@ pub struct Args {
     #[arg(long, value_name = "TEXT")]
     figure: Option<String>,
 
+    /// Exit codes of the program that are no failure, such as 0,1
+    #[arg(long, value_name = "CODES", value_delimiter = ',', default_value = "0")]
+    exit_codes: Vec<u8>,
+
     /// More of the figure is better
     #[arg(long)]
     higher: bool,
@@ -108,7 +113,7 @@ pub struct Args {
     /// Go on with a run that was stopped or killed
     #[arg(long, value_name = "FILE",
         conflicts_with_all = ["number", "share", "budget", "source", "profile", "repeats", "curve",
-            "quick", "figure", "dry_run", "output", "plan", "command", "pid", "metric"])]
+            "quick", "figure", "exit_codes", "dry_run", "output", "plan", "command", "pid", "metric"])]
     resume: Option<PathBuf>,
 
     /// Write this run file [default: tune-PROGRAM-1.pagelab, the first free]
@@ -219,19 +224,26 @@ fn launched(args: &Args, words: &[String], name: &str, path: &Path, plan_path: &
     let stop = Stop::watch().map_err(|error| {
         Failure::new(Exit::NotAvailable, "cannot watch for signals, so nothing is begun").because(error)
     })?;
-    let how = how(args, &stop);
-    let profile = match &args.profile {
-        Some(file) => profiling::read(file, how)?,
-        None => profiling::make(args.source, words, &passing(path, "profile"), how)?,
+    let mut how = how(args, &stop);
+    let at = passing(path, "profile");
+    let mut profile = match &args.profile {
+        Some(file) => profiling::read(file, &how)?,
+        None => profiling::make(args.source, words, &at, &how)?,
     };
+    if args.source == Source::Auto
+        && args.profile.is_none()
+        && let Some(seen) = profile
+    {
+        profile = unseen::go_on(seen, words, &at, &mut how)?;
+    }
     let Some(profile) = profile else { return Ok(stopped(&stop)) };
     let mut chosen = arms::choose(args, &profile, plan_path)?;
     if arms::is_by_address(&chosen.tune.plan) {
-        out::complain(
+        out::complain(&format!(
             "pagelab: the profile names memory by its address, which is another one in each run of most \
-             programs; `pagelab profile` without --no-supervise, or no --profile, names it by length and \
-             number",
-        );
+             programs: {}",
+            why_by_address(&profile)
+        ));
     }
     let text = recipe::text(&recipe::Told::of(args), name, words, &chosen.tune.arms, &chosen.files);
     let resolved = resolve(&text)?;
@@ -244,7 +256,7 @@ fn launched(args: &Args, words: &[String], name: &str, path: &Path, plan_path: &
     let kept = writer.profile(0, &profile).and_then(|()| writer.flush());
     kept.map_err(|error| run_file(&error))?;
     if profile.source == ProfileSource::Exact && !args.quick && !chosen.tune.plan_file.is_empty() {
-        let after = profiling::recount(words, plan_path, &passing(path, "recount"), how);
+        let after = profiling::recount(words, plan_path, &passing(path, "recount"), &how);
         chosen.tune.after = after.map(Box::new);
     }
     write(&mut writer, &chosen, &resolved).map_err(|error| run_file(&error))?;
@@ -263,9 +275,20 @@ fn launched(args: &Args, words: &[String], name: &str, path: &Path, plan_path: &
     experiment::carry_out(path, writer, (times, None), Swap::in_dir(None), &resolved, &snapshot, args.json)
 }
 
+/// Why a profile names memory by its address, as its own notes have it, and what would name it by length and
+/// number.
+fn why_by_address(profile: &pagelab_model::Profile) -> String {
+    const REASONS: [&str; 3] = ["seen whole", "cannot be supervised", "named by its place"];
+    let reason = REASONS.iter().find_map(|of| profile.notes.iter().find(|note| note.contains(of)));
+    match reason {
+        Some(note) => note.clone(),
+        None => "`pagelab profile` under its supervisor names it by length and number".to_owned(),
+    }
+}
+
 /// How a profile is come by. A quick tuning predicts nothing that it has not got already.
-fn how<'s>(args: &Args, stop: &'s Stop) -> profiling::How<'s> {
-    profiling::How { stop, prices: !args.quick }
+fn how<'s>(args: &'s Args, stop: &'s Stop) -> profiling::How<'s> {
+    profiling::How { stop, prices: !args.quick, window: None, good: &args.exit_codes }
 }
 
 /// Says that a signal came before anything could be kept; the exit code.

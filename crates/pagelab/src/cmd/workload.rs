@@ -12,6 +12,7 @@ use clap::builder::PossibleValuesParser;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, FromArgMatches};
 use pagelab_contig::reserve::Reserve;
+use pagelab_experiment::probe::{PhaseProbe, Wanted};
 use pagelab_formats::meminfo;
 use pagelab_host::paths;
 use pagelab_host::reader::Reader;
@@ -20,6 +21,7 @@ use pagelab_model::Bytes;
 use pagelab_report::style::bytes;
 use pagelab_report::text::{Column, Page};
 use pagelab_workloads::options::{self, Kind, OptionHead, Options};
+use pagelab_workloads::phase::Phase;
 use pagelab_workloads::table::{self, WORKLOADS};
 use pagelab_workloads::{Failed, Workload, mmap_access};
 
@@ -210,8 +212,10 @@ pub fn run(args: &Args) -> Outcome {
         Chosen::BuiltIn(_, options) if args.explain => return explained(options),
         Chosen::BuiltIn(workload, options) => {
             within_reserve(workload, options)?;
-            let done = (workload.run)(options).map_err(|failed| failure(workload, &failed))?;
-            pagelab_report::json::to_line(&json::done(workload, options, &done))
+            let mut probe = PhaseProbe::open(&Wanted::default());
+            let done = (workload.run)(options, &mut Phase::watched(&mut probe));
+            let done = done.map_err(|failed| failure(workload, &failed))?;
+            pagelab_report::json::to_line(&json::done(workload, options, &done, &probe.found()))
         }
     };
     let text = text.map_err(|error| Failure::new(Exit::Bug, "JSON").because(error))?;
@@ -226,7 +230,7 @@ fn explained(options: &Options) -> Outcome {
     within_reserve(workload, options)?;
     let mut space = None;
     let mut look = |range| space = Some(explain::look(std::process::id(), Some(range)));
-    let done = mmap_access::run_and_look(options, &mut look);
+    let done = mmap_access::run_and_look(options, &mut Phase::unwatched(), &mut look);
     done.map_err(|failed| failure(workload, &failed))?;
     match space {
         Some(space) => explain::show(&space?, false),

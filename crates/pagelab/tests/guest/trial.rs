@@ -36,7 +36,7 @@ impl pagelab_packages::apt::Watcher for Quiet {
     }
 }
 
-/// The plan of a guest on the newest kernel of a series with 128 MiB, one CPU and control groups of
+/// The plan of a guest on the newest kernel of a series with 256 MiB, one CPU and control groups of
 /// version 2. `None` means that it was skipped, which is said: there is no QEMU, or no way to get a kernel.
 pub fn plan(series: &str, steps: Vec<Step>) -> Option<Plan> {
     if program::find(QEMU.as_ref()).is_none() {
@@ -53,7 +53,7 @@ pub fn plan(series: &str, steps: Vec<Step>) -> Option<Plan> {
         Err(error) => panic!("{error}"),
     };
     let shape = Shape {
-        memory: parse_size("128M").unwrap(),
+        memory: parse_size("256M").unwrap(),
         cpus: 1,
         nodes: 1,
         append: String::new(),

@@ -78,13 +78,10 @@ pub fn example() -> Snapshot {
     snapshot.extfrag = Err(Absence::new("debugfs", AbsentWhy::Moving, ""));
     snapshot.census = Ok(census(Coverage::Whole));
     snapshot.processes = Ok(processes());
-    let report = AllocFailure {
-        at_us: Some(12_345_678),
-        process: "java".to_owned(),
-        order: Some(9),
-        detail: "mode:0x40dc0".to_owned(),
-    };
-    snapshot.alloc_failures = Ok(AllocFailures { reports: vec![report], log_overwritten: true });
+    let (at_us, order) = (Some(12_345_678), Some(9));
+    let report = AllocFailure { at_us, process: "java".to_owned(), order, detail: "mode:0x40dc0".to_owned() };
+    let (reports, kills) = (vec![report], vec![]);
+    snapshot.alloc_failures = Ok(AllocFailures { reports, kills, log_overwritten: true });
     let instrument = |name, state| Instrument { name: Cow::Borrowed(name), purpose: "seeing".into(), state };
     snapshot.instruments = vec![
         instrument("kpageflags", Ok("6 Mi entries".to_owned())),
@@ -189,6 +186,7 @@ fn machine() -> Machine {
         cores: Some(4),
         physical_bits: Some(46),
         virtual_bits: Some(48),
+        clock_khz: Some(2_000_135),
         flags: Vec::new(),
     });
     let size = Bytes(32 << 10);

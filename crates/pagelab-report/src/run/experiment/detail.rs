@@ -5,7 +5,7 @@ mod groups;
 
 use pagelab_metrics::effect::{Effects, MeasureEffects, WorkloadEffects};
 use pagelab_model::PageSize;
-use pagelab_model::experiment::{Experiment, Plan};
+use pagelab_model::experiment::{Experiment, Plan, measures};
 use pagelab_model::run::Run;
 
 use super::super::clipped;
@@ -120,7 +120,10 @@ fn variant(page: &mut Page, plan: &Plan, shown: &Shown<'_>, of: usize, page_size
             Ok(effect) => [
                 ratio(effect.ratio, effect.interval),
                 interval_or_none(effect.interval),
-                verdict_of(effect.verdict, effect.better, effect.ratio),
+                match measure.name.starts_with(measures::MODEL) {
+                    true => "modelled once, no interval".to_owned(),
+                    false => verdict_of(effect.verdict, effect.better, effect.ratio),
+                },
             ],
             Err(absence) => ["–".to_owned(), "–".to_owned(), clipped(absence.reason(), NAME_MAX)],
         };

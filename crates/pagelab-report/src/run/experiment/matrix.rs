@@ -11,21 +11,24 @@ use crate::text::{Column, Page};
 
 /// Fewer variants are told one by one.
 const VARIANTS_MIN: usize = 6;
-/// Measures for columns, the most telling first: as many as fit. The second is the column's title.
-const COLUMNS: [(&str, &str); 13] = [
-    (measures::WALL, "time"),
-    (measures::CPU_SYSTEM, "kernel"),
-    ("rusage.minflt", "minor"),
-    ("figure.access_minor_faults", "access"),
-    ("rusage.majflt", "major"),
-    ("counter.dTLB-load-misses", "dTLB"),
-    ("counter.L1-dcache-load-misses", "L1d"),
-    (measures::CPU_USER, "user"),
-    (measures::PEAK, "peak"),
-    ("rusage.nivcsw", "invol"),
-    ("rusage.nvcsw", "vol"),
-    ("rusage.inblock", "read"),
-    ("rusage.oublock", "written"),
+/// Measures for columns, the most telling first: as many as fit. Of several names the first that the run has:
+/// of the measured phase where it has that, of the whole process otherwise. The second is the column's title.
+const COLUMNS: [(&[&str], &str); 14] = [
+    (&["phase.wall", measures::WALL], "time"),
+    (&["phase.cpu.system", measures::CPU_SYSTEM], "kernel"),
+    (&["rusage.minflt"], "minor"),
+    (&["phase.rusage.minflt", "figure.access_minor_faults"], "access"),
+    (&["phase.rusage.majflt", "rusage.majflt"], "major"),
+    (&["phase.counter.dTLB-load-misses", "counter.dTLB-load-misses"], "dTLB"),
+    (&["phase.counter.L1-dcache-load-misses", "counter.L1-dcache-load-misses"], "L1d"),
+    // Never in a counter's column.
+    (&["model.tlb-misses"], "modelled"),
+    (&["phase.cpu.user", measures::CPU_USER], "user"),
+    (&[measures::PEAK], "peak"),
+    (&["phase.rusage.nivcsw", "rusage.nivcsw"], "invol"),
+    (&["phase.rusage.nvcsw", "rusage.nvcsw"], "vol"),
+    (&["phase.rusage.inblock", "rusage.inblock"], "read"),
+    (&["phase.rusage.oublock", "rusage.oublock"], "written"),
 ];
 /// Columns that a value of the baseline may take with its unit.
 const VALUE_MAX: usize = 9;
@@ -40,8 +43,10 @@ pub(super) fn show(page: &mut Page, run: &Run, plan: &Plan, found: &WorkloadEffe
         let measure = found.measure(name).filter(|measure| measure.absent.is_none())?;
         measure.variants.iter().any(|of| of.statistics.is_some_and(|of| of.median != 0.0)).then_some(measure)
     };
-    let mut columns: Vec<(&str, &MeasureEffects)> =
-        COLUMNS.iter().filter_map(|&(name, title)| Some((title, known(name)?))).collect();
+    let mut columns: Vec<(&str, &MeasureEffects)> = COLUMNS
+        .iter()
+        .filter_map(|&(names, title)| Some((title, names.iter().copied().find_map(known)?)))
+        .collect();
     while columns.len() >= 2 && !table(page, run, plan, found, &columns) {
         columns.pop();
     }

@@ -35,7 +35,7 @@ fn an_experiment_that_was_ended_says_so() {
     experiment.trials.truncate(30);
     experiment.trials[29].end = TrialEnd::Stopped;
     let text = show(&run(experiment), SUMMARY, Style::PLAIN);
-    assert!(text.contains("NOT FINISHED  90 of 120 trials are still to be made"), "{text}");
+    assert!(text.contains("NOT FINISHED  91 of 120 trials are still to be made"), "{text}");
     let mut nothing = modes();
     nothing.trials.clear();
     let text = show(&run(nothing), SUMMARY, Style::PLAIN);

@@ -20,7 +20,7 @@ const TEXT_MAX: usize = 200;
 pub(super) fn show(page: &mut Page, experiment: &Experiment, view: View) {
     flags(page, experiment);
     failed(page, experiment, view);
-    let done = experiment.trials.len();
+    let done = experiment.kept();
     let planned = experiment.plan.schedule.len();
     if done < planned {
         let missing = count((planned - done) as u128);

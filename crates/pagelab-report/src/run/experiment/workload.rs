@@ -8,7 +8,8 @@ use pagelab_model::{Bytes, PageSize};
 use super::super::clipped;
 use super::NAME_MAX;
 use crate::effects::{
-    advice, fewer, floor, gain, interval_or_none, is_misses, measure_name, ratio, saved, value, verdict, why,
+    advice, fewer, floor, gain, interval_or_none, is_misses, measure_name, ratio, saved, undecided, value,
+    verdict, why,
 };
 use crate::quantity::Scale;
 use crate::style::bytes;
@@ -98,7 +99,7 @@ fn answer(plan: &Plan, found: &WorkloadEffects, judged: &MeasureEffects) -> Stri
     let words = match advised {
         Some((Advice::NoDifference, _)) => why(effect, &judged.floor).replace("measured", "for this program"),
         Some((Advice::TooFew, _)) => why(effect, &judged.floor),
-        Some((of, _)) if !is_decided(effect) => format!("{}: {}", advice(of), why(effect, &judged.floor)),
+        Some((of, _)) if !is_decided(effect) => undecided(of, effect, &judged.floor),
         Some((of, _)) => format!("{}: {}, {}", advice(of), gain(effect), saved(effect)),
         None if !is_decided(effect) => format!("{}: {}", name(*variant), why(effect, &judged.floor)),
         None if effect.verdict == Verdict::Worse => return slower(plan, found, &known),

@@ -1,11 +1,13 @@
 //! Misses by region: before, with the plan, and both on one scale.
 
 use pagelab_metrics::tune::regions::{Region, regions};
-use pagelab_model::profile::{MappingKey, MappingKind};
+use pagelab_model::Profile;
+use pagelab_model::profile::{MappingKey, MappingKind, ProfileSource};
 use pagelab_model::run::Run;
 use pagelab_model::tune::Tune;
 
 use super::super::{View, clipped};
+use crate::misses::some;
 use crate::style::{bytes, count};
 use crate::text::{Column, Page};
 
@@ -15,6 +17,17 @@ const SHOWN: usize = 12;
 const SHOWN_MOST: usize = 512;
 /// Signs of the longest bar.
 const BAR: u64 = 15;
+
+/// Why there is no second count.
+fn not_recounted(source: ProfileSource, tune: &Tune) -> &'static str {
+    match (source, tune.plan_file.is_empty()) {
+        (_, true) => "nothing is planned",
+        (ProfileSource::Exact, _) => {
+            "not recounted with the plan: --quick leaves that out, or it was stopped or failed"
+        }
+        _ => "not recounted with the plan (--source exact does)",
+    }
+}
 
 pub(super) fn show(page: &mut Page, run: &Run, tune: &Tune, view: View) {
     let Some(profile) = &run.profile else { return };
@@ -37,22 +50,13 @@ pub(super) fn show(page: &mut Page, run: &Run, tune: &Tune, view: View) {
             clipped(&name(&region.key), 28),
             offset(region.offset),
             if region.is_planned { "planned" } else { "" }.to_owned(),
-            count(region.before.into()),
-            region.after.map_or(String::new(), |misses| count(misses.into())),
+            some(profile, region.before.into()),
+            region.after.map_or(String::new(), |misses| some(profile, misses.into())),
             bar(region),
         ]
     };
     page.gap();
-    let sum = |of: fn(&Region) -> u64| found.iter().map(of).map(u128::from).sum::<u128>();
-    let before = count(sum(|region| region.before));
-    let text = match has_after {
-        true => {
-            let after = count(sum(|region| region.after.unwrap_or(0)));
-            format!("misses by region: {before} before, {after} recounted with the plan")
-        }
-        false => format!("misses by region: {before}; not recounted with the plan (--source exact does)"),
-    };
-    page.hanging("", &text);
+    page.hanging("", &sums(profile, tune, &found, has_after));
     let rows: Vec<Vec<String>> = found.iter().take(shown).map(row).collect();
     let columns = [
         Column::left("mapping"),
@@ -76,9 +80,21 @@ pub(super) fn show(page: &mut Page, run: &Run, tune: &Tune, view: View) {
     }
     if found.len() > shown {
         let rest: u128 = found[shown..].iter().map(|region| u128::from(region.before)).sum();
-        let (regions, rest) = (count((found.len() - shown) as u128), count(rest));
+        let (regions, rest) = (count((found.len() - shown) as u128), some(profile, rest));
         page.hanging_dim("  ", &format!("{regions} more regions have {rest} misses"));
     }
+}
+
+/// All misses, and those that the plan leaves.
+fn sums(profile: &Profile, tune: &Tune, found: &[Region], has_after: bool) -> String {
+    let sum = |of: fn(&Region) -> u64| found.iter().map(of).map(u128::from).sum::<u128>();
+    let before = some(profile, sum(|region| region.before));
+    if has_after {
+        let after = some(profile, sum(|region| region.after.unwrap_or(0)));
+        return format!("misses by region: {before} before, {after} recounted with the plan");
+    }
+    let before = profile.misses_interval().map_or(before, |_| crate::misses::all(profile));
+    format!("misses by region: {before}; {}", not_recounted(profile.source, tune))
 }
 
 /// `anonymous 1 GiB`, `anonymous 1 GiB #2`, `heap`, a file's path.

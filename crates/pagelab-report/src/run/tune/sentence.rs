@@ -23,7 +23,21 @@ pub(crate) fn verdict(tuned: &Tuned, tune: &Tune) -> String {
         _ => "",
     };
     match tuned.says {
-        Says::Yes => format!("yes: {}{}{by}", gain(plan.speed_up), with(&plan, tune)),
+        Says::Yes => {
+            format!(
+                "yes: {}{}{by}{}",
+                gain(plan.speed_up),
+                with(&plan, tune),
+                faster_still(tuned, &plan, &all)
+            )
+        }
+        Says::All => format!(
+            "yes, with all memory on huge pages: {}{}{by}; the plan is slower than that, {}, and takes no \
+             less memory",
+            gain(all.speed_up),
+            with(&all, tune),
+            plan.speed_up.map_or_else(String::new, so_far)
+        ),
         Says::AllOnly if tune.arm(On::Plan).is_none() => {
             format!("yes, with all memory on huge pages: {}{}{by}", gain(all.speed_up), with(&all, tune))
         }
@@ -70,6 +84,20 @@ pub(crate) fn verdict(tuned: &Tuned, tune: &Tune) -> String {
         }
         Says::NothingMeasured => "nothing was measured: no round of the arms ended well".to_owned(),
     }
+}
+
+/// What all memory on huge pages would bring beyond the plan, and at which price.
+fn faster_still(tuned: &Tuned, plan: &ArmFound, all: &ArmFound) -> String {
+    let (Some(On::All), Some((value, within))) = (tuned.faster_of_both(), all.speed_up) else {
+        return String::new();
+    };
+    let more = plan.memory.zip(all.memory).filter(|(plan, _)| *plan > 0.0);
+    let price = more.map_or(String::new(), |(plan, all)| format!(", at {} more memory", more_of(all / plan)));
+    format!("; with all of its memory on huge pages {}×{price}", ratio(value, within))
+}
+
+fn more_of(ratio: f64) -> String {
+    format!("{:.0} %", (ratio - 1.0) * 100.0)
 }
 
 /// `1.24× faster (1.21 to 1.27)`, `1.20× slower (1.15 to 1.25)`.

@@ -2,13 +2,14 @@
 
 use expect_test::expect_file;
 use pagelab_metrics::tune::Tuned;
-use pagelab_model::experiment::Flag;
-use pagelab_model::run::Run;
+use pagelab_model::experiment::{Better, Flag, Measure, measures};
+use pagelab_model::run::{Run, Unit};
 use pagelab_model::tune::On;
 
 use super::sentence;
 use crate::run::tests::tuning::tuned;
 use crate::run::tests::{SUMMARY, VERBOSE, check};
+use crate::style::Style;
 
 type ArmOf = (&'static str, On, Option<u64>);
 const THREE: [ArmOf; 3] =
@@ -32,6 +33,42 @@ fn a_curve_with_its_controls() {
     ]);
     let run = tuned(&arms, &[12.4, 11.5, 9.5, 11.0, 12.3, 11.7, 10.0], 7);
     check(&run, SUMMARY, &expect_file!["tests/curve.txt"]);
+}
+
+/// What the verdict is by stands in the table, with its unit and with what two equal arms differ by.
+#[test]
+fn a_figure_of_its_own_stands_beside_its_speed_up() {
+    let mut run = tuned(&THREE, &[12.4, 10.0, 9.9], 7);
+    for trial in run.experiment.iter_mut().flat_map(|of| &mut of.trials) {
+        let wall = trial.measures.iter().find(|of| of.name == measures::WALL).cloned();
+        let Some(Measure { value: Ok(ns), .. }) = wall else { continue };
+        let value = Ok(ns / 1e9 / 4.0);
+        let (name, unit) = (measures::MERIT.to_owned(), Unit::from("s"));
+        trial.measures.push(Measure { name, unit, better: Better::Lower, value, source: String::new() });
+    }
+    for experiment in run.experiment.iter_mut() {
+        experiment.plan.workloads[0].merit = Some(measures::MERIT.to_owned());
+    }
+    let text = crate::run::tune::show(&run, SUMMARY, Style::PLAIN);
+    assert!(text.contains("figure [s]"), "{text}");
+    let plan = text.lines().find(|line| line.trim_start().starts_with("plan ")).unwrap_or_default();
+    let cells: Vec<&str> = plan.split_whitespace().collect();
+    assert!(cells[1].starts_with("2.") && cells[2].starts_with("1.2"), "a quarter of the time: {plan}");
+    assert!(text.contains("speed-up by the program's own figure") && text.contains("noise floor"), "{text}");
+}
+
+/// Where all are faster and take no more, the verdict and the way on are `all`.
+#[test]
+fn all_at_no_more_memory_is_what_is_recommended() {
+    let mut run = tuned(&THREE, &[12.4, 10.0, 9.0], 10);
+    for measure in run.experiment.iter_mut().flat_map(|of| &mut of.trials).flat_map(|of| &mut of.measures) {
+        if measure.name == measures::PEAK {
+            measure.value = Ok(80e6);
+        }
+    }
+    assert!(verdict(&run).starts_with("yes, with all memory on huge pages: 1.3"), "{}", verdict(&run));
+    let text = crate::run::tune::show(&run, SUMMARY, Style::PLAIN);
+    assert!(text.contains("→ pagelab apply all -- pagelab workload server"), "{text}");
 }
 
 fn verdict(run: &Run) -> String {

@@ -5,7 +5,6 @@ use std::path::Path;
 use pagelab_model::Profile;
 use pagelab_tlb::engine::layout::{ended, head, image, thread};
 
-use super::super::Ask;
 use super::super::account::{Account, BYTES_MOST};
 use super::super::read::Image;
 use super::super::run::{Program, Ran, path_of};
@@ -14,14 +13,8 @@ use super::super::run::{Program, Ran, path_of};
 const FLOATS_PERMILLE: u64 = 100;
 
 /// Adds the notes.
-pub fn tell(
-    profile: &mut Profile,
-    ask: &Ask,
-    program: &Program,
-    ran: &Ran,
-    account: &Account,
-    images: &[Image],
-) {
+pub fn tell(profile: &mut Profile, program: &Program, ran: &Ran, account: &Account, images: &[Image]) {
+    let stretches = profile.effort.stretches;
     let mut say = |note: String| profile.notes.push(note);
     say("modelled: exact LRU in each set, page-walk caches of 32 PDEs, 4 PDPTEs and 4 PML4Es assumed; \
          accesses of the kernel, instruction fetches and prefetches are not seen; an access that crosses a \
@@ -31,13 +24,20 @@ pub fn tell(
     let threads = || images.iter().flat_map(|image| &image.threads);
     let sum = |field: u64| threads().map(|thread| thread[field as usize]).sum::<u64>();
     let (seen, skipped) = (sum(thread::ACCESSES), sum(thread::SKIPPED));
-    if ask.window.is_some() {
-        let permille = u128::from(seen) * 1000 / u128::from(seen + skipped).max(1);
+    if let Some(of) = stretches {
+        let permille = (of.share() * 1000.0).round() as u64;
+        let error = match of.error_permille {
+            Some(error) => format!("± {}.{} % for all misses", error / 10, error % 10),
+            None => "how far off they may be is not known".to_owned(),
+        };
         say(format!(
-            "watched {seen} of {} accesses ({}.{} %): all counts are those of the watched ones",
-            seen + skipped,
+            "watched {} of {} accesses ({}.{} %) in {} stretches: counts are estimates, scaled to all \
+             accesses, {error}",
+            of.counted,
+            of.accesses,
             permille / 10,
-            permille % 10
+            permille % 10,
+            of.count
         ));
     }
     let floats: u64 = images.iter().map(|one| one.field(image::FLOATS)).sum();

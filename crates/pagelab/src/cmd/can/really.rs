@@ -3,8 +3,11 @@
 use pagelab_contig::asking::{Asked, Wanted, available};
 use pagelab_contig::compact::{Caches, Scope, compact, drop_caches};
 use pagelab_contig::reserve::Reserve;
-use pagelab_contig::truth::truth;
+use pagelab_contig::truth::{all_came, truth};
+use pagelab_contig::warm::warm;
 use pagelab_host::guard::{Fate, Guard, Knob, Options, Site, Watched};
+use pagelab_host::page_reporting;
+use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
 use pagelab_metrics::can::{Forecast, How, Step};
 use pagelab_model::{Absence, AbsentWhy, Bytes, Reading, Snapshot};
@@ -94,6 +97,11 @@ fn hugetlb(guard: &Guard, root: &Root, forecast: &Forecast, wanted: Wanted) -> R
     let mut got = vec![Got { step: Step::Nothing, came: Err(absence) }];
     for step in [Step::Compaction, Step::Cache] {
         if step == Step::Cache {
+            let enough = |got: &Got| got.came.as_ref().is_ok_and(|came| came.got >= wanted.count);
+            if got.last().is_some_and(enough) {
+                got.push(Got { step, came: Err(all_came()) });
+                break;
+            }
             drop_caches(guard, Caches::Page).map_err(restore::failure)?;
         }
         compact(guard, scope).map_err(restore::failure)?;
@@ -118,6 +126,10 @@ fn grow(root: &Root, wanted: Wanted, pool: &Knob) -> Result<Reading<Came>, Failu
     let site = Site::live().map_err(restore::failure)?;
     let guard = Guard::begin(&site, watched.map_err(restore::failure)?, Options::default())
         .map_err(restore::failure)?;
+    // Where the host takes free memory back, the time would be the host's.
+    if page_reporting::read(&Reader::new(root), wanted.page_size, 0).is_some() {
+        drop(warm(root, Bytes(count.saturating_mul(wanted.size.0)), &|| false));
+    }
     let before: u64 = root
         .read(pool.path())
         .ok()

@@ -3,10 +3,13 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use pagelab_contig::warm::warm;
 use pagelab_host::guard::{Guard, GuardError, OWN_MEMORY, Options, Site, Watched};
+use pagelab_host::root::Root;
 use pagelab_model::machine::Hypervisor;
 use pagelab_model::run::{Moment, Stream, StreamHead};
-use pagelab_model::{Pages, Snapshot};
+use pagelab_model::{Bytes, Pages, Snapshot};
+use pagelab_report::style::{bytes, three_digits};
 
 use super::recording::Recording;
 use crate::out;
@@ -57,8 +60,9 @@ pub fn probe(snapshot: &mut Snapshot, seed: u64, left: Duration, samples: &Kept<
     let left_ns = u64::try_from(left.as_nanos()).unwrap_or(u64::MAX);
     let options = ProbeOptions { seed, time_ns: usual.time_ns.min(left_ns), ..usual };
     let facts = facts(snapshot);
+    let warmed = warmed(snapshot, &options);
     let measure = || probe::probe(&options, &facts, samples);
-    let results = match probe::collapses_at_most(&options, &facts) {
+    let mut results = match probe::collapses_at_most(&options, &facts) {
         0 => measure(),
         times => {
             let act = format!("MADV_COLLAPSE, at most {times} times, {OWN_MEMORY}");
@@ -70,7 +74,28 @@ pub fn probe(snapshot: &mut Snapshot, seed: u64, left: Duration, samples: &Kept<
             })
         }
     };
+    results.notes.extend(warmed);
     snapshot.probe = Some(results);
+}
+
+/// Where the host takes free memory back, as much as is measured is touched once before: latencies would be
+/// the host's. What was done, in a sentence.
+fn warmed(snapshot: &Snapshot, options: &ProbeOptions) -> Option<String> {
+    snapshot.machine.page_reporting.as_ref()?;
+    let huge = snapshot.machine.page_size.block(snapshot.pmd_order).0.saturating_mul(options.huge_pages);
+    let wanted = Bytes(options.region_max.0.saturating_mul(2).saturating_add(huge));
+    let warmed = warm(&Root::live(), wanted, &|| false);
+    let short = warmed.short.map_or(String::new(), |why| format!(" ({why})"));
+    Some(format!(
+        "the host takes free memory back: {} of {} were touched before, for {} of CPU time{short}",
+        bytes(warmed.warmed),
+        bytes(wanted),
+        seconds(warmed.cpu_ns)
+    ))
+}
+
+fn seconds(ns: u64) -> String {
+    format!("{} s", three_digits(ns as f64 / 1e9))
 }
 
 /// Performs an act that cannot be undone, journalled before and after. An error: it was not begun.

@@ -91,9 +91,16 @@ fn from_text(plan: &Plan, path: &Path) -> Result<FragReport, Failure> {
     let known = read.page_size.map(|size| (size, "from the report"));
     let (page_size, page_size_source) = settle_page_size(plan, known, &name)?;
     let orders = read.buddyinfo.zones.iter().map(|zone| zone.areas.orders()).max().unwrap_or(1);
-    let (order, order_source) = settle_order(plan, page_size, None, orders)?;
-    let failed_order = read.trigger.as_ref().and_then(|trigger| trigger.order);
-    let notes = failed_order.and_then(|failed| order_note(plan, order, Order(failed), orders));
+    let failed = read.trigger.as_ref().and_then(|trigger| trigger.order).map(Order);
+    let failed = failed.filter(|failed| failed.index() < orders);
+    let (order, order_source) = match failed {
+        // A report is read for its request. Any free page serves order 0: its indices say nothing.
+        Some(failed) if plan.order.is_none() && failed > Order(0) => {
+            (failed, "the request that failed".to_owned())
+        }
+        _ => settle_order(plan, page_size, None, orders)?,
+    };
+    let notes = failed.filter(|&failed| failed != order).map(order_note);
     let place = Place {
         which: read.place.which,
         of: read.place.of,
@@ -113,11 +120,10 @@ fn from_text(plan: &Plan, path: &Path) -> Result<FragReport, Failure> {
     })
 }
 
-/// A note where the request that failed was of another order than the one that is answered for.
-fn order_note(plan: &Plan, order: Order, failed: Order, orders: usize) -> Option<String> {
-    let other = plan.order.is_none() && failed != order && failed.index() < orders;
+/// A note where another order than that of the request that failed was asked for.
+fn order_note(failed: Order) -> String {
     let failed = failed.0;
-    other.then(|| format!("the request that failed was of order {failed}: --order {failed} answers for it"))
+    format!("the request that failed was of order {failed}: --order {failed} answers for it")
 }
 
 /// Says which reading of several is used, and what else is worth knowing about it.

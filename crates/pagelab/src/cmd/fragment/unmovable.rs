@@ -132,6 +132,15 @@ fn told(spoiled: &Spoiled, wanted: &Wanted) -> Vec<String> {
             let sample = if before.is_whole && after.is_whole { "" } else { ", by a sample" };
             let all = count(after.blocks.into());
             lines.push(format!("  of {all} pageblocks{sample}, more than before hold: {classes}"));
+            let more = after.spoiled.saturating_sub(before.spoiled);
+            lines.push(format!(
+                "  pageblocks that cannot be whole any more: {} → {}, {} more (`pagelab can` counts them \
+                 so); \
+                 the rest of these pages lie in blocks that were spoiled before",
+                count(before.spoiled.into()),
+                count(after.spoiled.into()),
+                count(more.into())
+            ));
             lines.push("  what others took or gave back meanwhile is counted too".to_owned());
         }
     }

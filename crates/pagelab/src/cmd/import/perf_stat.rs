@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use pagelab_formats::perf_stat::{self, Counter, Stat};
 use pagelab_formats::shell_time::{self, Times};
@@ -52,8 +52,10 @@ What is read, told by its content: the output of `perf stat -x, -o FILE` of a wh
 user and sys of the shell's `time`. Times and counters of one workload, variant and round are one trial.
 
 The names of folders say what a file is of: results/canneal/thp/always-3.csv is round 3 of the workload \
-canneal under the variant always, and logs/canneal/thp/always-3.log has its times. A word in front of a path \
-says it where the path does not.
+canneal under the variant always, and logs/canneal/thp/always-3.log has its times. A file that is called as \
+its workload leaves the variant to its folder: results/canneal/no-thp/canneal.csv is of no-thp. A word in \
+front of a path says it where the path does not: two files of different folders are never taken for two \
+rounds of one variant unless that word says so.
 
 Examples:
   perf stat -x, -o off-1.csv -e dTLB-load-misses ./program
@@ -77,12 +79,29 @@ struct Gathered {
 /// Workload, variant and round in the order in which they came.
 type Key = (usize, usize, u32);
 
+/// Why a file is not taken.
+enum Refused {
+    /// The others go on.
+    File(String),
+    /// What it is of is not known, and to guess would mix two things that were measured apart.
+    All(Failure),
+}
+
+/// A file that is in: its path, the number in its name, and whether it holds times.
+struct Taken {
+    path: PathBuf,
+    round: Option<u32>,
+    is_time: bool,
+}
+
 /// Everything that was read.
 #[derive(Default)]
 struct All {
     workloads: Vec<String>,
     variants: Vec<(String, bool)>,
     trials: BTreeMap<Key, Gathered>,
+    /// By workload and variant, the files that no word in front of them named.
+    taken: BTreeMap<(usize, usize), Vec<Taken>>,
     left_out: Vec<String>,
 }
 
@@ -90,9 +109,13 @@ struct All {
 pub fn run(args: &Args) -> Outcome {
     let mut all = All::default();
     for place in places(&args.sources, args.workload.as_deref())? {
-        if let Err(why) = all.take(&place) {
-            out::complain(&format!("pagelab: {why}"));
-            all.left_out.push(why);
+        match all.take(&place) {
+            Ok(()) => {}
+            Err(Refused::All(failure)) => return Err(failure),
+            Err(Refused::File(why)) => {
+                out::complain(&format!("pagelab: {why}"));
+                all.left_out.push(why);
+            }
         }
     }
     if all.trials.is_empty() {
@@ -148,13 +171,14 @@ fn place_of<T>(known: &mut Vec<T>, is_it: impl Fn(&T) -> bool, new: impl FnOnce(
 
 impl All {
     /// Takes one file in; else says why not.
-    fn take(&mut self, place: &Place) -> Result<(), String> {
-        let (name, text) = input::read(&place.path).map_err(|failure| failure.to_string())?;
+    fn take(&mut self, place: &Place) -> Result<(), Refused> {
+        let unread = |failure: Failure| Refused::File(failure.to_string());
+        let (name, text) = input::read(&place.path).map_err(unread)?;
         let is_time = text.split(|&sign| sign == b'\n').any(|line| {
             let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
             words.next() == Some(b"real") && words.next().is_some()
         });
-        let bad = |error: pagelab_formats::ParseError| error.in_file(&name);
+        let bad = |error: pagelab_formats::ParseError| Refused::File(error.in_file(&name));
         let (stat, times) = match is_time {
             true => (None, Some(shell_time::parse(&text).map_err(bad)?)),
             false => (Some(perf_stat::parse(&text).map_err(bad)?), None),
@@ -162,6 +186,14 @@ impl All {
         let workload = place_of(&mut self.workloads, |of| *of == place.workload, || place.workload.clone());
         let new = || (place.variant.clone(), place.asks_for_huge_pages);
         let variant = place_of(&mut self.variants, |(of, _)| *of == place.variant, new);
+        if !place.is_labelled {
+            let taken = self.taken.entry((workload, variant)).or_default();
+            let file = Taken { path: place.path.clone(), round: place.round, is_time };
+            if let Some(other) = taken.iter().find(|other| other.is_mixed_up_with(&file)) {
+                return Err(Refused::All(undecided(place, &other.path)));
+            }
+            taken.push(file);
+        }
         let is_free = |all: &All, round: u32| {
             all.trials.get(&(workload, variant, round)).is_none_or(|known| match stat {
                 Some(_) => known.stat.is_none(),
@@ -232,6 +264,35 @@ impl All {
         };
         (Experiment { plan, trials: keys.iter().enumerate().map(trial).collect() }, first_ns)
     }
+}
+
+impl Taken {
+    /// Whether two files would be two rounds of one variant for no other reason than that nothing tells them
+    /// apart: they hold the same, have the same number or none, and come from different folders.
+    fn is_mixed_up_with(&self, other: &Taken) -> bool {
+        self.is_time == other.is_time
+            && self.round == other.round
+            && self.path.parent() != other.path.parent()
+    }
+}
+
+/// Two files of different folders whose paths say the same.
+fn undecided(place: &Place, other: &Path) -> Failure {
+    let Place { path, workload, variant, .. } = place;
+    let folder = |path: &Path| {
+        let name = path.parent().and_then(Path::file_name);
+        name.map_or_else(|| "one".to_owned(), |name| name.to_string_lossy().into_owned())
+    };
+    let (one, two) = (other.display(), path.display());
+    let message = format!(
+        "cannot import {one} and {two}: by their paths both are {workload} under {variant}, and nothing says \
+         whether they are two rounds or two variants\n\
+         hint: say it by WORKLOAD/VARIANT=PATH: two variants are {workload}/{}={one} {workload}/{}={two}, \
+         two rounds are {workload}/{variant}={one} {workload}/{variant}={two}",
+        folder(other),
+        folder(path)
+    );
+    Failure::new(Exit::BadInput, message)
 }
 
 fn has_duration(stat: &Stat) -> bool {

@@ -28,6 +28,9 @@ pub struct Place {
     pub round: Option<u32>,
     /// Whether the names say that huge pages were asked for.
     pub asks_for_huge_pages: bool,
+    /// Whether a word in front of the path said which variant it is: then files of several folders are one
+    /// variant because somebody said so.
+    pub is_labelled: bool,
 }
 
 /// All files of all sources: `PATH`, `VARIANT=PATH` or `WORKLOAD/VARIANT=PATH`.
@@ -38,7 +41,7 @@ pub fn places(sources: &[PathBuf], workload: Option<&str>) -> Result<Vec<Place>,
         let mut files = Vec::new();
         listed(&path, 0, &mut files)?;
         for file in files {
-            let mut place = of_path(&path, &file);
+            let mut place = of_path(&path, &file, workload);
             if let Some(label) = &label {
                 match label.rsplit_once('/') {
                     Some((workload, variant)) => {
@@ -47,6 +50,7 @@ pub fn places(sources: &[PathBuf], workload: Option<&str>) -> Result<Vec<Place>,
                     None => place.variant.clone_from(label),
                 }
                 place.asks_for_huge_pages = asks(&place.variant);
+                place.is_labelled = true;
             }
             place.workload = workload.map_or(place.workload, str::to_owned);
             places.push(place);
@@ -98,8 +102,9 @@ fn listed(path: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), Fai
 }
 
 /// What a path says: `results/canneal/thp/always-3.csv` is round 3 of canneal under `always`, which asks for
-/// huge pages.
-fn of_path(source: &Path, file: &Path) -> Place {
+/// huge pages. A file that is called as its workload says nothing, and its folder is the variant:
+/// `results/canneal/no-thp/canneal.csv`.
+fn of_path(source: &Path, file: &Path, named: Option<&str>) -> Place {
     let names: Vec<String> = file
         .components()
         .filter_map(|part| match part {
@@ -118,18 +123,33 @@ fn of_path(source: &Path, file: &Path) -> Place {
     let last = parts.pop().unwrap_or_default();
     let stem = last.rsplit_once('.').map_or(last.as_str(), |(stem, _)| stem);
     let (stem, round) = numbered(stem);
-    let workload = if parts.is_empty() { WORKLOAD.to_owned() } else { parts.remove(0) };
-    if !stem.is_empty() {
-        parts.push(stem.to_owned());
+    // The folder of a workload was named itself, and what lies in it are the groups.
+    let above = from.checked_sub(1).and_then(|above| names.get(above));
+    if let Some(above) = above.filter(|above| stem.is_empty() || *above == stem)
+        && parts.first().is_some_and(|group| is_group(group))
+    {
+        parts.insert(0, above.clone());
     }
-    let group = parts.first().filter(|group| matches!(group.as_str(), THP | NO_THP)).cloned();
+    let workload = if parts.is_empty() { WORKLOAD.to_owned() } else { parts.remove(0) };
+    match stem == workload {
+        true => {}
+        false if named == Some(stem) && parts.is_empty() => parts.push(workload.clone()),
+        false if named == Some(stem) || stem.is_empty() => {}
+        false => parts.push(stem.to_owned()),
+    }
+    let group = parts.first().filter(|group| is_group(group)).cloned();
     if group.is_some() && parts.len() > 1 {
         parts.remove(0);
     }
     let variant = parts.join("/");
     let variant = if variant.is_empty() { "all".to_owned() } else { variant };
     let asks_for_huge_pages = group.map_or_else(|| asks(&variant), |group| group == THP);
-    Place { path: file.to_owned(), workload, variant, round, asks_for_huge_pages }
+    Place { path: file.to_owned(), workload, variant, round, asks_for_huge_pages, is_labelled: false }
+}
+
+/// Whether a folder groups runs by whether huge pages were on.
+fn is_group(folder: &str) -> bool {
+    matches!(folder, THP | NO_THP)
 }
 
 /// A name without the number of its round, which stands at its end: `always-3`, `run3`, `3`, `always-3.2`.
@@ -165,7 +185,7 @@ mod tests {
     #[test]
     fn a_path_says_workload_variant_and_round() {
         let check = |source: &str, file: &str, expected: (&str, &str, Option<u32>, bool)| {
-            let place = of_path(Path::new(source), Path::new(file));
+            let place = of_path(Path::new(source), Path::new(file), None);
             let found =
                 (place.workload.as_str(), place.variant.as_str(), place.round, place.asks_for_huge_pages);
             assert_eq!(found, expected, "{file}");
@@ -179,5 +199,24 @@ mod tests {
         check("thp-2.csv", "thp-2.csv", (WORKLOAD, "thp", Some(2), true));
         check("results/1.csv", "results/1.csv", ("results", "all", Some(1), false));
         check("d", "d/big.sort/limit-512M.csv", ("big.sort", "limit-512M", None, false));
+    }
+
+    #[test]
+    fn a_file_called_as_its_workload_leaves_the_variant_to_its_folder() {
+        let check =
+            |source: &str, file: &str, named: Option<&str>, expected: (&str, &str, Option<u32>, bool)| {
+                let place = of_path(Path::new(source), Path::new(file), named);
+                let found =
+                    (place.workload.as_str(), place.variant.as_str(), place.round, place.asks_for_huge_pages);
+                assert_eq!(found, expected, "{file}");
+            };
+        check("results", "results/canneal/thp/canneal.csv", None, ("canneal", "thp", None, true));
+        check("results", "results/canneal/no-thp/canneal.csv", None, ("canneal", "no-thp", None, false));
+        check("d", "d/results/canneal/no-thp/canneal-2.csv", None, ("canneal", "no-thp", Some(2), false));
+        check("canneal", "canneal/thp/canneal.csv", None, ("canneal", "thp", None, true));
+        check("canneal", "canneal/thp/3.csv", None, ("canneal", "thp", Some(3), true));
+        check("d", "d/canneal/canneal.csv", None, ("canneal", "all", None, false));
+        check("d", "d/thp/canneal.csv", Some("canneal"), ("thp", "thp", None, true));
+        check("d", "d/canneal/thp/4K/canneal.csv", None, ("canneal", "4K", None, true));
     }
 }

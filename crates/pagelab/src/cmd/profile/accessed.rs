@@ -41,10 +41,25 @@ pub struct Options {
     /// accessed: leave mappings whole; coarser, and nothing is injected
     #[arg(long)]
     no_split: bool,
+    /// accessed: drop entries of the kernel's page of zeros to see which come
+    /// back, which shows memory that is only read. All threads stand while that
+    /// is done; no other program may write to its memory meanwhile
+    /// [default: yes for a command, no for --pid]
+    #[arg(long, value_name = "YES|NO", value_enum)]
+    zero_page: Option<Choice>,
     /// accessed: the longest pause between clearing and looking
     /// [default: 100ms]
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     pause: Option<Duration>,
+}
+
+/// Whether something is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Choice {
+    /// It is
+    Yes,
+    /// It is not
+    No,
 }
 
 /// A share in permille.
@@ -78,6 +93,8 @@ pub fn profile(ask: &Ask, machine: &Machine) -> Result<Profile, Failure> {
         duty_permille: options.duty.unwrap_or(accessed::DUTY_PERMILLE),
         price: accessed_price::at_hand(machine, room(), reader_command()),
         pause: options.pause.unwrap_or(accessed::PAUSE),
+        drops_zeros: options.zero_page.map_or(ask.pid.is_none(), |choice| choice == Choice::Yes),
+        tlb_entries: tlb_entries(machine),
         is_supervised: !options.no_supervise,
         splitter: (!options.no_split).then(splitter_command),
         stop: &stop,
@@ -97,6 +114,17 @@ pub fn profile(ask: &Ask, machine: &Machine) -> Result<Profile, Failure> {
         out::note(&format!("pagelab: {note}"));
     }
     Ok(profile)
+}
+
+/// Entries of the outermost TLB for base pages, where they are known.
+fn tlb_entries(machine: &Machine) -> Option<u64> {
+    let page = machine.page_size;
+    let tlb = match (&machine.tlb, &machine.cpu) {
+        (Ok(tlb), _) => Ok(tlb.clone()),
+        (_, Ok(cpu)) => pagelab_tlb::choose(cpu, &pagelab_sys::cpuid::leaves(), None),
+        (Err(absence), Err(_)) => Err(absence.clone()),
+    };
+    tlb.ok()?.reach(Bytes(page.bytes())).map(|reach| reach.0 / page.bytes())
 }
 
 fn ending(exit: ExitStatus) -> String {

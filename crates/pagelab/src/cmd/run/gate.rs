@@ -26,6 +26,10 @@ pub struct Args {
     #[arg(long, value_name = "BYTES")]
     hog: Option<u64>,
 
+    /// Have the kernel kill this process before all others
+    #[arg(long)]
+    killed_first: bool,
+
     /// Have a thread that is a competitor for so many bytes
     #[arg(long, value_name = "BYTES")]
     hog_thread: Option<u64>,
@@ -48,7 +52,7 @@ pub fn run(args: Args) -> Result<u8, Failure> {
         return Ok(gate::hog(Bytes(bytes)));
     }
     let Some(bytes) = args.hog_thread else {
-        return Ok(gate::pass(args.thp.as_deref(), args.cpu, &args.command));
+        return Ok(gate::pass(args.thp.as_deref(), args.cpu, args.killed_first, &args.command));
     };
     if gate::hog_thread(Bytes(bytes)).is_err() {
         return Ok(gate::CODE_CANNOT_START);

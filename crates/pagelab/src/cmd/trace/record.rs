@@ -23,7 +23,7 @@ use pagelab_sys::{clock, spawn};
 
 use super::session::{Session, Totals};
 use super::through::{self, Opened, Way};
-use super::words::{SAID, rate as rate_text};
+use super::words::{SAID, rate as rate_text, recorder_cost};
 use crate::cmd::record::status::{size as file_size, whole_seconds};
 use crate::cmd::record::tick::Stop;
 use crate::cmd::record::{self, DAY};
@@ -321,9 +321,7 @@ fn said(
     let kinds: Vec<String> =
         kinds.map(|(times, what)| format!("{} {what}", count((*times).into()))).collect();
     page.facts("  ", &kinds, " · ");
-    let each = end.cpu_ns.saturating_sub(end.scan_cpu_ns) / events.max(1);
-    let through = through.name();
-    page.hanging("", &format!("through {through}; the recorder took {each} ns of its own CPU an event"));
+    page.hanging("", &format!("through {}; {}", through.name(), recorder_cost(end, events)));
     if let Some(check) = &end.check {
         let (agreeing, orders) = check.agreeing();
         let (off, free) = check.pages_off();

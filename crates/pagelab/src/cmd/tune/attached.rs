@@ -18,12 +18,16 @@ use pagelab_model::tune::{On, Tune};
 use pagelab_runfile::Writer;
 use pagelab_target::steer::{Steered, Turned};
 
-use super::{Args, arms, beside, experiment, profiling, recipe, resolve, write};
+use super::{Args, arms, beside, experiment, profiling, recipe, resolve, unseen, write};
 use crate::cmd::target_failure;
 use crate::cmd::{report, run_file, usage};
 use crate::exit::{Exit, Failure};
 use crate::{manifest, out};
 use sample::Load;
+
+/// Why nothing goes on where accessed bits cannot see.
+const UNATTACHED: &str = "--source exact, which sees every access, cannot attach to a process that \
+                          runs: give its command instead, pagelab tune --source exact -- COMMAND";
 
 /// What a tuning of a running process has at hand.
 struct Session<'s> {
@@ -118,19 +122,16 @@ impl Session<'_> {
         self.can_split(&split)?;
         let how = super::how(args, self.stop);
         let profile = match &args.profile {
-            Some(file) => profiling::read(file, how)?,
-            None => self.profile(&super::passing(&path, "profile"), how)?,
+            Some(file) => profiling::read(file, &how)?,
+            None => self.profile(&super::passing(&path, "profile"), &how)?,
         };
         let Some(profile) = profile else { return Ok(super::stopped(self.stop)) };
+        let unseen = self.unseen(&profile);
         let mut chosen = arms::choose_placed(args, &profile, all.len(), &plan_path)?;
         let planned: BTreeSet<u64> = arms::addresses(&chosen.tune.plan).intersection(&all).copied().collect();
         chosen.tune.pid = Some(pid);
-        chosen.tune.notes.push(format!(
-            "a running process: {} regions of it could be on huge pages, {} planned ones are among them; \
-             CPU time and huge pages are the process's, time is that of the metric's command",
-            all.len(),
-            planned.len()
-        ));
+        chosen.tune.notes.extend(unseen);
+        chosen.tune.notes.push(running(all.len(), planned.len()));
         let resolved = self.resolved(&path, &chosen.tune, &chosen.files)?;
         let look = experiment::look();
         let started = manifest::now();
@@ -168,6 +169,14 @@ impl Session<'_> {
         Ok(signal.map_or(shown as u8, super::code_after))
     }
 
+    /// That accessed bits see nothing of it, which is told, and that nothing can go on.
+    fn unseen(&self, profile: &pagelab_model::Profile) -> Option<String> {
+        let why = unseen::why(profile).filter(|_| self.args.source == super::Source::Auto)?;
+        let note = format!("{why}; {UNATTACHED}");
+        out::complain(&format!("pagelab: {note}"));
+        Some(note)
+    }
+
     /// Whether one cold page splits here; without, there is no way back to the arm of nothing.
     fn can_split(&self, split: &Turned) -> Result<(), Failure> {
         if split.too_much == 0 {
@@ -192,7 +201,7 @@ impl Session<'_> {
     fn profile(
         &self,
         at: &std::path::Path,
-        how: profiling::How<'_>,
+        how: &profiling::How<'_>,
     ) -> Result<Option<pagelab_model::Profile>, Failure> {
         let args = self.args;
         let mut load = self.load.shell();
@@ -283,6 +292,14 @@ impl Session<'_> {
         }
         Ok((end, measures, flags))
     }
+}
+
+/// What is compared, of a process with so many regions.
+fn running(all: usize, planned: usize) -> String {
+    format!(
+        "a running process: {all} regions of it could be on huge pages, {planned} planned ones are among \
+         them; CPU time and huge pages are the process's, time is that of the metric's command"
+    )
 }
 
 fn flag_of(turned: &Turned, wanted: usize) -> Option<Flag> {

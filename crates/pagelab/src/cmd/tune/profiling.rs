@@ -25,12 +25,16 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const PRICED_IN: Bytes = Bytes(1 << 30);
 
 /// How a profile is come by.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct How<'h> {
     /// Whether a signal asked to stop.
     pub stop: &'h Stop,
     /// A walk is priced where no price is known.
     pub prices: bool,
+    /// With `exact`, which accesses are looked at; `None`: all.
+    pub window: Option<String>,
+    /// Exit codes of the program that are no failure.
+    pub good: &'h [u8],
 }
 
 /// What is started for it.
@@ -40,11 +44,18 @@ pub fn in_words(source: Source, words: &[String]) -> String {
 
 /// Profiles the program by `pagelab profile`, whose own output this is; what the program prints is dropped.
 /// `None` after a signal, as from all here.
-pub fn make(source: Source, words: &[String], at: &Path, how: How<'_>) -> Result<Option<Profile>, Failure> {
+pub fn make(source: Source, words: &[String], at: &Path, how: &How<'_>) -> Result<Option<Profile>, Failure> {
     out::note(&format!("profiling: {}", in_words(source, words)));
     let mut command = own(source, at);
+    put_window(&mut command, source, how);
     command.arg("--").args(words);
     finish(command, at, how)
+}
+
+fn put_window(command: &mut Command, source: Source, how: &How<'_>) {
+    if let Some(window) = how.window.as_ref().filter(|_| source == Source::Exact) {
+        command.args(["--window", window]);
+    }
 }
 
 /// Profiles a process that runs, for so long.
@@ -53,7 +64,7 @@ pub fn attach(
     pid: u32,
     time: &str,
     at: &Path,
-    how: How<'_>,
+    how: &How<'_>,
 ) -> Result<Option<Profile>, Failure> {
     out::note(&format!("profiling: pagelab profile --source {} --pid {pid} --for {time}", source.word()));
     let mut command = own(source, at);
@@ -62,9 +73,10 @@ pub fn attach(
 }
 
 /// Counts the misses again as if the plan's regions were on huge pages. `None` if there is no such count.
-pub fn recount(words: &[String], plan: &Path, at: &Path, how: How<'_>) -> Option<Profile> {
+pub fn recount(words: &[String], plan: &Path, at: &Path, how: &How<'_>) -> Option<Profile> {
     out::note("recounting misses with the plan: pagelab profile --source exact --what-if …");
     let mut command = own(Source::Exact, at);
+    put_window(&mut command, Source::Exact, how);
     command.arg("--what-if").arg(plan).arg("--").args(words);
     under(finish(command, at, how).ok()??)
 }
@@ -96,7 +108,7 @@ fn own(source: Source, at: &Path) -> Command {
     command
 }
 
-fn finish(mut command: Command, at: &Path, how: How<'_>) -> Result<Option<Profile>, Failure> {
+fn finish(mut command: Command, at: &Path, how: &How<'_>) -> Result<Option<Profile>, Failure> {
     let unstarted = |error: io::Error| {
         Failure::new(Exit::NotAvailable, "pagelab cannot be started once more for the profile").because(error)
     };
@@ -116,7 +128,26 @@ fn finish(mut command: Command, at: &Path, how: How<'_>) -> Result<Option<Profil
     let profile = read(at, how);
     // It is in the run file of the tuning.
     pagelab_runfile::remove(at);
-    profile
+    let Some(profile) = profile? else { return Ok(None) };
+    match profile.exit.filter(|exit| !how.good.contains(exit)) {
+        None => Ok(Some(profile)),
+        Some(exit) => Err(ended_badly(exit)),
+    }
+}
+
+/// The program itself failed while it was profiled.
+fn ended_badly(exit: u8) -> Failure {
+    let text = match exit.checked_sub(128).filter(|signal| *signal > 0) {
+        Some(signal) => format!(
+            "cannot tune the program: it ended by signal {signal} while it was profiled\nhint: run it alone; \
+             an exit code of {exit} that is no failure is taken with --exit-codes 0,{exit}"
+        ),
+        None => format!(
+            "cannot tune the program: it ended with exit code {exit} while it was profiled\nhint: \
+             --exit-codes 0,{exit} takes that for success"
+        ),
+    };
+    Failure::new(Exit::Partial, text)
 }
 
 /// Waits for it. A signal to us is passed on, so that it ends what it started.
@@ -142,7 +173,7 @@ fn end_of(mut child: Child, stop: &Stop) -> io::Result<ExitStatus> {
 }
 
 /// Reads a profile, and puts the price of a walk to it where it is of this machine.
-pub fn read(path: &Path, how: How<'_>) -> Result<Option<Profile>, Failure> {
+pub fn read(path: &Path, how: &How<'_>) -> Result<Option<Profile>, Failure> {
     let read::Source { mut profile, machine } = read::read(path)?;
     let look = read::look();
     if profile.walk_cost.is_none() && machine.is_none_or(|of| of == walk_cost::machine(&look.machine)) {

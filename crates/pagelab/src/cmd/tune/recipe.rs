@@ -2,9 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
+use pagelab_model::run::Unit;
 use pagelab_model::tune::{Arm, On};
 
 use super::Args;
+
+/// Bytes of a word that may be a unit.
+const UNIT_MAX: usize = 12;
 
 /// Where it is from, in the run file and in complaints.
 pub const ORIGIN: &str = "pagelab tune";
@@ -21,6 +25,8 @@ pub struct Told {
     pub seed: u64,
     /// How long a trial may take.
     pub time_limit: std::time::Duration,
+    /// Exit codes that are no failure.
+    pub exit_codes: Vec<u8>,
 }
 
 impl Told {
@@ -32,6 +38,7 @@ impl Told {
             rounds: if args.quick { (2, 0) } else { (args.repeats, 1) },
             seed: args.seed,
             time_limit: args.time_limit,
+            exit_codes: args.exit_codes.clone(),
         }
     }
 }
@@ -54,11 +61,17 @@ pub fn text(told: &Told, name: &str, words: &[String], arms: &[Arm], files: &[Op
         quoted(&plain(program)),
         words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(", "),
     );
+    if told.exit_codes != [0] {
+        let codes: Vec<String> = told.exit_codes.iter().map(u8::to_string).collect();
+        text.push_str(&format!("exit_codes = [{}]\n", codes.join(", ")));
+    }
     if let Some(figure) = &told.figure {
         let better = if told.higher { "higher" } else { "lower" };
+        let unit = unit_of(figure);
         let figure = quoted(figure);
         text.push_str(&format!(
-            "metric = {{ pattern = {figure}, unit = \"count\", better = \"{better}\" }}\n"
+            "metric = {{ pattern = {figure}, unit = {}, better = \"{better}\" }}\n",
+            quoted(unit)
         ));
     }
     for (arm, file) in arms.iter().zip(files) {
@@ -70,6 +83,22 @@ pub fn text(told: &Told, name: &str, words: &[String], arms: &[Arm], files: &[Op
         text.push_str(&format!("\n[[variant]]\nname = {}\nplan = {}\n", quoted(&arm.name), quoted(&plan)));
     }
     text
+}
+
+/// The unit of a figure: the word behind its number, as in `took {} s`, or `count`.
+pub fn unit_of(figure: &str) -> &str {
+    let behind = figure.split_once("{}").map_or("", |(_, behind)| behind.trim_start());
+    let is_of_unit = |c: char| c.is_alphabetic() || matches!(c, '/' | '%');
+    let end = behind.find(|c: char| !is_of_unit(c)).unwrap_or(behind.len());
+    match &behind[..end] {
+        "" => Unit::COUNT,
+        "sec" | "secs" | "second" | "seconds" => "s",
+        "µs" | "μs" | "usec" => Unit::MICROSECONDS,
+        "msec" => "ms",
+        "nsec" => Unit::NANOSECONDS,
+        unit if unit.len() <= UNIT_MAX => unit,
+        _ => Unit::COUNT,
+    }
 }
 
 /// A path that is none of the words of `plan`.
@@ -124,12 +153,14 @@ mod tests {
         let words = ["/opt/a b/ser\"ver", "--x=\\n", "tab\there", "line\nend", "ü", ""].map(str::to_owned);
         let arms = [arm("none", On::Nothing), arm("plan", On::Plan), arm("all", On::All)];
         let files = [None, Some(PathBuf::from("all")), None];
-        let args = args(&["--figure", "took {} s", "--seed", "5"]);
+        let args = args(&["--figure", "took {} s", "--seed", "5", "--exit-codes", "0,1"]);
         let text = text(&Told::of(&args), "tune-x", &words, &arms, &files);
         let recipe = Recipe::parse("test", &text).unwrap_or_else(|bad| panic!("{bad}\n{text}"));
         let Runs::Command { command, metric: Some(metric), .. } = &recipe.workloads[0].runs else { panic!() };
+        assert!(text.contains("\nexit_codes = [0, 1]\n"), "{text}");
         assert_eq!(command[..], words);
         assert_eq!((metric.before.as_str(), metric.behind.as_str()), ("took ", " s"));
+        assert_eq!(metric.unit, "s");
         assert_eq!((recipe.repeats, recipe.warm_up, recipe.seed, recipe.baseline), (7, 1, 5, 0));
         let plans: Vec<_> = recipe.variants.iter().map(|variant| variant.plan.clone()).collect();
         assert_eq!(
@@ -137,5 +168,21 @@ mod tests {
             [Some(Supervised::Nothing), Some(Supervised::Plan("./all".to_owned())), Some(Supervised::All)]
         );
         assert_eq!(plain("/opt/a b/ser\"ver"), "ser_ver");
+    }
+
+    #[test]
+    fn the_unit_of_a_figure_is_the_word_behind_it() {
+        for (figure, unit) in [
+            ("took {} s", "s"),
+            ("took {}seconds", "s"),
+            ("{} µs each", "us"),
+            ("{} ns", "ns"),
+            ("throughput: {} req/s.", "req/s"),
+            ("\"value\":{}},\"working\"", "count"),
+            ("score {}", "count"),
+            ("{} internationalisations", "count"),
+        ] {
+            assert_eq!(unit_of(figure), unit, "{figure}");
+        }
     }
 }

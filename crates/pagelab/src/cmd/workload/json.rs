@@ -1,6 +1,8 @@
 //! The JSON of `pagelab workload`: fields and units stand in `docs/json.md`.
 
-use pagelab_model::experiment::Better;
+use pagelab_experiment::probe::Found;
+use pagelab_model::Absence;
+use pagelab_model::experiment::{Better, Flag};
 use pagelab_report::json::header;
 use pagelab_report::json::object::{Object, array};
 use pagelab_workloads::histogram::Latencies;
@@ -9,8 +11,8 @@ use pagelab_workloads::table::WORKLOADS;
 use pagelab_workloads::{Done, Figure, HotRegion, Workload};
 use serde_json::Value;
 
-/// What a run said.
-pub fn done(workload: &Workload, options: &Options, done: &Done) -> Value {
+/// What a run said, and what was counted in its measured phase.
+pub fn done(workload: &Workload, options: &Options, done: &Done, phase: &Found) -> Value {
     let chosen =
         options.all().fold(Object::new(), |object, (head, value)| object.put(head.name, typed(value)));
     header("workload")
@@ -30,10 +32,51 @@ pub fn done(workload: &Workload, options: &Options, done: &Done) -> Value {
         .put("checksum", format!("{:016x}", done.checksum))
         .option("latency", done.latencies.as_ref().map(latency), "no operation of it is timed by itself")
         .put("figures", array(&done.figures, figure))
+        .put("phase", self::phase(phase))
         .put("hot_regions", array(&done.hot_regions, hot_region))
         .put("generator", workload.generator)
         .put("generated", done.generated.as_str())
         .into()
+}
+
+/// What was measured in the measured phase alone. What could not be counted stands together by its reason.
+fn phase(found: &Found) -> Object {
+    let mut there = Vec::new();
+    let mut absent: Vec<(&Absence, Vec<Value>)> = Vec::new();
+    for measure in &found.measures {
+        let absence = match &measure.value {
+            Err(absence) => absence,
+            Ok(value) => {
+                let of = Object::new()
+                    .put("name", measure.name.as_str())
+                    .put("unit", measure.unit.0.as_str())
+                    .put("better", better(measure.better))
+                    .put("value", *value)
+                    .put("source", measure.source.as_str());
+                there.push(Value::from(of));
+                continue;
+            }
+        };
+        match absent.iter_mut().find(|(known, _)| *known == absence) {
+            Some((_, names)) => names.push(measure.name.as_str().into()),
+            None => absent.push((absence, vec![measure.name.as_str().into()])),
+        }
+    }
+    let reason = |(absence, names): &(&Absence, Vec<Value>)| {
+        let of = Object::new()
+            .put("names", Value::Array(names.clone()))
+            .put("source", absence.source.as_str())
+            .put("reason", absence.reason());
+        match &absence.way_out {
+            Some(way_out) => of.put("way_out", way_out.as_str()),
+            None => of,
+        }
+    };
+    let flag = |flag: &Flag| Object::new().put("kind", flag.kind.as_str()).put("text", flag.text.as_str());
+    Object::new()
+        .put("measures", Value::Array(there))
+        .put("absent", array(&absent, reason))
+        .put("flags", array(&found.flags, flag))
 }
 
 /// A value as it could be typed.

@@ -89,7 +89,7 @@ fn ceiling(values: &[Option<f64>]) -> f64 {
 fn number(metric: &Metric, value: Option<f64>) -> String {
     match (metric, value) {
         (Metric::Available, Some(bytes)) => style::bytes(Bytes(bytes as u64)),
-        (Metric::Unusable(..), Some(share)) => format!("{share:.3}"),
+        (Metric::Unusable(..), Some(share)) => pagelab_metrics::frag::share_text(share),
         _ => short(value),
     }
 }

@@ -49,7 +49,7 @@ fn lines(view: &View, columns: u16) -> Vec<Line> {
     let name = if view.about.host.is_empty() { "pagelab watch".to_owned() } else { view.about.host.clone() };
     let zone = view.zone.as_ref().map_or_else(|| "no zone".to_owned(), words::zone);
     let about = |tell: &dyn Fn(&FreeAreas) -> String| view.areas().map_or_else(|| ABSENT.to_owned(), tell);
-    let unusable = about(&|areas| format!("{:.3}", frag::unusable(areas, pmd)));
+    let unusable = about(&|areas| frag::unusable_text(areas, pmd));
     let huge = about(&|areas| words::whole(areas.blocks_suitable(pmd)));
     let (remark, remark_paint) = words::remark(view);
     let mut lines = vec![
@@ -113,7 +113,7 @@ fn orders(view: &View) -> impl Iterator<Item = Line> {
         let size = bytes(view.about.page_size.block(order));
         let blocks = words::whole(areas.map_or(0, |areas| areas.blocks(order)).into());
         let unusable = areas.map_or(1.0, |areas| frag::unusable(areas, order));
-        let text = format!("{:>3} {size:>8} {blocks:>8}  F_u {unusable:.3}", order.0);
+        let text = format!("{:>3} {size:>8} {blocks:>8}  F_u {}", order.0, frag::share_text(unusable));
         Line::Texts(vec![(text, Paint::Plain)])
     };
     (0..areas.map_or(0, FreeAreas::orders)).map(line)

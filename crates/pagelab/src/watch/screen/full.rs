@@ -141,7 +141,7 @@ fn zones(pen: &mut Pen<'_>, area: Rect, view: &View) {
             |tell: &dyn Fn(&FreeAreas) -> String| areas.as_ref().map_or_else(|| ABSENT.to_owned(), tell);
         pen.right(21, y, 9, &told(&|areas| words::pages(view, areas.free_pages())), Paint::Plain);
         pen.right(30, y, 14, &told(&|areas| words::whole(areas.blocks_suitable(pmd))), Paint::Plain);
-        pen.right(44, y, 9, &told(&|areas| format!("{:.3}", frag::unusable(areas, pmd))), Paint::Plain);
+        pen.right(44, y, 9, &told(&|areas| frag::unusable_text(areas, pmd)), Paint::Plain);
         let curve = view.curve(&Metric::Unusable(key.clone(), pmd), usize::from(columns));
         pen.spark(55, y, &curve, 1.0);
         if Some(key) == view.zone.as_ref() {
@@ -179,7 +179,7 @@ fn orders_table(pen: &mut Pen<'_>, area: Rect, view: &View) {
         pen.right(1, y, 3, &order.0.to_string(), paint);
         pen.right(4, y, 9, &style::bytes(view.about.page_size.block(order)), Paint::Dim);
         pen.right(13, y, 7, &blocks(areas.blocks(order)), paint);
-        pen.right(20, y, 7, &format!("{:.3}", frag::unusable(areas, order)), paint);
+        pen.right(20, y, 7, &frag::unusable_text(areas, order), paint);
         pen.spark(29, y, &view.curve(&Metric::Unusable(key.clone(), order), usize::from(columns)), 1.0);
     }
 }

@@ -112,20 +112,20 @@ fn eighty_by_twenty_four_shows_everything_essential() {
             | pressure  some 8.90 %   full – %      over 10 s █              swap used – of –
             | THP       –  defrag –  in use –  44 pages of 2 MiB now
             | zones                    free   2 MiB pages   F_u(9)  F_u(9) over time
-            |  0 DMA                273 MiB            10    0.927  ▅▅▅▅▅▆▆▆▆▆▆▆▆▇▇▇▇▇▇▇████
-            |  0 DMA32              409 MiB            14    0.932  ▅▅▅▅▅▅▆▆▆▆▆▆▆▇▇▇▇▇▇▇████
-            |› 0 Normal             548 MiB            20    0.927  ▅▅▅▅▅▅▆▆▆▆▆▆▆▇▇▇▇▇▇▇████
+            |  0 DMA                273 MiB            10    0.926  ▅▅▅▅▅▆▆▆▆▆▆▆▆▇▇▇▇▇▇▇████
+            |  0 DMA32              409 MiB            14    0.931  ▅▅▅▅▅▅▆▆▆▆▆▆▆▇▇▇▇▇▇▇████
+            |› 0 Normal             548 MiB            20    0.926  ▅▅▅▅▅▅▆▆▆▆▆▆▆▇▇▇▇▇▇▇████
             | 0 Normal     blocks    F_u  over time    rates                      per second
             |   0    4 KiB  1 556  0.000  ▁▁▁▁▁▁▁▁▁▁▁▁ THP     given, refused        247 / –
             |   1    8 KiB  1 445  0.011  ▁▁▁▁▁▁▁▁▁▁▁▁         collapse, failed        – / –
-            |   2   16 KiB  1 334  0.032  ▁▁▁▁▁▁▁▁▁▁▁▁         split page, PMD         – / –
-            |   3   32 KiB  1 223  0.070  ▁▁▁▁▁▁▁▁▁▁▁▁ compact stalls                   0.20
-            |   4   64 KiB  1 112  0.140  ▁▁▁▁▁▁▁▂▂▂▂▂         success, failed         – / –
+            |   2   16 KiB  1 334  0.031  ▁▁▁▁▁▁▁▁▁▁▁▁         split page, PMD         – / –
+            |   3   32 KiB  1 223  0.069  ▁▁▁▁▁▁▁▁▁▁▁▁ compact stalls                   0.20
+            |   4   64 KiB  1 112  0.139  ▁▁▁▁▁▁▁▂▂▂▂▂         success, failed         – / –
             |   5  128 KiB  1 000  0.266  ▂▂▂▂▂▂▂▂▃▃▃▃         scan from, to           – / –
-            |   6  256 KiB    889  0.495  ▃▃▃▄▄▄▄▄▄▄▄▄         moved, failed           – / –
+            |   6  256 KiB    889  0.494  ▃▃▃▄▄▄▄▄▄▄▄▄         moved, failed           – / –
             |   7  512 KiB     11  0.900  ▆▆▆▆▆▇▇▇▇▇██         kcompactd wakes             –
-            |   8    1 MiB      9  0.911  ▆▆▆▆▇▇▇▇▇▇██ reclaim by kswapd, got      32.9k / –
-            |   9    2 MiB      8  0.927  ▆▇▇▇▇▇▇▇████         directly, got           – / –
+            |   8    1 MiB      9  0.910  ▆▆▆▆▇▇▇▇▇▇██ reclaim by kswapd, got      32.9k / –
+            |   9    2 MiB      8  0.926  ▆▇▇▇▇▇▇▇████         directly, got           – / –
             |  10    4 MiB      6  0.956  ▇▇▇▇████████         stalls                      –
             | reading 90 of 90, at 7 min 25 s          swap    in, out                 – / –
             | 45 s before: missed: 3 ticks             extfrag events               not seen
@@ -148,20 +148,20 @@ fn an_earlier_reading_is_shown_as_it_was() {
             | pressure  some 7.90 %   full – %      over 10 s █              swap used – of –
             | THP       –  defrag –  in use –  184 pages of 2 MiB now
             | zones                    free   2 MiB pages   F_u(9)  F_u(9) over time
-            |› 0 DMA                339 MiB            40    0.764  ▄▄▄▄▄▄▅▅▅▅▅▅▅▅▅▆▆▆▆▆▆▆▆▇
-            |  0 DMA32              512 MiB            62    0.758  ▄▄▄▄▄▄▅▅▅▅▅▅▅▅▅▅▆▆▆▆▆▆▆▇
+            |› 0 DMA                339 MiB            40    0.763  ▄▄▄▄▄▄▅▅▅▅▅▅▅▅▅▆▆▆▆▆▆▆▆▇
+            |  0 DMA32              512 MiB            62    0.757  ▄▄▄▄▄▄▅▅▅▅▅▅▅▅▅▅▆▆▆▆▆▆▆▇
             |  0 Normal             682 MiB            82    0.759  ▄▄▄▄▄▄▅▅▅▅▅▅▅▅▅▅▆▆▆▆▆▆▆▇
             | 0 DMA        blocks    F_u  over time    rates                 since its start
             |   0    4 KiB    722  0.000  ▁▁▁▁▁▁▁▁▁▁▁▁ THP     given, refused      97.5k / –
             |   1    8 KiB    670  0.008  ▁▁▁▁▁▁▁▁▁▁▁▁         collapse, failed        – / –
-            |   2   16 KiB    619  0.024  ▁▁▁▁▁▁▁▁▁▁▁▁         split page, PMD         – / –
+            |   2   16 KiB    619  0.023  ▁▁▁▁▁▁▁▁▁▁▁▁         split page, PMD         – / –
             |   3   32 KiB    567  0.052  ▁▁▁▁▁▁▁▁▁▁▁▁ compact stalls                  6.24k
-            |   4   64 KiB    516  0.105  ▁▁▁▁▁▁▁▁▁▁▁▁         success, failed         – / –
-            |   5  128 KiB    464  0.200  ▂▂▂▂▂▂▂▂▂▂▂▂         scan from, to           – / –
+            |   4   64 KiB    516  0.104  ▁▁▁▁▁▁▁▁▁▁▁▁         success, failed         – / –
+            |   5  128 KiB    464  0.199  ▂▂▂▂▂▂▂▂▂▂▂▂         scan from, to           – / –
             |   6  256 KiB    412  0.371  ▂▂▃▃▃▃▃▃▃▃▃▃         moved, failed           – / –
             |   7  512 KiB     22  0.675  ▄▄▄▄▅▅▅▅▅▅▆▆         kcompactd wakes             –
-            |   8    1 MiB     19  0.708  ▄▄▅▅▅▅▅▅▆▆▆▆ reclaim by kswapd, got      3.45M / –
-            |   9    2 MiB     16  0.764  ▅▅▅▆▆▆▆▆▆▆▆▇         directly, got           – / –
+            |   8    1 MiB     19  0.707  ▄▄▅▅▅▅▅▅▆▆▆▆ reclaim by kswapd, got      3.45M / –
+            |   9    2 MiB     16  0.763  ▅▅▅▆▆▆▆▆▆▆▆▇         directly, got           – / –
             |  10    4 MiB     12  0.858  ▆▆▇▇▇▇▇▇▇▇▇▇         stalls                      –
             | reading 80 of 90, at 6 min 35 s          swap    in, out                 – / –
             |                                          extfrag events               not seen
@@ -179,7 +179,7 @@ fn a_small_screen_says_that_there_is_more() {
         LOOK,
         &expect![[r#"
             | vm-17  replay, stopped (10×)
-            | F_u(9) 0.927  0 Normal  20 × 2 MiB
+            | F_u(9) 0.926  0 Normal  20 × 2 MiB
             | F_u(j) ▁▁▁▁▂▃▄████
             | F_u(9) over time ▅▅▅▅▆▆▆▆▆▆▆▇▇▇▇▇▇▇████
             | available 20.0 GiB  free 8 GiB
@@ -197,7 +197,7 @@ fn a_small_screen_says_that_there_is_more() {
         LOOK,
         &expect![[r#"
             | vm-17
-            | F_u(9) 0.927
+            | F_u(9) 0.926
             | F_u(j) ▁▁▁▁▂▃▄████
             | F_u(9) over time ██
             | q quit  ? help
@@ -228,26 +228,26 @@ fn larger_screens_have_charts() {
             | pressure  some 8.90 %   full – %      over 10 s ▅▅▅▅▅▅▅▆▆▆▆▆▆▆▆▆▆▆▇▇▇▇▇▇▇▇▇▇▇████████████              swap used – of –
             | THP       –  defrag –  in use –  44 pages of 2 MiB now
             | zones                    free   2 MiB pages   F_u(9)  F_u(9) over time
-            |  0 DMA                273 MiB            10    0.927  ▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▅▅▅▅▅▅▅▅▅▆▆▆▆▆▆▆▆▇▇▇▇▇▇▇████
-            |  0 DMA32              409 MiB            14    0.932  ▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▅▅▅▅▅▅▅▅▅▅▆▆▆▆▆▆▆▇▇▇▇▇▇▇████
-            |› 0 Normal             548 MiB            20    0.927  ▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▅▅▅▅▅▅▅▅▅▅▆▆▆▆▆▆▆▇▇▇▇▇▇▇████
+            |  0 DMA                273 MiB            10    0.926  ▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▅▅▅▅▅▅▅▅▅▆▆▆▆▆▆▆▆▇▇▇▇▇▇▇████
+            |  0 DMA32              409 MiB            14    0.931  ▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▅▅▅▅▅▅▅▅▅▅▆▆▆▆▆▆▆▇▇▇▇▇▇▇████
+            |› 0 Normal             548 MiB            20    0.926  ▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▅▅▅▅▅▅▅▅▅▅▆▆▆▆▆▆▆▇▇▇▇▇▇▇████
             | 0 Normal     blocks    F_u  over time                       rates                      per second  first, over time
             |   0    4 KiB  1 556  0.000  ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁ THP     given, refused        247 / –  ███████████████████
             |   1    8 KiB  1 445  0.011  ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁         collapse, failed        – / –
-            |   2   16 KiB  1 334  0.032  ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁         split page, PMD         – / –
-            |   3   32 KiB  1 223  0.070  ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁ compact stalls                   0.20  █████████ ▂▂▂▂▂▂▂▂▂
-            |   4   64 KiB  1 112  0.140  ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▂▂▂▂▂         success, failed         – / –
+            |   2   16 KiB  1 334  0.031  ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁         split page, PMD         – / –
+            |   3   32 KiB  1 223  0.069  ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁ compact stalls                   0.20  █████████ ▂▂▂▂▂▂▂▂▂
+            |   4   64 KiB  1 112  0.139  ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▂▂▂▂▂         success, failed         – / –
             |   5  128 KiB  1 000  0.266  ▁▁▁▁▁▁▁▁▁▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▃▃▃▃         scan from, to           – / –
-            |   6  256 KiB    889  0.495  ▂▂▂▂▂▂▂▂▂▂▂▃▃▃▃▃▃▃▃▃▃▃▄▄▄▄▄▄▄▄▄         moved, failed           – / –
+            |   6  256 KiB    889  0.494  ▂▂▂▂▂▂▂▂▂▂▂▃▃▃▃▃▃▃▃▃▃▃▄▄▄▄▄▄▄▄▄         moved, failed           – / –
             |   7  512 KiB     11  0.900  ▃▃▃▃▃▃▄▄▄▄▄▄▄▅▅▅▅▅▅▆▆▆▆▆▇▇▇▇▇██         kcompactd wakes             –
-            |   8    1 MiB      9  0.911  ▃▃▄▄▄▄▄▄▄▄▄▅▅▅▅▅▅▆▆▆▆▆▆▇▇▇▇▇▇██ reclaim by kswapd, got      32.9k / –  ▆▆▆▆▆▆▆▇▇▇▇▇▇██████
-            |   9    2 MiB      8  0.927  ▄▄▄▅▅▅▅▅▅▅▅▅▅▆▆▆▆▆▆▆▇▇▇▇▇▇▇████         directly, got           – / –
+            |   8    1 MiB      9  0.910  ▃▃▄▄▄▄▄▄▄▄▄▅▅▅▅▅▅▆▆▆▆▆▆▇▇▇▇▇▇██ reclaim by kswapd, got      32.9k / –  ▆▆▆▆▆▆▆▇▇▇▇▇▇██████
+            |   9    2 MiB      8  0.926  ▄▄▄▅▅▅▅▅▅▅▅▅▅▆▆▆▆▆▆▆▇▇▇▇▇▇▇████         directly, got           – / –
             |  10    4 MiB      6  0.956  ▆▆▆▆▆▆▆▆▆▆▆▇▇▇▇▇▇▇▇▇▇▇▇████████         stalls                      –
             |                                                             swap    in, out                 – / –
             | reading 90 of 90, at 7 min 25 s                             extfrag events               not seen  not recorded
             | 45 s before: missed: 3 ticks                                OOM     kills                       –
             |
-            | F_u(9) of 0 Normal  0.927                                   2 MiB pages now in 0 Normal  20
+            | F_u(9) of 0 Normal  0.926                                   2 MiB pages now in 0 Normal  20
             |     1.000                                             ⢀⣀⡤⠖         5k
             |                                                 ⢀⣀⡤⠴⠒⠚⠉
             |                                     ⢀⣀⣀⣀⣠⠤⠤⠤⠖⠒⠚⠉⠉                        ⣀⣀
@@ -276,26 +276,26 @@ fn larger_screens_have_charts() {
             | pressure  some 8.90 %   full – %      over 10 s                                                                             ▂▂▂▂▂▂▂▂▂▂▂▃▃▃▃▃▃▄▄▄▄▄▅▅▅▅▅▅▆▆▆▆▆▇▇▇▇▇▇██████              swap used – of –
             | THP       –  defrag –  in use –  44 pages of 2 MiB now
             | zones                    free   2 MiB pages   F_u(9)  F_u(9) over time
-            |  0 DMA                273 MiB            10    0.927                                                                                                     ▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▄▄▄▄▄▄▄▄▄▄▅▅▅▅▅▆▆▆▇▇▇▇██
-            |  0 DMA32              409 MiB            14    0.932                                                                                                     ▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▄▄▄▄▄▄▄▄▄▄▅▅▅▅▅▆▆▆▆▇▇▇██
-            |› 0 Normal             548 MiB            20    0.927                                                                                                     ▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▄▄▄▄▄▄▄▄▄▄▅▅▅▅▅▆▆▆▆▇▇▇██
+            |  0 DMA                273 MiB            10    0.926                                                                                                     ▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▄▄▄▄▄▄▄▄▄▄▅▅▅▅▅▆▆▆▇▇▇▇██
+            |  0 DMA32              409 MiB            14    0.931                                                                                                     ▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▄▄▄▄▄▄▄▄▄▄▅▅▅▅▅▆▆▆▆▇▇▇██
+            |› 0 Normal             548 MiB            20    0.926                                                                                                     ▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▄▄▄▄▄▄▄▄▄▄▅▅▅▅▅▆▆▆▆▇▇▇██
             | 0 Normal     blocks    F_u  over time                                                               rates                      per second  first, over time
             |   0    4 KiB  1 556  0.000                            ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁ THP     given, refused        247 / –                █████████████████████████████████████████████
             |   1    8 KiB  1 445  0.011                            ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁         collapse, failed        – / –
-            |   2   16 KiB  1 334  0.032                            ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁         split page, PMD         – / –
-            |   3   32 KiB  1 223  0.070                            ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁ compact stalls                   0.20                ▂▂▂▂▂▂▂▂▂▂▃▃▃▃▃▄▄▄▄▄▅▅▅▅▅▆▆▆▆▆▇▇▇▇▇█████ ▂▂▂▂
-            |   4   64 KiB  1 112  0.140                            ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▂▂         success, failed         – / –
+            |   2   16 KiB  1 334  0.031                            ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁         split page, PMD         – / –
+            |   3   32 KiB  1 223  0.069                            ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁ compact stalls                   0.20                ▂▂▂▂▂▂▂▂▂▂▃▃▃▃▃▄▄▄▄▄▅▅▅▅▅▆▆▆▆▆▇▇▇▇▇█████ ▂▂▂▂
+            |   4   64 KiB  1 112  0.139                            ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▂▂         success, failed         – / –
             |   5  128 KiB  1 000  0.266                            ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▂▂▂▂▂▂▂▂▂▃▃         scan from, to           – / –
-            |   6  256 KiB    889  0.495                            ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▂▂▂▂▂▂▂▂▃▃▃▃▃▄▄▄▄▄         moved, failed           – / –
+            |   6  256 KiB    889  0.494                            ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▂▂▂▂▂▂▂▂▃▃▃▃▃▄▄▄▄▄         moved, failed           – / –
             |   7  512 KiB     11  0.900                            ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▂▂▂▂▂▂▂▂▂▃▃▃▃▃▄▄▄▅▅▅▆▆▇▇▇█         kcompactd wakes             –
-            |   8    1 MiB      9  0.911                            ▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▃▃▃▃▃▃▃▄▄▄▄▄▅▅▅▆▆▆▇▇▇█ reclaim by kswapd, got      32.9k / –                ▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▃▃▃▃▃▄▄▄▄▄▅▅▅▆▆▆▆▇▇▇███
-            |   9    2 MiB      8  0.927                            ▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▄▄▄▄▄▄▄▄▄▄▅▅▅▅▅▆▆▆▆▇▇▇██         directly, got           – / –
+            |   8    1 MiB      9  0.910                            ▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▃▃▃▃▃▃▃▄▄▄▄▄▅▅▅▆▆▆▇▇▇█ reclaim by kswapd, got      32.9k / –                ▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▃▃▃▃▃▄▄▄▄▄▅▅▅▆▆▆▆▇▇▇███
+            |   9    2 MiB      8  0.926                            ▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▄▄▄▄▄▄▄▄▄▄▅▅▅▅▅▆▆▆▆▇▇▇██         directly, got           – / –
             |  10    4 MiB      6  0.956                            ▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▆▆▆▆▆▆▆▆▆▆▆▆▇▇▇▇▇▇████         stalls                      –
             |                                                                                                     swap    in, out                 – / –
             | reading 90 of 90, at 7 min 25 s                                                                     extfrag events               not seen  not recorded
             | 45 s before: missed: 3 ticks                                                                        OOM     kills                       –
             |
-            | F_u(9) of 0 Normal  0.927                                         2 MiB pages now in 0 Normal  20                                   available memory  20.0 GiB
+            | F_u(9) of 0 Normal  0.926                                         2 MiB pages now in 0 Normal  20                                   available memory  20.0 GiB
             |     1.000                                                      ⢀         5k                                                          24.0 GiB
             |                                                               ⡴⠋                                                                                                             ⠠⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤⠤
             |                                                             ⣠⠞⠁
@@ -391,20 +391,20 @@ fn without_unicode_every_sign_is_ascii() {
             | pressure  some 8.90 %   full - %      over 10 s @              swap used - of -
             | THP       -  defrag -  in use -  44 pages of 2 MiB now
             | zones                    free   2 MiB pages   F_u(9)  F_u(9) over time
-            |  0 DMA                273 MiB            10    0.927  +++++********%%%%%%%@@@@
-            |  0 DMA32              409 MiB            14    0.932  ++++++*******%%%%%%%@@@@
-            |> 0 Normal             548 MiB            20    0.927  ++++++*******%%%%%%%@@@@
+            |  0 DMA                273 MiB            10    0.926  +++++********%%%%%%%@@@@
+            |  0 DMA32              409 MiB            14    0.931  ++++++*******%%%%%%%@@@@
+            |> 0 Normal             548 MiB            20    0.926  ++++++*******%%%%%%%@@@@
             | 0 Normal     blocks    F_u  over time    rates                      per second
             |   0    4 KiB  1 556  0.000  ............ THP     given, refused        247 / -
             |   1    8 KiB  1 445  0.011  ............         collapse, failed        - / -
-            |   2   16 KiB  1 334  0.032  ............         split page, PMD         - / -
-            |   3   32 KiB  1 223  0.070  ............ compact stalls                   0.20
-            |   4   64 KiB  1 112  0.140  .......:::::         success, failed         - / -
+            |   2   16 KiB  1 334  0.031  ............         split page, PMD         - / -
+            |   3   32 KiB  1 223  0.069  ............ compact stalls                   0.20
+            |   4   64 KiB  1 112  0.139  .......:::::         success, failed         - / -
             |   5  128 KiB  1 000  0.266  ::::::::----         scan from, to           - / -
-            |   6  256 KiB    889  0.495  ---=========         moved, failed           - / -
+            |   6  256 KiB    889  0.494  ---=========         moved, failed           - / -
             |   7  512 KiB     11  0.900  *****%%%%%@@         kcompactd wakes             -
-            |   8    1 MiB      9  0.911  ****%%%%%%@@ reclaim by kswapd, got      32.9k / -
-            |   9    2 MiB      8  0.927  *%%%%%%%@@@@         directly, got           - / -
+            |   8    1 MiB      9  0.910  ****%%%%%%@@ reclaim by kswapd, got      32.9k / -
+            |   9    2 MiB      8  0.926  *%%%%%%%@@@@         directly, got           - / -
             |  10    4 MiB      6  0.956  %%%%@@@@@@@@         stalls                      -
             | reading 90 of 90, at 7 min 25 s          swap    in, out                 - / -
             | 45 s before: missed: 3 ticks             extfrag events               not seen

@@ -10,7 +10,11 @@ const NOISE: f64 = 1.05;
 const ALWAYS: [&str; 4] = [measures::WALL, measures::CPU, measures::PEAK, measures::HUGE];
 
 /// Starts of names, and what gives the measures that begin so.
-const GROUPS: [(&str, &str); 13] = [
+const GROUPS: [(&str, &str); 17] = [
+    (measures::MODEL, "modelled, one run each"),
+    ("hits.", "hits and misses"),
+    ("miss_rate.", "hits and misses"),
+    (measures::PHASE, "measured phase"),
     (measures::COUNTER, "perf"),
     ("rusage.", "rusage"),
     ("group.", "its group"),
@@ -70,6 +74,9 @@ mod tests {
             ("merit", "figures"),
             ("access_minor_faults", "figures"),
             ("counter.dTLB-loads", "perf"),
+            ("phase.counter.dTLB-loads", "measured phase"),
+            ("model.tlb-misses", "modelled, one run each"),
+            ("miss_rate.dTLB-loads", "hits and misses"),
             ("huge.anon.last", "huge pages"),
             ("pressure.group.memory.some", "pressure"),
         ] {

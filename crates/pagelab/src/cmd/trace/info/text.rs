@@ -9,7 +9,7 @@ use pagelab_report::style::{Style, bytes, count, percent, spelt};
 use pagelab_report::text::{Column, Page};
 
 use super::{Info, STATES};
-use crate::cmd::trace::words::{SAID, rate};
+use crate::cmd::trace::words::{SAID, rate, recorder_cost};
 
 /// The whole page, with so many threads.
 pub fn of(info: &Info, style: Style, most: usize) -> String {
@@ -137,7 +137,7 @@ fn threads(info: &Info, most: usize, page: &mut Page) {
         })
         .collect();
     page.table(0, &columns, &rows);
-    if info.names.is_empty() {
+    if info.names.is_empty() && !rows.is_empty() {
         let text = "threads are known by their numbers: the recorder was killed before it stored their \
                     names, or was one that read none";
         page.hanging_dim("", text);
@@ -205,6 +205,5 @@ fn recorder(info: &Info, page: &mut Page) {
         );
         page.hanging("by vmstat: ", &text);
     }
-    let each = end.cpu_ns.saturating_sub(end.scan_cpu_ns) / info.events().max(1);
-    page.hanging("", &format!("the recorder took {each} ns of its own CPU an event"));
+    page.hanging("", &recorder_cost(end, info.events()));
 }

@@ -14,7 +14,7 @@ use pagelab_sys::clock;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::super::Args;
-use super::super::recipe::Told;
+use super::super::recipe::{Told, unit_of};
 use crate::exit::{Exit, Failure};
 
 /// Bytes of the load's output that are kept.
@@ -38,7 +38,7 @@ impl Load {
             Failure::new(Exit::Usage, text)
         })?;
         let (before, behind) = (before.to_owned(), behind.to_owned());
-        let metric = Metric { before, behind, unit: Unit::COUNT.to_owned(), better };
+        let metric = Metric { before, behind, unit: unit_of(&pattern).to_owned(), better };
         let mut load = Load { command: command.to_owned(), metric: None, limit: args.time_limit };
         let (status, output) = load.once(stop)?;
         if stop.signal().is_some() {

@@ -1,0 +1,80 @@
+//! `pagelab tune` of programs that end with a code, and of those that accessed bits cannot see.
+#![allow(clippy::print_stderr, reason = "a skipped check says so")]
+
+mod support;
+
+use std::path::Path;
+
+use pagelab_model::experiment::TrialEnd;
+use pagelab_model::profile::ProfileSource;
+use pagelab_model::run::Run;
+use support::Lab;
+
+fn read(path: &Path) -> Run {
+    pagelab_runfile::read(path).expect("a run file that can be read")
+}
+
+/// The status is said, and what takes it for success; then it is tuned.
+#[test]
+fn a_program_that_ends_with_a_code_is_told_so_or_taken() {
+    let lab = Lab::new();
+    let script = "i=0; while [ $i -lt 20000 ]; do i=$((i + 1)); done; exit 3";
+    let line = |more: &[&str]| {
+        let mut line = vec!["tune", "--quick", "--source", "accessed", "-o", "e.pagelab"];
+        line.extend(more);
+        line.extend(["--", "/bin/sh", "-c", script]);
+        lab.run(&line)
+    };
+    let ran = line(&[]);
+    assert_eq!(ran.code, Some(5), "{}", ran.err);
+    for said in ["ended with exit code 3", "hint: --exit-codes 0,3"] {
+        assert!(ran.err.contains(said), "{said}: {}", ran.err);
+    }
+    assert!(!ran.err.contains("said above"), "{}", ran.err);
+    let ran = line(&["--exit-codes", "0,3"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    let run = read(&lab.path().join("e.pagelab"));
+    assert!(run.experiment.expect("trials").trials.iter().all(|trial| trial.end == TrialEnd::Done));
+}
+
+/// It ends before a sweep is earned: the modelled TLB sees it.
+#[test]
+fn what_accessed_bits_cannot_see_is_tuned_by_exact() {
+    let lab = Lab::new();
+    let binary = env!("CARGO_BIN_EXE_pagelab");
+    let mut line = vec!["tune", "--quick", "-n", "3", "-o", "b.pagelab", "--", binary, "workload"];
+    line.extend(["hot-regions", "--size", "32M", "--hot", "3", "--rounds", "20000", "--advise", "nohuge"]);
+    let mut command = lab.command(&line);
+    for name in ["PATH", "HOME", "XDG_CACHE_HOME"] {
+        if let Some(value) = std::env::var_os(name) {
+            command.env(name, value);
+        }
+    }
+    let ran = command.output().expect("started");
+    let (out, err) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+    if err.contains("needs QEMU's user mode") {
+        eprintln!("skipped: qemu-user-not-to-be-had: {}", err.trim());
+        return;
+    }
+    assert_eq!(ran.status.code(), Some(0), "{err}");
+    assert!(err.contains("going on with --source exact") && err.contains("for a program that took"), "{err}");
+    let run = read(&lab.path().join("b.pagelab"));
+    let profile = run.profile.expect("a profile");
+    assert_eq!(profile.source, ProfileSource::Exact);
+    assert!(
+        profile.notes.iter().any(|note| note.starts_with("--source auto went on")),
+        "{:?}",
+        profile.notes
+    );
+    let planned: usize = run
+        .tune
+        .expect("arms")
+        .plan
+        .programs
+        .iter()
+        .flat_map(|of| &of.mappings)
+        .map(|of| of.regions.len())
+        .sum();
+    assert_eq!(planned, 3);
+    assert!(out.contains("not recounted") && !out.contains("--source exact does"), "{out}");
+}

@@ -1,0 +1,69 @@
+//! Limits of bars whose truth differs by processor, each with what was measured on it. The limit of a bar
+//! itself is that of all other processors.
+
+use super::Bar;
+use crate::facts::{Condition, Fact};
+
+/// A limit on one kind of processor.
+#[derive(Debug)]
+pub struct OnProcessor {
+    /// The name of the bar.
+    pub bar: &'static str,
+    /// The processor, for a person.
+    pub processor: &'static str,
+    /// A condition of `facts.rs` that holds on it.
+    pub condition: &'static str,
+    /// The limit there.
+    pub limit: f64,
+    /// What was measured there, and why it differs.
+    pub measured: &'static str,
+}
+
+const ZEN_4: &str = "AMD EPYC of family 25, model 17";
+const AMD: &str = "contains /proc/cpuinfo AuthenticAMD";
+
+/// All such limits.
+pub const ON_PROCESSORS: &[OnProcessor] = &[
+    OnProcessor {
+        bar: "hot_regions_8_pages",
+        processor: ZEN_4,
+        condition: AMD,
+        limit: 0.85,
+        measured: "0.98 (quiet, 9 rounds), 0.91 (7 rounds): the huge zero page of 2 MiB does not fit the \
+                   second-level cache of 1 MiB; 1.26 to 1.37 on Sapphire Rapids, where it does",
+    },
+    OnProcessor {
+        bar: "hot_regions_15_pages",
+        processor: ZEN_4,
+        condition: AMD,
+        limit: 0.85,
+        measured: "0.98 (quiet, 9 rounds), 0.89 (7 rounds), for the same reason; 1.84 to 1.94 on Sapphire \
+                   Rapids",
+    },
+];
+
+/// The bar with the limit of this processor.
+pub fn limited(bar: &Bar, ask: &dyn Fn(&Fact) -> bool) -> Bar {
+    let holds = |text| Condition::parse(text).is_ok_and(|condition| condition.holds(ask));
+    let own = ON_PROCESSORS.iter().find(|of| of.bar == bar.name && holds(of.condition));
+    Bar { limit: own.map_or(bar.limit, |of| of.limit), ..*bar }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bars::BARS;
+
+    #[test]
+    fn limits_by_processor_are_of_bars_that_there_are_and_are_taken_there_alone() {
+        for of in ON_PROCESSORS {
+            let bar = BARS.iter().find(|bar| bar.name == of.bar).unwrap_or_else(|| panic!("{}", of.bar));
+            assert!(Condition::parse(of.condition).is_ok() && !of.measured.is_empty(), "{}", of.bar);
+            let is_amd = |fact: &Fact| matches!(fact, Fact::Contains(_, word) if word == "AuthenticAMD");
+            assert_eq!(limited(bar, &is_amd).limit, of.limit, "{}", of.bar);
+            assert_eq!(limited(bar, &|_| false).limit, bar.limit, "{}", of.bar);
+        }
+        let other = BARS.iter().find(|bar| bar.name == "checkup_wall_s").unwrap();
+        assert_eq!(limited(other, &|_| true).limit, other.limit);
+    }
+}
