@@ -289,16 +289,21 @@ impl<E: Engine> Pairs<E> {
 
     /// Where all that a pair reads and writes lies in this process's memory.
     pub fn places(&self) -> Vec<Range<usize>> {
-        let start = self.live.as_ptr() as usize;
-        let mut places = self.engine.places();
-        places.push(start..start + size_of_val(&self.live[..]));
-        places
+        places_with(&self.engine, &self.live)
     }
 
     /// The engine.
     pub fn engine(&self) -> &E {
         &self.engine
     }
+}
+
+/// Where an engine's books and the list of live blocks lie.
+fn places_with<E: Engine>(engine: &E, live: &Vec<Frame>) -> Vec<Range<usize>> {
+    let start = live.as_ptr() as usize;
+    let mut places = engine.places();
+    places.push(start..start + live.capacity() * size_of::<Frame>());
+    places
 }
 
 #[cfg(test)]

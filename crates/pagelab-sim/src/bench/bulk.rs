@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use pagelab_model::seed::SplitMix64;
 
-use super::Engine;
+use super::{Engine, places_with};
 use crate::words::{Frame, Kind, Wrong};
 
 /// How far ahead frees are told to an engine that looks ahead.
@@ -88,10 +88,7 @@ impl<E: Engine> Bulk<E> {
 
     /// Where all that a round reads and writes lies in this process's memory.
     pub fn places(&self) -> Vec<Range<usize>> {
-        let start = self.live.as_ptr() as usize;
-        let mut places = self.engine.places();
-        places.push(start..start + self.live.capacity() * size_of::<Frame>());
-        places
+        places_with(&self.engine, &self.live)
     }
 
     /// The engine.

@@ -198,22 +198,25 @@ pub trait Run {
     /// Allocations that failed, and blocks taken from another list.
     fn counts(&self) -> (u64, u64);
 
+    /// Where its books lie, without the list of live blocks; none: they lie in no one place.
+    fn books_places(&self) -> Vec<Range<usize>>;
+
+    /// Where all that it reads and writes lies.
+    fn places(&self) -> Vec<Range<usize>>;
+
     /// The bytes of its books, without the list of live blocks; `None`: they lie in no one place.
-    fn books(&self) -> Option<Bytes>;
+    fn books(&self) -> Option<Bytes> {
+        let places = self.books_places();
+        (!places.is_empty()).then(|| Bytes(places.iter().map(|place| place.len() as u64).sum()))
+    }
 
     /// Puts what it reads on huge pages, as far as the kernel gives them: it is the allocators that are to be
     /// measured, and not the TLB.
-    fn collapse(&self);
-}
-
-fn collapse(places: Vec<Range<usize>>) {
-    for place in places {
-        let _ = own_memory::collapse(place, HUGE);
+    fn collapse(&self) {
+        for place in self.places() {
+            let _ = own_memory::collapse(place, HUGE);
+        }
     }
-}
-
-fn books(places: &[Range<usize>]) -> Option<Bytes> {
-    (!places.is_empty()).then(|| Bytes(places.iter().map(|place| place.len() as u64).sum()))
 }
 
 impl<E: Engine> Run for Pairs<E> {
@@ -226,12 +229,12 @@ impl<E: Engine> Run for Pairs<E> {
         (self.failed, self.stolen)
     }
 
-    fn books(&self) -> Option<Bytes> {
-        books(&self.engine().places())
+    fn books_places(&self) -> Vec<Range<usize>> {
+        self.engine().places()
     }
 
-    fn collapse(&self) {
-        collapse(self.places());
+    fn places(&self) -> Vec<Range<usize>> {
+        self.places()
     }
 }
 
@@ -248,12 +251,12 @@ impl<E: Engine> Run for Bulk<E> {
         (self.failed, self.stolen)
     }
 
-    fn books(&self) -> Option<Bytes> {
-        books(&self.engine().places())
+    fn books_places(&self) -> Vec<Range<usize>> {
+        self.engine().places()
     }
 
-    fn collapse(&self) {
-        collapse(self.places());
+    fn places(&self) -> Vec<Range<usize>> {
+        self.places()
     }
 }
 
@@ -267,11 +270,11 @@ impl Run for Drawn {
         (self.failed, self.stolen)
     }
 
-    fn books(&self) -> Option<Bytes> {
-        books(&self.places())
+    fn books_places(&self) -> Vec<Range<usize>> {
+        self.places()
     }
 
-    fn collapse(&self) {
-        collapse(self.places());
+    fn places(&self) -> Vec<Range<usize>> {
+        self.places()
     }
 }
