@@ -54,9 +54,12 @@ export function exact(value: number): string {
     : `${minus(whole.replace(/\B(?=(\d{3})+$)/g, THIN))}.${rest}`;
 }
 
-/** An index as the kernel writes it, three decimals. */
+/**
+ * An index as the kernel writes it: three decimals, the rest cut off. What a division made too small by less
+ * than a millionth is not cut off.
+ */
 export function index(value: number): string {
-  return minus(value.toFixed(3));
+  return minus((Math.trunc(value * 1000 + Math.sign(value) * 1e-6) / 1000).toFixed(3));
 }
 
 const SCALES: [number, string][] = [

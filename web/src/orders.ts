@@ -163,8 +163,11 @@ function bar(share: number, label?: string): HTMLElement {
 
 function short(share: number): string {
   if (share === 0 || share === 1) return String(share);
-  if (share < 0.005) return "<.01";
-  return share.toFixed(share >= 0.995 ? 3 : 2).replace(/^0/, "");
+  if (share < 0.01) return "<.01";
+  // Cut off as the index is, so that both say the same.
+  const digits = share >= 0.99 ? 3 : 2;
+  const cut = Math.trunc(share * 10 ** digits + 1e-6) / 10 ** digits;
+  return cut.toFixed(digits).replace(/^0/, "");
 }
 
 function tip(zone: Zone, at: number, page: number): string {

@@ -84,6 +84,8 @@ pub fn kernel_decimal(permille: i64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use pagelab_model::seed::SplitMix64;
+
     use super::*;
 
     fn areas(counts: &[u64]) -> FreeAreas {
@@ -134,6 +136,18 @@ mod tests {
         assert_eq!(fragmentation_permille(&areas(&counts), Order(20)), 951);
         let all = vec![u64::MAX; FreeAreas::ORDERS_MAX];
         assert_eq!(unusable_permille(&areas(&all), Order(63)), 499);
+    }
+
+    #[test]
+    fn the_exact_share_and_the_thousandths_are_one_text() {
+        let mut random = SplitMix64::new(5);
+        for _ in 0..20_000 {
+            let all = areas(&std::array::from_fn::<u64, 11, _>(|_| random.below(1 << 20)));
+            let order = Order(random.below(11) as u8);
+            let text = unusable_text(&all, order);
+            assert_eq!(share_text(unusable(&all, order)), text, "{all:?}");
+            assert_eq!(share_text(unusable_permille(&all, order) as f64 / 1000.0), text, "{all:?}");
+        }
     }
 
     #[test]

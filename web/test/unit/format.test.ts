@@ -43,6 +43,18 @@ test("shares are never rounded to all or nothing", () => {
   ]);
 });
 
+test("indices are cut off after three digits, as the kernel cuts them", () => {
+  check(format.index, [
+    [0.0669, "0.066"],
+    [0.067, "0.067"],
+    [0.29, "0.290"],
+    [-0.5, "−0.500"],
+    [-1, "−1.000"],
+    [0.9999, "0.999"],
+    [0, "0.000"],
+  ]);
+});
+
 test("counts are grouped by narrow blanks", () => {
   check(format.count, [
     [12, "12"],

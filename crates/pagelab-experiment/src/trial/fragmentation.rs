@@ -8,7 +8,7 @@ use pagelab_contig::fragment::spoiler::Spoiler;
 use pagelab_contig::fragment::watch::Watch;
 use pagelab_contig::reserve::Reserve;
 use pagelab_host::guard::Guard;
-use pagelab_metrics::frag::unusable;
+use pagelab_metrics::frag::{share_text, unusable};
 use pagelab_metrics::fragment_plan::{self, Goal, Unreachable};
 use pagelab_model::experiment::{Better, Flag, Measure};
 use pagelab_model::{Order, Snapshot};
@@ -99,9 +99,11 @@ impl Held {
             Err(Unreachable::Below { .. }) => return Ok(()),
             Err(Unreachable::Above { most }) => {
                 return Err(format!(
-                    "fragmentation: F_u({}) = {} cannot be reached: {most:.2} is the most here now; a \
-                     smaller target can, or end other programs",
-                    self.goal.order.0, self.goal.target
+                    "fragmentation: F_u({}) = {} cannot be reached: {} is the most here now; a smaller \
+                     target can, or end other programs",
+                    self.goal.order.0,
+                    self.goal.target,
+                    share_text(most)
                 ));
             }
         };
@@ -128,7 +130,7 @@ impl Held {
     fn judge(&mut self) {
         let (order, target) = (self.goal.order.0, self.goal.target);
         if is_missed(self.reached, &self.goal) {
-            self.flag(format!("F_u({order}) was to be {target} and is {:.3}", self.reached));
+            self.flag(format!("F_u({order}) was to be {target} and is {}", share_text(self.reached)));
         }
     }
 

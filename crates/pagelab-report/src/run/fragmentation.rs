@@ -78,7 +78,7 @@ pub(super) fn show(run: &Run, view: View, style: Style) -> String {
 }
 
 fn index(value: f64) -> String {
-    format!("{value:.3}")
+    frag::share_text(value)
 }
 
 fn dashes() -> Vec<String> {

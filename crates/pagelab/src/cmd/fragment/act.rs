@@ -10,6 +10,7 @@ use pagelab_contig::fragment::spoiler::Spoiler;
 use pagelab_contig::fragment::watch::Watch;
 use pagelab_contig::oom::OfferedFirst;
 use pagelab_host::capture::Stop;
+use pagelab_metrics::frag::share_text;
 use pagelab_model::{BuddyInfo, Bytes, Reading, Snapshot};
 use pagelab_report::style::{bytes, count};
 
@@ -273,9 +274,9 @@ fn say(progress: &Progress, plan: &Plan) {
     };
     let unit = plan.facts.unit_bytes();
     let line = format!(
-        "{what}: F_u({}) {:.3} of {}, {} of {}",
+        "{what}: F_u({}) {} of {}, {} of {}",
         plan.goal.order.0,
-        progress.index,
+        share_text(progress.index),
         plan.goal.target,
         bytes(Bytes(progress.units.saturating_mul(unit.0))),
         count(u128::from(plan.planned.units.saturating_mul(unit.0) >> 20)) + " MiB",

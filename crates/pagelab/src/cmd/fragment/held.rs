@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use pagelab_contig::fragment::watch::Danger;
 use pagelab_host::paths::SELF_OOM_SCORE_ADJ;
-use pagelab_metrics::frag::unusable;
+use pagelab_metrics::frag::{share_text, unusable};
 use pagelab_sys::spawn;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -127,8 +127,9 @@ fn look(session: &mut Session<'_>, held: &mut Held, told: &mut f64) -> Result<()
     } else if (index - *told).abs() > goal.tolerance {
         *told = index;
         out::complain(&format!(
-            "F_u({}) is {index:.3} now: compaction or others changed it{}",
+            "F_u({}) is {} now: compaction or others changed it{}",
             goal.order.0,
+            share_text(index),
             if session.args.keep_to_target { "" } else { " (--keep-to-target corrects)" }
         ));
     }

@@ -2,6 +2,7 @@
 
 use pagelab_contig::fragment::facts::{Facts, Way};
 use pagelab_contig::reserve::Reserve;
+use pagelab_metrics::frag::share_text;
 use pagelab_metrics::fragment_plan::{self, FragmentPlan, Goal, Shape, Unreachable};
 use pagelab_model::{Bytes, FreeAreas, NodeId, Order, Snapshot};
 use pagelab_report::style::bytes;
@@ -193,20 +194,22 @@ impl Refusal<'_> {
         let (order, target) = (self.goal.order.0, self.goal.target);
         let zone = format!("node {}, zone {}", self.facts.zone.node.0, self.facts.zone.zone);
         match unreachable {
-            Unreachable::Below { least } if least >= 0.995 => usage(&format!(
-                "cannot reach F_u({order}) = {target}: {zone} is at {least:.2} already, and fragmenting \
-                 makes nothing whole.\n  first: pagelab compact"
-            )),
-            Unreachable::Below { least } => usage(&format!(
-                "cannot reach F_u({order}) = {target}: {zone} is at {least:.2} already, and fragmenting \
-                 makes nothing whole.\n  use a target from {least:.2} on, or first: pagelab compact"
-            )),
+            Unreachable::Below { least } => {
+                let at = share_text(least);
+                let target_on =
+                    if least < 0.995 { format!("use a target from {at} on, or ") } else { String::new() };
+                usage(&format!(
+                    "cannot reach F_u({order}) = {target}: {zone} is at {at} already, and fragmenting \
+                     makes nothing whole.\n  {target_on}first: pagelab compact"
+                ))
+            }
             Unreachable::Above { most } => {
                 let with = match self.asked {
                     Some(units) => format!(" with {} of memory", self.share(units)),
                     None => " here now".to_owned(),
                 };
                 let whole = u64::try_from(areas.blocks_suitable(self.shape.unit)).unwrap_or(u64::MAX);
+                let most = share_text(most);
                 let why = if self.asked.is_some_and(|asked| asked < self.room.min(whole)) {
                     "free memory outside stays whole"
                 } else if self.room < whole {
@@ -215,8 +218,8 @@ impl Refusal<'_> {
                     "then no whole block is left in the zone, and smaller ones stay as they are"
                 };
                 usage(&format!(
-                    "cannot reach F_u({order}) = {target}{with}: {most:.2} is the most ({why}).\n  use {}a \
-                     target up to {most:.2}.",
+                    "cannot reach F_u({order}) = {target}{with}: {most} is the most ({why}).\n  use {}a \
+                     target up to {most}.",
                     self.larger_size(areas).unwrap_or_default()
                 ))
             }

@@ -11,6 +11,7 @@ use pagelab_contig::reserve::Reserve;
 use pagelab_contig::unmovable::Wanted;
 use pagelab_contig::whole_thp::{self, WholeThps};
 use pagelab_host::root::Root;
+use pagelab_metrics::frag::kernel_decimal;
 use pagelab_metrics::known_scores::scores;
 use pagelab_model::{BuddyInfo, Bytes, Snapshot};
 use pagelab_report::json::VERSION;
@@ -347,7 +348,7 @@ pub fn table(free: &[(&str, BuddyInfo)]) -> Vec<String> {
 
 /// Thousandths as decimals in columns of six.
 pub fn cells(permille: &[u16]) -> String {
-    permille.iter().map(|value| format!(" {}.{:03}", value / 1000, value % 1000)).collect()
+    permille.iter().map(|&value| format!(" {}", kernel_decimal(i64::from(value)))).collect()
 }
 
 /// Prints lines, on standard error where standard output is somebody else's.

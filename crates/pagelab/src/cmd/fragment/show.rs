@@ -6,7 +6,7 @@ use pagelab_contig::fragment::facts::Way;
 use pagelab_contig::fragment::frames::Verified;
 use pagelab_contig::fragment::reach::Ending;
 use pagelab_contig::unmovable::Wanted;
-use pagelab_metrics::frag::unusable;
+use pagelab_metrics::frag::{share_text, unusable, unusable_text};
 use pagelab_model::{BuddyInfo, Bytes, Order, Reading};
 use pagelab_report::json::{self, VERSION};
 use pagelab_report::style::{bytes, count};
@@ -36,11 +36,11 @@ pub fn plan(plan: &Plan, wanted: Option<&Wanted>, as_json: bool) -> Result<u8, F
     let mut out = out::stdout();
     writeln!(
         out,
-        "F_u({}) of {}: {:.3} → {:.3} (target {} ± {})",
+        "F_u({}) of {}: {} → {} (target {} ± {})",
         plan.goal.order.0,
         plan.zone_name(),
-        plan.planned.before,
-        plan.planned.reached,
+        share_text(plan.planned.before),
+        share_text(plan.planned.reached),
         plan.goal.target,
         plan.goal.tolerance
     )?;
@@ -115,9 +115,9 @@ pub fn reached(done: &Done, args: &Args) -> Result<(), Failure> {
         None => "  not verified by pagemap: the zone's frames are not known".to_owned(),
     });
     lines.push(format!(
-        "  first reading {:.3}, second {:.3}; {} of the zone's free memory moved in between",
-        done.reached.first_reading,
-        done.reached.index,
+        "  first reading {}, second {}; {} of the zone's free memory moved in between",
+        share_text(done.reached.first_reading),
+        share_text(done.reached.index),
         pages(done.reached.moved)
     ));
     say(&lines, args.json || !args.command.is_empty())
@@ -126,9 +126,8 @@ pub fn reached(done: &Done, args: &Args) -> Result<(), Failure> {
 fn answer(done: &Done) -> String {
     let (plan, reached) = (&done.plan, &done.reached);
     let goal = format!("target {} ± {}", plan.goal.target, plan.goal.tolerance);
-    let before = plan.planned.before;
-    let to =
-        format!("F_u({}) of {}: {before:.3} → {:.3}", plan.goal.order.0, plan.zone_name(), reached.index);
+    let (before, now) = (share_text(plan.planned.before), share_text(reached.index));
+    let to = format!("F_u({}) of {}: {before} → {now}", plan.goal.order.0, plan.zone_name());
     if let Some(moved) = done.moved() {
         let (blocks, planned) = (count(moved.blocks.into()), count(moved.planned.into()));
         let way_out = if plan.pauses_compaction { "" } else { "\n  use --pause-compaction" };
@@ -157,11 +156,11 @@ pub fn after(done: &Done, on_stdout: bool) -> Result<(), Failure> {
             times => format!(", corrected {times} times"),
         };
         lines.push(format!(
-            "held for {:.1} s, F_u({}) from {:.3} to {:.3} meanwhile{corrected}; given back",
+            "held for {:.1} s, F_u({}) from {} to {} meanwhile{corrected}; given back",
             held.held_ns as f64 / 1e9,
             done.plan.goal.order.0,
-            held.drift.0,
-            held.drift.1
+            share_text(held.drift.0),
+            share_text(held.drift.1)
         ));
         if let Some(Ok(verified)) = done.verified_end.as_ref().filter(|_| held.danger.is_none()) {
             let moved = if verified.is_moved() { ": compaction has moved them together" } else { "" };
@@ -187,9 +186,11 @@ fn left_behind(done: &Done) -> Option<String> {
     let (before, after) = (index(&done.free[0])?, index(&done.free[2])?);
     (after > before + done.plan.goal.tolerance).then(|| {
         format!(
-            "F_u({}) is {after:.3} and was {before:.3} before: programs have put pages of their own into the \
+            "F_u({}) is {} and was {} before: programs have put pages of their own into the \
              broken blocks meanwhile; pagelab compact, or in time",
-            done.plan.goal.order.0
+            done.plan.goal.order.0,
+            share_text(after),
+            share_text(before)
         )
     })
 }
@@ -197,13 +198,13 @@ fn left_behind(done: &Done) -> Option<String> {
 fn table(done: &Done) -> Vec<String> {
     let Some(first) = &done.free[0] else { return Vec::new() };
     let orders = first.zones.iter().map(|zone| zone.areas.orders()).max().unwrap_or(0);
-    let head: String = (0..orders).map(|order| format!("{order:>5}")).collect();
+    let head: String = (0..orders).map(|order| format!("{order:>6}")).collect();
     let mut lines = vec![format!("F_u by order        {head}")];
     for zone in &first.zones {
         for (moment, free) in MOMENTS.iter().zip(&done.free) {
             let Some(areas) = free.as_ref().and_then(|free| free.zone(&zone.key)) else { continue };
             let cells: String = (0..areas.orders())
-                .map(|order| format!(" {:.2}", unusable(areas, Order(order as u8))))
+                .map(|order| format!(" {}", unusable_text(areas, Order(order as u8))))
                 .collect();
             let name = match *moment {
                 "before" => format!("{} {}", zone.key.node.0, zone.key.zone),

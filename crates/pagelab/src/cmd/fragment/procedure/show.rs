@@ -1,6 +1,7 @@
 //! What a person and a program read of a procedure: its scores beside published ones, and a verdict.
 
 use pagelab_contig::fragment::facts::Facts;
+use pagelab_metrics::frag::kernel_decimal;
 use pagelab_metrics::known_scores::{Check, PUBLISHED, Phase, Published, compare, scores};
 use pagelab_report::json::VERSION;
 use serde_json::{Value, json};
@@ -75,7 +76,7 @@ fn pass(told: &Told, facts: &Facts, ours: &[Vec<u16>; 3], compared: &[Compared])
     // For whoever takes one number of each phase, as the recipe fragment-compact does.
     let unit = facts.unit;
     if let [Some(first), Some(second), Some(third)] = [0, 1, 2].map(|at| ours[at].get(unit.index())) {
-        let share = |permille: &u16| format!("{}.{:03}", permille / 1000, permille % 1000);
+        let share = |permille: &u16| kernel_decimal(i64::from(*permille));
         lines.push(format!(
             "  F_u({}) is {} compacted, {} fragmented, {} compacted again",
             unit.0,
