@@ -18,6 +18,14 @@ pub struct Finding {
     pub kind: FindingKind,
 }
 
+impl Finding {
+    /// Whether there is something to do about it. What the host does with free memory is how this machine is
+    /// built: it is told, and it stays so.
+    pub fn needs_action(&self) -> bool {
+        !matches!(self.kind, FindingKind::HostTakesFree { .. })
+    }
+}
+
 /// How much a finding matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Weight {

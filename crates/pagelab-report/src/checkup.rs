@@ -79,13 +79,17 @@ pub fn geometry(machine: &pagelab_model::Machine) -> [(&'static str, String); 2]
     machine::geometry(machine)
 }
 
-/// The findings alone: for `--brief` and cron. Empty if there is nothing to do.
+/// The findings to act on alone: for `--brief` and cron. Empty if there is nothing to do.
 pub fn brief(snapshot: &Snapshot, checkup: &Checkup, style: Style) -> String {
     let mut page = Page::new(style);
-    for finding in &checkup.findings {
+    let to_act_on: Vec<_> = checkup.findings.iter().filter(|finding| finding.needs_action()).collect();
+    if to_act_on.is_empty() {
+        return String::new();
+    }
+    for finding in to_act_on {
         page.hanging("", &word(finding, snapshot).sentence);
     }
-    if checkup.findings.is_empty() { String::new() } else { page.finish() }
+    page.finish()
 }
 
 fn findings(page: &mut Page, snapshot: &Snapshot, checkup: &Checkup) {
