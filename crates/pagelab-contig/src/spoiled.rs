@@ -15,8 +15,8 @@ use pagelab_model::{BlockCounts, Census, Order, PageClass, PageSize, Reading};
 pub struct SpoiledBlocks {
     /// Blocks that hold memory.
     pub blocks: u64,
-    /// Spoiled ones, pages without any flag counted as unmovable: those of pipes have none, and neither have
-    /// free pages on per-CPU lists.
+    /// Spoiled ones, as `pagelab can` counts them: pages without any flag spoil where per-CPU lists cannot
+    /// explain them. Those of pipes have none, and neither have free pages on the lists.
     pub spoiled: u64,
     /// Blocks at least half of which is unmovable or has no flags: whole blocks that the kernel took over for
     /// unmovable pages.
@@ -62,7 +62,7 @@ pub fn count(root: &Root, page_size: PageSize, block: Order) -> Reading<SpoiledB
     let holding = CULPRITS.into_iter().zip(&total.culprits);
     Ok(SpoiledBlocks {
         blocks: total.units.value,
-        spoiled: total.spoiled.high.value,
+        spoiled: total.spoiled_low_per_cpu.unwrap_or(total.spoiled.high.value),
         crammed: crammed(&census),
         holding: holding.map(|(class, culprit)| (class, culprit.holding.value)).collect(),
         is_whole,

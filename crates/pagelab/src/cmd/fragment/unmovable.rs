@@ -134,13 +134,18 @@ fn told(spoiled: &Spoiled, wanted: &Wanted) -> Vec<String> {
             lines.push(format!("  of {all} pageblocks{sample}, more than before hold: {classes}"));
             let more = after.spoiled.saturating_sub(before.spoiled);
             lines.push(format!(
-                "  pageblocks that cannot be whole any more: {} → {}, {} more (`pagelab can` counts them \
-                 so); \
-                 the rest of these pages lie in blocks that were spoiled before",
+                "  pageblocks that cannot be whole any more: {} → {}, {} more, as `pagelab can` counts them",
                 count(before.spoiled.into()),
                 count(after.spoiled.into()),
                 count(more.into())
             ));
+            if more < wanted.blocks {
+                lines.push(
+                    "  fewer than wanted: several kept pages lie in one block where the kernel gave pages out \
+                     of the order of their frames, and some lie in blocks that were spoiled before"
+                        .to_owned(),
+                );
+            }
             lines.push("  what others took or gave back meanwhile is counted too".to_owned());
         }
     }
