@@ -24,9 +24,11 @@ const PIECE: u64 = 64 << 20;
 pub struct Warmed {
     /// As much as was wanted.
     pub wanted: Bytes,
-    /// As much as was taken and given back. Free memory in blocks smaller than a huge page is never reported,
-    /// so none of it is missing.
+    /// As much as was taken and given back.
     pub warmed: Bytes,
+    /// Free memory in blocks smaller than a huge page. It is never reported, and it is not warmed: what was cut
+    /// from a block after that had been reported is cold, and nothing tells how much of it is.
+    pub small: Bytes,
     /// CPU time that it took, ns: nearly all of it in the kernel and the host.
     pub cpu_ns: u64,
     /// Why it is less than what was wanted, where that leaves memory cold.
@@ -36,8 +38,9 @@ pub struct Warmed {
 /// Takes at most `wanted`, never past the reserve, and gives it back before it returns.
 pub fn warm(root: &Root, wanted: Bytes, stop: &dyn Fn() -> bool) -> Warmed {
     let before_ns = thread_cpu_ns();
+    let small = small_blocks(root);
     let (warmed, short) = taken(root, wanted, stop);
-    Warmed { wanted, warmed, cpu_ns: thread_cpu_ns().saturating_sub(before_ns), short }
+    Warmed { wanted, warmed, small, cpu_ns: thread_cpu_ns().saturating_sub(before_ns), short }
 }
 
 fn taken(root: &Root, wanted: Bytes, stop: &dyn Fn() -> bool) -> (Bytes, Option<String>) {
@@ -79,11 +82,23 @@ fn taken(root: &Root, wanted: Bytes, stop: &dyn Fn() -> bool) -> (Bytes, Option<
 
 /// Bytes that are free in blocks of a huge page and more.
 fn whole_blocks(root: &Root, pmd: Bytes, page_bytes: u64) -> u64 {
+    let order = Order((pmd.0 / page_bytes.max(1)).max(1).ilog2() as u8);
+    free_from(root, order).saturating_mul(page_bytes)
+}
+
+/// Bytes that are free in smaller blocks.
+fn small_blocks(root: &Root) -> Bytes {
+    let Some(page_size) = machine::live_page_size() else { return Bytes(0) };
+    let whole = whole_blocks(root, machine::pmd_size(&Reader::new(root), page_size), page_size.bytes());
+    Bytes(free_from(root, Order(0)).saturating_mul(page_size.bytes()).saturating_sub(whole))
+}
+
+/// Base pages that are free in blocks of at least this order.
+fn free_from(root: &Root, order: Order) -> u64 {
     let info = root.read(paths::BUDDYINFO).ok().and_then(|text| buddyinfo::parse(&text).ok());
     let zones = info.map(|info| info.zones).unwrap_or_default();
-    let order = Order((pmd.0 / page_bytes.max(1)).max(1).ilog2() as u8);
     let pages = zones.iter().map(|zone| zone.areas.pages_from(order)).sum::<u128>();
-    u64::try_from(pages).unwrap_or(u64::MAX).saturating_mul(page_bytes)
+    u64::try_from(pages).unwrap_or(u64::MAX)
 }
 
 /// What may still be taken, and what bounds it: free memory less the reserve, so that nothing is reclaimed,
@@ -106,6 +121,19 @@ fn room(root: &Root) -> (u64, &'static str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn free_memory_is_counted_from_an_order_on() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("proc")).unwrap();
+        let counts = "Node 0, zone   Normal      3      1      0      0      0      0      0      0      1      2      1\n";
+        std::fs::write(dir.path().join("proc/buddyinfo"), counts).unwrap();
+        let root = Root::open(dir.path()).unwrap();
+        assert_eq!(free_from(&root, Order(9)), 2 * 512 + 1024);
+        assert_eq!(free_from(&root, Order(0)) - free_from(&root, Order(9)), 3 + 2 + 256);
+        let page_bytes = 4 << 10;
+        assert_eq!(whole_blocks(&root, Bytes(2 << 20), page_bytes), (2 * 512 + 1024) * page_bytes);
+    }
 
     #[test]
     fn what_is_warmed_is_given_back_and_what_cannot_be_is_told() {

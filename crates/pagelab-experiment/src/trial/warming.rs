@@ -65,6 +65,12 @@ impl Warming {
             Ok(warmed.cpu_ns as f64),
             "pagelab itself, before the gate opened",
         );
+        put(
+            "warm.small",
+            Unit::BYTES,
+            Ok(warmed.small.0 as f64),
+            "buddyinfo: free in blocks below a huge page, not warmed; cold where a reported block was cut up",
+        );
         put("warm.reported", Unit::BYTES, reported, "kpageflags: free memory with the host before warming");
     }
 
@@ -120,7 +126,8 @@ mod tests {
     fn missing(wanted: u64, warmed: u64, short: Option<&str>, peak: f64, late: f64) -> Option<String> {
         let mib = |count: u64| Bytes(count << 20);
         let short = short.map(str::to_owned);
-        let warmed = Warmed { wanted: mib(wanted), warmed: mib(warmed), cpu_ns: 1, short };
+        let (wanted, warmed) = (mib(wanted), mib(warmed));
+        let warmed = Warmed { wanted, warmed, small: Bytes(0), cpu_ns: 1, short };
         let warming = Warming { warmed, reported: Ok(Bytes(0)), known: "a bound" };
         let mib = f64::from(1 << 20);
         warming.missing((peak > 0.0).then_some(peak * mib), late * mib)
@@ -132,7 +139,7 @@ mod tests {
         assert_eq!(missing(100, 95, Some("reserve"), 100.0, 0.0), None);
         let reserve = missing(100, 50, Some("reserve"), 100.0, 0.0);
         assert_eq!(reserve.as_deref(), Some("50 MiB of 100 MiB were warmed before it: reserve"));
-        // Less in whole blocks is nothing cold.
+        // The rest lies in smaller blocks, of which nobody knows.
         assert_eq!(missing(100, 50, None, 100.0, 0.0), None);
         let bound = missing(100, 100, None, 300.0, 0.0);
         assert_eq!(bound.as_deref(), Some("100 MiB of 300 MiB were warmed before it, by a bound"));
