@@ -84,8 +84,11 @@ function totalFigure(total: Json, size: string, rank: number): HTMLElement {
     rank,
     [says],
     [
-      "Source: /proc/kpageflags. Upper bounds: pinned pages look movable, and watermarks are ",
-      "not kept. Pages without any flag may be free or in use; the table has both ends.",
+      sampled
+        ? "Source: a sample of /proc/kpageflags. Upper bounds: pinned pages look movable, and watermarks are " +
+          "not kept. "
+        : "Source: /proc/kpageflags; after compaction is what pagelab can predicts. ",
+      "Pages without any flag may be free or in use; the table has both ends.",
     ],
     stack(
       shown.map((part) => ({ ...part, amount: part.units })),

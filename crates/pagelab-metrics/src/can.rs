@@ -359,10 +359,15 @@ fn beyond_a_block(machine: &Machine, ask: Ask) -> Reading<Forecast> {
             expected: fits(likely, free),
             high: fits(high, free.saturating_add(zone.per_cpu)),
         };
+        // Slab that describes page cache goes with it, wherever it lies.
+        let slab = machine.cache_slab;
+        let freed = GiganticSupply::without_slab(machine.block_order, census, ask.order, slab);
+        let dropped = bounds(cache);
+        let high = dropped.high.max(fits(freed, cache.saturating_add(zone.per_cpu).saturating_add(slab)));
         let steps = Steps {
             now: Bounds::exact(fits(counts.free_now, zone.free)),
             after_compaction: bounds(zone.free),
-            after_dropping_cache: bounds(cache),
+            after_dropping_cache: Bounds { high, ..dropped },
         };
         total = total.plus(steps);
         zones.push(ZoneForecast {

@@ -6,6 +6,7 @@ use pagelab_model::free_areas::{FreeAreas, ZoneKey};
 use pagelab_model::{Bytes, Order, Reading, Snapshot};
 
 use crate::balance::FreeBalance;
+use crate::can::{Ask, Forecast, How, forecast};
 use crate::findings::{Finding, Thresholds, ranked};
 use crate::frag;
 use crate::history::History;
@@ -28,6 +29,9 @@ pub struct Checkup {
     pub comparison: Option<Comparison>,
     /// What huge pages this memory could give, from the census; absent where there is none.
     pub supply: Reading<Supply>,
+    /// What `can` predicts for huge pages of PMD size, whose bounds the supply has too; absent where not every
+    /// page was seen.
+    pub forecast: Reading<Forecast>,
     /// Free pages by the census beside free pages by buddyinfo; `None` without a whole census.
     pub census_balance: Option<CensusBalance>,
     /// What deserves attention, most important first.
@@ -102,20 +106,15 @@ impl Checkup {
             Err(_) => Vec::new(),
         };
         let meminfo = snapshot.meminfo.as_ref().ok();
+        let (supply, forecast) = supply_of(snapshot);
         let mut checkup = Checkup {
             zones,
             usage: meminfo.map(MemoryUse::of),
             balance: FreeBalance::of_snapshot(snapshot),
             history: snapshot.vmstat.as_ref().ok().map(History::of),
             comparison: snapshot.extfrag.as_ref().ok().map(Comparison::of),
-            supply: snapshot.census.as_ref().map_err(Clone::clone).map(|census| {
-                supply(
-                    census,
-                    snapshot.buddyinfo.as_ref().ok(),
-                    snapshot.pmd_order,
-                    &gigantic_orders(snapshot),
-                )
-            }),
+            supply,
+            forecast,
             census_balance: CensusBalance::of(snapshot),
             findings: Vec::new(),
         };
@@ -127,6 +126,26 @@ impl Checkup {
     pub fn huge_now(&self) -> u64 {
         self.zones.iter().map(|zone| zone.huge_now).fold(0, u64::saturating_add)
     }
+}
+
+/// What the census says, and what `can` predicts from it: where every page was seen, that is what stands in
+/// the supply for what compaction and dropping cache bring, so that both commands say one number.
+fn supply_of(snapshot: &Snapshot) -> (Reading<Supply>, Reading<Forecast>) {
+    let ask = Ask { count: 1, order: snapshot.pmd_order, how: How::Thp, node: None, cpu: None };
+    let forecast = forecast(snapshot, ask).and_then(|found| match found.unseen.clone() {
+        Some(unseen) => Err(unseen),
+        None => Ok(found),
+    });
+    let counted = snapshot.census.as_ref().map_err(Clone::clone).map(|census| {
+        let buddy = snapshot.buddyinfo.as_ref().ok();
+        let mut supply = supply(census, buddy, snapshot.pmd_order, &gigantic_orders(snapshot));
+        // A block may be larger than a huge page: it counts blocks then, and the forecast huge pages.
+        if let Some(forecast) = forecast.as_ref().ok().filter(|_| supply.unit_order == snapshot.pmd_order) {
+            supply.plan(forecast);
+        }
+        supply
+    });
+    (counted, forecast)
 }
 
 /// Orders of the huge pages larger than PMD size that this kernel has pools for; where it does not say, what

@@ -24,6 +24,9 @@
 //! bound: pinned pages look movable, unevictable pages move only with `compact_unevictable_allowed`,
 //! watermarks are not kept, and dirty or mapped cache is not dropped at once.
 //!
+//! Where every page was seen, both `after` are not these but what [`crate::can`] predicts, so that `checkup`
+//! and `can` say one number of one state: the table's are for samples, which `can` does not judge.
+//!
 //! In a sample, `units` is what the memory map says; each other number is the expansion estimate N/n · Σ of
 //! each zone, with half of its 95 % interval: for counts from Wilson's score interval (the longer side) with
 //! the effective size n (N − 1) / (N − n), for compaction from the variance between units,
@@ -40,6 +43,7 @@ use pagelab_model::{BuddyInfo, Census, CensusZone, Coverage, Order, PageClass, Z
 pub use estimate::{Estimate, Interval};
 pub use gigantic::{GiganticCounts, GiganticSupply};
 
+use crate::can::{Bounds, Forecast, Steps};
 use estimate::{Population, Series};
 use unit::{Unit, Unknown, units};
 
@@ -142,6 +146,18 @@ pub fn supply(census: &Census, buddy: Option<&BuddyInfo>, pmd_order: Order, giga
     Supply { unit_order, zones, total: total.unwrap_or_default(), gigantic }
 }
 
+impl Supply {
+    /// Takes over what `can` predicts for each zone and in sum.
+    pub(crate) fn plan(&mut self, forecast: &Forecast) {
+        for zone in &mut self.zones {
+            if let Some(found) = forecast.zones.iter().find(|found| found.key == zone.key) {
+                zone.huge.plan(&found.steps);
+            }
+        }
+        self.total.plan(&forecast.total);
+    }
+}
+
 fn zone_supply(census: &Census, zone: &CensusZone, unit_order: Order) -> HugeSupply {
     let units = units(census.block_order, zone, unit_order);
     let population = match census.coverage {
@@ -230,6 +246,15 @@ fn obtainable(
 }
 
 impl HugeSupply {
+    fn plan(&mut self, steps: &Steps) {
+        let ends = |bounds: Bounds| Interval {
+            low: Estimate::exact(bounds.low),
+            high: Estimate::exact(bounds.high),
+        };
+        self.after_compaction = ends(steps.after_compaction);
+        self.after_dropping_cache = ends(steps.after_dropping_cache);
+    }
+
     fn plus(self, other: &HugeSupply) -> HugeSupply {
         let both = |a: Option<u64>, b: Option<u64>| Some(a?.saturating_add(b?));
         let culprits = self.culprits.iter().zip(&other.culprits).map(|(a, b)| Culprit {

@@ -105,3 +105,36 @@ fn killed_while_it_asks_it_leaves_nothing_that_restore_does_not_undo() {
     assert_eq!(restored.status.code(), Some(0), "{}", texts(&restored).1);
     assert_eq!((read(DEFRAG).unwrap(), read(MAX_PTES_NONE).unwrap()), (defrag, none));
 }
+
+#[test]
+fn checkup_and_can_say_one_number_of_one_capture() {
+    let folders = std::fs::read_dir(fixture("machines")).unwrap();
+    let trees = folders.map(|entry| entry.unwrap().path());
+    let mut seen = 0;
+    for entry in trees.filter(|path| path.to_str().unwrap().ends_with(".tar.zst")) {
+        let root = entry.to_str().unwrap();
+        let document = |arguments: &[&str]| -> Value {
+            let output = pagelab(&[arguments, &["--json", "--root", root]].concat());
+            serde_json::from_slice(&output.stdout).unwrap_or_default()
+        };
+        let (can, checkup) = (document(&["can", "1"]), document(&["checkup"]));
+        if !can["after_compaction"].is_object() {
+            continue;
+        }
+        seen += 1;
+        let text = texts(&pagelab(&["checkup", "--root", root])).1;
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        for (step, words) in
+            [("after_compaction", "after compaction"), ("after_dropping_cache", "after dropping page cache")]
+        {
+            for end in ["low", "high"] {
+                let supply = &checkup["supply"]["total"][step][end]["value"];
+                assert_eq!(supply, &can[step][end], "{root}: {step}, {end}");
+            }
+            let expected = can[step]["expected"].as_u64().unwrap();
+            let grouped = pagelab_report::style::count(expected.into());
+            assert!(text.contains(&format!("{grouped} {words}")), "{root}: {grouped} {words}: {text}");
+        }
+    }
+    assert!(seen > 0, "no fixture says what compaction brings");
+}

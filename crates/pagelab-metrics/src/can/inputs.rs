@@ -21,7 +21,18 @@ pub(super) struct Machine<'s> {
     /// Order of the blocks in [`ZoneInputs::blocks`].
     pub unit_order: Order,
     pub unseen: Option<Absence>,
+    /// Pages of slab that go with page cache, where slabinfo says so.
+    pub cache_slab: u64,
     pub notes: Vec<String>,
+}
+
+/// Caches whose objects describe page cache: the heads of its buffers, and the nodes of its trees, in which
+/// little else lies.
+const OF_CACHE: [&str; 2] = ["buffer_head", "radix_tree_node"];
+
+fn cache_slab(snapshot: &Snapshot) -> u64 {
+    let caches = snapshot.slabs.as_ref().map_or(&[][..], |caches| caches);
+    caches.iter().filter(|cache| OF_CACHE.contains(&&*cache.name)).map(|cache| cache.pages().0).sum()
 }
 
 /// One zone; everything in base pages unless it says otherwise.
@@ -65,6 +76,8 @@ pub(super) struct Block {
     pub fixed: u64,
     /// A huge page in use or in a pool: neither moved nor filled.
     pub is_huge: bool,
+    /// One folio of page cache as large as a block: compaction leaves it, dropping frees it whole.
+    pub is_file_folio: bool,
     /// Whether the free scanner takes room here: pageblocks of movable type.
     pub takes_movable: bool,
 }
@@ -152,6 +165,7 @@ impl<'s> Machine<'s> {
             block_order: census.block_order,
             unit_order,
             unseen,
+            cache_slab: cache_slab(snapshot),
             notes,
         };
         for zone in &census.zones {
@@ -208,6 +222,7 @@ impl<'s> Machine<'s> {
             block_order: snapshot.pageblock_order,
             unit_order: snapshot.pmd_order.max(snapshot.pageblock_order),
             unseen,
+            cache_slab: 0,
             notes: Vec::new(),
         })
     }
@@ -265,7 +280,11 @@ fn block(unit: &Unit, stuck: f64) -> Block {
     let is_huge = !unit.is_obtainable();
     let unknown = unit.of(PageClass::Unknown);
     let (free, movable) = (unit.free(unit::Unknown::Unmovable), unit.movable());
+    let is_file_folio = unit.is_file_folio();
+    // A folio goes whole, or not at all.
+    let stuck = if is_file_folio { stuck.round() } else { stuck };
     Block {
+        is_file_folio,
         pages: unit.pages(),
         free,
         movable,

@@ -105,7 +105,7 @@ fn pack(blocks: &mut [Block]) {
     // The free scanner takes from the block below this one.
     let mut above = blocks.len();
     for from in 0..blocks.len() {
-        while !blocks[from].is_huge && blocks[from].movable > 0 {
+        while !blocks[from].is_huge && !blocks[from].is_file_folio && blocks[from].movable > 0 {
             while above > from + 1 && !has_room(&blocks[above - 1]) {
                 above -= 1;
             }

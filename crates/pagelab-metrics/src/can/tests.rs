@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use pagelab_model::free_areas::{FreeAreas, ZoneFree};
 use pagelab_model::seed::SplitMix64;
+use pagelab_model::slab::SlabCache;
 use pagelab_model::zoneinfo::ZoneInfo;
 use pagelab_model::{
-    BlockCounts, BuddyInfo, Census, CensusZone, Coverage, PageSize, Pages, Pfn, SamplePlan, Zoneinfo,
+    BlockCounts, BuddyInfo, Bytes, Census, CensusZone, Coverage, PageSize, Pages, Pfn, SamplePlan, Zoneinfo,
 };
 
 use super::inputs::Block;
@@ -95,6 +96,16 @@ fn each_step_is_worked_out_by_hand() {
 }
 
 #[test]
+fn a_folio_of_page_cache_as_large_as_a_block_stays_until_it_is_dropped() {
+    use PageClass::{Anon, File, Slab};
+    let room = block(&[(Slab, 1), (Anon, 2)]);
+    let mut found = snapshot(&[block(&[(File, B)]), room, room, block(&[(Slab, 500)])], 0, 0);
+    assert_eq!(expected(&found, ask(9)), [0, 1, 1], "in small folios");
+    found.census.as_mut().unwrap().zones[0].one_folio = vec![0];
+    assert_eq!(expected(&found, ask(9)), [0, 0, 1]);
+}
+
+#[test]
 fn watermark_and_lowmem_reserve_are_kept() {
     let blocks = [block(&[]); 8];
     for (min, protection, can) in [(0, 0, 7), (512, 0, 6), (0, 1024, 5), (512, 1024, 4), (5000, 0, 0)] {
@@ -146,7 +157,7 @@ fn twin(blocks: &[Block]) -> u64 {
     let mut blocks = blocks.to_vec();
     let whole = |block: &Block| !block.is_huge && block.free == block.pages;
     for from in 0..blocks.len() {
-        while !blocks[from].is_huge && blocks[from].movable > 0 {
+        while !blocks[from].is_huge && !blocks[from].is_file_folio && blocks[from].movable > 0 {
             let has_room = |block: &Block| block.takes_movable && !block.is_huge && block.free > 0;
             let above = (from + 1..blocks.len()).rev();
             let Some(to) = above.into_iter().find(|&at| has_room(&blocks[at]) && !whole(&blocks[at])) else {
@@ -173,8 +184,19 @@ fn the_scanners_agree_with_a_twin_that_moves_single_pages() {
                 let movable = if random.below(3) == 0 { 0 } else { random.below(16 - fixed + 1) };
                 let is_huge = random.below(12) == 0;
                 let takes_movable = random.below(6) > 0;
+                let is_file_folio = movable == 16;
                 let free = 16 - fixed - movable;
-                Block { pages: 16, free, movable, droppable: 0, unknown: 0, fixed, is_huge, takes_movable }
+                Block {
+                    pages: 16,
+                    free,
+                    movable,
+                    droppable: 0,
+                    unknown: 0,
+                    fixed,
+                    is_huge,
+                    is_file_folio,
+                    takes_movable,
+                }
             })
             .collect();
         let zone = ZoneInputs {
@@ -246,4 +268,28 @@ fn gigantic_pages_count_ranges_that_per_cpu_lists_explain() {
     let asked = Ask { how: How::Contig, ..ask(11) };
     let bounds = forecast(&snapshot(&blocks, 0, 0), asked).unwrap().after(Step::Compaction);
     assert_eq!((bounds.low, bounds.expected, bounds.high), (1, 2, 3));
+}
+
+#[test]
+fn gigantic_pages_may_come_where_slab_goes_with_page_cache() {
+    let mut blocks = vec![block(&[]); 13];
+    (blocks[1], blocks[6]) = (block(&[(PageClass::Slab, 7)]), block(&[(PageClass::Slab, 9)]));
+    let mut found = snapshot(&blocks, 0, 0);
+    let asked = Ask { how: How::Contig, ..ask(11) };
+    let highs = |snapshot: &Snapshot| {
+        let found = forecast(snapshot, asked).unwrap();
+        [Step::Compaction, Step::Cache].map(|step| found.after(step).high)
+    };
+    assert_eq!(highs(&found), [1, 1], "slabinfo was not read");
+    let cache = |name: &str, slabs| SlabCache {
+        name: name.to_owned(),
+        objects_active: 1,
+        objects: 1,
+        object_size: Bytes(64),
+        objects_per_slab: 64,
+        pages_per_slab: 1,
+        slabs,
+    };
+    found.slabs = Ok(vec![cache("buffer_head", 5), cache("dentry", 500), cache("radix_tree_node", 2)]);
+    assert_eq!(highs(&found), [1, 2], "seven pages go, and not nine more");
 }

@@ -67,6 +67,33 @@ impl GiganticSupply {
         unknown.iter().take_while(fits).count() as u64
     }
 
+    /// Ranges that could be had if so many pages of slab went, those with the fewest first: every other page is
+    /// free, movable, or without a flag.
+    pub(crate) fn without_slab(block_order: Order, zone: &CensusZone, order: Order, mut slab: u64) -> u64 {
+        let count = |blocks: &[(u64, BlockCounts)], class| {
+            blocks.iter().map(|(_, counts)| u64::from(counts.of(class))).sum::<u64>()
+        };
+        let fits = |class: PageClass| {
+            class.is_movable()
+                || matches!(
+                    class,
+                    PageClass::Free | PageClass::Deferred | PageClass::Unknown | PageClass::Slab
+                )
+        };
+        let is_left = |blocks: &[(u64, BlockCounts)]| {
+            PageClass::ALL.into_iter().all(|class| fits(class) || count(blocks, class) == 0)
+        };
+        let left = ranges(block_order, zone, order).filter(|blocks| is_left(blocks));
+        let mut pages: Vec<u64> = left.map(|blocks| count(blocks, PageClass::Slab)).collect();
+        pages.sort_unstable();
+        let goes = |&&pages: &&u64| {
+            let rest = slab.checked_sub(pages);
+            slab = rest.unwrap_or(0);
+            rest.is_some()
+        };
+        pages.iter().take_while(goes).count() as u64
+    }
+
     pub(super) fn of(census: &Census, order: Order) -> GiganticSupply {
         let absent = |why, detail: &str| Err(Absence::new("census", why, detail));
         let counts = if matches!(census.coverage, Coverage::Sample(_)) {

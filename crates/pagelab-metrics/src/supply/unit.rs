@@ -83,6 +83,12 @@ impl Unit {
         self.one_folio && self.of(PageClass::AnonHuge) == self.pages()
     }
 
+    /// One folio of page cache, which compaction leaves where it is (mm/compaction.c,
+    /// `skip_isolation_on_order`) and dropping frees whole.
+    pub fn is_file_folio(&self) -> bool {
+        self.one_folio && self.of(PageClass::File) == self.pages()
+    }
+
     pub fn is_in_use(&self) -> bool {
         let huge = self.of(PageClass::Hugetlb) > 0 || self.is_huge_folio();
         huge && !self.is_spoiled(Unknown::Unmovable)

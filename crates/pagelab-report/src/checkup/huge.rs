@@ -1,7 +1,8 @@
 //! Huge pages: how many could be had, after what, and what is in the way for ever.
 
+use pagelab_metrics::can::Step;
 use pagelab_metrics::checkup::Checkup;
-use pagelab_metrics::supply::{GiganticSupply, HugeSupply, Supply};
+use pagelab_metrics::supply::{Estimate, GiganticSupply, HugeSupply, Supply};
 use pagelab_model::{AbsentWhy, Coverage, PageClass, Pages, Snapshot};
 
 use super::absent;
@@ -19,12 +20,16 @@ pub(super) fn summary(page: &mut Page, snapshot: &Snapshot, checkup: &Checkup) {
         0 => String::new(),
         _ => format!(" ({} not initialised yet)", estimate(total.deferred)),
     };
+    let after = |step: Step, most: Estimate, words: &str| match &checkup.forecast {
+        Ok(forecast) => format!("{} {words}", count(forecast.after(step).expected.into())),
+        Err(_) => format!("at most {} {words}", estimate(most)),
+    };
     page.facts(
         "  ",
         &[
             format!("{size} pages: {} whole and free{late}", estimate(now)),
-            format!("at most {} after compaction", estimate(total.after_compaction.high)),
-            format!("{} after dropping page cache too", estimate(total.after_dropping_cache.high)),
+            after(Step::Compaction, total.after_compaction.high, "after compaction"),
+            after(Step::Cache, total.after_dropping_cache.high, "after dropping page cache too"),
             format!("at least {} of {} spoiled", estimate(total.spoiled.low), estimate(total.units)),
         ],
         "   ",
@@ -45,11 +50,14 @@ pub(super) fn section(page: &mut Page, snapshot: &Snapshot, checkup: &Checkup) {
     for gigantic in &supply.gigantic {
         gigantic_line(page, snapshot, gigantic);
     }
-    page.hanging(
-        "  ",
-        "after compaction: an upper bound; a range counts where pages without any flag are in use and where \
-         they are free. Pinned pages look movable, and watermarks are not kept",
-    );
+    let after = match &checkup.forecast {
+        Ok(_) => "after compaction: what pagelab can predicts, from its least to its most",
+        Err(_) => {
+            "after compaction: an upper bound; a range counts where pages without any flag are in use and \
+             where they are free. Pinned pages look movable, and watermarks are not kept"
+        }
+    };
+    page.hanging("  ", after);
     culprits(page, snapshot, supply);
 }
 

@@ -12,9 +12,11 @@ use pagelab_contig::look::census_options;
 use pagelab_host::census::census;
 use pagelab_host::collect::{CollectOptions, collect, identify};
 use pagelab_host::machine::Known;
+use pagelab_host::paths::PAGETYPEINFO;
 use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
 use pagelab_metrics::checkup::Checkup;
+use pagelab_metrics::findings::Finding;
 use pagelab_model::machine::{CpuidLeaf, Tlb};
 use pagelab_model::run::{Moment, Stream};
 use pagelab_model::{AbsentWhy, Bytes, Machine, PageSize, Reading, Snapshot};
@@ -36,7 +38,7 @@ pub struct Args {
     /// Everything, not the summary alone
     #[arg(short, long)]
     verbose: bool,
-    /// The findings alone, for cron: exit code 0 nothing, 1 findings
+    /// The findings to act on alone, for cron: exit code 0 none, 1 findings
     #[arg(long, conflicts_with_all = ["verbose", "json"])]
     brief: bool,
     /// The whole look as one JSON document (docs/json.md)
@@ -140,7 +142,8 @@ pub fn run(args: &Args) -> Outcome {
     if is_bad && args.brief {
         snapshot.problems.iter().for_each(|problem| out::complain(&format!("pagelab: {}", problem.message)));
     }
-    Ok(match (is_bad, args.brief && !checkup.findings.is_empty()) {
+    let is_to_act_on = checkup.findings.iter().any(Finding::needs_action);
+    Ok(match (is_bad, args.brief && is_to_act_on) {
         (true, _) => Exit::BadInput,
         (false, true) => Exit::No,
         (false, false) => Exit::Done,
@@ -264,8 +267,10 @@ fn tlb(plan: &Plan<'_>, machine: &Machine) -> Reading<Tlb> {
 fn look(plan: &Plan<'_>, samples: &Kept<'_>) -> Snapshot {
     let begun = Instant::now();
     let reader = Reader::new(&plan.root);
+    // Of a saved tree it costs nothing, and `can` reads it too: both predict from the same files.
+    let is_saved = !plan.root.is_live() && plan.root.read(PAGETYPEINFO).is_ok();
     let mut options = CollectOptions {
-        pagetypeinfo: plan.args.migratetypes,
+        pagetypeinfo: plan.args.migratetypes || is_saved,
         known: known(plan),
         taken_realtime_ns: plan.root.manifest().and_then(|manifest| manifest.realtime_ns),
         ..CollectOptions::default()
