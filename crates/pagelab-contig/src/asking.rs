@@ -31,6 +31,8 @@ pub struct Wanted {
     pub reserve: Reserve,
     /// Monotonic nanoseconds after which no more is asked for.
     pub deadline_ns: u64,
+    /// MADV_COLLAPSE in a row that give none until asking by it ends.
+    pub misses_max: u64,
 }
 
 /// What came of asking.
@@ -86,7 +88,11 @@ impl Stopped {
 const MISSED_FAULTS_MAX: u64 = 48;
 
 /// MADV_COLLAPSE in a row that give none until asking by it ends: each may compact a whole zone.
-const MISSED_COLLAPSES_MAX: u64 = 6;
+pub const MISSED_COLLAPSES_MAX: u64 = 6;
+
+/// The same where compaction ends early: each begins where the one before ended, behind the folio that had
+/// no room (mm/compaction.c, `compact_cached_migrate_pfn`).
+pub const MISSED_COLLAPSES_EARLY_MAX: u64 = 64;
 
 /// Huge pages' worth of memory that the kernel may reclaim for those who wait, meanwhile.
 const RECLAIMED_MAX: u64 = 1;
@@ -103,7 +109,7 @@ pub struct Asking<'r> {
     readback: ReadBack,
     pagemap: File,
     /// Base pages that were reclaimed before, since boot.
-    reclaimed_before: u64,
+    reclaimed_before: Reclaimed,
     /// Regions whose first page was touched.
     touched: u64,
     fault_ns: Vec<u64>,
@@ -206,7 +212,7 @@ impl<'r> Asking<'r> {
                 self.first_refusal.get_or_insert_with(|| error.to_string());
             }
             missed = if self.is_huge(region)? { 0 } else { missed + 1 };
-            if missed >= MISSED_COLLAPSES_MAX {
+            if missed >= self.wanted.misses_max {
                 self.stopped = Stopped::NoneLeft;
                 break;
             }
@@ -254,7 +260,7 @@ impl<'r> Asking<'r> {
             self.stopped = Stopped::Deadline;
             return Ok(false);
         }
-        if self.reclaims() {
+        if self.reclaims()? {
             self.stopped = Stopped::WouldReclaim;
             return Ok(false);
         }
@@ -268,11 +274,14 @@ impl<'r> Asking<'r> {
         Ok(self.stopped != Stopped::Reserve || room.0 >= REGIONS_A_LOOK.saturating_mul(self.wanted.size.0))
     }
 
-    /// Whether the kernel has reclaimed memory since the beginning, for us or beside us: kswapd wakes at the
-    /// low watermark, which base pages for page tables may reach.
-    fn reclaims(&self) -> bool {
+    /// Whether the kernel has reclaimed memory since the beginning, for us or beside us. kswapd wakes at the
+    /// low watermark, which base pages for page tables may reach; it also reclaims with most memory free,
+    /// where somebody else's pages were put among others (`watermark_boost_factor`), and that says nothing.
+    fn reclaims(&self) -> Reading<bool> {
         let pages_per_huge = self.wanted.size.0 / self.wanted.page_size.bytes();
-        reclaimed(self.root).saturating_sub(self.reclaimed_before) > RECLAIMED_MAX * pages_per_huge
+        let (now, before) = (reclaimed(self.root), self.reclaimed_before);
+        let rose = |now: u64, before: u64| now.saturating_sub(before) > RECLAIMED_MAX * pages_per_huge;
+        Ok(rose(now.direct, before.direct) || rose(now.kswapd, before.kswapd) && !self.can_compact()?)
     }
 
     /// Whether some zone has as much free memory as compaction wants; with less, the kernel reclaims cache
@@ -292,9 +301,18 @@ impl<'r> Asking<'r> {
 }
 
 /// Base pages that were reclaimed since boot.
-fn reclaimed(root: &Root) -> u64 {
+#[derive(Clone, Copy, Debug, Default)]
+struct Reclaimed {
+    /// By whoever waited for memory.
+    direct: u64,
+    /// By kswapd.
+    kswapd: u64,
+}
+
+fn reclaimed(root: &Root) -> Reclaimed {
     let vmstat = Reader::new(root).parse(paths::VMSTAT, vmstat::parse);
-    vmstat.ok().and_then(|counters| counters.sum(&["pgsteal_direct", "pgsteal_kswapd"])).unwrap_or(0)
+    let counter = |name: &str| vmstat.as_ref().ok().and_then(|counters| counters.get(name)).unwrap_or(0);
+    Reclaimed { direct: counter("pgsteal_direct"), kswapd: counter("pgsteal_kswapd") }
 }
 
 /// MemAvailable.

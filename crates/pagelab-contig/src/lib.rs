@@ -4,7 +4,9 @@
 pub mod ask;
 pub mod asking;
 pub mod compact;
+pub mod finish;
 pub mod fragment;
+pub mod lists;
 pub mod look;
 pub mod oom;
 pub mod procedure;

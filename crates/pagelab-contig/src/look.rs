@@ -11,6 +11,7 @@ use pagelab_host::root::Root;
 use pagelab_metrics::balance::FreeBalance;
 use pagelab_model::{OffLists, Snapshot};
 
+use crate::lists::take_off;
 use crate::settle::settle;
 
 /// How to look.
@@ -24,7 +25,8 @@ pub struct LookOptions {
     pub known: Known,
     /// Wall time above which the census is a sample.
     pub census_time: Duration,
-    /// Let free pages that wait on the processors' lists go to the free lists before.
+    /// Let free pages that wait on the processors' lists go to the free lists before, and take off what stays
+    /// there, so that it is seen as free.
     pub settle: bool,
 }
 
@@ -42,8 +44,10 @@ impl Default for LookOptions {
 
 /// Looks. Processes are not asked, since walking their page tables takes long and says nothing here.
 pub fn look(root: &Root, options: &LookOptions) -> Snapshot {
+    let mut taken_off = None;
     if options.settle && root.is_live() {
         settle(root);
+        taken_off = Some(take_off(root));
     }
     let reader = Reader::new(root);
     let nobody = processes::Budget {
@@ -63,7 +67,11 @@ pub fn look(root: &Root, options: &LookOptions) -> Snapshot {
         Ok(zoneinfo) => {
             let time_budget = options.census_time;
             let options = CensusOptions { time_budget, ..census_options(&snapshot, options.seed) };
-            reader.noted(census(root, &reader, zoneinfo, &options))
+            let mut found = reader.noted(census(root, &reader, zoneinfo, &options));
+            if let (Some(taken), Ok(census)) = (&taken_off, &mut found) {
+                taken.credit(census);
+            }
+            found
         }
         Err(absence) => Err(absence.clone()),
     };

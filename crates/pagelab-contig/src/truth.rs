@@ -6,11 +6,13 @@ use pagelab_host::page_reporting;
 use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
 use pagelab_model::settings::{Settings, ThpSettings};
-use pagelab_model::{Absence, AbsentWhy, Bytes, NodeId, Reading};
+use pagelab_model::{Absence, AbsentWhy, Bytes, NodeId, Order, Reading};
 use pagelab_sys::affinity::Pinned;
+use pagelab_sys::clock;
 
-use crate::asking::{Asked, Asking, Wanted};
-use crate::compact::{Caches, Scope, compact, drop_caches};
+use crate::asking::{Asked, Asking, MISSED_COLLAPSES_EARLY_MAX, MISSED_COLLAPSES_MAX, Wanted};
+use crate::compact::{Caches, Scope, drop_caches};
+use crate::finish::{Runs, compact_on, huge_now};
 use crate::oom::OfferedFirst;
 use crate::warm;
 
@@ -48,20 +50,55 @@ pub fn truth(
     };
     warm();
     let now = ask(guard, root, wanted, node, false)?;
-    compact(guard, scope)?;
-    warm();
-    let after_compaction = ask(guard, root, wanted, node, true)?;
+    let after_compaction = compacted(guard, root, scope, wanted, node, &warm)?;
     let enough = |asked: &Reading<Asked>| asked.as_ref().is_ok_and(|asked| asked.got >= wanted.count);
     if enough(&after_compaction) {
         let after_dropping_cache = Err(all_came());
         return Ok(Truth { now, after_compaction, after_dropping_cache });
     }
     drop_caches(guard, Caches::Page)?;
-    compact(guard, scope)?;
-    warm();
-    let after_dropping_cache = ask(guard, root, wanted, node, true)?;
+    let after_dropping_cache = compacted(guard, root, scope, wanted, node, &warm)?;
     Ok(Truth { now, after_compaction, after_dropping_cache })
 }
+
+/// Rounds of compacting and asking: where compaction ended early, what was asked for goes back and the next
+/// round begins with memory that the round before has moved.
+const ROUNDS_MAX: u32 = 4;
+
+/// Compacts and asks, again and again where the kernel's compaction ended early and the round before gained
+/// something. The last answer is what came.
+fn compacted(
+    guard: &Guard,
+    root: &Root,
+    scope: Scope,
+    wanted: Wanted,
+    node: Option<NodeId>,
+    warm: &dyn Fn(),
+) -> Result<Reading<Asked>, GuardError> {
+    let order = wanted.page_size.order_of(wanted.size).unwrap_or(Order(0));
+    let mut best: Option<Asked> = None;
+    for _ in 0..ROUNDS_MAX {
+        let is_early = compact_on(guard, root, scope, order, wanted.deadline_ns)?.is_early(order);
+        warm();
+        let misses_max = if is_early { MISSED_COLLAPSES_EARLY_MAX } else { MISSED_COLLAPSES_MAX };
+        let asked = match ask(guard, root, Wanted { misses_max, ..wanted }, node, true)? {
+            Ok(asked) => asked,
+            Err(absence) => return Ok(best.ok_or(absence)),
+        };
+        let gained = best.as_ref().is_none_or(|best| asked.got > best.got + best.got / GAIN_SHARE);
+        let is_enough = asked.got >= asked.asked;
+        if best.as_ref().is_none_or(|best| asked.got >= best.got) {
+            best = Some(asked);
+        }
+        if !is_early || !gained || is_enough {
+            break;
+        }
+    }
+    Ok(best.ok_or_else(all_came))
+}
+
+/// A round that gains less than this share is the last.
+const GAIN_SHARE: u64 = 100;
 
 fn is_reporting(root: &Root, wanted: Wanted) -> bool {
     page_reporting::read(&Reader::new(root), wanted.page_size, 0).is_some()
@@ -86,6 +123,48 @@ pub fn ask_to_compact(
     let _pinned = Pinned::here();
     settle(guard, settings)?;
     ask(guard, root, wanted, node, true)
+}
+
+/// What rounds of asking and compacting came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rounds {
+    /// How many there were.
+    pub count: u32,
+    /// The answer of the last, with what was compacted for in all of them.
+    pub asked: Reading<Asked>,
+    /// Where the scanners stopped when the kernel was told last; `None` where it was not told again.
+    pub kernel: Option<Runs>,
+}
+
+/// Asks, gives back, and has the kernel compact again, until its scanners meet, a round gains nothing, or the
+/// time is up.
+pub fn ask_and_compact(
+    guard: &Guard,
+    root: &Root,
+    settings: &Settings,
+    wanted: Wanted,
+    node: Option<NodeId>,
+) -> Result<Rounds, GuardError> {
+    let order = wanted.page_size.order_of(wanted.size).unwrap_or(Order(0));
+    let scope = node.map_or(Scope::Machine, Scope::Node);
+    let mut rounds = Rounds { count: 0, asked: Err(all_came()), kernel: None };
+    let mut by_collapse = 0;
+    let mut before = huge_now(root, order);
+    loop {
+        rounds.asked = ask_to_compact(guard, root, settings, wanted, node)?;
+        rounds.count += 1;
+        let Ok(asked) = &mut rounds.asked else { return Ok(rounds) };
+        by_collapse += asked.by_collapse;
+        asked.by_collapse = by_collapse;
+        let runs = compact_on(guard, root, scope, order, wanted.deadline_ns)?;
+        let (is_early, now) = (runs.is_early(order), huge_now(root, order));
+        rounds.kernel = Some(runs);
+        let gained = now > before + before / GAIN_SHARE;
+        if !is_early || !gained || clock::monotonic_ns() >= wanted.deadline_ns {
+            return Ok(rounds);
+        }
+        before = now;
+    }
 }
 
 /// Sets THP so that faults give huge pages that are there and do nothing to get others.

@@ -25,7 +25,9 @@ pub struct Acts {
 pub struct KernelAct {
     /// Nanoseconds that it took.
     pub took_ns: u64,
-    /// Where the scanners stopped, zone by zone, by tracepoints.
+    /// How often it was told, since each run before had ended early and gained something.
+    pub times: u32,
+    /// Where the scanners of the last run stopped, zone by zone, by tracepoints.
     pub runs: Reading<Vec<ScannerRun>>,
     /// Counters of vmstat meanwhile.
     pub activity: Vec<Activity>,
@@ -36,7 +38,9 @@ pub struct KernelAct {
 /// Asking for huge pages, each of which has the kernel compact until there is one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AskingAct {
-    /// Nanoseconds that it took, giving back included.
+    /// How often it was asked; between two times everything goes back and the kernel compacts again.
+    pub rounds: u32,
+    /// Nanoseconds that it took, giving back and compacting in between included.
     pub took_ns: u64,
     /// The most that was taken at once; all of it was given back.
     pub taken: Bytes,
@@ -46,6 +50,8 @@ pub struct AskingAct {
     pub by_collapse: u64,
     /// Why it ended, in words.
     pub stopped: &'static str,
+    /// Where the kernel's scanners stopped when it compacted last; `None` where it was not told again.
+    pub runs: Option<Reading<Vec<ScannerRun>>>,
 }
 
 /// A zone in which the kernel ended early.
@@ -72,6 +78,8 @@ pub struct Compaction {
     pub acts: Acts,
     /// Zones in which the kernel ended early; empty as well where it was not told to compact.
     pub early: Vec<EarlyEnd>,
+    /// Zones in which it still did when all was done; `None` where it was not told again.
+    pub early_at_end: Option<Vec<EarlyEnd>>,
     /// Bytes by which the page cache (`Cached` and `Buffers`) shrank, and slab; `None` without meminfo.
     pub freed: Option<Freed>,
 }
@@ -152,7 +160,10 @@ impl Compaction {
         let freed = shrank(&["Cached", "Buffers"]).zip(shrank(&["Slab"]));
         let freed = freed.map(|(page_cache, slab)| Freed { page_cache, slab });
         let early = acts.kernel.as_ref().map_or_else(Vec::new, |act| ended_early(before, act));
-        Compaction { before: Checkup::of(before), after: Checkup::of(after), activity, acts, early, freed }
+        let again = acts.asking.as_ref().and_then(|act| act.runs.as_ref()?.as_ref().ok());
+        let early_at_end = again.map(|runs| ends_of(before, runs));
+        let (before, after) = (Checkup::of(before), Checkup::of(after));
+        Compaction { before, after, activity, acts, early, early_at_end, freed }
     }
 
     /// The zones of both looks, by the first.
@@ -184,7 +195,15 @@ impl Compaction {
 /// The zones in which the kernel ended before its scanners met: by the tracepoints, else by the counters.
 pub fn ended_early(before: &Snapshot, act: &KernelAct) -> Vec<EarlyEnd> {
     let block = before.pageblock_order;
-    let Ok(runs) = &act.runs else { return early_by_counters(act, block).into_iter().collect() };
+    match &act.runs {
+        Ok(runs) => ends_of(before, runs),
+        Err(_) => early_by_counters(act, block).into_iter().collect(),
+    }
+}
+
+/// The runs that ended early, with their zones.
+fn ends_of(before: &Snapshot, runs: &[ScannerRun]) -> Vec<EarlyEnd> {
+    let block = before.pageblock_order;
     let zones = before.zoneinfo.as_ref().map_or(&[][..], |zoneinfo| &zoneinfo.zones);
     let of_run = |run: &ScannerRun| {
         let zone = zones.iter().find(|zone| zone.start == Some(run.first)).map(|zone| zone.key.clone());
@@ -254,6 +273,7 @@ mod tests {
     fn without_tracepoints_the_counters_tell_an_early_end() {
         let act = |moved, failed, looked| KernelAct {
             took_ns: 1,
+            times: 1,
             runs: Err(not_watched()),
             activity: [
                 ("pgmigrate_success", moved),
@@ -296,7 +316,13 @@ mod tests {
             failed: 31,
         };
         let met = ScannerRun { migrate: run.free, status: 5, ..run };
-        let act = KernelAct { took_ns: 1, runs: Ok(vec![met, run]), activity: Vec::new(), huge_after: None };
+        let act = KernelAct {
+            took_ns: 1,
+            times: 1,
+            runs: Ok(vec![met, run]),
+            activity: Vec::new(),
+            huge_after: None,
+        };
         let early = ended_early(&before, &act);
         assert_eq!(early.len(), 1);
         assert_eq!(early[0].zone.as_ref().unwrap().zone, "Normal");

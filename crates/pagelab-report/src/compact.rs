@@ -180,13 +180,17 @@ fn by_kernel(page: &mut Page, compaction: &Compaction) {
     let Some(act) = &compaction.acts.kernel else { return };
     let rose = |name: &str| act.activity.iter().find(|activity| activity.name == name).map(|a| a.rose);
     let of = |name: &str| rose(name).map_or("?".to_owned(), |n| count(n.into()));
+    let times = match act.times {
+        0 | 1 => String::new(),
+        times => format!(" {times} times, with dirty pages written back in between,"),
+    };
     let came = act.huge_after.map_or(String::new(), |after| {
         format!("; huge pages {} → {}", count(compaction.before.huge_now().into()), count(after.into()))
     });
     page.hanging(
         "  ",
         &format!(
-            "compacting took {}: {} pages moved, {} could not be moved, {} taken off their lists for it; \
+            "compacting{times} took {}: {} pages moved, {} could not be moved, {} taken off their lists for it; \
              {} pages looked at for moving, {} for room{came}",
             duration(act.took_ns),
             of("pgmigrate_success"),
@@ -219,7 +223,8 @@ fn early_words(early: &EarlyEnd) -> String {
         early.unscanned.map_or(String::new(), |share| format!(", {} of it not scanned", percent(share)));
     let why = match early.cause {
         EarlyCause::NoPlace => {
-            "folios are moved whole, and no free piece that it had found was as large as the next folio"
+            "folios are moved whole, no free piece that it had found was as large as the next folio, and that \
+             could not be split (dirty page cache cannot)"
         }
         EarlyCause::Interrupted => "it was interrupted, by a signal or by others at work on the same lists",
         EarlyCause::Unknown => "it does not say why",
@@ -232,10 +237,14 @@ fn by_asking(page: &mut Page, compaction: &Compaction) {
     let Some(act) = &compaction.acts.asking else { return };
     let before = compaction.acts.kernel.as_ref().and_then(|act| act.huge_after);
     let before = before.unwrap_or_else(|| compaction.before.huge_now());
+    let rounds = match act.rounds {
+        0 | 1 => String::new(),
+        rounds => format!(" {rounds} times, with compaction after each,"),
+    };
     page.hanging(
         "  ",
         &format!(
-            "asking took {}: {} huge pages ({}) taken and given back, {} of them compacted for; it ended \
+            "asking{rounds} took {}: {} huge pages ({}) taken and given back, {} compacted for; it ended \
              since {}; huge pages {} → {}",
             duration(act.took_ns),
             count(act.got.into()),
@@ -246,6 +255,14 @@ fn by_asking(page: &mut Page, compaction: &Compaction) {
             count(compaction.after.huge_now().into()),
         ),
     );
+    match compaction.early_at_end.as_deref() {
+        Some([]) => page.hanging("  ", "compacting again, the kernel went through all zones"),
+        Some(early) => {
+            page.hanging("  ", "compacting again:");
+            early.iter().for_each(|early| page.hanging("  ", &early_words(early)));
+        }
+        None => {}
+    }
 }
 
 fn blocks(page: &mut Page, compaction: &Compaction) {
@@ -327,7 +344,8 @@ mod tests {
     }
 
     fn text(runs: Result<Vec<ScannerRun>, Absence>, asking: Option<AskingAct>) -> String {
-        let kernel = KernelAct { took_ns: 9_700_000, runs, activity: Vec::new(), huge_after: Some(28) };
+        let kernel =
+            KernelAct { took_ns: 9_700_000, times: 1, runs, activity: Vec::new(), huge_after: Some(28) };
         let acts = Acts { drop_ns: None, kernel: Some(kernel), asking };
         let (before, after) = (snapshot(28), snapshot(30));
         let compaction = Compaction::of(&before, &after, acts);
@@ -356,12 +374,17 @@ mod tests {
         assert!(alone.contains("0.066 → 0.062"), "{alone}");
         assert!(!alone.contains("whole and free"), "one number, of one look: {alone}");
         let (got, taken) = (5_400, Bytes(5_400 << 21));
-        let asking =
-            AskingAct { took_ns: 1, taken, got, by_collapse: 5_372, stopped: "nothing came any more" };
-        let both = text(Ok(vec![run]), Some(asking));
-        assert!(both.contains("5 400 huge pages (10.5 GiB) taken and given back, 5 372 of them"), "{both}");
-        assert!(both.contains("huge pages 28 → 28") && both.contains("huge pages 28 → 30"), "{both}");
+        let stopped = "nothing came any more";
         let met = ScannerRun { migrate: run.free, status: 5, ..run };
+        let runs = Some(Ok(vec![met]));
+        let asking = AskingAct { rounds: 2, took_ns: 1, taken, got, by_collapse: 5_372, stopped, runs };
+        let both = text(Ok(vec![run]), Some(asking.clone()));
+        assert!(both.contains("asking 2 times, with compaction after each, took"), "{both}");
+        assert!(both.contains("5 400 huge pages (10.5 GiB) taken and given back, 5 372 comp"), "{both}");
+        assert!(both.contains("the kernel went through all zones"), "{both}");
+        let still = text(Ok(vec![run]), Some(AskingAct { runs: Some(Ok(vec![run])), ..asking }));
+        assert!(still.contains("compacting again: the kernel ended early in 0 Normal"), "{still}");
+        assert!(both.contains("huge pages 28 → 28") && both.contains("huge pages 28 → 30"), "{both}");
         assert!(!text(Ok(vec![met]), None).contains("early"));
         let unseen = text(Err(Absence::new("tracefs", AbsentWhy::NotPermitted, "lockdown")), None);
         assert!(unseen.contains("whether the kernel ended early is not known"), "{unseen}");

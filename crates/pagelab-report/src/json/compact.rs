@@ -38,7 +38,7 @@ pub fn document(before: &Snapshot, after: &Snapshot, compaction: &Compaction) ->
             compaction.acts.kernel.as_ref().map(|act| kernel(act, &compaction.early)),
             NOT_BY_KERNEL,
         )
-        .option("asking", compaction.acts.asking.as_ref().map(asking), NOT_ASKED)
+        .option("asking", compaction.acts.asking.as_ref().map(|act| asking(act, compaction)), NOT_ASKED)
         .option("drop_caches_ns", compaction.acts.drop_ns, NOT_DROPPED)
         .option("page_cache_freed_bytes", freed.map(|freed| signed(freed.page_cache)), NOT_DROPPED)
         .option("slab_freed_bytes", freed.map(|freed| signed(freed.slab)), NOT_DROPPED)
@@ -54,19 +54,6 @@ const NOT_BY_KERNEL: &str = "the kernel was not told to compact";
 const NOT_ASKED: &str = "no huge page was asked for";
 
 fn kernel(act: &KernelAct, early: &[EarlyEnd]) -> Object {
-    let end = |end: &EarlyEnd| {
-        let cause = match end.cause {
-            EarlyCause::NoPlace => "no_place",
-            EarlyCause::Interrupted => "interrupted",
-            EarlyCause::Unknown => "unknown",
-        };
-        let zone = end.zone.as_ref();
-        Object::new()
-            .option("node", zone.map(|zone| zone.node.0), NO_ZONE)
-            .option("zone", zone.map(|zone| zone.zone.as_str()), NO_ZONE)
-            .put("cause", cause)
-            .option("unscanned_share", end.unscanned, NO_ZONE)
-    };
     let run = |run: &ScannerRun| {
         Object::new()
             .put("first_pfn", run.first.0)
@@ -77,20 +64,38 @@ fn kernel(act: &KernelAct, early: &[EarlyEnd]) -> Object {
             .put("failed_pages", run.failed)
     };
     Object::new()
-        .put("ended_early", array(early, end))
+        .put("times", act.times)
+        .put("ended_early", array(early, early_end))
         .reading("scanners", &act.runs, |runs| array(runs, run))
         .option("huge_pages_after", act.huge_after, "nobody looked in between")
 }
 
+fn early_end(end: &EarlyEnd) -> Object {
+    let cause = match end.cause {
+        EarlyCause::NoPlace => "no_place",
+        EarlyCause::Interrupted => "interrupted",
+        EarlyCause::Unknown => "unknown",
+    };
+    let zone = end.zone.as_ref();
+    Object::new()
+        .option("node", zone.map(|zone| zone.node.0), NO_ZONE)
+        .option("zone", zone.map(|zone| zone.zone.as_str()), NO_ZONE)
+        .put("cause", cause)
+        .option("unscanned_share", end.unscanned, NO_ZONE)
+}
+
 const NO_ZONE: &str = "told by counters alone, which are those of all zones";
 
-fn asking(act: &AskingAct) -> Object {
+fn asking(act: &AskingAct, compaction: &Compaction) -> Object {
+    let early = compaction.early_at_end.as_ref().map(|early| array(early, early_end));
     Object::new()
+        .put("rounds", act.rounds)
         .put("took_ns", act.took_ns)
         .put("taken_bytes", act.taken.0)
         .put("huge_pages", act.got)
         .put("by_collapse", act.by_collapse)
         .put("stopped", act.stopped)
+        .option("ended_early", early, "the kernel was not told to compact again")
 }
 
 fn look(snapshot: &Snapshot, checkup: &Checkup) -> Object {

@@ -2,11 +2,12 @@
 
 use std::io::Write;
 
-use pagelab_contig::asking::{Asked, Wanted, available};
-use pagelab_contig::compact::{Caches, Scope, compact, compact_watched, drop_caches};
+use pagelab_contig::asking::{Asked, MISSED_COLLAPSES_EARLY_MAX, Wanted, available};
+use pagelab_contig::compact::{Caches, Scope, compact, drop_caches};
+use pagelab_contig::finish::{Runs, compact_on};
 use pagelab_contig::look::{LookOptions, look};
 use pagelab_contig::reserve::Reserve;
-use pagelab_contig::truth::ask_to_compact;
+use pagelab_contig::truth::{Rounds, ask_and_compact, ask_to_compact};
 use pagelab_formats::duration;
 use pagelab_host::guard::{Fate, Guard, Options, Planned, Site, Watched};
 use pagelab_host::paths;
@@ -14,7 +15,7 @@ use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
 use pagelab_metrics::checkup::Checkup;
 use pagelab_metrics::compaction::{Acts, AskingAct, Compaction, KernelAct, Verdict, activity, ended_early};
-use pagelab_model::{Bytes, NodeId, Snapshot};
+use pagelab_model::{Bytes, NodeId, Order, Snapshot};
 use pagelab_report::compact::render;
 use pagelab_report::json;
 use pagelab_sys::clock;
@@ -124,11 +125,13 @@ pub fn run(args: &Args) -> Outcome {
         None => failure,
     };
     if args.how != Some(How::Asking) {
-        acts.kernel = Some(by_kernel(&guard, &root, scope).map_err(partly)?);
+        let until_ns = clock::monotonic_ns().saturating_add(deadline_ns);
+        let block = before.pageblock_order;
+        acts.kernel = Some(by_kernel(&guard, &root, scope, block, until_ns).map_err(partly)?);
     }
     let is_early = acts.kernel.as_ref().is_some_and(|act| !ended_early(&before, act).is_empty());
     if matches!(args.how, Some(How::Asking | How::Both)) || args.how.is_none() && is_early {
-        match by_asking(&guard, &root, &before, args.node, deadline_ns) {
+        match by_asking(&guard, &root, &before, args.node, deadline_ns, args.how != Some(How::Asking)) {
             Ok(act) => acts.asking = Some(act),
             // What the kernel did by itself stays, and is told.
             Err(failure) if acts.kernel.is_some() => out::complain(&failure.to_string()),
@@ -152,17 +155,25 @@ fn looking() -> LookOptions {
     LookOptions { settle: true, ..LookOptions::default() }
 }
 
-/// Has the kernel compact, and tells where its scanners stopped.
-fn by_kernel(guard: &Guard, root: &Root, scope: Scope) -> Result<KernelAct, Failure> {
+/// Has the kernel compact, again where it ended early and gained something, and tells where its scanners
+/// stopped.
+fn by_kernel(
+    guard: &Guard,
+    root: &Root,
+    scope: Scope,
+    block: Order,
+    until_ns: u64,
+) -> Result<KernelAct, Failure> {
     let counters = || Reader::new(root).parse(paths::VMSTAT, pagelab_formats::vmstat::parse);
     let first = counters();
-    let (took_ns, runs) = compact_watched(guard, root, scope).map_err(restore::failure)?;
+    let Runs { count: times, took_ns, last: runs, .. } =
+        compact_on(guard, root, scope, block, until_ns).map_err(restore::failure)?;
     let activity = match (&first, &counters()) {
         (Ok(first), Ok(last)) => activity(first, last),
         _ => Vec::new(),
     };
     let huge_after = Some(Checkup::of(&look(root, &looking())).huge_now());
-    Ok(KernelAct { took_ns, runs, activity, huge_after })
+    Ok(KernelAct { took_ns, times, runs, activity, huge_after })
 }
 
 /// Asks for as many huge pages as the reserve allows, and gives them back.
@@ -172,6 +183,7 @@ fn by_asking(
     before: &Snapshot,
     node: Option<u32>,
     deadline_ns: u64,
+    by_kernel_too: bool,
 ) -> Result<AskingAct, Failure> {
     let size = before.machine.page_size.block(before.pmd_order);
     let wanted = Wanted {
@@ -180,21 +192,33 @@ fn by_asking(
         page_size: before.machine.page_size,
         reserve: reserve(root),
         deadline_ns: clock::monotonic_ns().saturating_add(deadline_ns),
+        misses_max: MISSED_COLLAPSES_EARLY_MAX,
     };
     let began_ns = clock::monotonic_ns();
-    let asked = ask_to_compact(guard, root, &before.settings, wanted, node.map(NodeId));
-    let asked: Asked = asked.map_err(restore::failure)?.map_err(|absence| {
+    let node = node.map(NodeId);
+    let rounds = match by_kernel_too {
+        true => ask_and_compact(guard, root, &before.settings, wanted, node),
+        false => ask_to_compact(guard, root, &before.settings, wanted, node).map(|asked| Rounds {
+            count: 1,
+            asked,
+            kernel: None,
+        }),
+    };
+    let rounds = rounds.map_err(restore::failure)?;
+    let asked: Asked = rounds.asked.map_err(|absence| {
         let way_out =
             absence.way_out.as_ref().map_or(String::new(), |way_out| format!("\n  hint: {way_out}"));
         let message = format!("cannot ask for huge pages: {}{way_out}", absence.reason());
         Failure::new(Exit::NotAvailable, message)
     })?;
     Ok(AskingAct {
+        rounds: rounds.count,
         took_ns: clock::monotonic_ns().saturating_sub(began_ns),
         taken: Bytes(asked.got.saturating_mul(size.0)),
         got: asked.got,
         by_collapse: asked.by_collapse,
         stopped: asked.stopped.words(),
+        runs: rounds.kernel.map(|runs| runs.last),
     })
 }
 

@@ -1,6 +1,6 @@
 //! `--really`: asks for what was predicted, under the guard, and gives everything back.
 
-use pagelab_contig::asking::{Asked, Wanted, available};
+use pagelab_contig::asking::{Asked, MISSED_COLLAPSES_MAX, Wanted, available};
 use pagelab_contig::compact::{Caches, Scope, compact, drop_caches};
 use pagelab_contig::reserve::Reserve;
 use pagelab_contig::truth::{all_came, truth};
@@ -51,6 +51,7 @@ pub(super) fn ask(snapshot: &Snapshot, forecast: &Forecast) -> Result<Vec<Got>, 
         page_size: snapshot.machine.page_size,
         reserve,
         deadline_ns: clock::monotonic_ns().saturating_add(DEADLINE_NS),
+        misses_max: MISSED_COLLAPSES_MAX,
     };
     let watched = Watched::signals(Box::new(|code, outcomes| out::signalled(code, "", outcomes)));
     let site = Site::live().map_err(restore::failure)?;
