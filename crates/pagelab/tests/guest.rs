@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr)] // a test's helpers may fail where they stand, and say so
 
 #[path = "guest/trial.rs"]
+#[allow(dead_code, reason = "the other tests use more of it")]
 mod trial;
 
 use std::fs;

@@ -6,16 +6,50 @@
 #[allow(dead_code, reason = "the other tests use more of it")]
 mod trial;
 
+use pagelab_guest::job::Step;
 use pagelab_guest::message::End;
+use pagelab_guest::outcome::{About, Finished, Lost, Outcome, StepEnd, Why};
 use pagelab_guest::shape::parse_size;
 use serde_json::Value;
-use trial::{finished, pagelab, plan};
+use trial::{each_step, finished, pagelab, plan};
 
 /// The document of a command among what else was printed.
 fn document(kind: &str, text: &str) -> Value {
     let kind = text.find(&format!("\"kind\": \"{kind}\"")).unwrap_or_else(|| panic!("no document in {text}"));
     let from = text[..kind].rfind('{').unwrap();
     serde_json::Deserializer::from_str(&text[from..]).into_iter().next().unwrap().unwrap()
+}
+
+/// Boots with so many steps done before the guest is lost, `None` for none lost.
+#[test]
+fn a_lost_guest_costs_one_step_that_is_repeated_and_then_told() {
+    let check = |boots: &[Option<usize>], expected: &[bool], sizes: &[usize]| {
+        let steps: Vec<Step> = (0..5).map(|at| pagelab(&at.to_string())).collect();
+        let (mut at, mut seen) = (0, Vec::new());
+        let ended = each_step(&steps, 3, &mut |next| {
+            seen.push(next.len());
+            let done = boots.get(at).copied().flatten();
+            at += 1;
+            let end = StepEnd { end: End::Code(0), stdout: Vec::new(), stderr: Vec::new(), is_cut: false };
+            let ends = vec![end; done.unwrap_or(next.len())];
+            let about = About::default();
+            match done {
+                Some(_) => Outcome::Lost(Lost { why: Why::PoweredOff, steps: ends, about }),
+                None => {
+                    let (files, not_taken) = (Vec::new(), Vec::new());
+                    Outcome::Finished(Finished { steps: ends, files, not_taken, about })
+                }
+            }
+        });
+        let found: Vec<bool> = ended.iter().map(Result::is_ok).collect();
+        assert_eq!((found.as_slice(), seen.as_slice()), (expected, sizes), "{boots:?}");
+    };
+    check(&[None, None], &[true; 5], &[3, 2]);
+    check(&[Some(1), None, None], &[true; 5], &[3, 3, 1]);
+    check(&[Some(1), Some(0), None], &[true, false, true, true, true], &[3, 3, 3]);
+    check(&[Some(1), Some(1), Some(1), None], &[true; 5], &[3, 3, 3, 2]);
+    check(&[Some(0), Some(0), Some(0), None, None], &[false, true, true, true, true], &[3, 3, 3, 3, 1]);
+    check(&[Some(3), Some(0), None], &[true; 5], &[3, 2, 2]);
 }
 
 #[test]

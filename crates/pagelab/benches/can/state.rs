@@ -18,6 +18,8 @@ use pagelab_model::seed::SplitMix64;
 use pagelab_model::{Bytes, PageSize};
 use pagelab_sys::map::{Advice, Mapping};
 
+use super::files;
+
 /// One state.
 #[derive(Clone, Copy, Debug)]
 pub struct State {
@@ -29,6 +31,8 @@ pub struct State {
     pub unmovable: f64,
     /// The share of memory that is read into the page cache.
     pub cache: f64,
+    /// The pieces go back once the cache is filled: page cache lies scattered, and most memory is free.
+    pub released: bool,
     /// Seed of what is kept.
     pub seed: u64,
 }
@@ -36,9 +40,9 @@ pub struct State {
 impl State {
     /// As words of a command line.
     pub fn words(&self) -> Vec<String> {
-        let State { target, keep, unmovable, cache, seed } = self;
-        [target.to_string(), keep.to_string(), unmovable.to_string(), cache.to_string(), seed.to_string()]
-            .to_vec()
+        let State { target, keep, unmovable, cache, released, seed } = self;
+        let numbers = [target.to_string(), keep.to_string(), unmovable.to_string(), cache.to_string()];
+        numbers.into_iter().chain([u8::from(*released).to_string(), seed.to_string()]).collect()
     }
 
     /// From words of a command line.
@@ -49,15 +53,17 @@ impl State {
             keep: number(1) as u64,
             unmovable: number(2),
             cache: number(3),
-            seed: number(4) as u64,
+            released: number(4) > 0.0,
+            seed: number(5) as u64,
         }
     }
 }
 
 /// What keeps a state.
+#[allow(dead_code, reason = "it is held, and dropped")]
 pub struct Held {
-    _spoiler: Option<Spoiler>,
-    _maps: Vec<Mapping>,
+    spoiler: Option<Spoiler>,
+    maps: Vec<Mapping>,
     _pipes: Vec<(std::io::PipeReader, std::io::PipeWriter)>,
 }
 
@@ -69,15 +75,36 @@ fn meminfo(name: &str) -> u64 {
     Reader::new(&root).parse(paths::MEMINFO, meminfo::parse).unwrap().bytes(name).unwrap_or_default().0
 }
 
-/// Makes it. `room`: what may be filled, in bytes.
+/// Makes it. `least_available`: what stays available, in bytes.
 pub fn make(state: &State, page: PageSize, huge: Bytes, disk: Option<PathBuf>, least_available: u64) -> Held {
-    std::fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
     let total = meminfo("MemTotal");
+    let bytes = (total as f64 * state.cache) as u64;
+    let folder = disk.filter(|_| state.cache > 0.0);
+    if let (Some(folder), true) = (&folder, state.released) {
+        files::make(&folder.join("tree"), bytes);
+    }
+    std::fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
     let mut random = SplitMix64::new(state.seed);
     let pipes = unmovable(state, page, total, &mut random);
-    if let Some(folder) = disk.filter(|_| state.cache > 0.0) {
-        cache(&folder.join("fill"), (total as f64 * state.cache) as u64);
+    let Some(folder) = folder else { return pieces(state, page, huge, pipes, least_available, &mut random) };
+    if state.released {
+        let held = pieces(state, page, huge, pipes, least_available, &mut random);
+        files::read(&folder.join("tree"), bytes, &mut random);
+        return Held { spoiler: None, maps: Vec::new(), ..held };
     }
+    cache(&folder.join("fill"), bytes);
+    pieces(state, page, huge, pipes, least_available, &mut random)
+}
+
+/// Breaks memory up, and holds the pieces.
+fn pieces(
+    state: &State,
+    page: PageSize,
+    huge: Bytes,
+    pipes: Vec<(std::io::PipeReader, std::io::PipeWriter)>,
+    least_available: u64,
+    random: &mut SplitMix64,
+) -> Held {
     let room = meminfo("MemAvailable").saturating_sub(least_available.max(2 * LEFT));
     let cached = meminfo("Cached");
     // Cache that is to stay is not to be reclaimed for it.
@@ -85,7 +112,7 @@ pub fn make(state: &State, page: PageSize, huge: Bytes, disk: Option<PathBuf>, l
     // Without PAGEMAP_SCAN (6.7) each huge page is read back by all of smaps: too slow in a guest.
     if state.keep == 1 && ReadBack::open().name() == "PAGEMAP_SCAN" {
         let spoiler = fragment(state, least_available.max(2 * LEFT));
-        return Held { _spoiler: Some(spoiler), _maps: Vec::new(), _pipes: pipes };
+        return Held { spoiler: Some(spoiler), maps: Vec::new(), _pipes: pipes };
     }
     let regions = ((room as f64 * state.target) as u64) / huge.0;
     let mut maps = Vec::new();
@@ -110,7 +137,7 @@ pub fn make(state: &State, page: PageSize, huge: Bytes, disk: Option<PathBuf>, l
         }
         maps.push(map);
     }
-    Held { _spoiler: None, _maps: maps, _pipes: pipes }
+    Held { spoiler: None, maps, _pipes: pipes }
 }
 
 /// What `pagelab fragment` does: one page is kept of as many blocks as the target takes.

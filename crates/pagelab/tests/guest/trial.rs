@@ -9,7 +9,7 @@ use pagelab_guest::boot::{self, Plan, QEMU, Watcher};
 use pagelab_guest::cache::Cache;
 use pagelab_guest::error::Kind;
 use pagelab_guest::job::{Cgroup, CgroupVersion, Step};
-use pagelab_guest::outcome::{Finished, FirstLine, Lost, Outcome};
+use pagelab_guest::outcome::{Finished, FirstLine, Lost, Outcome, StepEnd};
 use pagelab_guest::setup::setup;
 use pagelab_guest::shape::{Shape, parse_size};
 use pagelab_packages::program;
@@ -97,6 +97,36 @@ pub fn finished(plan: &Plan) -> Finished {
         }
         Outcome::Lost(lost) => panic!("the guest was lost: {}\n{}", lost.why, console(&lost)),
     }
+}
+
+/// Carries out steps that do not need one another, so many a boot. A lost guest costs the step that it was
+/// lost in, which is carried out once more in another guest; lost in it again, that step has the reason.
+pub fn each_step(
+    steps: &[Step],
+    a_boot: usize,
+    boot: &mut dyn FnMut(Vec<Step>) -> Outcome,
+) -> Vec<Result<StepEnd, String>> {
+    let mut ended: Vec<Result<StepEnd, String>> = Vec::new();
+    let mut is_again = false;
+    while ended.len() < steps.len() {
+        let next: Vec<Step> = steps[ended.len()..].iter().take(a_boot.max(1)).cloned().collect();
+        let count = next.len();
+        let (done, lost) = match boot(next) {
+            Outcome::Finished(finished) => (finished.steps, "the guest did nothing".to_owned()),
+            Outcome::Lost(lost) => {
+                eprintln!("the guest was lost: {}\n{}", lost.why, console(&lost));
+                (lost.steps, lost.why.to_string())
+            }
+        };
+        is_again &= done.is_empty();
+        let is_whole = done.len() == count;
+        ended.extend(done.into_iter().map(Ok));
+        if is_again {
+            ended.push(Err(lost));
+        }
+        is_again = !is_again && !is_whole;
+    }
+    ended
 }
 
 /// Runs a guest, whatever becomes of it.
