@@ -70,9 +70,12 @@ pub fn compact_on(
     on(&mut run, &mut count, &is_time, block)
 }
 
-/// The same by whoever compacts and counts.
+/// Nanoseconds that a run took, and where its scanners stopped.
+type Told = (u64, Reading<Vec<ScannerRun>>);
+
+/// The same by whoever compacts and counts. `run` is told whether it is another run.
 fn on<E>(
-    run: &mut dyn FnMut(bool) -> Result<(u64, Reading<Vec<ScannerRun>>), E>,
+    run: &mut dyn FnMut(bool) -> Result<Told, E>,
     count: &mut dyn FnMut() -> u64,
     is_time: &dyn Fn() -> bool,
     block: Order,
