@@ -85,8 +85,8 @@ function totalFigure(total: Json, size: string, rank: number): HTMLElement {
     [says],
     [
       sampled
-        ? "Source: a sample of /proc/kpageflags. Upper bounds: pinned pages look movable, and watermarks are " +
-          "not kept. "
+        ? "Source: a sample of /proc/kpageflags. Upper bounds: pinned pages look movable, and watermarks " +
+          "are not kept. "
         : "Source: /proc/kpageflags; after compaction is what pagelab can predicts. ",
       "Pages without any flag may be free or in use; the table has both ends.",
     ],

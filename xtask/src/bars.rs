@@ -1,6 +1,7 @@
 //! The measured promises of pagelab in one table. A bar changes only here, with its old and new
 //! figure and the reason in `changes`.
 
+mod can;
 mod exact;
 mod gains;
 mod machine;
@@ -315,47 +316,10 @@ pub const BARS: &[Bar] = &[
         absent_where: "",
         changes: &[],
     },
-    Bar {
-        name: "can_error_now",
-        good: Good::AtMost,
-        limit: 1.0,
-        unit: "ratio",
-        what: "error of `can`, to max(5 % of what came, 1 % of the blocks): now, in the worst state",
-        source: "the contiguity instruments, can",
-        absent_where: "not tool qemu-system-x86_64 or not tool apt-get",
-        changes: &[],
-    },
-    Bar {
-        name: "can_error_compacted",
-        good: Good::AtMost,
-        limit: 1.0,
-        unit: "ratio",
-        what: "error of `can`, to max(5 % of what came, 1 % of the blocks): after compaction",
-        source: "the contiguity instruments, can",
-        absent_where: "not tool qemu-system-x86_64 or not tool apt-get",
-        changes: &[],
-    },
-    Bar {
-        name: "can_error_dropped",
-        good: Good::AtMost,
-        limit: 1.0,
-        unit: "ratio",
-        what: "error of `can`, to max(5 % of what came, 1 % of the blocks): after dropping cache",
-        source: "the contiguity instruments, can",
-        absent_where: "not tool qemu-system-x86_64 or not tool apt-get",
-        changes: &[],
-    },
-    Bar {
-        name: "can_outside_share_released",
-        good: Good::AtMost,
-        limit: 0.1,
-        unit: "ratio",
-        what: "share of states (fragmented, cache read, pieces released) whose truth is outside of the bounds \
-               that `can` prints, at any step; 6.1, 6.12 and this kernel",
-        source: "compaction that says why it stopped; can",
-        absent_where: "not tool qemu-system-x86_64 or not tool apt-get",
-        changes: &[],
-    },
+    can::ERROR_NOW,
+    can::ERROR_COMPACTED,
+    can::ERROR_DROPPED,
+    can::OUTSIDE_SHARE_RELEASED,
     Bar {
         name: "chase_quarter_share_zipf_1_0",
         good: Good::AtLeast,

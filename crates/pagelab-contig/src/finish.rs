@@ -2,9 +2,10 @@
 //! something.
 //!
 //! A run that meets a folio for which it has no room, and which cannot be split, ends the zone there
-//! (`pagelab_metrics::compaction`). Page cache that is dirty is such a folio: its buffers cannot be let go, and
-//! a program that writes many files, such as a compiler, leaves many. So what is dirty is written back before
-//! the kernel is told again. Somebody may have written meanwhile, and the next run ends at the next such folio.
+//! (`pagelab_metrics::compaction`). Page cache that is dirty is such a folio: its buffers cannot be let go,
+//! and a program that writes many files, such as a compiler, leaves many. So what is dirty is written back
+//! before the kernel is told again. Somebody may have written meanwhile, and the next run ends at the next
+//! such folio.
 
 use pagelab_formats::buddyinfo;
 use pagelab_host::guard::{Guard, GuardError};

@@ -47,7 +47,8 @@ pub fn take_off(root: &Root) -> TakenOff {
     taken
 }
 
-/// The pages of the list of the CPU that this thread is pinned to, and how many bytes of the mapping they are.
+/// The pages of the list of the CPU that this thread is pinned to, and how many bytes of the mapping are
+/// they.
 fn of_cpu(root: &Root, cpu: u32, page_size: PageSize) -> Option<(Mapping, u64)> {
     let page = page_size.bytes();
     let mut waiting = on_list(root, cpu)?;

@@ -26,8 +26,8 @@ pub struct Warmed {
     pub wanted: Bytes,
     /// As much as was taken and given back.
     pub warmed: Bytes,
-    /// Free memory in blocks smaller than a huge page. It is never reported, and it is not warmed: what was cut
-    /// from a block after that had been reported is cold, and nothing tells how much of it is.
+    /// Free memory in blocks smaller than a huge page. It is never reported, and it is not warmed: what was
+    /// cut from a block after that had been reported is cold, and nothing tells how much of it is.
     pub small: Bytes,
     /// CPU time that it took, ns: nearly all of it in the kernel and the host.
     pub cpu_ns: u64,

@@ -29,8 +29,8 @@ pub struct Checkup {
     pub comparison: Option<Comparison>,
     /// What huge pages this memory could give, from the census; absent where there is none.
     pub supply: Reading<Supply>,
-    /// What `can` predicts for huge pages of PMD size, whose bounds the supply has too; absent where not every
-    /// page was seen.
+    /// What `can` predicts for huge pages of PMD size, whose bounds the supply has too; absent where not
+    /// every page was seen.
     pub forecast: Reading<Forecast>,
     /// Free pages by the census beside free pages by buddyinfo; `None` without a whole census.
     pub census_balance: Option<CensusBalance>,

@@ -190,8 +190,8 @@ fn by_kernel(page: &mut Page, compaction: &Compaction) {
     page.hanging(
         "  ",
         &format!(
-            "compacting{times} took {}: {} pages moved, {} could not be moved, {} taken off their lists for it; \
-             {} pages looked at for moving, {} for room{came}",
+            "compacting{times} took {}: {} pages moved, {} could not be moved, {} taken off their lists for \
+             it; {} pages looked at for moving, {} for room{came}",
             duration(act.took_ns),
             of("pgmigrate_success"),
             of("pgmigrate_fail"),
@@ -223,8 +223,8 @@ fn early_words(early: &EarlyEnd) -> String {
         early.unscanned.map_or(String::new(), |share| format!(", {} of it not scanned", percent(share)));
     let why = match early.cause {
         EarlyCause::NoPlace => {
-            "folios are moved whole, no free piece that it had found was as large as the next folio, and that \
-             could not be split (dirty page cache cannot)"
+            "folios are moved whole, no free piece that it had found was as large as the next folio, and \
+             that could not be split (dirty page cache cannot)"
         }
         EarlyCause::Interrupted => "it was interrupted, by a signal or by others at work on the same lists",
         EarlyCause::Unknown => "it does not say why",

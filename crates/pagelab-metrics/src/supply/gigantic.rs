@@ -67,8 +67,8 @@ impl GiganticSupply {
         unknown.iter().take_while(fits).count() as u64
     }
 
-    /// Ranges that could be had if so many pages of slab went, those with the fewest first: every other page is
-    /// free, movable, or without a flag.
+    /// Ranges that could be had if so many pages of slab went, those with the fewest first: every other page
+    /// is free, movable, or without a flag.
     pub(crate) fn without_slab(block_order: Order, zone: &CensusZone, order: Order, mut slab: u64) -> u64 {
         let count = |blocks: &[(u64, BlockCounts)], class| {
             blocks.iter().map(|(_, counts)| u64::from(counts.of(class))).sum::<u64>()

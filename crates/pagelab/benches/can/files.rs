@@ -1,4 +1,5 @@
-//! A tree of files of all sizes, as a build leaves it: read, they fill the page cache with folios of all sizes.
+//! A tree of files of all sizes, as a build leaves it: read, they fill the page cache with folios of all
+//! sizes.
 
 use std::fs::File;
 use std::io::{Read, Write};

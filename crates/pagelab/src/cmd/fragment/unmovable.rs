@@ -141,8 +141,8 @@ fn told(spoiled: &Spoiled, wanted: &Wanted) -> Vec<String> {
             ));
             if more < wanted.blocks {
                 lines.push(
-                    "  fewer than wanted: several kept pages lie in one block where the kernel gave pages out \
-                     of the order of their frames, and some lie in blocks that were spoiled before"
+                    "  fewer than wanted: several kept pages lie in one block where the kernel gave pages \
+                     out of the order of their frames, and some lie in blocks that were spoiled before"
                         .to_owned(),
                 );
             }
