@@ -5,6 +5,7 @@
 //! the lists hold is taken by touching as many pages on each CPU, and pagemap says which pages these are.
 //! Only the lists of movable single pages, of the zone that user space is served from first, go this way.
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt;
 
 use pagelab_formats::{pagemap, zoneinfo};
@@ -36,7 +37,8 @@ pub fn take_off(root: &Root) -> TakenOff {
     let Some(page_size) = machine::live_page_size().filter(|_| rustix::process::geteuid().is_root()) else {
         return taken;
     };
-    for cpu in Pinned::allowed() {
+    // Of every CPU, whichever this thread is pinned to just now.
+    for cpu in cpus(root) {
         let Ok(_pinned) = Pinned::on(cpu) else { continue };
         if let Some((mapping, len)) = of_cpu(root, cpu, page_size) {
             taken.frames.extend(frames(root, &mapping, len, page_size).unwrap_or_default());
@@ -66,6 +68,13 @@ fn of_cpu(root: &Root, cpu: u32, page_size: PageSize) -> Option<(Mapping, u64)> 
         waiting = now;
     }
     Some((mapping, at))
+}
+
+/// The CPUs that have lists.
+fn cpus(root: &Root) -> BTreeSet<u32> {
+    let zoneinfo = Reader::new(root).parse(paths::ZONEINFO, zoneinfo::parse);
+    let zones = zoneinfo.map(|zoneinfo| zoneinfo.zones).unwrap_or_default();
+    zones.iter().flat_map(|zone| &zone.pagesets).map(|set| set.cpu).collect()
 }
 
 /// Pages on the lists of one CPU.
@@ -147,7 +156,11 @@ mod tests {
 
     #[test]
     fn lists_are_taken_off_and_given_back() {
+        // One who is pinned asks every CPU all the same, and stays where it was.
+        let pinned = Pinned::here().unwrap();
         let taken = take_off(&Root::live());
+        assert_eq!(Pinned::allowed(), [pinned.cpu()]);
+        assert!(cpus(&Root::live()).contains(&pinned.cpu()));
         assert!(taken.frames.is_sorted());
         assert!(taken.pages() == 0 || taken.held.iter().any(|held| !held.is_empty()));
     }
