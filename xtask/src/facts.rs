@@ -33,6 +33,8 @@ pub enum Fact {
     MountNamespace,
     /// The processor says that a hypervisor runs it.
     Vm,
+    /// The processor is of this family and model.
+    Processor(u32, u32),
 }
 
 /// One alternative of a condition: a fact, or that it does not hold.
@@ -79,6 +81,11 @@ fn parse_term(text: &str) -> Result<Term, String> {
             Fact::Contains(path.to_owned(), word.to_owned())
         }
         ("env", name) if !name.is_empty() => Fact::Env(name.to_owned()),
+        ("processor", name) => {
+            let read = |text: &str| text.parse().map_err(|_| format!("`{name}` is no FAMILY/MODEL"));
+            let (family, model) = name.split_once('/').unwrap_or((name, ""));
+            Fact::Processor(read(family)?, read(model)?)
+        }
         ("cpus", count) => Fact::Cpus(count.parse().map_err(|_| format!("`{count}` is no number of CPUs"))?),
         _ => return Err(format!("`{text}` is no fact that xtask can find out")),
     };
@@ -102,9 +109,21 @@ pub fn here(fact: &Fact) -> bool {
             .args(["-m", "sh", "-c", "mount -t tmpfs none /tmp"])
             .output()
             .is_ok_and(|output| output.status.success()),
+        Fact::Processor(family, model) => {
+            fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| processor(&text) == Some((*family, *model)))
+        }
         Fact::Vm => fs::read_to_string("/proc/cpuinfo")
             .is_ok_and(|text| text.split_ascii_whitespace().any(|word| word == "hypervisor")),
     }
+}
+
+/// Family and model of the first processor of `/proc/cpuinfo`.
+fn processor(cpuinfo: &str) -> Option<(u32, u32)> {
+    let field = |name: &str| {
+        let mut fields = cpuinfo.lines().filter_map(|line| line.split_once(':'));
+        fields.find(|(key, _)| key.trim() == name)?.1.trim().parse().ok()
+    };
+    Some((field("cpu family")?, field("model")?))
 }
 
 /// Whether we run as root: the owner of our own process.

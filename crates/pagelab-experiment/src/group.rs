@@ -103,9 +103,11 @@ impl Group {
             let none = || Absence::new(MEMORY, AbsentWhy::NotThere, "no hierarchy is mounted");
             return Err(lacks.into_iter().next().unwrap_or_else(none));
         };
-        // Version 2 gives groups below only what is switched on for them; version 1 gives everything.
+        // Version 2 gives groups below only what is switched on for them, of what it has itself; version 1
+        // gives everything. A pin by cpuset is left out where the folder above does not give it.
         if folder.is_v2 {
-            for controller in [MEMORY, CPUSET] {
+            let has_cpuset = has_controller(&folder.path, CPUSET);
+            for controller in [MEMORY, CPUSET].into_iter().filter(|&of| of == MEMORY || has_cpuset) {
                 let path = folder.file("cgroup.subtree_control");
                 let given = put(&path, &format!("+{controller}"));
                 given.map_err(|error| Absence::new(path, AbsentWhy::Failed, error.to_string()))?;

@@ -41,6 +41,8 @@ pub use wanted::{PROBES, Wanted};
 pub struct Target<'a> {
     /// Its control group, where it has one of its own.
     pub group: Option<&'a Group>,
+    /// The group whose memory limit holds for it, where that is another one: it shares it with others.
+    pub limited: Option<&'a Group>,
     /// Its first process, a child of this one.
     pub pid: i32,
 }
@@ -149,7 +151,7 @@ impl Watching {
         tree.measures(&mut found);
         huge.measures(&mut found);
         machine.measures(&mut found);
-        group.measures(target.group, &mut found);
+        group.measures(target, &mut found);
         cost.cpu_ns += thread_cpu_ns().saturating_sub(cpu_ns);
         cost.measures(at_ns, &mut found);
         found

@@ -37,14 +37,19 @@ pub fn read(reader: &Reader<'_>, mounts: &Reading<Vec<Mount>>) -> Reading<Cgroup
             .or("mount -t cgroup2 none /mnt, as root"));
     };
     let levels = levels(group, mount);
-    let Limits { limit, used, room } = match v1 {
+    let Limits { limit, level, used, room } = match v1 {
         Some(_) => limits_v1(reader, &levels),
         None => limits(reader, &levels, &V2),
+    };
+    let path = |level: String| {
+        let path = level.strip_prefix(mount.mount_point.trim_end_matches('/')).unwrap_or_default();
+        if path.is_empty() { "/".to_owned() } else { path.to_owned() }
     };
     Ok(Cgroup {
         version,
         path: group.path.clone(),
         memory_limit: limit,
+        limit_path: level.map(path),
         memory_used: used,
         memory_room: room,
     })
@@ -106,6 +111,8 @@ fn limit(text: &[u8]) -> Result<Option<u64>, ParseError> {
 struct Limits {
     /// The smallest limit.
     limit: Option<Bytes>,
+    /// The folder of the group that has it, where it can be seen.
+    level: Option<String>,
     /// What is charged where the smallest limit is.
     used: Option<Bytes>,
     /// What may still be charged until any limit is reached.
@@ -117,14 +124,15 @@ struct Limits {
 fn limits(reader: &Reader<'_>, levels: &[String], files: &Files) -> Limits {
     let limited = levels.iter().filter_map(|level| {
         let bytes = reader.parse(&format!("{level}/{}", files.limit), limit).ok()??;
-        Some((Bytes(bytes), used(reader, level, files)))
+        Some((Bytes(bytes), used(reader, level, files), level))
     });
-    let limited: Vec<(Bytes, Option<Bytes>)> = limited.collect();
-    let Some(&(limit, used)) = limited.iter().min_by_key(|(limit, _)| *limit) else {
+    let limited: Vec<(Bytes, Option<Bytes>, &String)> = limited.collect();
+    let Some(&(limit, used, level)) = limited.iter().min_by_key(|(limit, ..)| *limit) else {
         return Limits::default();
     };
-    let rooms: Option<Vec<Bytes>> = limited.into_iter().map(|(limit, used)| room(limit, used)).collect();
-    Limits { limit: Some(limit), used, room: rooms.and_then(|rooms| rooms.into_iter().min()) }
+    let rooms: Option<Vec<Bytes>> = limited.into_iter().map(|(limit, used, _)| room(limit, used)).collect();
+    let room = rooms.and_then(|rooms| rooms.into_iter().min());
+    Limits { limit: Some(limit), level: Some(level.clone()), used, room }
 }
 
 fn room(limit: Bytes, used: Option<Bytes>) -> Option<Bytes> {
@@ -150,7 +158,7 @@ fn limits_v1(reader: &Reader<'_>, levels: &[String]) -> Limits {
             let room = room(limit, used);
             // What is not known is less than what is, and stays unknown.
             let room = if seen.limit.is_some() { room.min(seen.room) } else { room };
-            Limits { limit: Some(limit), used, room }
+            Limits { limit: Some(limit), level: None, used, room }
         }
         None => seen,
     }
@@ -182,6 +190,7 @@ mod tests {
         .unwrap();
         assert_eq!((group.version, group.path.as_str()), (CgroupVersion::V2, "/a/b"));
         assert_eq!((group.memory_limit, group.memory_used), (Some(Bytes(1000)), Some(Bytes(400))));
+        assert_eq!(group.limit_path.as_deref(), Some("/a"));
         assert_eq!(group.memory_room, Some(Bytes(100)), "the larger limit leaves less room");
         let unknown = of(&[
             ("/proc/self/cgroup", "0::/a\n"),

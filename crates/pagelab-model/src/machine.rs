@@ -259,6 +259,9 @@ pub struct Cgroup {
     pub path: String,
     /// The tightest memory limit on the way up; `None` if there is none.
     pub memory_limit: Option<Bytes>,
+    /// The group that has this limit, as its path in that hierarchy; files of before have none.
+    #[serde(default)]
+    pub limit_path: Option<String>,
     /// Memory charged at that limit's group, where a limit is.
     pub memory_used: Option<Bytes>,
     /// What may still be charged until any limit on the way up is reached; `None` without a limit, and where

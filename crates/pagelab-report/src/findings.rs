@@ -26,10 +26,14 @@ impl Worded {
     pub fn commands(&self, snapshot: &Snapshot) -> Vec<String> {
         let mut lines: Vec<String> = self.next.iter().filter_map(|next| next.line(snapshot)).collect();
         lines.retain(|line| *line != self.remedy);
-        lines.push(self.remedy.clone());
+        let is_here = snapshot.taken.euid.is_some() || self.remedy.contains(" --root ");
+        lines.push(if is_here { self.remedy.clone() } else { format!("{ELSEWHERE}{}", self.remedy) });
         lines
     }
 }
+
+/// Before a command that is not for this machine: what was looked at is a saved tree.
+const ELSEWHERE: &str = "on that machine: ";
 
 /// A command that a finding may name. The list is closed, so that a test can run each with `--help`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,7 +204,7 @@ pub fn word(finding: &Finding, snapshot: &Snapshot) -> Worded {
             {
                 let group = group.as_ref().map_or(String::new(), |group| format!(" in {group}"));
                 let limit = limit.map_or(String::new(), |limit| format!(", limit {}", bytes(limit)));
-                format!("the last was {last_process}{group}{limit} (kernel log); the machine had memory left")
+                format!("the last was {last_process}{group}{limit} (kernel log)")
             },
             &[NextCommand::VERBOSE],
         ),
@@ -273,10 +277,10 @@ fn host_takes(
         format!("of order {} ({}) and more", order.0, bytes(page_size.block(order)))
     });
     let sentence = match reported {
-        Some(size) => {
+        Some(size) if size.0 > 0 => {
             format!("the host has taken back ~{} of the free memory; its first touch is slow", bytes(size))
         }
-        None => format!("the host takes back free blocks {from} some 2 s after they were freed"),
+        _ => format!("the host takes back free blocks {from} some 2 s after they were freed"),
     };
     let asked = asked.map_or(String::new(), |asked| {
         format!("; the command line asks for {asked}, which this kernel does not take")
@@ -292,21 +296,18 @@ fn host_takes(
 /// Of the machine, as far as the log says so; of the rest it is not known.
 fn killed(kills: u64, unexplained: u64, last: Option<&str>) -> (String, String) {
     let processes = plural(kills, "process was|processes were");
-    let last = last.map_or(String::new(), |last| format!("the last was {last} (kernel log); "));
-    match unexplained {
-        0 => (
-            format!("{processes} killed because the machine ran out of memory"),
-            format!("{last}their control groups were below their limits"),
-        ),
-        _ => (
-            format!("{processes} killed for lack of memory since boot"),
-            format!(
-                "{last}whether the machine or a control group ran out is not known of {}: the kernel's log \
-                 does not have them (vmstat oom_kill)",
-                number(unexplained)
-            ),
-        ),
+    let last = last.map(|last| format!("the last was {last} (kernel log)"));
+    if unexplained == 0 {
+        let sentence = format!("{processes} killed because the machine ran out of memory");
+        return (sentence, last.unwrap_or("kernel log".to_owned()));
     }
+    let unknown = format!(
+        "whether the machine or a control group ran out is not known of {}: the kernel's log does not have \
+         them (vmstat oom_kill)",
+        number(unexplained)
+    );
+    let evidence = last.map_or(unknown.clone(), |last| format!("{last}; {unknown}"));
+    (format!("{processes} killed for lack of memory since boot"), evidence)
 }
 
 fn without_huge(pid: u32, name: Option<&str>, anonymous: Bytes, why: NoHugePages) -> String {

@@ -127,6 +127,11 @@ pub fn share() {
 /// In a forked child: its account is empty, and nobody looks.
 pub fn begin_anew() {
     IS_LOOKED_AT.store(false, Relaxed);
+    // The parent's looking thread may have been between its two steps.
+    if CODE[1].load(Relaxed) > 0 {
+        allow(READ_WRITE_EXECUTE);
+    }
+    IS_HALTED.store(false, Relaxed);
     wake();
     BEGAN[0].store(INSTRUCTIONS.load(Relaxed), Relaxed);
     BEGAN[1].store(0, Relaxed);

@@ -20,7 +20,7 @@ pub struct OnProcessor {
 }
 
 const ZEN_4: &str = "AMD EPYC of family 25, model 17";
-const AMD: &str = "contains /proc/cpuinfo AuthenticAMD";
+const AMD: &str = "processor 25/17";
 
 /// All such limits.
 pub const ON_PROCESSORS: &[OnProcessor] = &[
@@ -59,7 +59,7 @@ mod tests {
         for of in ON_PROCESSORS {
             let bar = BARS.iter().find(|bar| bar.name == of.bar).unwrap_or_else(|| panic!("{}", of.bar));
             assert!(Condition::parse(of.condition).is_ok() && !of.measured.is_empty(), "{}", of.bar);
-            let is_amd = |fact: &Fact| matches!(fact, Fact::Contains(_, word) if word == "AuthenticAMD");
+            let is_amd = |fact: &Fact| *fact == Fact::Processor(25, 17);
             assert_eq!(limited(bar, &is_amd).limit, of.limit, "{}", of.bar);
             assert_eq!(limited(bar, &|_| false).limit, bar.limit, "{}", of.bar);
         }

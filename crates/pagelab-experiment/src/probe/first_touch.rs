@@ -6,6 +6,7 @@
 //! rest.
 
 use pagelab_model::experiment::{Better, measures};
+use pagelab_model::{Absence, AbsentWhy};
 
 use super::tree::{Look, too_short};
 use super::{Found, Target};
@@ -24,6 +25,8 @@ pub(super) struct FirstTouch {
     /// Bytes that came later than warm memory stays warm.
     late: u64,
     looks: u64,
+    /// Of them, those at which the system time was known, and before.
+    timed: u64,
 }
 
 impl FirstTouch {
@@ -38,8 +41,9 @@ impl FirstTouch {
 
     fn see(&mut self, system_ns: Option<u64>, memory: u64, elapsed_ns: u64) {
         let growth = memory.saturating_sub(self.largest);
+        self.looks += 1;
         if let (Some(now), Some(before)) = (system_ns, self.system_ns) {
-            self.looks += 1;
+            self.timed += 1;
             if growth >= GROWTH_MIN {
                 self.grew_ns += now.saturating_sub(before);
             }
@@ -52,7 +56,11 @@ impl FirstTouch {
     }
 
     pub(super) fn measures(&self, found: &mut Found) {
-        let value = if self.looks > 0 { Ok(self.grew_ns) } else { Err(too_short()) };
+        let value = match (self.timed, self.looks) {
+            (1.., _) => Ok(self.grew_ns),
+            (0, 1..) => Err(no_group()),
+            (0, 0) => Err(too_short()),
+        };
         let source = "CPU time of its cgroup in the kernel, between looks in which its memory grew";
         found.ns(measures::FIRST_TOUCH, Better::Lower, value, source);
         let late = if self.looks > 0 { Ok(self.late) } else { Err(too_short()) };
@@ -63,6 +71,11 @@ impl FirstTouch {
             "what its memory grew by later than 2 s after its start",
         );
     }
+}
+
+fn no_group() -> Absence {
+    let detail = "the trial has no control group of its own";
+    Absence::new("CPU time of its cgroup", AbsentWhy::NotThere, detail).or("run as root")
 }
 
 fn system_ns(target: &Target<'_>) -> Option<u64> {
@@ -87,8 +100,18 @@ mod tests {
             touch.see(Some(system_ns), memory, at_ns);
         }
         assert_eq!((touch.grew_ns, touch.late, touch.looks), (100 + 300, mib, 4));
-        let mut found = Found::default();
-        FirstTouch::default().measures(&mut found);
-        assert!(found.measures.iter().all(|measure| measure.value.is_err()), "{found:?}");
+        let told = |touch: &FirstTouch| {
+            let mut found = Found::default();
+            touch.measures(&mut found);
+            found.measures.into_iter().map(|measure| measure.value).collect::<Vec<_>>()
+        };
+        assert!(told(&FirstTouch::default()).iter().all(Result::is_err));
+        // Without a group of its own: what came late is known, the time is not, and the reason says why.
+        let mut alone = FirstTouch::default();
+        alone.see(None, 64 * mib, REPORTED_AFTER_NS + 1);
+        let told = told(&alone);
+        let why = told[0].as_ref().unwrap_err().reason();
+        assert!(why.contains("no control group of its own"), "{why}");
+        assert_eq!(told[1], Ok((64 * mib) as f64));
     }
 }

@@ -5,7 +5,7 @@ use pagelab_model::pressure::Pressure;
 use pagelab_model::run::Unit;
 use pagelab_model::{Absence, AbsentWhy, Counters, Reading};
 
-use super::Found;
+use super::{Found, Target};
 use crate::group::{Cpu, Group};
 
 /// Resources of which a group of version 2 knows the pressure.
@@ -33,8 +33,8 @@ impl Before {
         }
     }
 
-    pub(super) fn measures(&self, group: Option<&Group>, found: &mut Found) {
-        let Some(group) = group else { return };
+    pub(super) fn measures(&self, target: &Target<'_>, found: &mut Found) {
+        let Some(group) = target.group else { return };
         let after = group.memory_stat();
         for name in EVENTS {
             let value = after.as_ref().map_err(Clone::clone).and_then(|after| self.event(name, after));
@@ -53,8 +53,13 @@ impl Before {
             kills,
             "memory.oom_control or memory.events of its cgroup",
         );
-        let hits = events.map(|events| events.hits);
-        found.count("group.limit_hits", Better::Lower, hits, "memory.failcnt or memory.events of its cgroup");
+        // The kernel counts a hit at the group whose limit it is, and not below it.
+        let (hits, whose) = match target.limited {
+            Some(limited) => (limited.limit_events(), "the cgroup whose limit it shares"),
+            None => (events, "its cgroup"),
+        };
+        let source = format!("memory.failcnt or memory.events of {whose}");
+        found.count("group.limit_hits", Better::Lower, hits.map(|events| events.hits), &source);
         for (resource, before) in RESOURCES.iter().zip(&self.pressure) {
             let after = group.pressure(resource);
             pressure(

@@ -152,7 +152,9 @@ impl Launched {
     ) -> Watched {
         let pid = self.child.id();
         let group = settings.group.clone();
-        let target = Target { group: group.as_ref(), pid: i32::try_from(pid).unwrap_or(0) };
+        let shared = settings.shared.clone();
+        let first = i32::try_from(pid).unwrap_or(0);
+        let target = Target { group: group.as_ref(), limited: shared.as_ref(), pid: first };
         let handle = Pid::from_raw(target.pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         let kills_before = kills(group.as_ref());
         watching.begin(&target);

@@ -22,7 +22,7 @@ pub(super) struct Settings {
     /// The trial's control group, where one can be had.
     pub group: Option<Group>,
     /// The group around it and its competitor, where both share a limit.
-    shared: Option<Group>,
+    pub(super) shared: Option<Group>,
     fragmentation: Option<Held>,
     /// The competitor, where it is a process.
     pub hog: Option<HogProcess>,

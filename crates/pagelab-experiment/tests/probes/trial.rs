@@ -68,7 +68,7 @@ pub fn watched(mut command: Command, wanted: &Wanted, group: Option<&Group>) -> 
     let wanted = &Wanted { share_permille: 1000, ..wanted.clone() };
     let mut watching = prepare(wanted, group);
     let mut child = command.spawn().unwrap();
-    let target = Target { group, pid: child.id() as i32 };
+    let target = Target { group, limited: None, pid: child.id() as i32 };
     watching.begin(&target);
     let began_ns = monotonic_ns();
     let mut stdin = child.stdin.take();

@@ -12,6 +12,8 @@
 //! A kill line counts one kill, whoever it names: what stands before it is printed at a limited rate, and the
 //! line itself always.
 
+use std::ops::Range;
+
 use pagelab_model::Bytes;
 use pagelab_model::snapshot::{OomKill, OomScope};
 
@@ -28,6 +30,36 @@ const HEADS: [(&str, OomScope); 4] = [
     ("Out of memory", OomScope::Machine),
     ("out of memory", OomScope::Machine),
 ];
+
+/// How the victim stands in a kill line.
+const VERBS: [&str; 3] = ["Killed process ", "Kill process ", "kill process "];
+/// What follows the name of the victim; a name may hold brackets.
+const NAME_ENDS: [&str; 4] = [") total-vm", ") score", "), UID", ") vsz"];
+
+/// Whether a message is a kill, or says what ran out before one: all that [`Oom`] reads.
+pub fn is_told(text: &[u8]) -> bool {
+    let is_kill = || VERBS.iter().any(|verb| find(text, verb.as_bytes()).is_some());
+    let has_head = || HEADS.iter().any(|(head, _)| text.starts_with(head.as_bytes()));
+    [&b"memory: usage "[..], b"Task in ", b"oom-kill:", b"Killed process "]
+        .iter()
+        .any(|w| text.starts_with(w))
+        || has_head() && is_kill()
+}
+
+/// Where the name of the victim stands in a kill line, without its brackets.
+pub fn victim_name(text: &[u8]) -> Option<Range<usize>> {
+    let (at, verb) = VERBS.iter().find_map(|verb| Some((find(text, verb.as_bytes())?, verb)))?;
+    let begin = at + verb.len();
+    let end = name_end(text.get(begin..)?).map(|end| begin + end)?;
+    let open = begin + text.get(begin..end)?.iter().position(|&b| b == b'(')?;
+    Some(open + 1..end)
+}
+
+/// Where a name that begins in `text` ends.
+fn name_end(text: &[u8]) -> Option<usize> {
+    let ends = NAME_ENDS.iter().filter_map(|end| find(text, end.as_bytes()));
+    ends.min().or_else(|| text.iter().rposition(|&b| b == b')'))
+}
 
 /// What was said before the next kill.
 #[derive(Debug, Default)]
@@ -63,7 +95,7 @@ impl Oom {
         let (head, scope) = HEADS.iter().find(|(head, _)| message.text.starts_with(head.as_bytes()))?;
         let rest = message.text.get(head.len()..)?;
         let rest = rest.get(rest.iter().take(64).position(|&b| b == b':')? + 1..)?.trim_ascii_start();
-        let (pid, process) = victim(rest, &["Killed process ", "Kill process ", "kill process "])?;
+        let (pid, process) = victim(rest, &VERBS)?;
         // Before 5.1 the victim, which may be a child, is named by a line of its own.
         self.is_victim_due = !rest.starts_with(b"Killed");
         let is_group = *scope == OomScope::ControlGroup;
@@ -77,14 +109,11 @@ impl Oom {
 fn victim(text: &[u8], verbs: &[&str]) -> Option<(Option<u64>, String)> {
     let rest = verbs.iter().find_map(|verb| text.strip_prefix(verb.as_bytes()))?;
     let digits = rest.iter().take_while(|b| b.is_ascii_digit()).count();
-    let name = rest.get(digits..)?.trim_ascii_start();
-    let name = name.strip_prefix(b",").unwrap_or(name).trim_ascii_start();
-    // A name may hold brackets: it ends before what is known to follow.
-    let ends = [") total-vm", ") score", "), UID", ") vsz"].iter();
-    let end = ends.filter_map(|end| find(name, end.as_bytes())).min();
-    let end = end.or_else(|| name.iter().rposition(|&b| b == b')')).unwrap_or(name.len());
-    let name = name.get(..end).unwrap_or_default();
-    Some((number(&rest[..digits]), bounded(name.strip_prefix(b"(").unwrap_or(name), NAME_MAX)))
+    let name = rest.get(digits..)?;
+    let name = name.get(..name_end(name).unwrap_or(name.len())).unwrap_or_default();
+    // RHEL 6 has `, UID 0, ` between the two.
+    let name = name.iter().position(|&b| b == b'(').and_then(|open| name.get(open + 1..)).unwrap_or(name);
+    Some((number(&rest[..digits]), bounded(name.trim_ascii_start(), NAME_MAX)))
 }
 
 /// The group whose limit was reached: `oom_memcg=` of 5.0 and later, words before it.
@@ -163,6 +192,11 @@ mod tests {
                 (ControlGroup, Some(11), "two", Some("/a"), Some(2048)),
                 (Machine, Some(12), "three", None, None),
             ],
+        );
+        check(
+            "Out of memory: kill process 46 (old) score 9 or a child\n\
+             Killed process 47, UID 0, (older) total-vm:7kB, anon-rss:1kB\n",
+            &[(Machine, Some(47), "older", None, None)],
         );
         check(
             "Out of memory (oom_kill_allocating_task): Killed process 7 (a) vsz\n",

@@ -6,6 +6,7 @@
 
 use std::io;
 
+use pagelab_formats::kernel_log::oom;
 use pagelab_model::AbsentWhy;
 use pagelab_sys::clock::boottime_ns;
 
@@ -91,7 +92,7 @@ impl Filter {
                 }
             }
             // The kernel limits the rate of reports, not of kills: these may stand alone.
-            None if is_kill(text) => match self.with_names {
+            None if oom::is_told(text.as_bytes()) => match self.with_names {
                 true => text.to_owned(),
                 false => without_name(text),
             },
@@ -113,14 +114,6 @@ impl Filter {
     }
 }
 
-/// Whether a line is a kill, or says what ran out before one (mm/oom_kill.c).
-fn is_kill(text: &str) -> bool {
-    let is_victim = text.contains("Kill process ") || text.contains("Killed process ");
-    let heads = ["Out of memory", "Memory cgroup out of memory", "Killed process "];
-    let is_limit = text.starts_with("memory: usage ") || text.starts_with("Task in ");
-    is_limit || text.starts_with("oom-kill:") || is_victim && heads.iter().any(|head| text.starts_with(head))
-}
-
 /// The same without the name of a process and the path of a control group.
 fn without_name(text: &str) -> String {
     if text.starts_with("memory: usage ") {
@@ -132,11 +125,12 @@ fn without_name(text: &str) -> String {
     if text.starts_with("Task in ") {
         return "Task killed as a result of a limit".to_owned();
     }
-    let ends = [") total-vm", ") score", "), UID", ") vsz"].iter();
-    let end = ends.filter_map(|end| text.find(end)).min().unwrap_or(text.len());
-    let open = text.find(" process ").and_then(|verb| Some(verb + text.get(verb..end)?.find('(')?));
-    match open {
-        Some(open) => format!("{}(process){}", &text[..open], text.get(end + 1..).unwrap_or("")),
+    match oom::victim_name(text.as_bytes()) {
+        Some(name) => {
+            let [before, after] =
+                [text.get(..name.start), text.get(name.end..)].map(Option::unwrap_or_default);
+            format!("{before}process{after}")
+        }
         None => String::new(),
     }
 }
@@ -191,6 +185,8 @@ mod tests {
             "3,14,32,-;Out of memory: Kill process 43 (secret) score 9 or sacrifice child",
             "3,15,33,-;Killed process 44 (secret) total-vm:7kB",
             "3,16,34,-;Out of memory: Killed process 45 (secret)",
+            "3,17,35,-;Out of memory: kill process 46 (secret) score 9 or a child",
+            "3,18,36,-;Killed process 47, UID 0, (secret) total-vm:7kB",
         ];
         let mut filter = Filter::new(false);
         kills.iter().for_each(|record| filter.record(record));
@@ -199,11 +195,13 @@ mod tests {
                     3,13,31,-;Memory cgroup out of memory: Killed process 42 (process) total-vm:7kB, \
                     anon-rss:1kB\n3,14,32,-;Out of memory: Kill process 43 (process) score 9 or sacrifice \
                     child\n3,15,33,-;Killed process 44 (process) total-vm:7kB\n\
-                    3,16,34,-;Out of memory: Killed process 45 (process)\n";
+                    3,16,34,-;Out of memory: Killed process 45 (process)\n\
+                    3,17,35,-;Out of memory: kill process 46 (process) score 9 or a child\n\
+                    3,18,36,-;Killed process 47, UID 0, (process) total-vm:7kB\n";
         assert_eq!(filter.kept, want);
         let found = pagelab_formats::kernel_log::parse(filter.kept.as_bytes()).unwrap();
         let told: Vec<_> = found.kills.iter().map(|kill| (kill.pid, kill.process.as_str())).collect();
-        assert_eq!(told, [(Some(42), "process"), (Some(44), "process"), (Some(45), "process")]);
+        assert_eq!(told, [42, 44, 45, 47].map(|pid| (Some(pid), "process")));
         let mut named = Filter::new(true);
         named.record(log[1]);
         assert!(named.kept.contains("my app"));

@@ -245,6 +245,7 @@ fn charged(snapshot: &mut Snapshot, used: u64) {
         version: CgroupVersion::V2,
         path: "/".to_owned(),
         memory_limit: Some(Bytes(1000)),
+        limit_path: None,
         memory_used: Some(Bytes(used)),
         memory_room: None,
     });

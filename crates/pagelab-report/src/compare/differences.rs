@@ -16,8 +16,14 @@ pub struct Difference {
 }
 
 /// What changes from one boot to the next without anybody setting it.
-const PASSED_OVER: [&str; 5] =
-    ["machine.direct_map", "machine.cgroup", "machine.cpu.flags", "machine.cpu.clock_khz", "settings.swap"];
+const PASSED_OVER: [&str; 6] = [
+    "machine.direct_map",
+    "machine.cgroup",
+    "machine.cpu.flags",
+    "machine.cpu.clock_khz",
+    "machine.page_reporting.reported_bytes",
+    "settings.swap",
+];
 
 /// Everything that differs, in the order in which a report has it.
 pub fn differences(runs: &[Run]) -> Vec<Difference> {
@@ -61,6 +67,12 @@ fn facts(run: &Run) -> Vec<(String, String)> {
     facts
 }
 
+/// What an item of a list is called: a cache by its level and kind, since older files have no caches of
+/// instructions.
+fn label(item: &Value) -> Option<String> {
+    Some(format!("{} {}", item["level"].as_u64()?, item["kind"].as_str()?))
+}
+
 fn flatten(name: &str, value: &Value, facts: &mut Vec<(String, String)>) {
     if PASSED_OVER.contains(&name) || name.ends_with("_absent_reason") {
         return;
@@ -70,7 +82,9 @@ fn flatten(name: &str, value: &Value, facts: &mut Vec<(String, String)>) {
             fields.iter().for_each(|(key, value)| flatten(&format!("{name}.{key}"), value, facts));
         }
         Value::Array(items) if items.iter().any(|item| item.is_object() || item.is_array()) => {
-            items.iter().enumerate().for_each(|(at, item)| flatten(&format!("{name}[{at}]"), item, facts));
+            for (at, item) in items.iter().enumerate() {
+                flatten(&format!("{name}[{}]", label(item).unwrap_or_else(|| at.to_string())), item, facts);
+            }
         }
         Value::Null => {}
         Value::String(text) => facts.push((name.to_owned(), text.clone())),

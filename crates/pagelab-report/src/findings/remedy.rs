@@ -7,9 +7,6 @@ use pagelab_model::{Bytes, PageClass, Snapshot};
 
 use super::NextCommand;
 
-/// A file of swap that is worth making, where there is none.
-const SWAP_FILE: &str =
-    "fallocate -l 4G /swapfile && chmod 600 /swapfile && mkswap /swapfile && swapon /swapfile";
 /// What the kernel objects hold that pin others that cannot be reclaimed: dentries and inodes.
 const DROP_OBJECTS: &str = "sysctl vm.drop_caches=2";
 
@@ -29,7 +26,7 @@ pub(super) fn of(kind: &FindingKind, snapshot: &Snapshot) -> String {
         K::Pressure { .. } | K::OomKills { .. } if has_swap(snapshot) => {
             "systemctl set-property SERVICE MemoryHigh=SIZE".to_owned()
         }
-        K::Pressure { .. } | K::OomKills { .. } | K::SwapFull { .. } => SWAP_FILE.to_owned(),
+        K::Pressure { .. } | K::OomKills { .. } | K::SwapFull { .. } => swap_file(snapshot),
         K::AllocationFailures { order_max, .. } => match order_max {
             Some(order) if *order > 0 => ours(NextCommand::COMPACT),
             _ => larger_reserve(snapshot),
@@ -39,12 +36,15 @@ pub(super) fn of(kind: &FindingKind, snapshot: &Snapshot) -> String {
         }
         // Pages of a pool are not free, and stay with this machine.
         K::HostTakesFree { .. } => "sysctl vm.nr_hugepages=PAGES".to_owned(),
-        K::SlabUnreclaimable { .. } => DROP_OBJECTS.to_owned(),
+        // It cannot be reclaimed: who holds it has to let go.
+        K::SlabUnreclaimable { .. } => "slabtop -o -s c".to_owned(),
         K::CgroupTight { limit, .. } => {
-            let path = snapshot.machine.cgroup.as_ref().map_or("GROUP", |group| group.path.as_str());
-            larger_limit(snapshot, path, Some(*limit))
+            let group = snapshot.machine.cgroup.as_ref().ok().and_then(|group| group.limit_path.as_deref());
+            larger_limit(snapshot, group.unwrap_or("GROUP"), Some(*limit))
         }
-        K::IndexDiffers { .. } => ours(NextCommand::EXPLAIN),
+        K::IndexDiffers { .. } => {
+            NextCommand::EXPLAIN.line(snapshot).unwrap_or_else(|| ours(NextCommand::EXPLAIN))
+        }
         // The counter is behind by what each CPU keeps to itself, until that is added up (mm/vmstat.c).
         K::FreeUnexplained { .. } => "sysctl vm.stat_refresh=1".to_owned(),
     }
@@ -56,6 +56,15 @@ fn ours(command: NextCommand) -> String {
 
 fn has_swap(snapshot: &Snapshot) -> bool {
     snapshot.settings.swap.as_ref().is_ok_and(|areas| !areas.is_empty())
+}
+
+/// A file of swap, of a name that is not yet one.
+fn swap_file(snapshot: &Snapshot) -> String {
+    let areas = snapshot.settings.swap.as_deref().unwrap_or_default();
+    let is_new = |name: &String| areas.iter().all(|area| area.name != *name);
+    let mut names = (2..).map(|number| format!("/swapfile{number}"));
+    let name = Some("/swapfile".to_owned()).filter(is_new).or_else(|| names.find(is_new)).unwrap_or_default();
+    format!("fallocate -l 4G {name} && chmod 600 {name} && mkswap {name} && swapon {name}")
 }
 
 /// Twice the limit of that time; control groups are set by libcgroup's `cgset`, whoever made them.

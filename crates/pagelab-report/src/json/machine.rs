@@ -127,6 +127,7 @@ fn cgroup(group: &Cgroup) -> Object {
         .put("version", version)
         .put("path", group.path.as_str())
         .option("memory_limit_bytes", group.memory_limit.map(|limit| limit.0), "there is no limit")
+        .option("limit_path", group.limit_path.as_deref(), "the group that has the limit is not known")
         .option(
             "memory_used_bytes",
             group.memory_used.map(|used| used.0),

@@ -57,17 +57,14 @@ pub(super) fn show(run: &Run, view: View, style: Style) -> String {
 
 /// What went wrong, and what all rests on: for those who say the rest themselves.
 pub(super) fn footing(page: &mut Page, experiment: &Experiment, view: View) {
-    for found in &Effects::of(experiment).workloads {
+    let effects = Effects::of(experiment);
+    for found in &effects.workloads {
         first_touch::show(page, &experiment.plan, found);
     }
     troubles::show(page, experiment, view);
     page.facts("", &rests_on(experiment), "   ");
-    if let Some(Err(absence)) = Effects::of(experiment)
-        .workloads
-        .first()
-        .and_then(|of| of.judged())
-        .map(|judged| judged.floor.as_ref())
-    {
+    let judged = effects.workloads.first().and_then(|of| of.judged());
+    if let Some(Err(absence)) = judged.map(|judged| judged.floor.as_ref()) {
         page.hanging_dim("noise floor  ", &clipped(absence.reason(), TEXT_MAX));
     }
 }

@@ -161,8 +161,9 @@ fn pool_notes(args: &Args, snapshot: &Snapshot, ask: Ask) -> Vec<String> {
         let mounted = mount_point(&mounts, "cgroup2").unwrap_or_default();
         let file = format!("{mounted}{}/{}", cgroup.path.trim_end_matches('/'), hugetlb_limit(size));
         if let Ok(text) = root.read(&file) {
-            let limit = String::from_utf8_lossy(&text).trim().to_owned();
-            notes.push(format!("this control group may use (hugetlb): {limit} bytes ({file})"));
+            let limit = String::from_utf8_lossy(&text).trim().parse().map(Bytes);
+            let limit = limit.map_or("no limit".to_owned(), pagelab_report::style::bytes);
+            notes.push(format!("hugetlb limit of this control group: {limit} ({file})"));
         }
     }
     notes

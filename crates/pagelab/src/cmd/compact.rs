@@ -135,7 +135,7 @@ pub fn run(args: &Args) -> Outcome {
             Ok(act) => acts.asking = Some(act),
             // What the kernel did by itself stays, and is told.
             Err(failure) if acts.kernel.is_some() => out::complain(&failure.to_string()),
-            Err(failure) => return Err(failure),
+            Err(failure) => return Err(partly(failure)),
         }
     }
     let after = look(&root, &looking());

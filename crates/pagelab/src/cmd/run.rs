@@ -240,7 +240,7 @@ fn conduct(
     let total = snapshot.meminfo.as_ref().ok().and_then(|info| info.bytes("MemTotal"));
     let asked = || stop.signal();
     let missing = ready::make(resolved, so_far, &stop);
-    let modelled = |workload: usize, variant: usize| model::measures(resolved, workload, variant);
+    let modelled = |workload: usize, variant: usize| model::measures(resolved, (workload, variant), &asked);
     let is_modelled = wants_model && !model::is_counted(snapshot);
     if wants_model && !is_modelled {
         out::note("model: the processor's counters can be read here, so nothing is modelled");

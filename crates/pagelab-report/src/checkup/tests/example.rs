@@ -221,6 +221,7 @@ fn machine() -> Machine {
         version: CgroupVersion::V2,
         path: "/größe.slice".to_owned(),
         memory_limit: Some(Bytes(3 << 30)),
+        limit_path: Some("/größe.slice".to_owned()),
         memory_used: Some(Bytes(1 << 30)),
         memory_room: None,
     });

@@ -100,7 +100,7 @@ fn from_text(plan: &Plan, path: &Path) -> Result<FragReport, Failure> {
         }
         _ => settle_order(plan, page_size, None, orders)?,
     };
-    let notes = failed.filter(|&failed| failed != order).map(order_note);
+    let notes = failed.filter(|&failed| failed != order && failed > Order(0)).map(order_note);
     let place = Place {
         which: read.place.which,
         of: read.place.of,

@@ -4,17 +4,30 @@
 //! The run is `pagelab profile --source exact`, started as a program: what the workload prints stays out of
 //! ours, and a workload that fails there costs its columns and nothing else.
 
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
+use pagelab_experiment::recipe::Runs;
 use pagelab_experiment::resolve::{PAGELAB, Resolved};
 use pagelab_host::paths;
 use pagelab_model::experiment::{Better, Measure, measures};
 use pagelab_model::run::Unit;
 use pagelab_model::{Profile, Snapshot};
 use pagelab_workloads::folder::OwnFolder;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::out;
+
+/// A run under QEMU takes some 26 times as long as a trial; after so many times the limit of a trial it is
+/// ended.
+const TIMES_MOST: u32 = 60;
+/// How often it is seen whether it has ended.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How long one that was asked to end may take.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Whether the processor's own counters can be read here: then nothing needs to be modelled.
 pub fn is_counted(snapshot: &Snapshot) -> bool {
@@ -23,7 +36,11 @@ pub fn is_counted(snapshot: &Snapshot) -> bool {
 }
 
 /// What one run of a workload under a variant says, or why it says nothing.
-pub fn measures(resolved: &Resolved, workload: usize, variant: usize) -> Result<Vec<Measure>, String> {
+pub fn measures(
+    resolved: &Resolved,
+    (workload, variant): (usize, usize),
+    stop: &dyn Fn() -> Option<i32>,
+) -> Result<Vec<Measure>, String> {
     let heads = (&resolved.plan.workloads[workload].name, &resolved.plan.variants[variant].name);
     out::note(&format!("model: {} under {} runs once in QEMU, some 26 times as long", heads.0, heads.1));
     let folder = OwnFolder::temporary("model").map_err(|failed| failed.to_string())?;
@@ -37,16 +54,59 @@ pub fn measures(resolved: &Resolved, workload: usize, variant: usize) -> Result<
     let environment = of.workloads[workload].environment.iter().chain(&of.variants[variant].environment);
     command.envs(environment.map(|(name, value)| (name, value)));
     pagelab_sys::spawn::die_with_parent(&mut command);
-    let output = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).output();
-    let output = output.map_err(|error| format!("it cannot be started: {error}"))?;
-    let said = String::from_utf8_lossy(&output.stderr);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let said = ended(&mut command, resolved.time_limit(workload) * TIMES_MOST, stop)?;
     let last = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it said nothing");
     let run = pagelab_runfile::read(&file).map_err(|_| last.trim_start_matches("pagelab: ").to_owned())?;
     let profile = run.profile.ok_or_else(|| last.to_owned())?;
-    if profile.exit.is_some_and(|code| code != 0) {
-        return Err(format!("under QEMU it ended with {}", profile.exit.unwrap_or_default()));
+    let is_good = |code: u8| match &of.workloads[workload].runs {
+        Runs::Command { good_codes, .. } => good_codes.contains(&i32::from(code)),
+        _ => code == 0,
+    };
+    if let Some(code) = profile.exit.filter(|&code| !is_good(code)) {
+        return Err(format!("under QEMU it ended with {code}"));
     }
     of_profile(&profile, resolved.asks_for_huge_pages(workload, variant))
+}
+
+/// Runs it to its end, a signal to us, or a limit; what it said.
+fn ended(command: &mut Command, limit: Duration, stop: &dyn Fn() -> Option<i32>) -> Result<String, String> {
+    let failed = |error: io::Error| format!("it cannot be started: {error}");
+    let mut child = command.spawn().map_err(failed)?;
+    let mut stderr = child.stderr.take();
+    let said = thread::spawn(move || {
+        let mut said = Vec::new();
+        stderr.as_mut().map(|stderr| stderr.read_to_end(&mut said));
+        String::from_utf8_lossy(&said).into_owned()
+    });
+    let began = Instant::now();
+    while child.try_wait().map_err(failed)?.is_none() {
+        let why = match stop() {
+            Some(_) => Some("stopped by a signal".to_owned()),
+            None => (began.elapsed() > limit).then(|| format!("not done after {} s", limit.as_secs())),
+        };
+        if let Some(why) = why {
+            return end(&mut child).map_err(failed).and(Err(why));
+        }
+        thread::sleep(LOOK_EVERY);
+    }
+    Ok(said.join().unwrap_or_default())
+}
+
+/// Asks it to end, and kills it where it does not.
+fn end(child: &mut Child) -> io::Result<()> {
+    let began = Instant::now();
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    if let Some(pid) = pid {
+        kill_process(pid, Signal::TERM)?;
+    }
+    while child.try_wait()?.is_none() {
+        if began.elapsed() > PATIENCE {
+            child.kill()?;
+        }
+        thread::sleep(LOOK_EVERY);
+    }
+    Ok(())
 }
 
 /// The words of the program, this one by its path: QEMU runs a file.
