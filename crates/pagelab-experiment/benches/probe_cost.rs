@@ -84,7 +84,7 @@ fn watched(pages: &str, guard: Option<&Guard>) -> Cost {
     }
     let mut watching = prepare(&Wanted::default(), group);
     let mut child = command.spawn().unwrap();
-    let target = Target { group, pid: child.id() as i32 };
+    let target = Target { group, limited: None, pid: child.id() as i32 };
     let own_cpu_ns = || process_cpu_ns(std::process::id()).unwrap();
     let cpu_ns = own_cpu_ns();
     watching.begin(&target);
