@@ -7,6 +7,7 @@
 pub mod regions;
 
 use pagelab_model::experiment::{Better, Experiment, measures};
+use pagelab_model::gain::{Shares, TimePair};
 use pagelab_model::run::Unit;
 use pagelab_model::tune::{On, Tune};
 
@@ -70,8 +71,11 @@ pub struct ArmFound {
     pub regions: Option<(f64, f64)>,
     /// The speed-up that the profile predicts: what it says that walks cost, off the time without huge pages.
     pub predicted: Option<f64>,
-    /// The same laid between the measured times of nothing and of all on huge pages.
+    /// The same laid between the measured times of nothing and of all on huge pages, walks and page faults
+    /// apart.
     pub scaled: Option<f64>,
+    /// Between which speed-ups that prediction says the truth lies.
+    pub scaled_within: Option<Interval>,
 }
 
 /// The verdict in one word; `report::tune` has the sentence.
@@ -228,6 +232,7 @@ fn arm(found: &WorkloadEffects, tune: &Tune, at: usize, by: &str) -> ArmFound {
         regions: median(measures::PLAN_WANTED).zip(median(measures::PLAN_GOT)),
         predicted: None,
         scaled: None,
+        scaled_within: None,
     }
 }
 
@@ -238,13 +243,44 @@ fn predict(tune: &Tune, by: &str, arms: &mut [ArmFound]) {
     // A figure of the program's own need be no time: then what walks cost is taken off what it works.
     let time = |arm: &ArmFound| if by == measures::WALL { arm.wall_ns } else { arm.cpu_ns.or(arm.wall_ns) };
     let base = tune.arm(On::Nothing).and_then(|at| time(arms.get(at)?)).filter(|base| *base > 0.0);
-    let all = tune.arm(On::All).and_then(|at| arms.get(at)?.speed_up).map(|(speed, _)| 1.0 / speed);
     let Some(base) = base else { return };
+    let pair = Measured::of(tune, by, arms, base);
     for (arm, found) in tune.arms.iter().zip(arms).filter(|(arm, _)| arm.on != On::Nothing) {
         let saved = arm.saved_ns.map(|saved| saved as f64).filter(|saved| *saved <= WALKS_MAX * base);
         found.predicted = saved.map(|saved| base / (base - saved));
-        let share = arm.share_permille.filter(|_| arm.on != On::All).map(|share| f64::from(share) / 1000.0);
-        found.scaled = share.zip(all).map(|(share, all)| 1.0 / (1.0 - share * (1.0 - all)));
+        let shares = arm.shares().filter(|_| arm.on != On::All);
+        let scaled = shares.zip(pair.as_ref()).and_then(|(shares, pair)| pair.predict(shares));
+        (found.scaled, found.scaled_within) = (scaled.map(|of| of.0), scaled.map(|of| of.1));
+    }
+}
+
+/// The measured pair between which shares are laid, at the likely time of all and at both its bounds.
+struct Measured {
+    likely: TimePair,
+    least: TimePair,
+    most: TimePair,
+}
+
+impl Measured {
+    fn of(tune: &Tune, by: &str, arms: &[ArmFound], base_ns: f64) -> Option<Measured> {
+        let none = arms.get(tune.arm(On::Nothing)?)?;
+        let all = arms.get(tune.arm(On::All)?)?;
+        let (speed, within) = all.speed_up?;
+        // A figure of the program's own covers what it covers: which page faults are in it is not known.
+        let is_time = by == measures::WALL || by == measures::CPU;
+        let kernel_ns = none.system_ns.zip(all.system_ns).filter(|_| is_time);
+        let pair = |speed: f64| TimePair { base_ns, huge_ns: base_ns / speed, kernel_ns };
+        let bound = |of: fn(&Interval) -> f64| pair(within.as_ref().map_or(speed, of));
+        Some(Measured { likely: pair(speed), least: bound(|of| of.low), most: bound(|of| of.high) })
+    }
+
+    fn predict(&self, shares: Shares) -> Option<(f64, Interval)> {
+        let of = |pair: TimePair| shares.saved(pair).speed_ups(pair.base_ns);
+        let (likely, (mut low, mut high)) = of(self.likely)?;
+        for (_, within) in [of(self.least)?, of(self.most)?] {
+            (low, high) = (low.min(within.0), high.max(within.1));
+        }
+        Some((likely, Interval { low, high }))
     }
 }
 

@@ -11,6 +11,7 @@ pub mod counters;
 pub mod experiment;
 pub mod extfrag;
 pub mod free_areas;
+pub mod gain;
 pub mod huge_plan;
 pub mod instruments;
 pub mod machine;

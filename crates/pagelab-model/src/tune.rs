@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::HugePlan;
+use crate::gain::Shares;
 use crate::profile::Profile;
 
 /// The plan and the arms of an experiment that measures what huge pages bring to one program.
@@ -59,6 +60,34 @@ pub struct Arm {
     /// The share of what all save that these save by the profile, in thousandths.
     #[serde(default)]
     pub share_permille: Option<u32>,
+    /// The same of the number of page walks, in thousandths.
+    #[serde(default)]
+    pub walks_permille: Option<u32>,
+    /// The same of the accesses, in thousandths; `None` where the source counts none.
+    #[serde(default)]
+    pub accesses_permille: Option<u32>,
+    /// What all memory on huge pages saves by the price of page walks, ns.
+    #[serde(default)]
+    pub all_walks_ns: Option<u64>,
+    /// The share of the touched memory that could be on huge pages, in thousandths.
+    #[serde(default)]
+    pub touched_permille: Option<u32>,
+}
+
+impl Arm {
+    /// What it has of what all have; files of earlier versions tell the first share alone.
+    pub fn shares(&self) -> Option<Shares> {
+        let part = |permille: u32| f64::from(permille) / 1000.0;
+        let cost = self.share_permille.map(part)?;
+        let of = |permille: Option<u32>| permille.map_or(cost, part);
+        Some(Shares {
+            cost,
+            walks: of(self.walks_permille),
+            accesses: self.accesses_permille.map(part),
+            touched: of(self.touched_permille),
+            walks_ns: self.all_walks_ns.map(|ns| ns as f64),
+        })
+    }
 }
 
 /// What an arm has on huge pages.

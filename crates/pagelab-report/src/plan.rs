@@ -190,7 +190,7 @@ fn verdict(report: &PlanReport<'_>) -> String {
         let all = count(ranking.regions.len() as u128);
         text += &format!(": {} of what all {all} bring", percent(share));
     }
-    match (report.speedup(chosen), report.speedup(ranking.regions.len())) {
+    match (report.speedup(chosen), report.native.and_then(|native| predict::all(ranking, native))) {
         (Some(likely), Some(all)) => {
             let within = report.interval(chosen);
             let within =
@@ -238,7 +238,14 @@ pub fn notes(report: &PlanReport<'_>) -> Vec<String> {
                     "by the pair, a walk costs this program {} of what it costs dependent reads",
                     percent(part)
                 )
-            }))
+            }));
+            if matches!(native, Native::Pair { kernel_ns: None, .. }) {
+                notes.push(
+                    "page faults are in the pair too, and go by memory: --kernel TIME,TIME, the CPU time in \
+                     the kernel of both, tells them from walks"
+                        .to_owned(),
+                );
+            }
         }
     }
     if let Some(of) = profile.effort.stretches {
@@ -254,9 +261,18 @@ pub fn notes(report: &PlanReport<'_>) -> Vec<String> {
     if report.by != "cost" {
         notes.push(format!("ranked by {}, as a control", report.by));
     }
+    notes.extend(beside(report));
+    notes
+}
+
+/// What is saved besides, and what no plan reaches.
+fn beside(report: &PlanReport<'_>) -> Vec<String> {
+    let (profile, ranking) = (report.profile, report.ranking);
+    let mut notes = Vec::new();
     let faults = ranking.faults_saved(report.chosen, profile.page_size.bytes());
     if let Some(faults) = faults.filter(|faults| *faults > 0) {
-        notes.push(format!("{} page faults of first touches are saved besides", count(u128::from(faults))));
+        let besides = if matches!(report.native, Some(Native::Pair { .. })) { "too" } else { "besides" };
+        notes.push(format!("{} page faults of first touches are saved {besides}", count(u128::from(faults))));
     }
     for (cost, what) in [
         (ranking.beyond.ends, "at ends of mappings, where no whole huge page fits"),
@@ -265,6 +281,13 @@ pub fn notes(report: &PlanReport<'_>) -> Vec<String> {
         if cost > 0.0 {
             notes.push(format!("{} of the cost lies {what}", percent(cost / ranking.total.max(cost))));
         }
+    }
+    if ranking.beyond.joined.cost > 0.0 {
+        notes.push(format!(
+            "{} of the cost lies in small mappings side by side: all memory on huge pages has them, and no \
+             plan names them",
+            percent(ranking.beyond.joined.cost / ranking.total.max(ranking.beyond.joined.cost))
+        ));
     }
     let unseen = ranking.mappings.iter().map(|mapping| mapping.unseen.len()).sum::<usize>();
     if unseen > 0 {

@@ -85,6 +85,9 @@ pub struct Wanted<'a> {
     pub is_supervised: bool,
     /// A program that calls [`serve`], to split mappings; `None`: they stay whole.
     pub splitter: Option<Command>,
+    /// Why nothing can be written into the journal, so that no splitter may begin: what it split would
+    /// outlive it untold. A program under the supervisor ends with it, and is split all the same.
+    pub unjournalled: Option<String>,
     /// Set when a person has seen enough.
     pub stop: &'a AtomicBool,
     /// The number of the last signal that came for that, 0 for none; who looks at it takes it.

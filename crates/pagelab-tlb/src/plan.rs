@@ -98,6 +98,23 @@ pub struct Beyond {
     pub ends: f64,
     /// In files and stacks, which are planned on request only.
     pub files: f64,
+    /// The part of the ends that a huge page covers when all memory is on them: private mappings lie side by
+    /// side there, as those of an allocator of small arenas do, and the kernel joins them. A plan names one
+    /// mapping at a time.
+    pub joined: Joined,
+}
+
+/// What lies in huge pages that several mappings fill together.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Joined {
+    /// Cost, in the unit of the regions.
+    pub cost: f64,
+    /// Misses.
+    pub misses: f64,
+    /// Accesses, where the source counts them.
+    pub accesses: f64,
+    /// Bytes that were seen to be touched.
+    pub touched: f64,
 }
 
 /// The regions of a profile in an order, and what the first n of them save.
@@ -172,13 +189,14 @@ pub fn rank(profile: &Profile, ask: Ask) -> Ranking {
     let mappings = gathered(profile);
     let total: f64 = mappings.iter().flat_map(|mapping| &mapping.cells).map(|cell| cell.cost).sum();
     let mut beyond = Beyond::default();
+    let neighbours = Neighbours::of(&mappings);
     let mut regions = Vec::new();
     for (number, mapping) in mappings.iter().enumerate() {
         if !ask.files && matches!(mapping.key.kind, MappingKind::File(_) | MappingKind::Stack) {
             beyond.files += mapping.cells.iter().map(|cell| cell.cost).sum::<f64>();
             continue;
         }
-        regions.extend(regions_of(number, mapping, ask.page, &mut beyond));
+        regions.extend(regions_of(number, mapping, ask.page, &neighbours, &mut beyond));
     }
     let tlb = residual::Tlb::of(profile, ask.page, price);
     tlb.alone(&mut regions, &mappings);
@@ -229,6 +247,11 @@ fn ranked(image: &ImageProfile, mapping: &MappingProfile) -> Ranked {
 }
 
 impl Ranked {
+    /// Whether the kernel joins it with its neighbours of the same kind.
+    fn is_private(&self) -> bool {
+        matches!(self.key.kind, MappingKind::Anonymous | MappingKind::Heap)
+    }
+
     /// The offsets at which a page may begin and end.
     fn bounds(&self) -> (u64, u64) {
         match (&self.key.kind, self.bytes.0) {
@@ -240,7 +263,13 @@ impl Ranked {
 }
 
 /// The regions of a mapping that have cells, on the grid of pages where it lay.
-fn regions_of(number: usize, mapping: &Ranked, page: Bytes, beyond: &mut Beyond) -> Vec<Region> {
+fn regions_of(
+    number: usize,
+    mapping: &Ranked,
+    page: Bytes,
+    neighbours: &Neighbours,
+    beyond: &mut Beyond,
+) -> Vec<Region> {
     let base = grid::base(&mapping.key, mapping.start);
     let mut by_page: BTreeMap<u64, Region> = BTreeMap::new();
     for cell in &mapping.cells {
@@ -275,10 +304,57 @@ fn regions_of(number: usize, mapping: &Ranked, page: Bytes, beyond: &mut Beyond)
         let offset = grid::page_offset(base, at, page.0).filter(|&offset| offset >= first);
         match offset.filter(|offset| offset.checked_add(page.0).is_some_and(|end| end <= last)) {
             Some(offset) => regions.push(Region { offset, ..region }),
-            None => beyond.ends += region.cost,
+            None => {
+                beyond.ends += region.cost;
+                if neighbours.fill(mapping, at.saturating_mul(page.0), page.0) {
+                    beyond.joined.cost += region.cost;
+                    beyond.joined.misses += region.misses;
+                    beyond.joined.accesses += region.accesses.unwrap_or(0.0);
+                    beyond.joined.touched += region.touched as f64;
+                }
+            }
         }
     }
     regions
+}
+
+/// Private memory of each program, mappings that lie side by side as one.
+struct Neighbours<'m> {
+    programs: Vec<(&'m Program, Vec<(u64, u64)>)>,
+}
+
+impl<'m> Neighbours<'m> {
+    fn of(mappings: &'m [Ranked]) -> Neighbours<'m> {
+        let mut programs: Vec<(&Program, Vec<(u64, u64)>)> = Vec::new();
+        for mapping in mappings.iter().filter(|mapping| mapping.is_private()) {
+            let span = (mapping.start, mapping.start.saturating_add(mapping.bytes.0));
+            match programs.iter_mut().find(|(program, _)| **program == mapping.program) {
+                Some((_, spans)) => spans.push(span),
+                None => programs.push((&mapping.program, vec![span])),
+            }
+        }
+        for (_, spans) in &mut programs {
+            spans.sort_unstable();
+            let mut joined: Vec<(u64, u64)> = Vec::new();
+            for &(from, to) in spans.iter() {
+                match joined.last_mut().filter(|last| from <= last.1) {
+                    Some(last) => last.1 = last.1.max(to),
+                    None => joined.push((from, to)),
+                }
+            }
+            *spans = joined;
+        }
+        Neighbours { programs }
+    }
+
+    /// Whether a page at this address is memory of the mapping's program from end to end.
+    fn fill(&self, mapping: &Ranked, address: u64, page: u64) -> bool {
+        let of_program = self.programs.iter().find(|(program, _)| **program == mapping.program);
+        let Some((_, spans)) = of_program.filter(|_| mapping.is_private()) else { return false };
+        let after = spans.partition_point(|&(from, _)| from <= address);
+        let end = address.checked_add(page);
+        after.checked_sub(1).zip(end).is_some_and(|(at, end)| end <= spans[at].1)
+    }
 }
 
 fn order(regions: &mut [Region], by: By) {

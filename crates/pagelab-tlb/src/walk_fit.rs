@@ -9,6 +9,11 @@
 //! where h is what a read pays that misses the first level alone: the difference at sizes that the TLB
 //! holds. The price is the rising function, linear between whole log2 of the distance, that fits best by
 //! least squares, with a small weight on bends, since seven sizes do not decide it alone.
+//!
+//! Sizes above the reach have no near walks: with a TLB of 3072 entries no line is walked again before some
+//! 384 others. Those are measured by reads in windows: each page of a window of L lines is read once, in
+//! random order, then comes another window of a buffer far larger than the TLB reaches. All but the first of
+//! the eight walks of a line are then at distances of mean L.
 
 use pagelab_model::profile::WalkCost;
 use pagelab_model::{Bytes, PageSize};
@@ -20,6 +25,8 @@ use crate::cost::ENTRIES_OF_LINE;
 pub struct Measured {
     /// Size of the buffer.
     pub size: Bytes,
+    /// Size of the windows that are read one after another; `None`: any page may come next.
+    pub window: Option<Bytes>,
     /// Picoseconds of a read with base pages.
     pub base_ps: f64,
     /// Picoseconds of a read with huge pages.
@@ -46,9 +53,10 @@ pub fn fit(measured: &[Measured], entries: u64, page_size: PageSize, origin: Str
         .map(difference)
         .fold(None, |least: Option<f64>, ps| Some(least.map_or(ps, |least| least.min(ps))));
     let hit = hit.unwrap_or(0.0);
-    let lines = |one: &Measured| pages(one) / ENTRIES_OF_LINE as f64;
-    let first = outside.iter().map(|one| lines(one)).fold(f64::INFINITY, f64::min);
-    let last = outside.iter().map(|one| lines(one)).fold(0.0, f64::max);
+    let lines_of = |size: Bytes| size.0 as f64 / page_size.bytes() as f64 / ENTRIES_OF_LINE as f64;
+    let nearest = |one: &Measured| lines_of(one.window.unwrap_or(one.size)).max(1.0);
+    let first = outside.iter().map(|one| nearest(one)).fold(f64::INFINITY, f64::min);
+    let last = outside.iter().map(|one| lines_of(one.size)).fold(0.0, f64::max);
     if outside.is_empty() || outside.iter().map(difference).sum::<f64>() <= 0.0 {
         return None;
     }
@@ -57,7 +65,17 @@ pub fn fit(measured: &[Measured], entries: u64, page_size: PageSize, origin: Str
         .iter()
         .map(|one| {
             let misses = 1.0 - entries / pages(one);
-            (weights(lines(one), &knots), ((difference(one) - hit) / misses).max(0.0))
+            let mut weights_of = weights(lines_of(one.size), &knots);
+            if let Some(window) = one.window {
+                // Of the walks of a line in a window, the first is as far as any in the whole buffer.
+                let far = 1.0 / ENTRIES_OF_LINE as f64;
+                let near = weights(lines_of(window), &knots);
+                weights_of
+                    .iter_mut()
+                    .zip(near)
+                    .for_each(|(all, near)| *all = far * *all + (1.0 - far) * near);
+            }
+            (weights_of, ((difference(one) - hit) / misses).max(0.0))
         })
         .collect();
     let prices = descend(&rows, knots.len());
@@ -132,25 +150,29 @@ mod tests {
     use super::*;
     use crate::cost::walk_ps;
 
+    const ENTRIES: u64 = 2048;
+
+    /// What a machine with this price shows with a buffer of so many MiB, and windows of so many KiB.
+    fn shown(truth: &dyn Fn(f64) -> f64, mib: u64, window_kib: Option<u64>) -> Measured {
+        let (size, window) = (Bytes(mib << 20), window_kib.map(|kib| Bytes(kib << 10)));
+        let pages = |size: Bytes| (size.0 / PageSize::USUAL.bytes()) as f64;
+        // The mean over 1e5 quantiles of the geometric distribution.
+        let mean_ps = |size: Bytes| {
+            let at = |k: u32| -pages(size) / 8.0 * (1.0 - (f64::from(k) + 0.5) / 1e5).ln();
+            (0..100_000).map(|k| truth(at(k).max(1.0).log2())).sum::<f64>() / 1e5
+        };
+        let far = mean_ps(size);
+        let price = window.map_or(far, |window| far / 8.0 + mean_ps(window) * 7.0 / 8.0);
+        let misses = (1.0 - ENTRIES as f64 / pages(size)).max(0.0);
+        Measured { size, window, base_ps: 93_000.0 + misses * price, huge_ps: 90_000.0 }
+    }
+
     /// What a machine with this price would show, and what is found again.
     #[test]
     fn a_known_price_is_found_again() {
         let truth = |log2: f64| 20_000.0 + 9_000.0 * (log2 - 8.0).clamp(0.0, 7.0);
-        let (entries, hit) = (2048u64, 3_000.0);
-        let measured: Vec<Measured> = (2..=10)
-            .map(|shift| {
-                let size = Bytes(1 << (20 + shift));
-                let pages = (size.0 / PageSize::USUAL.bytes()) as f64;
-                let misses = (1.0 - entries as f64 / pages).max(0.0);
-                let mean = pages / ENTRIES_OF_LINE as f64;
-                // The mean over 1e5 quantiles of the geometric distribution.
-                let at = |k: u32| -mean * (1.0 - (f64::from(k) + 0.5) / 1e5).ln();
-                let price = (0..100_000).map(|k| truth(at(k).max(1.0).log2())).sum::<f64>() / 1e5;
-                let huge_ps = 90_000.0;
-                Measured { size, base_ps: huge_ps + hit + misses * price, huge_ps }
-            })
-            .collect();
-        let found = fit(&measured, entries, PageSize::USUAL, "made".to_owned()).unwrap();
+        let measured: Vec<Measured> = (2..=10).map(|shift| shown(&truth, 1 << shift, None)).collect();
+        let found = fit(&measured, ENTRIES, PageSize::USUAL, "made".to_owned()).unwrap();
         assert!(found.points.windows(2).all(|two| two[0].0 < two[1].0 && two[0].1 <= two[1].1));
         for log2 in [9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0] {
             let (found, truth) = (walk_ps(&found, log2), truth(log2));
@@ -158,9 +180,24 @@ mod tests {
         }
     }
 
+    /// As an AMD EPYC (25/17/1) shows it: a near walk costs 10 ns, and only far above the reach one costs
+    /// more. From sizes above the reach alone, near walks came out as free.
+    #[test]
+    fn near_walks_have_the_price_that_windows_show() {
+        let truth = |log2: f64| 10_000.0 + 20_000.0 * (log2 - 12.0).clamp(0.0, 3.0);
+        let mut measured: Vec<Measured> = (2..=10).map(|shift| shown(&truth, 1 << shift, None)).collect();
+        measured.extend([512, 8192].map(|kib| shown(&truth, 64, Some(kib))));
+        let found = fit(&measured, ENTRIES, PageSize::USUAL, "made".to_owned()).unwrap();
+        for log2 in [0.0, 3.0, 6.0, 9.0, 15.0] {
+            let (found, truth) = (walk_ps(&found, log2), truth(log2));
+            assert!((found / truth - 1.0).abs() < 0.15, "2^{log2}: {found} for {truth}");
+        }
+    }
+
     #[test]
     fn without_a_difference_there_is_no_price() {
-        let flat = |shift: u32| Measured { size: Bytes(1 << shift), base_ps: 10.0, huge_ps: 10.0 };
+        let flat =
+            |shift: u32| Measured { size: Bytes(1 << shift), window: None, base_ps: 10.0, huge_ps: 10.0 };
         let fit = |all: &[Measured]| fit(all, 1024, PageSize::USUAL, String::new());
         assert_eq!(fit(&[flat(21), flat(28), flat(30)]), None);
         assert_eq!(fit(&[]), None);

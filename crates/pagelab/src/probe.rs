@@ -16,6 +16,8 @@ use pagelab_model::{Absence, AbsentWhy, Bytes, PageSize, Reading};
 use pagelab_sys::clock;
 use pagelab_sys::thp_disable::{self, ThpDisable};
 
+pub use turns::Span;
+
 /// What to measure, and how much it may cost.
 #[derive(Clone, Debug)]
 pub struct ProbeOptions {
@@ -152,14 +154,14 @@ pub fn probe(options: &ProbeOptions, facts: &ProbeFacts, samples: &dyn Samples) 
     ProbeResults { budget: budget.amount, budget_bound: budget.bound, huge, access, notes: run.notes }
 }
 
-/// Access times with base and with huge pages at each of these sizes, in turns for the whole of the time; the
-/// largest decides what memory is taken.
+/// Access times with base and with huge pages of each of these spans, in turns for the whole of the time; the
+/// largest that may be taken decides what memory is.
 pub fn pairs(
     options: &ProbeOptions,
     facts: &ProbeFacts,
     samples: &dyn Samples,
-    sizes: &[Bytes],
-) -> Reading<Vec<AccessPair>> {
+    spans: &[Span],
+) -> Reading<Vec<(Span, AccessPair)>> {
     let budget = budget::budget(options, facts);
     if let Some(absence) = budget.too_little() {
         return Err(absence);
@@ -174,7 +176,7 @@ pub fn pairs(
         notes: Vec::new(),
     };
     let _offered = OfferedFirst::new();
-    turns::pairs(&mut run, budget.amount, sizes)
+    turns::pairs(&mut run, budget.amount, spans)
 }
 
 /// A parent may have switched huge pages off for this process; then COLLAPSE answers EINVAL, and the probe

@@ -169,6 +169,8 @@ fn what_cannot_be_planned_is_refused_with_its_reason() {
         ("good.pagelab --page 4K", 2, "--page 4 KiB"),
         ("good.pagelab --share 0", 2, "a share such as"),
         ("good.pagelab --pair 1s", 2, "two times"),
+        ("good.pagelab --pair 2s,1s --kernel 1s", 2, "two times"),
+        ("good.pagelab --kernel 1s,0s", 2, "--pair"),
         ("good.pagelab -n 1 --share 0.5", 2, "cannot be used with"),
         ("", 2, "required"),
     ] {

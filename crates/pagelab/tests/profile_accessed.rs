@@ -567,4 +567,26 @@ fn without_root_ones_own_programs_are_profiled_by_huge_page_and_those_of_others_
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
     let found = profile(&lab, "p.pagelab");
     assert!(found.effort.split_ns.unwrap_or(0) > 0, "{:?}", found.notes);
+    // Without a place for a journal, too: a program under the supervisor ends with it.
+    for (file, supervised) in [("s.pagelab", true), ("n.pagelab", false)] {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", env!("CARGO_BIN_EXE_pagelab")]);
+        command.args(["profile", "--source", "accessed", "--duty", "50", "-o", file]);
+        command.args((!supervised).then_some("--no-supervise")).args(["--", env!("CARGO_BIN_EXE_pagelab")]);
+        command.args(workload).current_dir(lab.path()).env_remove("XDG_RUNTIME_DIR").stdin(Stdio::null());
+        let ran = command.output().unwrap();
+        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+        let found = profile(&lab, file);
+        let is_whole = found.notes.iter().any(|note| note.contains("are seen whole and not by huge page"));
+        assert_eq!(
+            (found.effort.split_ns.is_some(), is_whole),
+            (supervised, !supervised),
+            "{:?}",
+            found.notes
+        );
+        let mappings = found.images.iter().flat_map(|image| &image.mappings);
+        let walked = mappings.filter(|of| of.cells.misses.iter().sum::<u64>() > 0);
+        let most = walked.max_by_key(|of| of.cells.misses.iter().sum::<u64>()).unwrap();
+        assert_eq!(most.key.kind != MappingKind::Placed, supervised, "{:?}", most.key);
+    }
 }

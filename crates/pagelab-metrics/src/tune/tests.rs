@@ -16,6 +16,10 @@ fn tune(arms: &[(&str, On)]) -> Tune {
         planned: (*on == On::Plan).then_some(1),
         saved_ns: (*on == On::Plan).then_some(20),
         share_permille: (*on == On::Plan).then_some(900),
+        walks_permille: (*on == On::Plan).then_some(950),
+        accesses_permille: None,
+        all_walks_ns: None,
+        touched_permille: (*on == On::Plan).then_some(500),
     };
     let plan = HugePlan { source: None, command: Vec::new(), predicted: None, programs: Vec::new() };
     Tune {
@@ -154,6 +158,9 @@ fn predictions_are_of_the_measured_base_and_of_the_measured_pair() {
     assert_eq!(found.arms[1].predicted, Some(1.25), "20 of 100 saved");
     let scaled = found.arms[1].scaled.expect("all were measured");
     assert!((scaled - 100.0 / 64.0).abs() < 1e-9, "{scaled}: nine tenths of the way from 100 to 60");
+    // Without kernel times it may be all page faults, which half of the memory has half of.
+    let within = found.arms[1].scaled_within.expect("as well");
+    assert!(within.low < 100.0 / 80.0 && within.contains(scaled) && within.high <= 100.0 / 60.0 + 1e-9);
     assert_eq!((found.arms[0].predicted, found.arms[2].scaled), (None, None));
 }
 

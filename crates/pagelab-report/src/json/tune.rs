@@ -12,6 +12,7 @@ use crate::run::tune::{mapping_name, verdict};
 
 /// Regions that are listed, most misses first.
 const REGIONS_MAX: usize = 4_000;
+const UNSCALED: &str = "none, all, or a share of the gain is missing";
 const NOT_SO: &str = "it was not measured";
 
 /// How the arms were chosen, and what they came to; `None` where the run is no tuning.
@@ -68,7 +69,9 @@ fn arm(arm: &Arm, found: &ArmFound) -> Object {
         .option("memory_bytes", found.memory, NOT_SO)
         .option("saved_ns", arm.saved_ns, "the profile has no price of a page walk")
         .option("predicted_speed_up", found.predicted, no_price)
-        .option("scaled_speed_up", found.scaled, "none, all, or a share of the gain is missing")
+        .option("scaled_speed_up", found.scaled, UNSCALED)
+        .option("scaled_speed_up_low", found.scaled_within.map(|of| of.low), UNSCALED)
+        .option("scaled_speed_up_high", found.scaled_within.map(|of| of.high), UNSCALED)
 }
 
 fn interval(ratio: f64, within: Option<Interval>) -> Object {

@@ -143,7 +143,10 @@ impl Watch<'_> {
                         .to_owned(),
                 );
             }
-            self.hands = hands::splitter(splitter)?;
+            match self.wanted.unjournalled.clone() {
+                Some(why) => self.note(format!("mappings are seen whole and not by huge page: {why}")),
+                None => self.hands = hands::splitter(splitter)?,
+            }
         }
         let mut starting = Command::new(crate::program::find(program)?);
         starting.args(arguments).arg0(program);

@@ -6,7 +6,7 @@ use pagelab_model::machine::{Tlb, TlbHolds, TlbLevel, TlbSource};
 use pagelab_model::profile::{Begun, Cells, Effort, ProfileSource, Reuse, Unseen, WalkCost};
 use pagelab_model::{Bytes, PageSize};
 
-use super::predict::{Native, gain, interval, speedup, walk_share};
+use super::predict::{Native, gain, interval, shares, speedup, walk_share};
 use super::*;
 
 const PAGE: u64 = 4 << 10;
@@ -230,7 +230,7 @@ fn sizes_choose_what_they_say() {
 #[test]
 fn the_pair_of_times_scales_the_shares() {
     let ranking = rank(&watched(zipf(1.0)), ask(By::Cost));
-    let native = Native::Pair { base_ns: 2000, huge_ns: 1000 };
+    let native = Native::Pair { base_ns: 2000, huge_ns: 1000, kernel_ns: None };
     let all = ranking.regions.len();
     assert!((speedup(&ranking, all, native).unwrap() - 2.0).abs() < 1e-9);
     let half = ranking.count(Size::Share(0.5), Bytes(HUGE));
@@ -240,8 +240,25 @@ fn the_pair_of_times_scales_the_shares() {
     // Walks cannot cost more than the time.
     assert_eq!(speedup(&ranking, all, Native::Base(1)), None);
     // A program that huge pages slow down is told so.
-    let slower = Native::Pair { base_ns: 1000, huge_ns: 1250 };
+    let slower = Native::Pair { base_ns: 1000, huge_ns: 1250, kernel_ns: None };
     assert!((speedup(&ranking, all, slower).unwrap() - 0.8).abs() < 1e-9);
+}
+
+/// Few hot regions have most of the walks, and few of the page faults: what is saved in the kernel goes by
+/// memory.
+#[test]
+fn what_is_saved_in_the_kernel_goes_by_memory() {
+    let ranking = rank(&watched(hot), ask(By::Cost));
+    let pair = |kernel_ns| Native::Pair { base_ns: 2_000_000, huge_ns: 1_000_000, kernel_ns };
+    let n = 4;
+    let of_walks = speedup(&ranking, n, pair(Some((500_000, 500_000)))).unwrap();
+    let of_faults = speedup(&ranking, n, pair(Some((1_500_000, 500_000)))).unwrap();
+    let memory = shares(&ranking, n).unwrap().touched;
+    assert!((of_faults - 1.0 / (1.0 - memory / 2.0)).abs() < 1e-6, "{of_faults}");
+    assert!(of_walks > of_faults, "{of_walks} {of_faults}");
+    let unknown = interval(&ranking, n, pair(None)).unwrap();
+    assert!(unknown.low <= of_faults && of_walks <= unknown.high, "{unknown:?}");
+    assert_eq!(walk_share(&ranking, pair(Some((1_500_000, 500_000)))), None, "no time is that of walks");
 }
 
 /// By truth, not by the model: the time with a part of the huge pages lies in the interval that is said,
@@ -254,7 +271,7 @@ fn the_interval_holds_for_walks_that_wait_and_for_walks_that_overlap() {
         let (base, all) = (truth(share, &[]), truth(share, &every));
         for overlap in [1.0, 0.1] {
             let ns = |walks: f64| ((2.0 * base + walks * overlap) / 1000.0) as u64;
-            let pair = Native::Pair { base_ns: ns(base), huge_ns: ns(all) };
+            let pair = Native::Pair { base_ns: ns(base), huge_ns: ns(all), kernel_ns: Some((7, 7)) };
             let learned = walk_share(&ranking, pair).unwrap();
             assert!((learned / overlap - 1.0).abs() < 0.25, "{name}: {learned} for {overlap}");
             for n in [4, 8, 16, 32] {
@@ -276,7 +293,38 @@ fn the_interval_holds_for_walks_that_wait_and_for_walks_that_overlap() {
     check("hot", hot);
     let ranking = rank(&watched(hot), ask(By::Cost));
     assert_eq!(walk_share(&ranking, Native::Base(1_000_000)), None, "nothing tells it");
-    assert_eq!(walk_share(&ranking, Native::Pair { base_ns: 5, huge_ns: 6 }), None, "huge pages cost time");
+    let slower = Native::Pair { base_ns: 5, huge_ns: 6, kernel_ns: None };
+    assert_eq!(walk_share(&ranking, slower), None, "huge pages cost time");
+}
+
+/// Arenas of half a huge page side by side, as an allocator maps them: no plan names a huge page of two, and
+/// all memory on huge pages has it.
+#[test]
+fn what_neighbours_fill_together_is_in_all_and_in_no_plan() {
+    let large = mapping(64 * HUGE);
+    let mut made = profile(large, 0);
+    let half = |nth: u32, start: u64| {
+        let mut of = mapping(start);
+        of.key.bytes = Bytes(HUGE / 2);
+        (of.key.nth, of.bytes) = (nth, Bytes(HUGE / 2));
+        of.cells = Cells { at: vec![0, 1], misses: vec![30, 20], ..Cells::default() };
+        of
+    };
+    made.images[0].mappings[0].cells = Cells { at: vec![0, 600], misses: vec![50, 50], ..Cells::default() };
+    let first = 256 * HUGE;
+    // Two that fill one, and one with a gap beside it.
+    for (nth, at) in [(0, 0), (1, HUGE / 2), (2, HUGE), (3, 7 * HUGE)] {
+        made.images[0].mappings.push(half(nth, first + at));
+    }
+    let ranking = rank(&made, ask(By::Cost));
+    assert_eq!((ranking.regions.len(), ranking.beyond.joined.misses), (2, 100.0));
+    assert!(ranking.beyond.ends > ranking.beyond.joined.cost && ranking.beyond.joined.cost > 0.0);
+    let found = shares(&ranking, 2).unwrap();
+    assert!((found.walks - 0.5).abs() < 1e-9, "{found:?}");
+    assert!((0.3..0.7).contains(&found.cost), "{found:?}");
+    let pair = Native::Pair { base_ns: 2000, huge_ns: 1000, kernel_ns: None };
+    assert!(speedup(&ranking, 2, pair).unwrap() < 1.6, "{found:?}");
+    assert_eq!(gain(&ranking, 2, pair).unwrap().all_speedup_permille, 2000);
 }
 
 #[test]

@@ -51,7 +51,11 @@ pub struct Args {
     files: bool,
     /// The program's time without and with all huge pages, such as 12.4s,9.9s
     #[arg(long, value_name = "TIME,TIME", value_parser = pair, group = "native")]
-    pair: Option<Native>,
+    pair: Option<(u64, u64)>,
+    /// With --pair, the CPU time in the kernel of both, such as 1.2s,0.3s:
+    /// page faults are there, and huge pages save them by memory
+    #[arg(long, value_name = "TIME,TIME", value_parser = times, requires = "pair")]
+    kernel: Option<(u64, u64)>,
     /// The program's time without huge pages
     #[arg(long, value_name = "TIME", value_parser = duration::parse, group = "native")]
     base_time: Option<Duration>,
@@ -101,6 +105,7 @@ Examples:
   pagelab plan xz.profile.pagelab                  the curve, and nine tenths
   pagelab plan --share 0.8 -o plan.toml xz.profile.pagelab
   pagelab plan --budget 64M --pair 12.4s,9.9s -o plan.toml xz.profile.pagelab
+  pagelab plan --pair 12.4s,9.9s --kernel 1.2s,0.3s xz.profile.pagelab
   pagelab plan -n 8 --largepages largepages.txt hot.profile.pagelab
   pagelab plan --calibrate                         the price of a page walk
 
@@ -191,7 +196,9 @@ impl Args {
 
     fn native(&self) -> Option<Native> {
         let base = |time: Duration| Native::Base(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
-        self.pair.or(self.base_time.map(base))
+        let kernel_ns = self.kernel;
+        let pair = self.pair.map(|(base_ns, huge_ns)| Native::Pair { base_ns, huge_ns, kernel_ns });
+        pair.or(self.base_time.map(base))
     }
 }
 
@@ -299,14 +306,20 @@ fn share(text: &str) -> Result<f64, String> {
     share.filter(|share| *share > 0.0 && *share <= 1.0).ok_or_else(|| "a share such as 0.9 or 90%".to_owned())
 }
 
-fn pair(text: &str) -> Result<Native, String> {
+/// Two times, ns.
+fn times(text: &str) -> Result<(u64, u64), String> {
     let (base, huge) = text.split_once(',').ok_or("two times such as 12.4s,9.9s were wanted")?;
     let ns = |text: &str| {
         let time = duration::parse(text.trim())?;
-        match u64::try_from(time.as_nanos()) {
-            Ok(ns) if ns > 0 => Ok(ns),
-            _ => Err("a time above zero was wanted".to_owned()),
-        }
+        u64::try_from(time.as_nanos()).map_err(|_| "a shorter time was wanted".to_owned())
     };
-    Ok(Native::Pair { base_ns: ns(base)?, huge_ns: ns(huge)? })
+    Ok((ns(base)?, ns(huge)?))
+}
+
+/// The same, none of which is zero.
+fn pair(text: &str) -> Result<(u64, u64), String> {
+    match times(text)? {
+        (base, huge) if base > 0 && huge > 0 => Ok((base, huge)),
+        _ => Err("times above zero were wanted".to_owned()),
+    }
 }

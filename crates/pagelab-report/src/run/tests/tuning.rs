@@ -30,6 +30,10 @@ pub fn tuned(arms: &[(&str, On, Option<u64>)], seconds: &[f64], rounds: u32) -> 
         planned: *planned,
         saved_ns: planned.filter(|pages| *pages > 0).map(|pages| 150_000_000 * pages),
         share_permille: planned.filter(|pages| *pages > 0).map(|pages| 10 * pages as u32 + 500),
+        walks_permille: planned.filter(|pages| *pages > 0).map(|pages| 10 * pages as u32 + 600),
+        accesses_permille: None,
+        all_walks_ns: None,
+        touched_permille: planned.filter(|pages| *pages > 0).map(|pages| 10 * pages as u32 + 100),
     };
     let region = |offset| PlannedRegion { offset, page: Bytes(2 * MIB), cost_ns: Some(5) };
     let planned = PlannedMapping {

@@ -228,9 +228,18 @@ fn predicted(tuned: &Tuned, tune: &Tune) -> Option<String> {
         }
     };
     let by_price = found.predicted.map(|of| format!("predicted {}, {}", times(of), beside(of)));
-    let by_pair = found
-        .scaled
-        .map(|of| format!("scaled between the measured times of none and all {}, {}", times(of), beside(of)));
+    let by_pair = found.scaled.zip(found.scaled_within).map(|(of, foretold)| {
+        let holds = match within {
+            None => "beside too few rounds to tell",
+            Some(within) if within.low <= foretold.high && foretold.low <= within.high => "which holds",
+            Some(_) => "which does not hold",
+        };
+        format!(
+            "scaled between the measured times of none and all {}, between {}, {holds}",
+            times(of),
+            interval(foretold).replace(" to ", "× and ") + "×"
+        )
+    });
     match (by_price, by_pair) {
         (Some(price), Some(pair)) => Some(format!("{price}; {pair}")),
         (Some(price), None) => Some(price),

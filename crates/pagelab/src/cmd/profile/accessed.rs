@@ -97,6 +97,7 @@ pub fn profile(ask: &Ask, machine: &Machine) -> Result<Profile, Failure> {
         tlb_entries: tlb_entries(machine),
         is_supervised: !options.no_supervise,
         splitter: (!options.no_split).then(splitter_command),
+        unjournalled: None,
         stop: &stop,
         heard: &heard,
         say: &|text| out::complain(&format!("pagelab: {text}")),
@@ -135,7 +136,8 @@ fn ending(exit: ExitStatus) -> String {
     }
 }
 
-/// Profiles with the splits told in the journal. Where none can be written, mappings stay whole.
+/// Profiles with the splits told in the journal. Where none can be written, only a program under the
+/// supervisor is split.
 fn guarded(wanted: &mut Wanted<'_>) -> Result<Done, Failure> {
     if wanted.splitter.is_none() {
         return accessed::profile(wanted).map_err(target_failure);
@@ -154,7 +156,17 @@ fn guarded(wanted: &mut Wanted<'_>) -> Result<Done, Failure> {
     };
     let (guard, act) = match begun() {
         Ok(begun) => begun,
-        Err(error) => return whole(wanted, &error.to_string()),
+        Err(error) => {
+            let why = error.to_string();
+            return match &wanted.subject {
+                Subject::Process(_) => whole(wanted, &why),
+                // Its supervisor needs no journal: the program ends with it.
+                Subject::Command(_) => {
+                    wanted.unjournalled = Some(why);
+                    accessed::profile(wanted).map_err(target_failure)
+                }
+            };
+        }
     };
     match guard.one_way(&act, || accessed::profile(wanted)) {
         Ok(Some(done)) => done.map_err(target_failure),

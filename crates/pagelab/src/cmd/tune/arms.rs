@@ -4,11 +4,12 @@
 use std::path::{Path, PathBuf};
 
 use pagelab_formats::plan_toml;
+use pagelab_model::gain::Shares;
 use pagelab_model::profile::{MappingKind, ProfileSource};
 use pagelab_model::tune::{Arm, CurvePoint, On, Tune};
 use pagelab_model::{Bytes, HugePlan, Profile};
 use pagelab_report::style::bytes;
-use pagelab_tlb::plan::{Ask, By, Ranking, Shape, plan, rank};
+use pagelab_tlb::plan::{Ask, By, Ranking, Shape, plan, predict, rank};
 
 use super::Args;
 use crate::exit::{Exit, Failure};
@@ -45,7 +46,12 @@ pub fn choose(args: &Args, profile: &Profile, plan_path: &Path) -> Result<Chosen
     if is_planned {
         planned = chosen.plan(&ranking, wanted, "plan", On::Plan, plan_path)?;
     }
-    let all = Arm { share_permille: Some(1000), ..arm("all", On::All) };
+    let all = Arm {
+        share_permille: Some(1000),
+        walks_permille: Some(1000),
+        touched_permille: Some(1000),
+        ..arm("all", On::All)
+    };
     chosen.put(Arm { saved_ns: saved_ns(&ranking, most), ..all }, None);
     if args.curve {
         chosen.curve(args, &ranking, wanted)?;
@@ -107,7 +113,17 @@ pub fn unplanned(plan: &Path) -> (Vec<Arm>, Vec<Option<PathBuf>>) {
 }
 
 fn arm(name: &str, on: On) -> Arm {
-    Arm { name: name.to_owned(), on, planned: None, saved_ns: None, share_permille: None }
+    Arm {
+        name: name.to_owned(),
+        on,
+        planned: None,
+        saved_ns: None,
+        share_permille: None,
+        walks_permille: None,
+        accesses_permille: None,
+        all_walks_ns: None,
+        touched_permille: None,
+    }
 }
 
 /// What was chosen so far.
@@ -135,9 +151,19 @@ impl Choice<'_> {
     ) -> Result<HugePlan, Failure> {
         let planned = plan(self.profile, ranking, n, self.profile.huge, None);
         write(&planned, path)?;
-        let share = ranking.share(n).map(|share| (share.min(1.0) * 1000.0).round() as u32);
-        let (planned_pages, saved_ns) = (u64::try_from(n).ok(), saved_ns(ranking, n));
-        let arm = Arm { planned: planned_pages, saved_ns, share_permille: share, ..arm(name, on) };
+        let shares = predict::shares(ranking, n);
+        let in_permille = |share: f64| (share.min(1.0) * 1000.0).round() as u32;
+        let permille = |of: fn(&Shares) -> f64| shares.as_ref().map(of).map(in_permille);
+        let arm = Arm {
+            planned: u64::try_from(n).ok(),
+            saved_ns: saved_ns(ranking, n),
+            share_permille: permille(|of| of.cost),
+            walks_permille: permille(|of| of.walks),
+            accesses_permille: shares.and_then(|of| of.accesses).map(in_permille),
+            all_walks_ns: shares.and_then(|of| of.walks_ns).map(|ns| ns as u64),
+            touched_permille: permille(|of| of.touched),
+            ..arm(name, on)
+        };
         self.put(arm, Some(path.to_owned()));
         Ok(planned)
     }

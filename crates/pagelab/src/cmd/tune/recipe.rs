@@ -144,7 +144,17 @@ mod tests {
     }
 
     fn arm(name: &str, on: On) -> Arm {
-        Arm { name: name.to_owned(), on, planned: None, saved_ns: None, share_permille: None }
+        Arm {
+            name: name.to_owned(),
+            on,
+            planned: None,
+            saved_ns: None,
+            share_permille: None,
+            walks_permille: None,
+            accesses_permille: None,
+            all_walks_ns: None,
+            touched_permille: None,
+        }
     }
 
     /// Whatever a program and its words are called, the recipe has them back.
