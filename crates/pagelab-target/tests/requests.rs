@@ -6,9 +6,8 @@
 
 mod support;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use pagelab_target::supervise::{Choice, Spec, Thp, Unanswered, Watch};
@@ -17,11 +16,9 @@ use pagelab_tlb::engine::ledger::{Kind, Ledger};
 /// Long enough for a machine that is busy with other things.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The program, compiled once; `None` after saying that there is no compiler.
+/// The program of these tests.
 fn program() -> Option<&'static Path> {
-    static BUILT: OnceLock<Option<(tempfile::TempDir, PathBuf)>> = OnceLock::new();
-    let built = BUILT.get_or_init(|| support::built("requests", &["-pthread"]));
-    built.as_ref().map(|(_, program)| program.as_path())
+    support::threaded("requests")
 }
 
 fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {

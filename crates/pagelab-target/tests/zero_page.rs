@@ -9,9 +9,9 @@ mod support;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::{OnceLock, mpsc};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use pagelab_host::root::Root;
@@ -22,10 +22,9 @@ use pagelab_target::supervise::{Choice, Spec, Thp, Watch};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// The program of these tests.
 fn program() -> Option<&'static Path> {
-    static BUILT: OnceLock<Option<(tempfile::TempDir, PathBuf)>> = OnceLock::new();
-    let built = BUILT.get_or_init(|| support::built("zero_page", &["-pthread"]));
-    built.as_ref().map(|(_, program)| program.as_path())
+    support::threaded("zero_page")
 }
 
 /// Whether the kernel tells where the page of zeros is mapped.

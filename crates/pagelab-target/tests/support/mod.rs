@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 /// A program of the tests' folder, compiled with these options too; `None` after saying that there is no
 /// compiler.
@@ -21,4 +22,12 @@ pub fn built(name: &str, options: &[&str]) -> Option<(tempfile::TempDir, PathBuf
             None
         }
     }
+}
+
+/// A test's program with threads, compiled once; `None` after saying that there is no compiler.
+#[allow(dead_code, reason = "not every test has such a program")]
+pub fn threaded(name: &str) -> Option<&'static Path> {
+    static BUILT: OnceLock<Option<(tempfile::TempDir, PathBuf)>> = OnceLock::new();
+    let built = BUILT.get_or_init(|| built(name, &["-pthread"]));
+    built.as_ref().map(|(_, program)| program.as_path())
 }
