@@ -287,7 +287,7 @@ fn verdict(
 ) -> Verdict {
     for of in counts {
         if of.not_huge > 0 {
-            return Verdict::NotHuge { trials: of.not_huge, of: of.done };
+            return Verdict::NotHuge { trials: of.not_huge, unseen: of.unseen, of: of.done };
         }
         if of.not_applied > 0 {
             return Verdict::NotApplied { trials: of.not_applied, of: of.done };

@@ -69,8 +69,10 @@ pub struct Counts {
     pub failed: usize,
     /// Killed for want of memory; in `failed` too.
     pub out_of_memory: usize,
-    /// Done, and huge pages were asked for and did not come.
+    /// Done, and huge pages were asked for and did not come, or nobody saw whether they did.
     pub not_huge: usize,
+    /// Of these, those of which it is not known.
+    pub unseen: usize,
     /// Done, and a setting was not what was asked for.
     pub not_applied: usize,
 }
@@ -216,12 +218,11 @@ fn gather(experiment: &Experiment, gathered: &mut [Vec<Gathered>], trials: &mut 
             counts.done += usize::from(is_done);
             counts.failed += usize::from(!is_done);
             counts.out_of_memory += usize::from(trial.end == TrialEnd::OutOfMemory);
-            let asks = plan.variants[slot.variant].asks_for_huge_pages;
-            let is_huge = |name: &str| name == measures::HUGE;
-            let none = trial.measures.iter().any(|of| is_huge(&of.name) && of.value == Ok(0.0));
-            // What nobody could see is no proof that they came.
-            let unproven = has(Flag::NO_HUGE_PAGES) || has(Flag::HUGE_PAGES_UNSEEN);
-            counts.not_huge += usize::from(is_done && (unproven || asks && none));
+            // What nobody could see is no proof that they came. Whether a workload asks at all under its
+            // variant was settled when the trial was flagged.
+            let unseen = has(Flag::HUGE_PAGES_UNSEEN);
+            counts.not_huge += usize::from(is_done && (has(Flag::NO_HUGE_PAGES) || unseen));
+            counts.unseen += usize::from(is_done && unseen);
             counts.not_applied += usize::from(is_done && has(Flag::NOT_APPLIED));
         }
         if slot.role == Role::WarmUp || !is_done {

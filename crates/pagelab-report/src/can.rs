@@ -63,7 +63,7 @@ pub fn step_words(step: Step) -> &'static str {
 pub fn render(snapshot: &Snapshot, forecast: &Forecast, got: &[Got], step: Step, style: Style) -> String {
     let mut page = Page::new(style);
     page.hanging_bold("", &headline(snapshot, forecast, step));
-    steps(&mut page, forecast);
+    steps(&mut page, snapshot, forecast);
     owner(&mut page, snapshot, forecast);
     if forecast.zones.len() > 1 && forecast.unseen.is_none() {
         page.gap();
@@ -119,7 +119,7 @@ fn shown(bounds: Bounds) -> String {
     }
 }
 
-fn steps(page: &mut Page, forecast: &Forecast) {
+fn steps(page: &mut Page, snapshot: &Snapshot, forecast: &Forecast) {
     let mut rows = Vec::new();
     let mut before = Bounds::default();
     for step in Step::ALL {
@@ -144,7 +144,7 @@ fn steps(page: &mut Page, forecast: &Forecast) {
         rows.push(vec![step_words(step).to_owned(), number, format!("{why}{range}")]);
         before = bounds;
     }
-    rows.extend(remaining(forecast));
+    rows.extend(remaining(snapshot, forecast));
     // A long list of classes goes over into lines of its own.
     let lead = |row: &[String]| format!("  {:<22}{:>9}   ", row[0], row[1]);
     for row in &rows {
@@ -160,22 +160,23 @@ fn steps(page: &mut Page, forecast: &Forecast) {
 }
 
 /// What becomes of all other blocks, so that the rows add up to the whole.
-fn remaining(forecast: &Forecast) -> Vec<Vec<String>> {
+fn remaining(snapshot: &Snapshot, forecast: &Forecast) -> Vec<Vec<String>> {
     let row = |title: &str, number: u64, why: String| vec![title.to_owned(), count(number.into()), why];
     let mut rows = Vec::new();
-    let is_blocks =
-        forecast.unseen.is_none() && forecast.total.after_dropping_cache.high <= forecast.shares().all;
+    // Other sizes than a pageblock's are not what these rows count.
+    let is_blocks = forecast.unseen.is_none() && forecast.ask.order == snapshot.pageblock_order;
+    let size = bytes(snapshot.machine.page_size.block(snapshot.pageblock_order));
     let shares = forecast.shares();
     let by = forecast.spoiled();
     let by = by.iter().map(|&(class, blocks)| format!("{} {}", class_words(class), count(blocks.into())));
-    let by = format!("blocks spoiled: {}", by.collect::<Vec<_>>().join(", "));
+    let by = format!("blocks of {size} spoiled: {}", by.collect::<Vec<_>>().join(", "));
     let all_spoiled: u64 = forecast.spoiled().iter().map(|(_, blocks)| blocks).sum();
     let spoiled = if is_blocks { shares.spoiled } else { all_spoiled };
     if spoiled > 0 {
         rows.push(row("never", spoiled, by));
     }
     if shares.in_use > 0 {
-        rows.push(row("in use", shares.in_use, "blocks that are huge pages already".to_owned()));
+        rows.push(row("in use", shares.in_use, format!("blocks of {size} that are huge pages already")));
     }
     if is_blocks {
         let kept: u64 = forecast.zones.iter().map(|zone| zone.kept_by_watermark).sum();
@@ -185,7 +186,7 @@ fn remaining(forecast: &Forecast) -> Vec<Vec<String>> {
             rows.push(row("kept", kept, why));
         }
         if shares.rest > kept {
-            let why = "memory in use that stays, packed together".to_owned();
+            let why = "memory in use, packed together; and blocks of which it is not known".to_owned();
             rows.push(row("filled", shares.rest - kept, why));
         }
         rows.push(row("all blocks", shares.all, "the sum of the rows".to_owned()));

@@ -85,6 +85,7 @@ pub fn floor(floor: &Floor) -> String {
 pub fn verdict(verdict: Verdict) -> String {
     match verdict {
         Verdict::TooFew { .. } => "too few",
+        Verdict::NotHuge { trials, unseen, .. } if trials == unseen => "UNSEEN",
         Verdict::NotHuge { .. } => "NOT HUGE",
         Verdict::NotApplied { .. } => "NOT APPLIED",
         Verdict::NoDifference => "no difference",
@@ -120,7 +121,11 @@ pub fn why(effect: &Effect, noise: &Reading<Floor>) -> String {
             let so_far = format!("so far {}, {}", gain(effect), saved(effect));
             format!("too few to decide, {pairs} {word} of at least {least}; {so_far}")
         }
-        Verdict::NotHuge { trials, of } => format!(
+        Verdict::NotHuge { trials, unseen, of } if trials == unseen => format!(
+            "huge pages were asked for, and whether they came is not known in {trials} of {of} trials: no \
+             effect of huge pages was measured"
+        ),
+        Verdict::NotHuge { trials, of, .. } => format!(
             "huge pages were asked for and did not come in {trials} of {of} trials: no effect of huge pages \
              was measured"
         ),
@@ -148,7 +153,7 @@ pub fn advice(advice: Advice) -> &'static str {
         Advice::Never => "never",
         Advice::NoDifference => "no difference for this program",
         Advice::TooFew => "too few to decide",
-        Advice::NotHuge => "no huge pages came, nothing is said of them",
+        Advice::NotHuge => "huge pages did not come, or nobody saw it: nothing is said of them",
         Advice::Undecided => "undecided",
     }
 }
@@ -274,7 +279,10 @@ mod tests {
             "undecided: 1.02 to 1.10 is no further from 1 than two equal runs are (noise floor 3.0 %)"
         );
         assert!(undecided(Advice::Always, &open, &noise).starts_with("always: undecided: 1.02 to 1.10"));
-        let not_huge = effect(0.5, 0.4, 0.6, Better::Lower, Verdict::NotHuge { trials: 2, of: 10 });
+        let not_huge =
+            effect(0.5, 0.4, 0.6, Better::Lower, Verdict::NotHuge { trials: 2, unseen: 0, of: 10 });
         assert!(why(&not_huge, &noise).ends_with("no effect of huge pages was measured"));
+        let unseen = effect(0.5, 0.4, 0.6, Better::Lower, Verdict::NotHuge { trials: 2, unseen: 2, of: 10 });
+        assert!(why(&unseen, &noise).contains("is not known in 2 of 10"));
     }
 }

@@ -34,7 +34,9 @@ impl Warming {
         let reporting = bench.machine.page_reporting.as_ref()?;
         let root = Root::live();
         let reported = reporting.order.and_then(|order| {
-            page_reporting::reported(&root, bench.machine.page_size, order, usize::from(order.0) + 2)
+            // Orders 0 to 10, as nearly all kernels have them.
+            let orders = usize::from(order.0.max(10)) + 1;
+            page_reporting::reported(&root, bench.machine.page_size, order, orders)
         });
         let reported = reported.ok_or_else(|| {
             Absence::new("kpageflags", AbsentWhy::NotPermitted, "it could not be read").or("run as root")

@@ -54,8 +54,10 @@ pub enum Verdict {
     },
     /// Huge pages were asked for and did not come in all trials: the ratio is no effect of huge pages.
     NotHuge {
-        /// Trials in which they did not come.
+        /// Trials in which they did not come, or nobody saw whether they did.
         trials: usize,
+        /// Of these, those of which it is not known.
+        unseen: usize,
         /// Trials that count.
         of: usize,
     },
@@ -98,7 +100,7 @@ pub(super) fn verdict(
 ) -> Verdict {
     let (of, count) = (counts.done, pairs.count());
     if counts.not_huge > 0 {
-        return Verdict::NotHuge { trials: counts.not_huge, of };
+        return Verdict::NotHuge { trials: counts.not_huge, unseen: counts.unseen, of };
     }
     if counts.not_applied > 0 {
         return Verdict::NotApplied { trials: counts.not_applied, of };

@@ -119,11 +119,18 @@ fn a_variant_without_the_huge_pages_that_it_asked_for_has_no_effect_of_them() {
     let place = of(&experiment, 1);
     experiment.trials[place].flags.push(flag);
     let place = of(&experiment, 2);
-    experiment.trials[place].measures[1].value = Ok(0.0);
+    let flag = Flag { kind: Flag::HUGE_PAGES_UNSEEN.to_owned(), text: "no look".to_owned() };
+    experiment.trials[place].flags.push(flag);
     let effects = Effects::of(&experiment);
-    for variant in [1, 2] {
-        assert_eq!(verdict(&effects, variant), Verdict::NotHuge { trials: 1, of: 10 });
+    for (variant, unseen) in [(1, 0), (2, 1)] {
+        assert_eq!(verdict(&effects, variant), Verdict::NotHuge { trials: 1, unseen, of: 10 });
     }
+    // A workload that refuses huge pages has none, and is not flagged: the control of an experiment.
+    let mut control = rounds(&THREE, 10, |_, _| 100.0);
+    for trial in &mut control.trials {
+        trial.measures[1].value = Ok(0.0);
+    }
+    assert_eq!(verdict(&Effects::of(&control), 2), Verdict::NoDifference);
     assert_eq!(effects.workloads[0].advice, Some(Advice::NotHuge));
     let not_applied = Flag { kind: Flag::NOT_APPLIED.to_owned(), text: "thp".to_owned() };
     let mut experiment = rounds(&THREE, 10, |_, _| 1.0);

@@ -171,6 +171,7 @@ fn workload_effects(plan: &Plan, found: &WorkloadEffects, whole: bool) -> Object
             .put("failed", of.failed)
             .put("out_of_memory", of.out_of_memory)
             .put("not_huge", of.not_huge)
+            .put("huge_unseen", of.unseen)
             .put("not_applied", of.not_applied)
             .into()
     };
