@@ -153,7 +153,7 @@ pub fn advice(advice: Advice) -> &'static str {
         Advice::Never => "never",
         Advice::NoDifference => "no difference for this program",
         Advice::TooFew => "too few to decide",
-        Advice::NotHuge => "huge pages did not come, or nobody saw it: nothing is said of them",
+        Advice::NotHuge => "no verdict on huge pages",
         Advice::Undecided => "undecided",
     }
 }
