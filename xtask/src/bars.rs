@@ -8,6 +8,7 @@ mod machine;
 pub mod processors;
 mod sim;
 mod trace;
+mod zero_page;
 
 /// Which side of the limit is good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -511,6 +512,8 @@ pub const BARS: &[Bar] = &[
     },
     exact::WINDOW,
     exact::UNWATCHED,
+    zero_page::SLOW_DOWN,
+    zero_page::MISSED,
     Bar {
         name: "exact_what_if_cpu_ratio",
         good: Good::AtMost,

@@ -13,6 +13,8 @@ pub struct ProcessStat {
     pub state: u8,
     /// Field 4: its parent.
     pub parent: u64,
+    /// Field 10: page faults of all its threads that needed no disk.
+    pub minor_faults: u64,
     /// Field 20: its threads.
     pub threads: u64,
     /// Field 22: when it started, in ticks of the clock since boot.
@@ -46,6 +48,7 @@ pub fn parse(text: &[u8]) -> Result<ProcessStat, ParseError> {
     Ok(ProcessStat {
         state: state.ok_or_else(|| fail("there is no state".to_owned()))?,
         parent: field(4)?,
+        minor_faults: field(10)?,
         threads: field(20)?,
         start_ticks: field(22)?,
         heap_start: field(47).ok().filter(|&start| start > 0),
@@ -69,7 +72,9 @@ mod tests {
             let text = format!("{head}{}", tail.replace("THREADS", threads));
             let stat = parse(text.as_bytes()).unwrap();
             // The tail ends before field 47.
-            let wanted = ProcessStat { state, parent: 1, threads: number, start_ticks, heap_start: None };
+            let (parent, minor_faults, heap_start) = (1, 5, None);
+            let wanted =
+                ProcessStat { state, parent, minor_faults, threads: number, start_ticks, heap_start };
             assert_eq!(stat, wanted, "{text}");
             assert_eq!(stat.has_ended(), has_ended, "{text}");
         }
@@ -90,7 +95,7 @@ mod tests {
             ("", "f: there is no command in parentheses (read as process stat)"),
             ("7 (cut", "f: there is no command in parentheses (read as process stat)"),
             ("7 (a)\n", "f: there is no state (read as process stat)"),
-            ("7 (a) S 1 2 3", "f: there is no field 20 (read as process stat)"),
+            ("7 (a) S 1 2 3", "f: there is no field 10 (read as process stat)"),
             (
                 "7 (a) S 1 1 1 0 -1 1 5 0 0 0 0 0 0 0 20 0 x 0 1",
                 "f: field 20, `x`, is no number (read as process stat)",

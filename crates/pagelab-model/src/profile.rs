@@ -48,25 +48,39 @@ impl Profile {
 
     /// All misses; `None` where they were to be estimated, and nothing was looked at: unknown is not 0.
     pub fn misses(&self) -> Option<u64> {
-        let is_blind = self.source == ProfileSource::Accessed && self.effort.sweeps == Some(0);
+        let is_blind = self.source == ProfileSource::Accessed && self.effort.looks() == Some(0);
         let all = self.images.iter().fold(0u64, |sum, image| sum.saturating_add(image.misses));
         (!is_blind).then_some(all)
     }
 
-    /// One standard error of the number of misses as a part of itself; `None` where they are counted. Files
-    /// without it have the number of sweeps alone: each may be off by as much as it says.
-    pub fn misses_error(&self) -> Option<f64> {
-        let sweeps = self.effort.sweeps.filter(|sweeps| *sweeps > 0)?;
-        let told = self.effort.misses_error_permille.map(|permille| f64::from(permille) / 1000.0);
-        (self.source == ProfileSource::Accessed).then(|| told.unwrap_or((sweeps as f64).sqrt().recip()))
+    /// Whether the number of misses is an estimate: by sweeps and scans, or scaled from stretches of the run.
+    pub fn is_estimate(&self) -> bool {
+        self.source == ProfileSource::Accessed || self.effort.stretches.is_some()
     }
 
-    /// Between which numbers the misses lie, with 95 %; the interval is one of factors, so that it never ends
-    /// below 0.
+    /// One standard error of the number of misses as a part of itself; `None` where they are counted, or it
+    /// is not known how far they are off. Files without it have the number of sweeps alone: each may be off
+    /// by as much as it says.
+    pub fn misses_error(&self) -> Option<f64> {
+        if self.source != ProfileSource::Accessed {
+            let half = self.effort.stretches?.error_permille?;
+            return Some(f64::from(half) / 1000.0 / Self::SIDES);
+        }
+        let looks = self.effort.looks().filter(|looks| *looks > 0)?;
+        let told = self.effort.misses_error_permille.map(|permille| f64::from(permille) / 1000.0);
+        Some(told.unwrap_or((looks as f64).sqrt().recip()))
+    }
+
+    /// Between which numbers the misses lie, with 95 %. That of sweeps is one of factors, so that it never
+    /// ends below 0.
     pub fn misses_interval(&self) -> Option<(u64, u64)> {
-        let factor = (Self::SIDES * self.misses_error()?).exp();
+        let off = Self::SIDES * self.misses_error()?;
         let misses = self.misses()? as f64;
-        Some(((misses / factor) as u64, (misses * factor) as u64))
+        let (down, up) = match self.source {
+            ProfileSource::Accessed => ((-off).exp(), off.exp()),
+            _ => ((1.0 - off).max(0.0), 1.0 + off),
+        };
+        Some(((misses * down) as u64, (misses * up) as u64))
     }
 }
 
@@ -158,6 +172,16 @@ pub struct Effort {
     /// What the counts rest on where stretches of the run were looked at, and not all of it.
     #[serde(default)]
     pub stretches: Option<Stretches>,
+}
+
+impl Effort {
+    /// Sweeps and scans that an estimate rests on; `None` where it rests on none.
+    pub fn looks(&self) -> Option<u64> {
+        match (self.sweeps, self.zero_scans) {
+            (None, None) => None,
+            (sweeps, scans) => Some(sweeps.unwrap_or(0).saturating_add(scans.unwrap_or(0))),
+        }
+    }
 }
 
 /// Stretches of accesses that were counted; the counts of the profile are scaled to all accesses.

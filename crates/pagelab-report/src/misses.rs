@@ -12,20 +12,24 @@ const THREE_DIGITS: f64 = 0.05;
 /// `18 483 694 misses`, `about 9 000 000 misses (5 400 000 to 15 000 000)`, `misses unknown: …`.
 pub fn all(profile: &Profile) -> String {
     let Some(misses) = profile.misses() else {
-        return "misses unknown: no sweep of accessed bits saw the program".to_owned();
+        return "misses unknown: accessed bits were not swept, and no scan was made of the zero page"
+            .to_owned();
     };
+    let about = some(profile, misses.into());
     match profile.misses_interval() {
         Some((low, high)) => {
             let (low, high) = (digits(low.into(), 2), digits(high.into(), 2));
-            format!("about {} misses ({} to {})", some(profile, misses.into()), count(low), count(high))
+            format!("about {about} misses ({} to {})", count(low), count(high))
         }
-        None => format!("{} misses", count(misses.into())),
+        None if profile.is_estimate() => format!("about {about} misses (how far off is not known)"),
+        None => format!("{about} misses"),
     }
 }
 
 /// Some of a profile's misses, such as those of a region.
 pub fn some(profile: &Profile, misses: u128) -> String {
     count(match profile.misses_error() {
+        None if profile.is_estimate() => digits(misses, 1),
         None => misses,
         Some(error) if error >= ONE_DIGIT => digits(misses, 1),
         Some(error) if error >= THREE_DIGITS => digits(misses, 2),
@@ -42,7 +46,7 @@ fn digits(number: u128, known: u32) -> u128 {
 
 #[cfg(test)]
 mod tests {
-    use pagelab_model::profile::{Cells, Effort, ProfileSource};
+    use pagelab_model::profile::{Cells, Effort, ProfileSource, Stretches};
 
     use super::*;
 
@@ -65,6 +69,26 @@ mod tests {
         assert_eq!(said(4, None), said(4, Some(500)), "an older file has the number of sweeps alone");
         let exact = profile(ProfileSource::Exact, 8_765_432, 0, None);
         assert_eq!((all(&exact), some(&exact, 1234)), ("8 765 432 misses".to_owned(), "1 234".to_owned()));
+    }
+
+    #[test]
+    fn counts_of_a_window_have_their_interval_too() {
+        let said = |error_permille| {
+            let mut windowed = profile(ProfileSource::Exact, 8_765_432, 0, None);
+            windowed.effort.stretches =
+                Some(Stretches { count: 7, counted: 100, accesses: 5000, error_permille });
+            all(&windowed)
+        };
+        assert_eq!(said(Some(100)), "about 8 770 000 misses (7 900 000 to 9 600 000)");
+        assert_eq!(said(Some(1500)), "about 9 000 000 misses (0 to 22 000 000)");
+        assert_eq!(said(None), "about 9 000 000 misses (how far off is not known)");
+    }
+
+    #[test]
+    fn scans_of_the_zero_page_alone_are_a_look_too() {
+        let mut scanned = profile(ProfileSource::Accessed, 8_765_432, 0, None);
+        scanned.effort.zero_scans = Some(4);
+        assert_eq!(all(&scanned), "about 9 000 000 misses (3 300 000 to 23 000 000)");
     }
 
     #[test]

@@ -130,15 +130,8 @@ fn head(page: &mut Page, profile: &Profile, shown: &Ranking) {
     }
     page.facts("", &facts, "   ");
     let misses: u128 = profile.images.iter().map(|image| u128::from(image.misses)).sum();
-    // Of stretches the error is that of the sample; of sweeps that of the estimate.
-    let (about, off) = match profile.effort.stretches {
-        Some(of) => ("~", of.error_permille.map_or(String::new(), within)),
-        None => ("", String::new()),
-    };
-    let mut text = match profile.effort.stretches {
-        Some(_) => format!("{about}{} misses{off}", count(misses)),
-        None => crate::misses::all(profile),
-    };
+    let mut text = crate::misses::all(profile);
+    let about = if profile.is_estimate() { "~" } else { "" };
     let accesses: Option<u128> =
         profile.images.iter().map(|image| image.accesses.map(u128::from)).sum::<Option<u128>>();
     if let Some(accesses) = accesses.filter(|accesses| *accesses > 0) {
@@ -175,11 +168,6 @@ fn head(page: &mut Page, profile: &Profile, shown: &Ranking) {
         let cost = profile.effort.slow_down_ppm.map_or(String::new(), |ppm| slow_down(ppm, &profile.effort));
         page.hanging_dim("", &(text + &cost));
     }
-}
-
-/// How far off a count may be.
-fn within(permille: u32) -> String {
-    format!(" ± {}", percent(f64::from(permille) / 1000.0))
 }
 
 /// What sweeps cost the program, by what a cleared page was measured to cost.

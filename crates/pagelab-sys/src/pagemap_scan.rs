@@ -118,9 +118,32 @@ pub fn populated(pagemap: &File, addresses: Range<u64>, mut take: impl FnMut(Ran
     each(pagemap, addresses, Question::any(categories), |region| take(region.start..region.end))
 }
 
-/// Tells the ranges in which base pages were read and never written: the kernel's page of zeros is mapped.
-pub fn zero_parts(pagemap: &File, addresses: Range<u64>, mut take: impl FnMut(Range<u64>)) -> io::Result<()> {
-    each(pagemap, addresses, Question::any(PAGE_IS_PFNZERO), |region| take(region.start..region.end))
+/// A range of addresses that the kernel's page of zeros maps, the small or the huge one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ZeroPart {
+    /// The addresses.
+    pub addresses: Range<u64>,
+    /// By base pages in memory, no file's: as [`zero_base_pages`] tells.
+    pub is_base: bool,
+    /// By the huge page of zeros. Before 6.17 the kernel does not tell it ([`HugePart::is_zero`]).
+    pub is_huge: bool,
+}
+
+/// Gives `take` the parts of `addresses` that map the page of zeros, ascending, each with its kind: one look
+/// at the page tables for all kinds. A kernel before 6.7 answers `ENOTTY`.
+pub fn zero_parts(pagemap: &File, addresses: Range<u64>, mut take: impl FnMut(ZeroPart)) -> io::Result<()> {
+    let told = PAGE_IS_PRESENT | PAGE_IS_PFNZERO | PAGE_IS_HUGE | PAGE_IS_FILE | PAGE_IS_SWAPPED;
+    each(pagemap, addresses, Question { all: PAGE_IS_PFNZERO, none: 0, any: 0, told }, |region| {
+        let has = |category: u64| region.categories & category != 0;
+        take(ZeroPart {
+            addresses: region.start..region.end,
+            is_base: has(PAGE_IS_PRESENT)
+                && !has(PAGE_IS_HUGE)
+                && !has(PAGE_IS_FILE)
+                && !has(PAGE_IS_SWAPPED),
+            is_huge: has(PAGE_IS_HUGE),
+        });
+    })
 }
 
 /// Gives `take` the parts of `addresses` whose base pages map the kernel's page of zeros, ascending: in
@@ -223,5 +246,9 @@ mod tests {
         zero_base_pages(&pagemap, addresses, |part| found.push(part)).unwrap();
         let at = |from: u64, to: u64| start + from * page..start + to * page;
         assert_eq!(found, [at(2, 5), at(6, 12)]);
+        let mut parts = Vec::new();
+        zero_parts(&pagemap, map.addresses(), |part| parts.push(part)).unwrap();
+        let base = |addresses| ZeroPart { addresses, is_base: true, is_huge: false };
+        assert_eq!(parts, [base(at(2, 5)), base(at(6, 12))], "one look tells the same");
     }
 }

@@ -3,6 +3,7 @@
 
 pub mod accessed;
 mod advice;
+mod drops;
 pub mod error;
 pub mod exact;
 pub mod identity;

@@ -17,8 +17,8 @@ pub fn document(profile: &Profile, by_cell: bool) -> Value {
 }
 
 /// Why a number of misses is missing.
-const UNSEEN: &str = "no sweep of accessed bits saw the program";
-const COUNTED: &str = "misses are counted, not estimated; or none were seen at all";
+const UNSEEN: &str = "neither a sweep of accessed bits nor a scan of the zero page saw the program";
+const COUNTED: &str = "misses are counted, not estimated; or it is not known how far they are off";
 
 /// All misses of a profile, and between which numbers they lie with 95 % where they are an estimate.
 pub(super) fn misses(object: Object, profile: &Profile) -> Object {
@@ -65,12 +65,7 @@ pub(super) fn put(object: Object, profile: &Profile, by_cell: bool) -> Object {
 }
 
 fn stretches(of: Stretches) -> Object {
-    let unknown = "there were too few stretches, or no miss";
-    Object::new().put("count", of.count).put("counted", of.counted).put("accesses", of.accesses).option(
-        "error_permille",
-        of.error_permille,
-        unknown,
-    )
+    Object::new().put("count", of.count).put("counted", of.counted).put("accesses", of.accesses)
 }
 
 fn what_if(profile: &Profile, of: &WhatIf) -> Object {

@@ -69,7 +69,7 @@ impl Account {
     pub fn allows(&self, more: Duration, permille: u32) -> bool {
         let earned = self.earned(permille);
         self.spent().saturating_add(more) <= earned
-            && self.on_sweeps().saturating_add(more) <= earned.mul_f64(1.0 - self.zero_part)
+            && self.on_sweeps().saturating_add(more) <= earned.mul_f64(self.sweeps_part())
     }
 
     fn earned(&self, permille: u32) -> Duration {
@@ -85,6 +85,11 @@ impl Account {
             (false, true) => 1.0,
             (true, true) => (zero as f64 / (resident as f64 + zero as f64)).clamp(0.1, 0.9),
         };
+    }
+
+    /// The part of the share that sweeps have.
+    pub fn sweeps_part(&self) -> f64 {
+        1.0 - self.zero_part
     }
 
     /// What drops may cost now, of a share in permille.

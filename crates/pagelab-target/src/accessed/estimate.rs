@@ -121,19 +121,31 @@ impl Seen {
 /// it is hot.
 const ERROR_MAX: f64 = 2.0;
 
-/// How far the walks of all regions together may be off, as a part of themselves: one standard error. Regions
-/// of one sweep are off together, since they share its moment and its length, so their errors do not cancel
-/// out. And sweeps are moments of a program that does now this, now that: each alone may be off by as much as
-/// it says. `None` without sweeps. `regions` are walks and [`Seen::error`] of each.
-pub fn error_of_all(sweeps: u64, regions: impl Iterator<Item = (u64, f64)>) -> Option<f64> {
-    let (mut walks, mut off) = (0.0, 0.0);
-    for (of, error) in regions {
+/// How far the walks of all regions together may be off, as a part of themselves: one standard error. `swept`
+/// and `scanned` are walks and [`Seen::error`] of each region.
+///
+/// Regions of one sweep are off together, since they share its moment and its length, so their errors do not
+/// cancel out. Runs of entries that are dropped are drawn of each region by itself, so theirs do. And sweeps
+/// and scans are moments of a program that does now this, now that: each alone may be off by as much as it
+/// says. `None` without any of these `looks`.
+pub fn error_of_all(
+    looks: u64,
+    swept: impl Iterator<Item = (u64, f64)>,
+    scanned: impl Iterator<Item = (u64, f64)>,
+) -> Option<f64> {
+    let off = |error: f64| if error.is_finite() { error.min(ERROR_MAX) } else { ERROR_MAX };
+    let (mut walks, mut together, mut alone) = (0.0, 0.0, 0.0);
+    for (of, error) in swept {
         walks += of as f64;
-        off += of as f64 * if error.is_finite() { error.min(ERROR_MAX) } else { ERROR_MAX };
+        together += of as f64 * off(error);
     }
-    let by_regions = if walks > 0.0 { off / walks } else { 0.0 };
-    let by_moments = (sweeps.max(1) as f64).sqrt().recip();
-    (sweeps > 0).then(|| by_regions.hypot(by_moments))
+    for (of, error) in scanned {
+        walks += of as f64;
+        alone += (of as f64 * off(error)).powi(2);
+    }
+    let by_regions = if walks > 0.0 { together.hypot(alone.sqrt()) / walks } else { 0.0 };
+    let by_moments = (looks.max(1) as f64).sqrt().recip();
+    (looks > 0).then(|| by_regions.hypot(by_moments))
 }
 
 /// The pause between clearing and looking for the next sweep, by the share of pages that was found accessed
@@ -200,7 +212,8 @@ mod tests {
 
     #[test]
     fn the_error_of_all_is_that_of_the_hot_and_of_few_moments() {
-        let of = |sweeps, regions: &[(u64, f64)]| error_of_all(sweeps, regions.iter().copied());
+        let none = std::iter::empty;
+        let of = |sweeps, regions: &[(u64, f64)]| error_of_all(sweeps, regions.iter().copied(), none());
         assert_eq!(of(0, &[(5, 0.1)]), None, "nothing is known of what nobody looked at");
         let few = of(4, &[(100, 0.0)]).unwrap();
         assert!((few - 0.5).abs() < 1e-9, "{few}");
@@ -208,6 +221,8 @@ mod tests {
         assert!((0.10..0.11).contains(&many), "errors do not cancel out: {many}");
         assert!(of(10_000, &[(1000, 0.01), (1, 0.9)]).unwrap() < 0.02, "cold regions weigh little");
         assert!(of(10_000, &[(1, f64::INFINITY)]).unwrap() < 2.1, "a saturated region is bounded");
+        let drawn = error_of_all(10_000, none(), (0..100).map(|_| (10, 0.5))).unwrap();
+        assert!((0.05..0.06).contains(&drawn), "errors of regions that are drawn by themselves do: {drawn}");
     }
 
     #[test]

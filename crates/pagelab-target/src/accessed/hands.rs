@@ -9,7 +9,7 @@ use std::sync::mpsc;
 use pagelab_sys::clock;
 use pagelab_tlb::engine::ledger::Ledger;
 
-use super::splitter::{self, Advice, CALLS_OF_A_STOP, Done, Dropped, Splitter};
+use super::splitter::{Advice, CALLS_OF_A_STOP, Done, Dropped, Splitter};
 use super::zeros::standing;
 use crate::error::{Error, ErrorKind};
 use crate::inject::Identity;
@@ -83,11 +83,11 @@ impl Hands {
         let runs = runs.to_vec();
         let prepare = move |others: &[u32]| {
             let parts = standing::droppable(of.pid, Some(others), &runs);
-            let calls = parts.iter().flatten().map(splitter::drop_call).collect();
+            let ranges = parts.clone().unwrap_or_default();
             let _ = says.send(parts);
-            calls
+            ranges
         };
-        let answer = watch.make_standing(of.pid, Box::new(prepare)).map_err(|why| NotDone {
+        let answer = watch.drop_standing(of.pid, Box::new(prepare)).map_err(|why| NotDone {
             why: why.to_string(),
             is_passing: why.is_passing(),
             is_begun: false,
@@ -95,7 +95,7 @@ impl Hands {
         let parts = hears.recv().map_err(|_| passing("it was not looked at".to_owned()))?.map_err(passing)?;
         let taken = parts.into_iter().zip(answer.results).filter(|(_, result)| *result == 0);
         let stopped_ns = watch.stopped_ns().saturating_sub(before);
-        Ok(Dropped { parts: taken.map(|(part, _)| part).collect(), cpu_ns: answer.cpu_ns, stopped_ns })
+        Ok(Dropped { parts: taken.map(|(part, _)| part).collect(), used: answer.used, stopped_ns })
     }
 
     /// Whether calls can be made at all.

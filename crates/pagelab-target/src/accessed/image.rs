@@ -1,5 +1,7 @@
 //! One process image under sweeps: what was seen of it, and its profile in the end.
 
+mod never_written;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
@@ -18,21 +20,19 @@ use pagelab_model::profile::{
 };
 use pagelab_model::{Absence, Bytes, PageSize};
 use pagelab_sys::{clock, pagemap_scan};
-use pagelab_tlb::engine::ledger::{Ledger, MappingId};
+use pagelab_tlb::engine::ledger::Ledger;
 
 use super::budget::{Account, Growth};
 use super::estimate::{self, Seen};
 use super::names::Names;
 use super::sweep::{self, Piece, Swept};
-use super::zeros::{Drawn, Place, Zeros, eligible, reach};
+use super::zeros::Zeros;
 use crate::identity;
 use crate::inject::Identity;
+use never_written::PlacedWalks;
 
 /// Bytes of a cell where offsets do not count from a huge-page boundary.
 pub(super) const FINE_GRAIN: u64 = 64 << 10;
-
-/// Places in which the page of zeros is mapped, of one mapping, that are told one by one.
-const ZERO_PARTS_MAX: usize = 256;
 
 /// A stretch of addresses that is one mapping to a person, in as many pieces as it may be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,6 +77,26 @@ pub(super) struct Region {
     /// Sweeps in which it was on a huge page.
     pub huge: u64,
 }
+
+/// What a process has in memory, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InMemory {
+    /// Its own pages and those of files: the page of zeros is not among them.
+    pub resident: u64,
+    /// Page tables, which memory that is only read has, too.
+    pub tables: u64,
+}
+
+impl InMemory {
+    /// What the page tables may map besides its own pages, with so many bytes a page: memory that is only
+    /// read, at most.
+    pub fn beside(&self, page: u64) -> u64 {
+        (self.tables / ENTRY_BYTES).saturating_mul(page).saturating_sub(self.resident)
+    }
+}
+
+/// Bytes of an entry of a page table.
+const ENTRY_BYTES: u64 = 8;
 
 /// An image under sweeps.
 #[derive(Debug)]
@@ -194,10 +214,11 @@ impl Image {
         mark(root, self.process.pid) != self.mark
     }
 
-    /// Bytes in memory now.
-    pub fn resident(&self, root: &Root) -> u64 {
+    /// What it has in memory now.
+    pub fn memory(&self, root: &Root) -> InMemory {
         let status = Reader::new(root).parse(&paths::process(self.process.pid, "status"), status::parse);
-        status.ok().and_then(|status| status.bytes("VmRSS")).map_or(0, |bytes| bytes.0)
+        let bytes = |name| status.as_ref().ok()?.bytes(name).map(|bytes| bytes.0);
+        InMemory { resident: bytes("VmRSS").unwrap_or(0), tables: bytes("VmPTE").unwrap_or(0) }
     }
 
     /// The mappings, before they are split. What is in memory of them is looked up again where there are
@@ -291,46 +312,6 @@ impl Image {
         self.sweeps
     }
 
-    /// Lists what was never written of memory whose entries may be dropped, and takes in how the address
-    /// space looks now.
-    pub fn list_zeros(&mut self, root: &Root, huge: u64) -> io::Result<()> {
-        let gone = |_| io::Error::from(io::ErrorKind::NotFound);
-        let mappings = sweep::mappings(root, self.process.pid).map_err(gone)?;
-        let pagemap = File::open(paths::process(self.process.pid, "pagemap"))?;
-        self.look(&mappings);
-        self.look_for_zeros();
-        self.zeros.list(&pagemap, &mappings, huge)
-    }
-
-    /// Looks what is back of dropped entries.
-    pub fn look_at_dropped(
-        &mut self,
-        dropped: &[(Drawn, u64)],
-        sizes: (u64, u64, Duration),
-    ) -> io::Result<()> {
-        let pagemap = File::open(paths::process(self.process.pid, "pagemap"))?;
-        self.zeros.look(&pagemap, self.process.pid, dropped, &self.names, sizes)
-    }
-
-    /// Looks for the page of zeros (Linux 6.7; before, it is not told).
-    pub fn look_for_zeros(&mut self) {
-        let Ok(pagemap) = File::open(paths::process(self.process.pid, "pagemap")) else { return };
-        let is_own = |extent: &&mut Extent| !extent.is_shared && eligible::is_own(&extent.name);
-        for extent in self.extents.values_mut().filter(is_own) {
-            let mut zero: Vec<Range<u64>> = Vec::new();
-            let _ = pagemap_scan::zero_parts(&pagemap, extent.addresses.clone(), |part| {
-                if let Some(last) = zero.last_mut().filter(|last| last.end == part.start) {
-                    last.end = part.end;
-                } else if zero.len() < ZERO_PARTS_MAX {
-                    zero.push(part);
-                }
-            });
-            if !zero.is_empty() {
-                extent.zero = zero;
-            }
-        }
-    }
-
     /// The numbers of the huge-page pieces of a mapping that have pages in memory. Where that cannot be
     /// asked, all of it counts.
     pub fn populated(&self, mapping: &Mapping, huge: u64) -> BTreeSet<u64> {
@@ -347,14 +328,12 @@ impl Image {
         if told.is_ok() { found } else { all() }
     }
 
-    /// Of each region that was touched: its walks in the program's time, and how far they may be off.
-    pub fn certainty(&self) -> impl Iterator<Item = (u64, f64)> + '_ {
+    /// Of each region that sweeps found touched: its walks in the program's time, and how far they may be
+    /// off.
+    pub fn swept(&self) -> impl Iterator<Item = (u64, f64)> + '_ {
         let time_ns = self.ran_ns();
         let touched = self.all_regions().filter(|region| region.seen.is_touched());
-        let swept = touched.map(move |region| (region.seen.walks(time_ns), region.seen.error()));
-        // Which of them find their page in the TLB is left out: it changes little in their order.
-        let zeros = self.zeros.walks(time_ns, Some(0.0)).filter(|(_, walks, _)| *walks > 0);
-        swept.chain(zeros.map(|(_, walks, error)| (walks, error)))
+        touched.map(move |region| (region.seen.walks(time_ns), region.seen.error()))
     }
 
     fn all_regions(&self) -> impl Iterator<Item = &Region> {
@@ -377,21 +356,6 @@ impl Image {
     /// Whether any sweep tells of it.
     pub fn was_swept(&self) -> bool {
         self.sweeps > 0
-    }
-
-    /// Never-written regions and their walks: with names, and by address.
-    fn zero_walks(&self, scale: &Scale, entries: Option<u64>) -> (NamedWalks, PlacedWalks) {
-        let swept = self.all_regions().map(|region| (region.seen.pages(), region.seen.page_rate()));
-        let groups: Vec<(u64, f64)> = self.zeros.rates().chain(swept).collect();
-        let stays = entries.map_or(Some(0.0), |entries| reach::residence_ns(&groups, entries));
-        let (mut named, mut placed) = (Vec::new(), BTreeMap::new());
-        for (place, walks, _) in self.zeros.walks(scale.time_ns, stays) {
-            match place {
-                Place::Named(mapping, from, to) => named.push((*mapping, *from..*to, walks)),
-                Place::At(from, to) => *placed.entry((*from, *to)).or_default() += walks,
-            }
-        }
-        (named, placed)
     }
 
     /// The profile, with walks as of all the CPU time that it used, and a TLB of so many entries for base
@@ -465,10 +429,6 @@ impl Image {
         found.mapping(key, start.wrapping_sub(before), bytes, Bytes(grain))
     }
 }
-
-/// Walks in never-written regions, by their names and offsets, and by their addresses.
-type NamedWalks = Vec<(MappingId, Range<u64>, u64)>;
-type PlacedWalks = BTreeMap<(u64, u64), u64>;
 
 /// What a region's counts are made of.
 pub(super) struct Scale {

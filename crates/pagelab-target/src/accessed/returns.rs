@@ -13,14 +13,18 @@ use pagelab_model::seed::SplitMix64;
 use pagelab_sys::clock;
 use pagelab_sys::map::{Advice, Mapping};
 
-use super::image::{self, Image};
+use super::image::{self, Image, InMemory};
 use super::turns::LEAST_RESIDENT;
 use super::watch::Watch;
-use super::zeros::{self, Drawn, RUN_PAGES};
+use super::zeros;
+use super::zeros::looks::{self, Dropped, Looking, Next};
+use super::zeros::passes::{self, Drawn};
 use super::{Subject, slow_down_permille};
+use crate::drops::Used;
 
-/// Runs that are dropped in one stop of the program, at most, and at least.
-const RUNS_MOST: usize = 64;
+/// Runs that are dropped in one stop of the program, at most, and at least. What a stop costs by itself, they
+/// share.
+const RUNS_MOST: usize = 128;
 const RUNS_LEAST: usize = 8;
 
 /// Stops in one turn.
@@ -30,8 +34,8 @@ const BATCHES_OF_A_TURN: u32 = 4;
 const SLICE: Duration = Duration::from_millis(20);
 
 /// Memory with which a return is priced, in how many rounds, and what is taken where it cannot be.
-const PRICED_IN: u64 = 4 << 20;
-const ROUNDS: usize = 5;
+const PRICED_IN: u64 = 1 << 20;
+const ROUNDS: usize = 3;
 const ASSUMED: Duration = Duration::from_nanos(3000);
 
 impl Watch<'_> {
@@ -51,21 +55,27 @@ impl Watch<'_> {
 
     /// Scans what an image has of never-written memory, as far as its time has earned it; `working` is the
     /// work of this turn.
-    pub(super) fn scan_zeros(&mut self, at: usize, resident: u64, working: Duration) {
+    pub(super) fn scan_zeros(&mut self, at: usize, memory: InMemory, working: Duration) {
+        let lived = self.images[at].account.lived();
+        let is_filled = self.images[at].zeros.is_filled(lived, memory.tables);
         if self.images[at].zeros.is_resting() {
             // Sweeps have all of the share meanwhile.
-            return self.images[at].account.parts(resident, 0, LEAST_RESIDENT);
+            return self.images[at].account.parts(memory.resident, 0, LEAST_RESIDENT);
         }
-        if !self.duty_allows(working) {
+        if self.images[at].zeros.listings() == 0 && self.drops_zeros().is_ok() {
+            let beside = memory.beside(self.page.bytes());
+            self.images[at].account.parts(memory.resident, beside, LEAST_RESIDENT);
+        }
+        if !is_filled || !self.duty_allows(working) {
             return;
         }
-        if self.images[at].zeros.is_stale() && !self.list_zeros(at) {
+        if self.images[at].zeros.is_stale(lived) && !self.list_zeros(at) {
             return;
         }
         let may = self.drops_zeros();
         let image = &mut self.images[at];
         let zero = if may.is_ok() { image.zeros.bytes } else { 0 };
-        image.account.parts(resident, zero, LEAST_RESIDENT);
+        image.account.parts(memory.resident, zero, LEAST_RESIDENT);
         if let (Err(why), true) = (&may, image.zeros.bytes >= zeros::LEAST) {
             self.not_dropped.insert(image.process.pid, why.clone());
         }
@@ -107,13 +117,13 @@ impl Watch<'_> {
         }
     }
 
-    /// One stop of the program, a pause, and a look. `false`: no more of it now.
+    /// One stop of the program, and looks after it. `false`: no more of it now.
     fn scan_some(&mut self, at: usize) -> io::Result<bool> {
         let (page, huge) = (self.page.bytes(), self.huge);
         let back = *self.return_cost.get_or_insert_with(|| return_cost(page).unwrap_or(ASSUMED));
         let process = self.images[at].process;
         let image = &mut self.images[at];
-        let each = back * RUN_PAGES as u32 + image.zeros.run_stop;
+        let each = back * u32::try_from(image.zeros.run_pages()).unwrap_or(u32::MAX) + image.zeros.run_stop;
         let most = match slow_down_permille(self.wanted.duty_permille) {
             Some(permille) => {
                 let room = image.account.room_for_drops(permille).as_nanos() / each.as_nanos().max(1);
@@ -127,18 +137,30 @@ impl Watch<'_> {
         let pagemap = File::open(paths::process(process.pid, "pagemap"))?;
         let drawn = image.zeros.draw(&pagemap, most, page, huge)?;
         if drawn.is_empty() {
-            // A pass is over; the next begins with a list.
-            return Ok(self.list_zeros(at));
+            // What was listed is gone.
+            return Ok(self.list_zeros(at) && self.images[at].zeros.bytes >= zeros::LEAST);
         }
+        let Some((mut dropped, used)) = self.drop_drawn(at, &drawn, back) else { return Ok(false) };
+        let ledger = self.hands.ledger(process.pid);
+        self.images[at].name(ledger);
+        self.look_until_told(at, &mut dropped, used)?;
+        Ok(true)
+    }
+
+    /// Drops the entries of runs: what was dropped, and what the process had used then. A return costs so
+    /// much. `None`: none were.
+    fn drop_drawn(&mut self, at: usize, drawn: &[Drawn], back: Duration) -> Option<(Vec<Dropped>, Used)> {
+        let page = self.page.bytes();
+        let process = self.images[at].process;
         let runs: Vec<_> = drawn.iter().map(|drawn| drawn.run.clone()).collect();
         let waited = image::waited(&self.root, process.pid);
         let dropped = match self.hands.drop_zeros(process, &runs) {
             Ok(dropped) => dropped,
-            Err(_) if !process.is_there(&self.root) => return Ok(false),
+            Err(_) if !process.is_there(&self.root) => return None,
             Err(not) => {
                 self.not_dropped.insert(process.pid, not.why);
                 self.images[at].zeros.rests();
-                return Ok(false);
+                return None;
             }
         };
         self.not_dropped.remove(&process.pid);
@@ -151,22 +173,50 @@ impl Watch<'_> {
         let image = &mut self.images[at];
         image.account.drops(stopped + back * u32::try_from(pages).unwrap_or(u32::MAX));
         image.zeros.run_stop = stopped / u32::try_from(runs.len()).unwrap_or(1).max(1);
+        image.zeros.has_dropped(pages);
         let of = |part: &std::ops::Range<u64>| {
             let whole =
                 drawn.iter().find(|drawn| drawn.run.start <= part.start && part.end <= drawn.run.end)?;
-            Some((Drawn { run: part.clone(), ..whole.clone() }, dropped.cpu_ns))
+            Some(Dropped::new(Drawn { run: part.clone(), ..whole.clone() }, page, dropped.used.at_ns))
         };
-        let looked_at: Vec<(Drawn, u64)> = dropped.parts.iter().filter_map(of).collect();
-        self.pause(at);
-        let ledger = self.hands.ledger(process.pid);
-        let image = &mut self.images[at];
-        image.name(ledger);
-        image.look_at_dropped(&looked_at, (page, huge, self.wanted.pause))?;
-        Ok(true)
+        Some((dropped.parts.iter().filter_map(of).collect(), dropped.used))
     }
 
-    fn pause(&self, at: usize) {
-        let end = Instant::now() + self.images[at].zeros.pause();
+    /// Looks what is back until that tells the rates, or the longest pause is over.
+    fn look_until_told(&mut self, at: usize, dropped: &mut [Dropped], mut before: Used) -> io::Result<()> {
+        let pid = self.images[at].process.pid;
+        let back = self.return_cost.unwrap_or(ASSUMED) * 4 / 5;
+        let usual = self.images[at].usual(before);
+        let (mut began, mut pause) = (Instant::now(), self.images[at].zeros.pause());
+        let (mut is_first, mut is_later) = (true, false);
+        loop {
+            if !is_first {
+                self.pause(pause);
+            }
+            let now = Used::by(&self.root, pid);
+            let looking = Looking::new((self.page.bytes(), self.huge), before, now, back, usual);
+            before = now;
+            let waited = began.elapsed();
+            let image = &mut self.images[at];
+            let hottest = image.look_at_dropped(dropped, &looking)?;
+            if std::mem::take(&mut is_first) && !dropped.iter().all(Dropped::is_told) {
+                began = Instant::now();
+                continue;
+            }
+            let next = image.zeros.after(hottest, waited, is_later, self.wanted.pause);
+            let is_over = dropped.iter().all(Dropped::is_told) || self.wanted.stop.load(Ordering::Relaxed);
+            match next {
+                Next::Look(more) if !is_over => {
+                    is_later = hottest >= looks::HOTTEST_LEAST;
+                    pause = more;
+                }
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    fn pause(&self, pause: Duration) {
+        let end = Instant::now() + pause;
         while Instant::now() < end && !self.wanted.stop.load(Ordering::Relaxed) {
             thread::sleep(end.saturating_duration_since(Instant::now()).min(SLICE));
         }
@@ -249,15 +299,16 @@ impl Watch<'_> {
 fn return_cost(page: u64) -> io::Result<Duration> {
     let mut memory = Mapping::anonymous(Bytes(PRICED_IN), Bytes(page))?;
     let _ = memory.advise(0..PRICED_IN, Advice::NoHugePage);
-    let run = RUN_PAGES * page;
+    let run = passes::RUN_OF_ALL * page;
     let mut order: Vec<u64> = (0..PRICED_IN / run).collect();
     let mut draws = SplitMix64::new(1);
     let mut prices = Vec::new();
     for _ in 0..ROUNDS {
-        zeros::shuffle(&mut order, &mut draws);
+        passes::shuffle(&mut order, &mut draws);
         let read = |memory: &Mapping| {
             let before = clock::thread_cpu_ns();
-            for at in order.iter().flat_map(|nth| (0..RUN_PAGES).map(move |n| nth * run + n * page)) {
+            for at in order.iter().flat_map(|nth| (0..passes::RUN_OF_ALL).map(move |n| nth * run + n * page))
+            {
                 std::hint::black_box(memory.words().get((at / size_of::<u64>() as u64) as usize).copied());
             }
             clock::thread_cpu_ns().saturating_sub(before)

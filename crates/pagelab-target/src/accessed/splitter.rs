@@ -3,8 +3,9 @@
 //! an injected call; when that pagelab is gone, its standard input ends, and it merges what is split.
 //!
 //! One line asks: `PID START dontdump|dodump ADDRESS-ADDRESS …`, and one answers: `ok CALLS STOPPED-NS DONE`
-//! or `no REASON`. `PID START dropzeros ADDRESS-ADDRESS …` is answered by `ok CPU-NS STOPPED-NS
-//! ADDRESS-ADDRESS …`, the parts that were dropped. Nothing of it is to be undone: contents are the same.
+//! or `no REASON`. `PID START dropzeros ADDRESS-ADDRESS …` is answered by
+//! `ok AT-NS CPU-NS FAULTS STOPPED-NS ADDRESS-ADDRESS …`, the parts that were dropped. Nothing of it is to be
+//! undone: contents are the same.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Write};
@@ -16,10 +17,10 @@ use std::time::{Duration, Instant};
 
 use pagelab_host::root::Root;
 use pagelab_sys::attach::{self, Injected, Refusal};
-use pagelab_sys::clock;
 use pagelab_sys::realtime::Realtime;
 
 use super::zeros::standing;
+use crate::drops::{self, Used};
 use crate::inject::{self, Identity};
 
 /// What the ranges are advised.
@@ -66,19 +67,13 @@ const LATE_CALLS: Duration = Duration::from_secs(3600);
 /// How long an answer may take: all the calls of a request, on a machine that is busy.
 const ANSWER_WAIT: Duration = Duration::from_secs(60);
 
-/// The call that drops entries of the page of zeros.
-pub(super) fn drop_call(range: &Range<u64>) -> (i64, [u64; 6]) {
-    let length = range.end.saturating_sub(range.start);
-    (libc::SYS_madvise, [range.start, length, libc::MADV_DONTNEED as u64, 0, 0, 0])
-}
-
 /// Entries of the page of zeros that were dropped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
     /// Where.
     pub parts: Vec<Range<u64>>,
-    /// CPU time of the process then.
-    pub cpu_ns: u64,
+    /// What the process had used then.
+    pub used: Used,
     /// Time in which all of its threads stood.
     pub stopped_ns: u64,
 }
@@ -94,15 +89,10 @@ pub fn drop_zeros(root: &Root, process: Identity, runs: Vec<Range<u64>>) -> Resu
             Ok(parts) => parts,
             Err(why) => return Ok(Err(why)),
         };
-        let mut dropped = Dropped::default();
-        for part in parts {
-            let (number, arguments) = drop_call(&part);
-            if injector.call(number, arguments)? == 0 {
-                dropped.parts.push(part);
-            }
-        }
-        dropped.cpu_ns = clock::process_cpu_ns(pid).unwrap_or(0);
-        Ok(Ok(dropped))
+        let results = drops::drop_all(pid, &parts, |number, arguments| injector.call(number, arguments))?;
+        let taken = parts.into_iter().zip(results).filter(|(_, result)| *result == 0);
+        let parts = taken.map(|(part, _)| part).collect();
+        Ok(Ok(Dropped { parts, used: Used::by(&Root::live(), pid), stopped_ns: 0 }))
     })
     .map_err(|refusal| refusal.to_string())?;
     done.map(|dropped| Dropped { stopped_ns: injected.stopped_ns, ..dropped })
@@ -145,7 +135,10 @@ pub fn serve(input: impl BufRead, mut output: impl Write) -> io::Result<()> {
         let Ok(line) = line else { break };
         if let Some((process, runs)) = drop_request(&line) {
             let answer = match drop_zeros(&root, process, runs) {
-                Ok(done) => format!("ok {} {}{}", done.cpu_ns, done.stopped_ns, listed(&done.parts)),
+                Ok(Dropped { parts, used, stopped_ns }) => {
+                    let Used { at_ns, cpu_ns, faults } = used;
+                    format!("ok {at_ns} {cpu_ns} {faults} {stopped_ns}{}", listed(&parts))
+                }
                 Err(why) => format!("no {why}"),
             };
             if writeln!(output, "{answer}").and_then(|()| output.flush()).is_err() {
@@ -264,8 +257,9 @@ impl Splitter {
         let told = self.ask(of, DROP_ZEROS, runs)?;
         let mut words = told.split(' ');
         let mut number = || words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
-        let (cpu_ns, stopped_ns) = (number(), number());
-        Ok(Dropped { parts: words.filter_map(range).collect(), cpu_ns, stopped_ns })
+        let used = Used { at_ns: number(), cpu_ns: number(), faults: number() };
+        let stopped_ns = number();
+        Ok(Dropped { parts: words.filter_map(range).collect(), used, stopped_ns })
     }
 
     /// Asks for one thing: what was answered behind `ok`.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use pagelab_sys::affinity::Pinned;
 use pagelab_sys::clock;
 
+use super::image::InMemory;
 use super::split::Pieces;
 use super::watch::{TICK, Watch};
 use super::{image, slow_down_permille, sweep};
@@ -22,6 +23,12 @@ const SPLIT_MOST: Duration = Duration::from_millis(50);
 
 /// CPU time of a first sweep by page in memory: looking at the mappings, clearing, and looking.
 const PAGE_WORK: Duration = Duration::from_nanos(200);
+
+/// The same by entry of a page table that maps no page of its own: of the zero page.
+const ENTRY_WORK: Duration = Duration::from_nanos(100);
+
+/// How long it holds that memory is not short.
+const RELIEVED: Duration = Duration::from_millis(200);
 
 /// Pages of which the bits are cleared, and looked at, in some 50 ms each: other programs
 /// can do without the CPU for so long.
@@ -54,9 +61,12 @@ impl Watch<'_> {
     /// Sweeps everybody who is large enough and whose time has earned it, once: what it cost.
     pub(super) fn turn(&mut self) -> Duration {
         let before = self.cost();
-        if let Some(why) = (self.wanted.pressure)() {
-            self.note(format!("sweeps were left out: {why}"));
-            return self.cost().saturating_sub(before);
+        if self.relieved.is_none_or(|since| since.elapsed() >= RELIEVED) {
+            if let Some(why) = (self.wanted.pressure)() {
+                self.note(format!("sweeps were left out: {why}"));
+                return self.cost().saturating_sub(before);
+            }
+            self.relieved = Some(Instant::now());
         }
         let count = self.images.len();
         // Who comes first is another one each time, since what is left of the duty may be enough for one.
@@ -69,14 +79,15 @@ impl Watch<'_> {
                 self.images[at].is_alive = false;
                 continue;
             }
-            let resident = self.images[at].resident(&self.root);
+            let memory = self.images[at].memory(&self.root);
+            let resident = memory.resident;
             self.images[at].lives(&self.root, resident, &self.wanted.price);
             let working = self.cost().saturating_sub(before);
-            self.scan_zeros(at, resident, working);
+            self.scan_zeros(at, memory, working);
             let lived = self.images[at].account.lived();
             let is_filled = self.images[at].growth.is_over(lived, resident);
             let working = self.cost().saturating_sub(before);
-            if resident < LEAST_RESIDENT || !is_filled || !self.affords(at, resident, working) {
+            if resident < LEAST_RESIDENT || !is_filled || !self.affords(at, memory, working) {
                 continue;
             }
             let begun = self.cost();
@@ -86,19 +97,28 @@ impl Watch<'_> {
                 // It ended, or became another program.
                 Err(_) => self.images[at].is_alive = self.images[at].process.is_there(&self.root),
             }
-            self.images[at].work = Some(self.cost().saturating_sub(begun));
+            let work = self.cost().saturating_sub(begun);
+            self.images[at].work = Some(work);
+            self.busy_with_sweeps += work;
         }
         self.cost().saturating_sub(before)
     }
 
     /// Whether both the duty and its time have earned a sweep of it; `working` is the work of this turn.
-    fn affords(&mut self, at: usize, resident: u64, working: Duration) -> bool {
+    fn affords(&mut self, at: usize, memory: InMemory, working: Duration) -> bool {
         let Some(permille) = slow_down_permille(self.wanted.duty_permille) else { return true };
         let (page, pid) = (self.page.bytes(), self.images[at].process.pid);
+        let resident = memory.resident;
         let pages = resident / page;
-        let first = PAGE_WORK.saturating_mul(u32::try_from(pages).unwrap_or(u32::MAX));
-        let work = self.busy + working + self.images[at].work.unwrap_or(first);
-        if work.as_nanos() * 1000 > self.began.elapsed().as_nanos() * u128::from(self.wanted.duty_permille) {
+        let times = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+        let entries = memory.beside(page) / page;
+        let first = PAGE_WORK.saturating_mul(times(pages)) + ENTRY_WORK.saturating_mul(times(entries));
+        let one = self.images[at].work.unwrap_or(first);
+        let earned = self.began.elapsed().as_nanos() * u128::from(self.wanted.duty_permille) / 1000;
+        let own = earned as f64 * self.images[at].account.sweeps_part();
+        if (self.busy + working + one).as_nanos() > earned
+            || (self.busy_with_sweeps + one).as_nanos() as f64 > own
+        {
             return false;
         }
         let pieces = if self.splits_can_be_made(at) { resident / self.huge } else { 0 };

@@ -48,6 +48,10 @@ pub(super) struct Watch<'w> {
     pub(super) began: Instant,
     pub(super) sweeps: u64,
     pub(super) busy: Duration,
+    /// Of that, sweeps: where scans of the zero page are made too, each has its part of the duty.
+    pub(super) busy_with_sweeps: Duration,
+    /// When it was looked last whether memory is short, and it was not.
+    pub(super) relieved: Option<Instant>,
     pub(super) longest_split: Duration,
     /// What a returned entry of the page of zeros costs, once it was measured.
     pub(super) return_cost: Option<Duration>,
@@ -84,6 +88,8 @@ pub fn profile(wanted: &mut Wanted<'_>) -> Result<Done, Error> {
         began: Instant::now(),
         sweeps: 0,
         busy: Duration::ZERO,
+        busy_with_sweeps: Duration::ZERO,
+        relieved: None,
         longest_split: Duration::ZERO,
         return_cost: None,
         not_dropped: BTreeMap::new(),

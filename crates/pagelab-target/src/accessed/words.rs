@@ -47,10 +47,11 @@ impl Watch<'_> {
             self.effort.slow_down_ppm = Some(most.account.spent_ppm());
             self.effort.accessed_page_ps = Some(most.account.page_ps());
         }
-        let sweeps = self.images.iter().map(Image::sweeps).sum();
+        let sweeps: u64 = self.images.iter().map(Image::sweeps).sum();
         self.effort.sweeps = Some(sweeps);
+        let (looks, images) = (sweeps + self.effort.zero_scans.unwrap_or(0), || self.images.iter());
         self.effort.misses_error_permille =
-            estimate::error_of_all(sweeps, self.images.iter().flat_map(Image::certainty))
+            estimate::error_of_all(looks, images().flat_map(Image::swept), images().flat_map(Image::scanned))
                 .map(|error| (error * 1000.0).round() as u32);
         let own = clock::process_cpu_ns(std::process::id()).unwrap_or_else(|_| clock::thread_cpu_ns());
         self.effort.cpu_ns = Some(own + self.hands.cpu_ns());
@@ -93,7 +94,7 @@ impl Watch<'_> {
         // All that such a program has in memory may be the page of zeros.
         let is_large = self.images.iter().any(|image| image.growth.most >= LEAST_RESIDENT);
         if sweeps == 0 && (scans == 0 || is_large) {
-            let none = self.why_none();
+            let none = self.why_none(scans > 0);
             self.note(none);
         }
         self.notes.insert(
@@ -162,8 +163,8 @@ impl Watch<'_> {
         }
     }
 
-    /// Why there was no sweep, and what gets one.
-    fn why_none(&self) -> String {
+    /// Why there was no sweep, and what gets one. Memory that was never written may have been scanned.
+    fn why_none(&self, is_scanned: bool) -> String {
         let large = self.images.iter().filter(|image| image.growth.most >= LEAST_RESIDENT);
         let Some((image, permille)) = large
             .max_by_key(|image| image.account.lived())
@@ -181,11 +182,15 @@ impl Watch<'_> {
         let duty = (share * 200.0 * f64::from(DUTY_PERMILLE) / f64::from(SLOW_DOWN_PERMILLE)).ceil();
         let duty = duty.max((f64::from(self.wanted.duty_permille) / 5.0).ceil());
         let duty = if duty < 100.0 { duty } else { 100.0 };
+        let begin = match is_scanned {
+            true => "the memory that was written had no sweep",
+            false => "there was no sweep",
+        };
         format!(
-            "there was no sweep: the program was there for {lived:.1} s and had {} MiB in memory. One sweep \
-             costs it {:.0} ms here, {:.0} ns for each page, and may cost it {:.1} % of its time; pagelab \
-             may work for {:.1} % of the time. A longer run or --duty {duty} gets one; \
-             --source exact sees every access",
+            "{begin}: the program was there for {lived:.1} s and had {} MiB in memory. One sweep costs it \
+             {:.1} ms here, {:.0} ns for each page, and may cost it {:.1} % of its time; pagelab may work \
+             for {:.1} % of the time. A longer run or --duty {duty} gets one; --source exact sees every \
+             access",
             resident >> 20,
             one.as_secs_f64() * 1e3,
             account.page_ps() as f64 / 1e3,
@@ -195,7 +200,8 @@ impl Watch<'_> {
     }
 
     fn say_whether_the_order_is_known(&mut self) {
-        let mut regions: Vec<(u64, f64)> = self.images.iter().flat_map(Image::certainty).collect();
+        let mut regions: Vec<(u64, f64)> =
+            self.images.iter().flat_map(|image| image.swept().chain(image.scanned())).collect();
         regions.sort_by_key(|region| std::cmp::Reverse(region.0));
         let hottest = (regions.len() / HOTTEST_PART).max(HOTTEST_LEAST).min(regions.len());
         let unsure =
@@ -203,8 +209,8 @@ impl Watch<'_> {
         if unsure > 0 {
             self.note(format!(
                 "{unsure} of the {hottest} hottest regions are accessed faster than sweeps can tell, or were \
-                 swept too seldom: the order of the regions is not known. A longer run, a greater --duty or \
-                 --source exact tells it"
+                 looked at too seldom: the order of the regions is not known. A longer run, a greater --duty \
+                 or --source exact tells it"
             ));
         }
     }

@@ -1,11 +1,10 @@
 //! Memory of an image that was read and never written: all of it is the kernel's page of zeros, whose entries
 //! tell nothing of accesses. So a few entries at a time are dropped, while nobody can write there, and those
 //! that are back after a while were accessed. Contents are zeros before, between and after.
-//!
-//! A return is a page fault. Of each region a run of [`RUN_PAGES`] at most is dropped at once, which the
-//! kernel flushes page by page (arch/x86/mm/tlb.c, `tlb_single_page_flush_ceiling` is 33).
 
 pub mod eligible;
+pub mod looks;
+pub mod passes;
 pub mod reach;
 pub mod standing;
 
@@ -17,24 +16,26 @@ use std::time::{Duration, Instant};
 
 use pagelab_model::process::Mapping;
 use pagelab_model::seed::SplitMix64;
-use pagelab_sys::{clock, pagemap_scan};
+use pagelab_sys::pagemap_scan;
 use pagelab_tlb::engine::ledger::MappingId;
 
-use super::estimate::{self, Seen};
-use super::names::Names;
-
-/// Pages of a region that are dropped at once, at most.
-pub const RUN_PAGES: u64 = 32;
+use super::budget::Growth;
+use super::estimate::Seen;
+use crate::drops::Used;
+use passes::Passes;
 
 /// Less never-written memory is not worth a scan.
 pub const LEAST: u64 = 4 << 20;
 
-/// What lies where is listed again after so long, and after so many times as long as that took.
+/// What lies where is listed again after so long, but not before that part of the program's time, nor so many
+/// times as long as the last listing took.
 const LISTED_FOR: Duration = Duration::from_secs(1);
-const LISTED_TIMES: u32 = 100;
+const LISTED_PART: u32 = 4;
+const LISTED_TIMES: u32 = 400;
 
-/// The first pause; later ones follow what is found.
-const FIRST_PAUSE_NS: u64 = 1_000_000;
+/// Where page tables have grown by more than one part of so many, it is listed again after so many times.
+const TABLES_GREW: u64 = 12;
+const LISTED_TIMES_GROWN: u32 = 100;
 
 /// After a refusal it is tried again so late, and twice as late each time, up to the second.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -45,14 +46,31 @@ const AGAIN_MOST: Duration = Duration::from_secs(60);
 const GROWTH: u64 = 10;
 const BATCHES_KEPT: u64 = 16;
 
+/// Parts that are kept from one listing to the next, at most.
+const PARTS_MOST: usize = 1 << 16;
+
+/// Why the huge page of zeros is left alone.
+const OF_HUGE_PAGE: &str = "of the huge page of zeros";
+
 /// One region of never-written memory.
 #[derive(Clone, Debug, Default)]
 struct Region {
     seen: Seen,
-    /// Most pages of zeros that it had.
+    /// Pages of zeros that it had when it was drawn from, on average: what does not come back is none.
     pages: u64,
+    /// How often that was.
+    draws: u64,
     /// Its number in the address space, by huge pages.
     number: u64,
+}
+
+impl Region {
+    /// It was drawn from, and had so many pages of zeros.
+    fn had(&mut self, pages: u64) {
+        let all = self.pages.saturating_mul(self.draws).saturating_add(pages);
+        self.draws += 1;
+        self.pages = (all + self.draws / 2) / self.draws;
+    }
 }
 
 /// Where a region lies: in a mapping whose name holds in the next run, or at an address.
@@ -64,15 +82,13 @@ pub enum Place {
     At(u64, u64),
 }
 
-/// A run that was drawn of a region.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Drawn {
-    /// The addresses to be dropped.
-    pub run: Range<u64>,
-    /// The region, as far as one mapping goes.
-    pub region: Range<u64>,
-    /// Pages of zeros in it.
-    pub pages: u64,
+/// When what lies where was listed.
+#[derive(Clone, Copy, Debug)]
+struct Listed {
+    at: Instant,
+    took: Duration,
+    /// Bytes of page tables then.
+    tables: u64,
 }
 
 /// What is known of an image's never-written memory.
@@ -81,14 +97,20 @@ pub struct Zeros {
     regions: BTreeMap<Place, Region>,
     /// Parts of mappings whose entries may be dropped, ascending.
     eligible: Vec<Range<u64>>,
-    /// Numbers of regions that are still to be drawn from before each has its turn again.
-    pass: Vec<u64>,
+    /// Base pages of zeros in them at the last listing, ascending; `None`: they were too many to be kept.
+    parts: Option<Vec<Range<u64>>>,
+    passes: Passes,
     /// In how many listings a region was there.
     there: BTreeMap<u64, u64>,
     listings: u64,
-    listed: Option<(Instant, Duration)>,
+    listed: Option<Listed>,
+    /// Bytes of page tables now, and how they grew: never-written memory is in no other account.
+    tables: u64,
+    growth: Growth,
     draws: SplitMix64,
     pause_ns: u64,
+    /// What part of the time the program's CPU time was, and from when on.
+    usual: Option<(Used, f64)>,
     /// Bytes that may be dropped, at the last listing.
     pub bytes: u64,
     /// The same at most.
@@ -113,12 +135,16 @@ impl Zeros {
         Zeros {
             regions: BTreeMap::new(),
             eligible: Vec::new(),
-            pass: Vec::new(),
+            parts: None,
+            passes: Passes::default(),
             there: BTreeMap::new(),
             listings: 0,
             listed: None,
+            tables: 0,
+            growth: Growth::default(),
             draws: SplitMix64::new(seed),
-            pause_ns: FIRST_PAUSE_NS,
+            pause_ns: looks::FIRST_PAUSE_NS,
+            usual: None,
             bytes: 0,
             most: 0,
             kept: BTreeMap::new(),
@@ -130,9 +156,28 @@ impl Zeros {
         }
     }
 
-    /// Whether what lies where is to be listed again.
-    pub fn is_stale(&self) -> bool {
-        self.listed.is_none_or(|(when, took)| when.elapsed() >= LISTED_FOR.max(took * LISTED_TIMES))
+    /// It has so many bytes of page tables after so much of its time: whether it is filled by now.
+    pub fn is_filled(&mut self, lived: Duration, tables: u64) -> bool {
+        self.tables = tables;
+        let is_filled = self.growth.is_over(lived, tables);
+        if is_filled {
+            self.growth.sweeps(lived);
+        }
+        is_filled
+    }
+
+    /// Whether what lies where is to be listed again, after so much of the program's time.
+    pub fn is_stale(&self, lived: Duration) -> bool {
+        let Some(listed) = self.listed else { return true };
+        let age = listed.at.elapsed();
+        let has_grown = self.tables.abs_diff(listed.tables) > listed.tables / TABLES_GREW;
+        age >= LISTED_FOR.min(lived / LISTED_PART).max(listed.took * LISTED_TIMES)
+            || has_grown && age >= listed.took * LISTED_TIMES_GROWN
+    }
+
+    /// How often it was listed since its memory is as large as it is.
+    pub fn listings(&self) -> u64 {
+        self.listings
     }
 
     /// Whether it was refused a short while ago.
@@ -147,30 +192,36 @@ impl Zeros {
     }
 
     /// Takes in which mappings there are, and lists the never-written parts of those whose entries may be
-    /// dropped. A kernel before 6.7 answers `ENOTTY`.
-    pub fn list(&mut self, pagemap: &File, mappings: &[Mapping], huge: u64) -> io::Result<()> {
+    /// dropped; `told` hears of all parts. A kernel before 6.7 answers `ENOTTY`.
+    pub fn list(
+        &mut self,
+        pagemap: &File,
+        mappings: &[Mapping],
+        huge: u64,
+        mut told: impl FnMut(Range<u64>),
+    ) -> io::Result<()> {
         let begun = Instant::now();
         self.eligible.clear();
         let (mut bytes, mut numbers) = (0u64, BTreeSet::new());
+        let mut parts: Option<Vec<Range<u64>>> = Some(Vec::new());
         let mut kept: BTreeMap<&'static str, u64> = BTreeMap::new();
         for mapping in mappings.iter().filter(|mapping| eligible::is_anonymous(mapping)) {
             let addresses = mapping.start..mapping.end;
             let why = eligible::kept(mapping);
-            pagemap_scan::zero_base_pages(pagemap, addresses.clone(), |part| {
-                let length = part.end.saturating_sub(part.start);
-                match why {
+            pagemap_scan::zero_parts(pagemap, addresses.clone(), |part| {
+                let at = part.addresses;
+                let length = at.end.saturating_sub(at.start);
+                match why.filter(|_| part.is_base).or(part.is_huge.then_some(OF_HUGE_PAGE)) {
                     Some(why) => *kept.entry(why).or_default() += length,
-                    None => {
+                    None if part.is_base => {
                         bytes += length;
-                        numbers.extend(part.start / huge..part.end.div_ceil(huge));
+                        numbers.extend(at.start / huge..at.end.div_ceil(huge));
+                        parts = parts.take().filter(|parts| parts.len() < PARTS_MOST);
+                        parts.iter_mut().for_each(|parts| parts.push(at.clone()));
                     }
+                    None => {}
                 }
-            })?;
-            pagemap_scan::huge_parts(pagemap, addresses.clone(), |part| {
-                if part.is_zero {
-                    *kept.entry("of the huge page of zeros").or_default() +=
-                        part.addresses.end.saturating_sub(part.addresses.start);
-                }
+                told(at);
             })?;
             if why.is_none() {
                 self.eligible.push(addresses);
@@ -185,76 +236,13 @@ impl Zeros {
             self.regions.clear();
             self.there.clear();
             self.listings = 0;
+            self.passes = Passes::default();
         }
-        (self.bytes, self.most) = (bytes, self.most.max(bytes));
+        (self.bytes, self.most, self.parts) = (bytes, self.most.max(bytes), parts);
         self.listings += 1;
         numbers.iter().for_each(|number| *self.there.entry(*number).or_default() += 1);
-        self.pass.retain(|number| numbers.contains(number));
-        if self.pass.is_empty() {
-            self.pass = numbers.into_iter().collect();
-            shuffle(&mut self.pass, &mut self.draws);
-        }
-        self.listed = Some((Instant::now(), begun.elapsed()));
-        Ok(())
-    }
-
-    /// Draws a run of each of the next regions, `most` at most; each region has its turn once in a pass.
-    pub fn draw(&mut self, pagemap: &File, most: usize, page: u64, huge: u64) -> io::Result<Vec<Drawn>> {
-        let mut drawn = Vec::new();
-        while drawn.len() < most {
-            let Some(number) = self.pass.pop() else { break };
-            let region = number.saturating_mul(huge)..number.saturating_add(1).saturating_mul(huge);
-            let first = self.eligible.partition_point(|range| range.end <= region.start);
-            let within = self.eligible[first..].iter().take_while(|range| range.start < region.end);
-            // Of several mappings in one region, one.
-            let within: Vec<Range<u64>> =
-                within.map(|range| range.start.max(region.start)..range.end.min(region.end)).collect();
-            let Some(region) = within.get(self.draws.below(within.len() as u64) as usize) else { continue };
-            let mut parts = Vec::new();
-            pagemap_scan::zero_base_pages(pagemap, region.clone(), |part| parts.push(part))?;
-            if let Some(run) = run(&parts, page, &mut self.draws) {
-                let pages = parts.iter().map(|part| (part.end - part.start) / page).sum();
-                drawn.push(Drawn { run, region: region.clone(), pages });
-            }
-        }
-        Ok(drawn)
-    }
-
-    /// How long after a drop it is looked.
-    pub fn pause(&self) -> Duration {
-        Duration::from_nanos(self.pause_ns)
-    }
-
-    /// Looks what is back of runs that were dropped when the process had so much CPU time; adapts the pause.
-    pub fn look(
-        &mut self,
-        pagemap: &File,
-        pid: u32,
-        dropped: &[(Drawn, u64)],
-        names: &Names,
-        (page, huge, most): (u64, u64, Duration),
-    ) -> io::Result<()> {
-        let mut shares = Vec::new();
-        for (drawn, cpu_ns) in dropped {
-            let mut back = 0;
-            let now_ns = clock::process_cpu_ns(pid)?;
-            pagemap_scan::populated(pagemap, drawn.run.clone(), |part| back += part.end - part.start)?;
-            let (pages, back) = ((drawn.run.end - drawn.run.start) / page, back / page);
-            let region = self.regions.entry(place(drawn, names)).or_default();
-            region.seen.add(pages, back, now_ns.saturating_sub(*cpu_ns).max(1));
-            region.pages = region.pages.max(drawn.pages);
-            region.number = drawn.run.start / huge;
-            self.dropped += pages;
-            self.returned += back;
-            shares.push(back * 1000 / pages.max(1));
-        }
-        shares.sort_unstable_by(|a, b| b.cmp(a));
-        let counted = shares.len().div_ceil(16).max(1).min(shares.len());
-        let hottest = shares.iter().take(counted).sum::<u64>() / (counted as u64).max(1);
-        let most_ns = u64::try_from(most.as_nanos()).unwrap_or(u64::MAX);
-        self.pause_ns = estimate::next_pause_ns(self.pause_ns, hottest, most_ns);
-        self.batches += 1;
-        self.refused = None;
+        self.passes.have(numbers);
+        self.listed = Some(Listed { at: Instant::now(), took: begun.elapsed(), tables: self.tables });
         Ok(())
     }
 
@@ -298,62 +286,11 @@ impl Zeros {
     }
 }
 
-fn place(drawn: &Drawn, names: &Names) -> Place {
-    let parts = names.parts(&drawn.region);
-    let is_it = |(at, ..): &&(Range<u64>, MappingId, u64)| at.contains(&drawn.run.start);
-    match parts.iter().find(is_it) {
-        Some((at, mapping, offset)) => Place::Named(*mapping, *offset, offset + (at.end - at.start)),
-        None => Place::At(drawn.region.start, drawn.region.end),
-    }
-}
-
-/// A run around a page that is drawn evenly among those of all parts: what lies in its block of
-/// [`RUN_PAGES`], without a gap.
-fn run(parts: &[Range<u64>], page: u64, draws: &mut SplitMix64) -> Option<Range<u64>> {
-    let pages = |part: &Range<u64>| (part.end - part.start) / page;
-    let mut nth = draws.below(parts.iter().map(pages).sum());
-    for part in parts {
-        if nth < pages(part) {
-            let block = RUN_PAGES * page;
-            let from = (part.start + nth * page) / block * block;
-            return Some(from.max(part.start)..(from + block).min(part.end));
-        }
-        nth -= pages(part);
-    }
-    None
-}
-
-/// Fisher and Yates.
-pub fn shuffle(numbers: &mut [u64], draws: &mut SplitMix64) {
-    for at in (1..numbers.len()).rev() {
-        numbers.swap(at, draws.below(at as u64 + 1) as usize);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const PAGE: u64 = 1 << 12;
-
-    #[test]
-    fn runs_lie_in_one_block_and_one_part_and_each_page_has_its_turn() {
-        let mut draws = SplitMix64::new(3);
-        let parts = [10 * PAGE..50 * PAGE, 60 * PAGE..61 * PAGE, 96 * PAGE..200 * PAGE];
-        let mut met = BTreeMap::new();
-        for _ in 0..20_000 {
-            let run = run(&parts, PAGE, &mut draws).unwrap();
-            let (from, to) = (run.start / PAGE, run.end / PAGE);
-            assert!(from / RUN_PAGES == (to - 1) / RUN_PAGES && from < to, "{run:?}");
-            assert!(parts.iter().any(|part| part.start <= run.start && run.end <= part.end), "{run:?}");
-            (from..to).for_each(|page| *met.entry(page).or_insert(0u64) += 1);
-        }
-        assert_eq!(met.len(), 145);
-        // As often as a page of its part of a block is drawn: a page alone as often as it is drawn itself.
-        let (alone, full) = (met[&60], met[&100]);
-        assert!((80..220).contains(&alone) && (3800..5100).contains(&full), "{alone} {full}");
-        assert_eq!(run(&[], PAGE, &mut draws), None);
-    }
 
     #[test]
     fn what_was_looked_at_is_seen_and_the_rest_is_told() {
@@ -380,5 +317,52 @@ mod tests {
         let walks: Vec<u64> = zeros.walks(1_000_000, Some(0.0)).map(|(_, walks, _)| walks).collect();
         // ln 2 × 512 in a millisecond.
         assert!(walks[0].abs_diff(355) <= 1 && walks[1].abs_diff(89) <= 1, "{walks:?}");
+    }
+
+    /// 512 regions of which 15 are 15 times as hot, one cycle of passes: the 15 come first, and the sum of
+    /// the rates is right, though who looks hottest is looked at more.
+    #[test]
+    fn after_one_cycle_the_hot_regions_come_first_and_the_sum_is_right() {
+        let (mut right, mut sums) = (0, 0.0);
+        for seed in 0..40 {
+            let mut zeros = Zeros::new(seed);
+            let mut draws = SplitMix64::new(seed + 1000);
+            let rate = |number: u64| if number % 34 == 0 && number < 510 { 15e-6 } else { 1e-6 };
+            zeros.passes.have((0..512).collect());
+            zeros.listings = 1;
+            zeros.there = (0..512).map(|number| (number, 1)).collect();
+            for _ in 0..512 + 64 {
+                let mut left = zeros.run_pages();
+                let number = zeros.passes.next().unwrap();
+                let region = zeros.regions.entry(Place::At(number, number + 1)).or_default();
+                (region.pages, region.number) = (512, number);
+                // Looks after 70 and 280 µs of CPU time.
+                for (lag, is_told) in [(70_000, false), (210_000, true)] {
+                    let odds = 1.0 - (-rate(number) * lag as f64).exp();
+                    let back =
+                        (0..left).filter(|_| (draws.below(1 << 52) as f64) < odds * (1u64 << 52) as f64);
+                    let back = back.count() as u64;
+                    region.seen.add(left, back, lag);
+                    if is_told || back * 4 >= left {
+                        break;
+                    }
+                    left -= back;
+                }
+            }
+            let mut rates: Vec<(u64, u64)> =
+                zeros.walks(1_000_000, Some(0.0)).map(|(place, walks, _)| (walks, at(place))).collect();
+            rates.sort_unstable_by(|a, b| b.cmp(a));
+            right += u64::from(rates.iter().take(15).all(|(_, number)| rate(*number) > 2e-6));
+            let wanted = 512.0 * (15.0 * 15.0 + 497.0);
+            sums += rates.iter().map(|(walks, _)| *walks as f64).sum::<f64>() / wanted / 40.0;
+        }
+        assert!(right >= 39, "all 15 first in {right} of 40");
+        assert!((0.95..1.05).contains(&sums), "{sums} of what is right");
+    }
+
+    fn at(place: &Place) -> u64 {
+        match place {
+            Place::At(from, _) | Place::Named(_, from, _) => *from,
+        }
     }
 }

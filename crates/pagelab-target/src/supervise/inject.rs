@@ -73,20 +73,29 @@ struct Injection {
     tid: u32,
     saved: Registers,
     was_group_stopped: bool,
-    results: Vec<i64>,
 }
+
+/// What has calls made, one after the other: each is what it returned.
+pub type Caller<'c> = dyn FnMut(&Call) -> Result<i64, Broken> + 'c;
 
 /// Lets the stopped thread `tid` make `calls`, one after the other. It stands as before at the end, and
 /// is to be interrupted where [`Made::was_group_stopped`].
 pub fn make(tid: u32, at: At, calls: &[Call]) -> Result<Made, Broken> {
+    make_as_asked(tid, at, |caller| calls.iter().map(caller).collect())
+}
+
+/// The same with calls that follow from what the ones before returned.
+pub fn make_as_asked(
+    tid: u32,
+    at: At,
+    ask: impl FnOnce(&mut Caller<'_>) -> Result<Vec<i64>, Broken>,
+) -> Result<Made, Broken> {
     let saved = ptrace::registers(tid)?;
     let mask = ptrace::signal_mask(tid)?;
     ptrace::set_signal_mask(tid, u64::MAX)?;
-    let mut injection = Injection { tid, saved, was_group_stopped: false, results: Vec::new() };
-    for (place, call) in calls.iter().enumerate() {
-        let result = injection.one(at, place == 0, call)?;
-        injection.results.push(result);
-    }
+    let mut injection = Injection { tid, saved, was_group_stopped: false };
+    let mut is_first = true;
+    let results = ask(&mut |call| injection.one(at, std::mem::take(&mut is_first), call))?;
     let mut restored = saved;
     match at {
         At::Exit => {}
@@ -100,7 +109,7 @@ pub fn make(tid: u32, at: At, calls: &[Call]) -> Result<Made, Broken> {
     }
     ptrace::set_registers(tid, &restored)?;
     ptrace::set_signal_mask(tid, mask)?;
-    Ok(Made { results: injection.results, was_group_stopped: injection.was_group_stopped })
+    Ok(Made { results, was_group_stopped: injection.was_group_stopped })
 }
 
 impl Injection {

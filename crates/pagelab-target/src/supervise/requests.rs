@@ -7,23 +7,25 @@
 //! at each of its stops, and whoever asked says so again and again, each time to another thread: the first
 //! one may wait for a child (vfork), or have ended before the others.
 //!
-//! Calls may be asked for that are made while all threads of the process stand ([`Deed::Standing`]). The
+//! Calls may be asked for that are made while all threads of the process stand ([`Deed::Dropping`]). The
 //! others are interrupted from the one that came to a trap, and each waits at the next stop that it comes
 //! to, which is looked at afterwards as if it had just been told.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use pagelab_formats::process_stat;
 use pagelab_host::paths;
-use pagelab_sys::clock;
+use pagelab_host::root::Root;
 use pagelab_sys::nudge::Nudge;
 use pagelab_sys::ptrace::{self, Registers};
 
-use super::inject::{At, Call, Made};
+use super::inject::{self, At, Call, Made};
 use super::space::World;
 use super::tracer::{Thread, Tracer};
+use crate::drops::{self, Used};
 
 /// How soon a request is said again, and twice as late each time, up to the second.
 const AGAIN: Duration = Duration::from_millis(2);
@@ -84,25 +86,25 @@ impl std::fmt::Display for Unanswered {
     }
 }
 
-/// Says what calls are to be made, now that all threads of a process stand; it is told which other processes
-/// are supervised.
-pub type Prepare = Box<dyn FnOnce(&[u32]) -> Vec<(i64, [u64; 6])> + Send>;
+/// Says which ranges of memory are to be dropped, now that all threads of a process stand; it is told which
+/// other processes are supervised.
+pub type Prepare = Box<dyn FnOnce(&[u32]) -> Vec<Range<u64>> + Send>;
 
 /// What a process is to do.
 pub(super) enum Deed {
     /// These calls, whatever its other threads do.
     Calls(Vec<Call>),
-    /// Calls that are found once all of its threads stand, and made before any of them goes on.
-    Standing(Prepare),
+    /// Ranges that are found once all of its threads stand, and dropped before any of them goes on.
+    Dropping(Prepare),
 }
 
 /// What became of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
-    /// What the calls returned, in their order: an error number below zero.
+    /// What the calls, or the drop of each range, returned, in their order: an error number below zero.
     pub results: Vec<i64>,
-    /// CPU time of the process when the last of them was made.
-    pub cpu_ns: u64,
+    /// What the process had used when the last of them was made.
+    pub used: Used,
 }
 
 /// Calls that a process is to make.
@@ -220,8 +222,8 @@ impl Tracer {
                 Ok(at) => match self.carry_out(world, (tid, is_stopped), at, request.deed)? {
                     Ok(made) => {
                         is_stopped = made.was_group_stopped;
-                        let cpu_ns = clock::process_cpu_ns(pid).unwrap_or(0);
-                        Ok(Answer { results: made.results, cpu_ns })
+                        let used = Used::by(&Root::live(), pid);
+                        Ok(Answer { results: made.results, used })
                     }
                     Err(why) => Err(why),
                 },
@@ -241,19 +243,21 @@ impl Tracer {
     ) -> Option<Result<Made, Unanswered>> {
         let prepare = match deed {
             Deed::Calls(calls) => return self.make(tid, at, &calls).map(Ok),
-            Deed::Standing(prepare) => prepare,
+            Deed::Dropping(prepare) => prepare,
         };
         let pid = self.threads.get(&tid)?.process;
         if !self.all_stand(pid, tid) {
             return Some(Err(Unanswered::NotAll));
         }
         let others: Vec<u32> = world.processes.keys().copied().filter(|&other| other != pid).collect();
-        let call = |(number, arguments)| Call { number, arguments };
-        let calls: Vec<Call> = prepare(&others).into_iter().map(call).collect();
-        if calls.is_empty() {
+        let ranges = prepare(&others);
+        if ranges.is_empty() {
             return Some(Ok(Made { results: Vec::new(), was_group_stopped: is_stopped }));
         }
-        self.make(tid, at, &calls).map(Ok)
+        let made = inject::make_as_asked(tid, at, |caller| {
+            drops::drop_all(pid, &ranges, |number, arguments| caller(&Call { number, arguments }))
+        });
+        self.made(made).map(Ok)
     }
 
     /// Has all threads of a process stand but this one, which does: at whatever stop each comes to next. What

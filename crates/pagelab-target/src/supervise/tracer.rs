@@ -290,7 +290,12 @@ impl Tracer {
 
     /// Has a stopped thread make calls. `None`: it is gone, and there is nothing to go on with.
     pub fn make(&mut self, tid: u32, at: At, calls: &[Call]) -> Option<Made> {
-        match inject::make(tid, at, calls) {
+        self.made(inject::make(tid, at, calls))
+    }
+
+    /// What came of calls that a stopped thread made. `None`: it is gone, and there is nothing to go on with.
+    pub fn made(&mut self, made: Result<Made, Broken>) -> Option<Made> {
+        match made {
             Ok(made) => Some(made),
             Err(Broken::Gone(tid, stop)) => {
                 self.pending.push_back((tid, stop));

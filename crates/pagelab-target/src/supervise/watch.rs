@@ -91,10 +91,10 @@ impl Watch {
         requests::ask(&self.world, self.nudge, pid, deed).map(|answer| answer.results)
     }
 
-    /// The same with calls that `prepare` finds once all threads of the process stand; none of them goes on
-    /// before the last call is made.
-    pub fn make_standing(&self, pid: u32, prepare: Prepare) -> Result<Answer, Unanswered> {
-        requests::ask(&self.world, self.nudge, pid, Deed::Standing(prepare))
+    /// Drops ranges of memory (MADV_DONTNEED) that `prepare` finds once all threads of the process stand;
+    /// none of them goes on before the last is dropped.
+    pub fn drop_standing(&self, pid: u32, prepare: Prepare) -> Result<Answer, Unanswered> {
+        requests::ask(&self.world, self.nudge, pid, Deed::Dropping(prepare))
     }
 
     /// How the first process ended, if it has.

@@ -227,8 +227,8 @@ fn worth_planning(profile: &Profile, ranking: &Ranking, page: Bytes) -> Result<(
     }
     if profile.misses().is_none() {
         return refused(
-            "no sweep of accessed bits saw the program, so its misses are unknown: a longer run, or --source \
-             exact, which sees every access"
+            "neither a sweep of accessed bits nor a scan of the zero page saw the program, so its misses are \
+             unknown: a longer run, or --source exact, which sees every access"
                 .to_owned(),
         );
     }

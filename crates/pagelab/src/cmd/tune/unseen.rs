@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use pagelab_model::Profile;
-use pagelab_model::profile::ProfileSource;
+use pagelab_model::profile::{ProfileSource, UnseenWhy};
+use pagelab_model::{Bytes, Profile};
 use pagelab_report::quantity::duration;
+use pagelab_report::style::bytes;
 use pagelab_tlb::plan::{Ask, By, rank};
 
 use super::profiling::{self, How};
@@ -30,22 +31,67 @@ const WITH_WINDOW: [u64; 2] = [2, 15];
 /// The same without a window, measured on a chase and on hot-regions.
 const WITHOUT: [u64; 2] = [2, 50];
 
-/// Why a profile by accessed bits has nothing to plan; `None` if it has, or is of another source.
+/// Where more than one part of so many of the memory that is only read was not looked at, it was too little.
+const UNSCANNED_PART: u64 = 8;
+
+/// Why a profile by accessed bits has nothing to plan, or shows too little for that; `None` if neither, or if
+/// it is of another source.
 pub fn why(profile: &Profile) -> Option<String> {
     if profile.source != ProfileSource::Accessed {
         return None;
     }
     let ranking = rank(profile, Ask { page: profile.huge, by: By::Cost, files: false });
-    if ranking.attainable() > 0.0 {
-        return None;
-    }
     let time = duration(profile.wall_ns);
+    if ranking.attainable() > 0.0 {
+        let mappings = profile.images.iter().flat_map(|image| &image.mappings);
+        let unseen = mappings.flat_map(|mapping| &mapping.unseen);
+        let unscanned: u64 =
+            unseen.filter(|part| part.why == UnseenWhy::ZeroPage).map(|part| part.bytes.0).sum();
+        let seen = (ranking.regions.len() as u64).saturating_mul(profile.huge.0);
+        let all = seen.saturating_add(unscanned);
+        return (profile.effort.zero_scans.is_some() && unscanned > all / UNSCANNED_PART).then(|| {
+            format!(
+                "accessed bits showed only {} of {} that the program reads and never writes: in {time} no \
+                 more could be looked at for 2 % of its time",
+                bytes(Bytes(seen)),
+                bytes(Bytes(all))
+            )
+        });
+    }
     let misses: u128 = profile.images.iter().map(|image| u128::from(image.misses)).sum();
-    Some(match (misses, profile.effort.sweeps.unwrap_or(0)) {
-        (0, 0) => format!("accessed bits saw nothing of it: no sweep was earned in {time}"),
-        (0, sweeps) => format!("accessed bits saw no miss of it in {sweeps} sweeps and {time}"),
-        _ => "accessed bits saw misses of it in files and stacks alone, which are not planned".to_owned(),
+    let beyond = &ranking.beyond;
+    Some(match (misses, looks(profile)) {
+        (0, None) => format!(
+            "accessed bits were not looked at: to clear and read them may cost the program 2 % of its time, \
+             and {time} was too short for that"
+        ),
+        (0, Some(looks)) => format!("accessed bits showed no TLB miss in {time} ({looks})"),
+        _ if ranking.regions.is_empty() && beyond.files > beyond.ends => {
+            "all TLB misses that accessed bits showed are in files and stacks, for which tune plans no huge \
+             pages"
+                .to_owned()
+        }
+        _ if ranking.regions.is_empty() => format!(
+            "no mapping in which accessed bits showed TLB misses has room for a whole huge page of {}",
+            bytes(profile.huge)
+        ),
+        _ => "by the TLB misses that accessed bits showed, huge pages would cost as much as they save"
+            .to_owned(),
     })
+}
+
+/// What a profile by accessed bits rests on; `None`: nothing was looked at.
+fn looks(profile: &Profile) -> Option<String> {
+    let of = |number: Option<u64>, what: &str| {
+        let number = number.filter(|number| *number > 0)?;
+        Some(format!("{number} {what}{}", if number == 1 { "" } else { "s" }))
+    };
+    let sweeps = of(profile.effort.sweeps, "sweep");
+    let scans = of(profile.effort.zero_scans, "scan").map(|scans| scans + " of the zero page");
+    match (sweeps, scans) {
+        (Some(sweeps), Some(scans)) => Some(format!("{sweeps} and {scans}")),
+        (sweeps, scans) => sweeps.or(scans),
+    }
 }
 
 /// The accesses that are looked at of a program that takes so long alone; `None`: all.
@@ -73,12 +119,12 @@ pub fn go_on(
     let [least, most] = if how.window.is_some() { WITH_WINDOW } else { WITHOUT };
     let times = |by: u64| duration(profile.wall_ns.max(1_000_000).saturating_mul(by));
     let part = match &how.window {
-        Some(window) => format!(", {window} of its accesses looked at"),
+        Some(window) => format!(", with one of {SHARE} accesses looked at (--window {window})"),
         None => String::new(),
     };
     out::complain(&format!(
         "pagelab: {why}\n  going on with --source exact{part}: {} to {} for a program that took {}, longer \
-         where it computes with floating point; --source accessed leaves that out",
+         if it computes with floating point\n  hint: --source accessed plans from what accessed bits showed",
         times(least),
         times(most),
         duration(profile.wall_ns)
@@ -102,6 +148,42 @@ pub fn go_on(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_looked_at_is_told_by_its_kind() {
+        let mut profile = profile();
+        for (sweeps, scans, said) in [
+            (None, None, None),
+            (Some(0), None, None),
+            (Some(1), None, Some("1 sweep")),
+            (Some(0), Some(3), Some("3 scans of the zero page")),
+            (Some(12), Some(1), Some("12 sweeps and 1 scan of the zero page")),
+        ] {
+            (profile.effort.sweeps, profile.effort.zero_scans) = (sweeps, scans);
+            assert_eq!(looks(&profile).as_deref(), said);
+            let why = why(&profile).unwrap();
+            let is_told = said.map_or("were not looked at", |said| said);
+            assert!(why.contains(is_told) && why.contains("1.5 s"), "{why}");
+        }
+    }
+
+    fn profile() -> Profile {
+        Profile {
+            source: ProfileSource::Accessed,
+            command: Vec::new(),
+            page_size: pagelab_model::PageSize::USUAL,
+            huge: Bytes(2 << 20),
+            tlb: None,
+            walk_cost: None,
+            images: Vec::new(),
+            wall_ns: 1_500_000_000,
+            effort: pagelab_model::profile::Effort::default(),
+            lost: 0,
+            notes: Vec::new(),
+            what_ifs: Vec::new(),
+            exit: None,
+        }
+    }
 
     #[test]
     fn a_window_follows_from_the_time_alone() {
