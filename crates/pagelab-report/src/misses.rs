@@ -21,7 +21,9 @@ pub fn all(profile: &Profile) -> String {
             let (low, high) = (digits(low.into(), 2), digits(high.into(), 2));
             format!("about {about} misses ({} to {})", count(low), count(high))
         }
-        None if profile.is_estimate() => format!("about {about} misses (how far off is not known)"),
+        None if profile.effort.stretches.is_some() => {
+            format!("about {about} misses (how far off is not known)")
+        }
         None => format!("{about} misses"),
     }
 }
@@ -29,7 +31,7 @@ pub fn all(profile: &Profile) -> String {
 /// Some of a profile's misses, such as those of a region.
 pub fn some(profile: &Profile, misses: u128) -> String {
     count(match profile.misses_error() {
-        None if profile.is_estimate() => digits(misses, 1),
+        None if profile.effort.stretches.is_some() => digits(misses, 1),
         None => misses,
         Some(error) if error >= ONE_DIGIT => digits(misses, 1),
         Some(error) if error >= THREE_DIGITS => digits(misses, 2),

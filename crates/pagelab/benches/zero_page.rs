@@ -30,7 +30,7 @@ struct Measured {
     /// Hot regions that come first, and how many there are.
     first: usize,
     hot: usize,
-    profile: Profile,
+    profile: Box<Profile>,
 }
 
 fn run(folder: &Path, seed: &str, reads: &str) -> Measured {
