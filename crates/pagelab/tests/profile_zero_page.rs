@@ -48,7 +48,7 @@ fn hot(out: &str) -> BTreeSet<u64> {
 
 const HEAD: [&str; 7] = ["profile", "--source", "accessed", "--duty", "100", "-o", "p.pagelab"];
 const ONLY_READ: [&str; 8] =
-    ["workload", "hot-regions", "--size", "256M", "--first", "read", "--rounds", "6000000"];
+    ["workload", "hot-regions", "--size", "256M", "--first", "read", "--rounds", "40000000"];
 
 /// The same by the supervisor, by a process that attaches, and not at all.
 #[test]

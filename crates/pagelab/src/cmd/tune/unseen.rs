@@ -163,7 +163,7 @@ mod tests {
             assert_eq!(looks(&profile).as_deref(), said);
             let why = why(&profile).unwrap();
             let is_told = said.map_or("were not looked at", |said| said);
-            assert!(why.contains(is_told) && why.contains("1.5 s"), "{why}");
+            assert!(why.contains(is_told) && why.contains("1.50 s"), "{why}");
         }
     }
 
