@@ -302,7 +302,7 @@ impl Probing {
         let journals =
             if is_root() { PathBuf::from("/run/pagelab") } else { self.lab.path().join("pagelab") };
         let name = format!("{}-", self.child.id());
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + Duration::from_secs(120);
         while self.child.try_wait().unwrap().is_none() {
             let mut names = std::fs::read_dir(&journals).into_iter().flatten().flatten();
             let own = names.find(|entry| entry.file_name().to_string_lossy().starts_with(&name));

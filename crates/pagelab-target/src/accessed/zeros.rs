@@ -327,7 +327,7 @@ mod tests {
         for seed in 0..40 {
             let mut zeros = Zeros::new(seed);
             let mut draws = SplitMix64::new(seed + 1000);
-            let rate = |number: u64| if number % 34 == 0 && number < 510 { 15e-6 } else { 1e-6 };
+            let rate = |number: u64| if number.is_multiple_of(34) && number < 510 { 15e-6 } else { 1e-6 };
             zeros.passes.have((0..512).collect());
             zeros.listings = 1;
             zeros.there = (0..512).map(|number| (number, 1)).collect();
