@@ -104,7 +104,7 @@ fn findings(page: &mut Page, snapshot: &Snapshot, checkup: &Checkup) {
         for line in &worded.evidence {
             page.hanging("     ", line);
         }
-        let lines = worded.commands(snapshot).into_iter();
+        let lines = worded.steps(snapshot).into_iter();
         let next: Vec<String> = lines.map(|line| style.command(&format!("→ {line}"))).collect();
         page.facts("     ", &next, "   ");
     }

@@ -26,8 +26,18 @@ impl Worded {
     pub fn commands(&self, snapshot: &Snapshot) -> Vec<String> {
         let mut lines: Vec<String> = self.next.iter().filter_map(|next| next.line(snapshot)).collect();
         lines.retain(|line| *line != self.remedy);
-        let is_here = snapshot.taken.euid.is_some() || self.remedy.contains(" --root ");
-        lines.push(if is_here { self.remedy.clone() } else { format!("{ELSEWHERE}{}", self.remedy) });
+        lines.push(self.remedy.clone());
+        lines
+    }
+
+    /// The same for a person: what a saved tree's remedy is for is said before it.
+    pub fn steps(&self, snapshot: &Snapshot) -> Vec<String> {
+        let mut lines = self.commands(snapshot);
+        let is_here = snapshot.taken.euid.is_some();
+        let of_that_machine = lines.last_mut().filter(|line| !is_here && !line.contains(" --root "));
+        if let Some(line) = of_that_machine {
+            line.insert_str(0, ELSEWHERE);
+        }
         lines
     }
 }

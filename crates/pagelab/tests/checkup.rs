@@ -99,7 +99,8 @@ fn free_memory_in_pieces_is_a_finding_with_its_number_and_the_next_command() {
              F_u(9) 1.000 on node 0, 2.08 GiB free, 0 huge pages could be had now
              (buddyinfo)
              → pagelab frag --explain --root TREE
-             → pagelab checkup -v --root TREE   → pagelab compact
+             → pagelab checkup -v --root TREE
+             → on that machine: pagelab compact
 
           node  zone        free  2 MiB pages now  F_u by order 0 … 10  F_u(9)
              0  Normal  2.08 GiB                0  ▁▂▄▆▇██████           1.000

@@ -69,7 +69,7 @@ fn every_finding_has_a_number_evidence_and_a_next_command() {
         assert!(worded.next.iter().any(|next| next.line(&live).is_some()), "{id}");
         // The last command mends something: it does not look once more.
         for snapshot in [&live, &saved] {
-            let last = worded.commands(snapshot).pop().unwrap_or_default();
+            let last = worded.steps(snapshot).pop().unwrap_or_default();
             assert!(
                 !last.is_empty() && !last.contains("capture") && !last.contains("checkup"),
                 "{id}: {last}"
