@@ -215,6 +215,25 @@ fn folders_are_variants_where_files_are_called_as_their_workload_and_nothing_is_
     assert!(said.contains("2 trials of 1 workload under 1 variant"), "{said}");
 }
 
+/// Folders above the layout, one a day: the same workload and variant twice, and no workload called `a`.
+#[test]
+fn folders_above_the_layout_are_told_apart_by_their_names() {
+    let lab = Lab::new();
+    for (day, count) in [("a", 1), ("b", 2)] {
+        lab.write(&format!("r2/{day}/canneal/thp/canneal.csv"), format!("{count},,cycles,5,100.00,,\n"));
+    }
+    let words = "canneal/thp-a=r2/a/canneal/thp/canneal.csv canneal/thp-b=r2/b/canneal/thp/canneal.csv";
+    for sources in [&["r2/a", "r2/b"][..], &["r2"]] {
+        let asked = [&["import", "perf-stat", "-o", "a.pagelab"], sources].concat();
+        let refused = ran(&lab, 3, &asked).err;
+        assert!(refused.contains("both are canneal under thp"), "{refused}");
+        assert!(refused.contains(&format!("two variants are {words}, two rounds are")), "{refused}");
+    }
+    let words: Vec<&str> = words.split(' ').collect();
+    let said = ran(&lab, 0, &["import", "perf-stat", words[0], words[1], "-o", "a.pagelab"]).out;
+    assert!(said.contains("2 trials of 1 workload under 2 variants"), "{said}");
+}
+
 /// perf itself is asked what it writes, where it is installed.
 #[test]
 fn what_perf_writes_now_is_read() {

@@ -279,20 +279,30 @@ impl Taken {
 /// Two files of different folders whose paths say the same.
 fn undecided(place: &Place, other: &Path) -> Failure {
     let Place { path, workload, variant, .. } = place;
-    let folder = |path: &Path| {
-        let name = path.parent().and_then(Path::file_name);
-        name.map_or_else(|| "one".to_owned(), |name| name.to_string_lossy().into_owned())
-    };
+    let [first, second] = told_apart(variant, other, path);
     let (one, two) = (other.display(), path.display());
     let message = format!(
         "cannot import {one} and {two}: by their paths both are {workload} under {variant}, and nothing says \
          whether they are two rounds or two variants\n\
-         hint: say it by WORKLOAD/VARIANT=PATH: two variants are {workload}/{}={one} {workload}/{}={two}, \
-         two rounds are {workload}/{variant}={one} {workload}/{variant}={two}",
-        folder(other),
-        folder(path)
+         hint: say it by WORKLOAD/VARIANT=PATH: two variants are {workload}/{first}={one} \
+         {workload}/{second}={two}, two rounds are {workload}/{variant}={one} {workload}/{variant}={two}"
     );
     Failure::new(Exit::BadInput, message)
+}
+
+/// Names of two variants for files of different folders: the folders, or, where these are called the same, the
+/// variant with the nearest folders above that are not.
+fn told_apart(variant: &str, one: &Path, other: &Path) -> [String; 2] {
+    let names = |path: &Path| -> Vec<String> {
+        let folders = path.parent().into_iter().flat_map(Path::components).rev();
+        folders.map(|part| part.as_os_str().to_string_lossy().into_owned()).collect()
+    };
+    let (ones, others) = (names(one), names(other));
+    match ones.iter().zip(&others).enumerate().find(|(_, (one, other))| one != other) {
+        Some((0, (one, other))) => [one.clone(), other.clone()],
+        Some((_, (one, other))) => [format!("{variant}-{one}"), format!("{variant}-{other}")],
+        None => [format!("{variant}-1"), format!("{variant}-2")],
+    }
 }
 
 fn has_duration(stat: &Stat) -> bool {

@@ -123,6 +123,7 @@ fn of_path(source: &Path, file: &Path, named: Option<&str>) -> Place {
     let last = parts.pop().unwrap_or_default();
     let stem = last.rsplit_once('.').map_or(last.as_str(), |(stem, _)| stem);
     let (stem, round) = numbered(stem);
+    parts.drain(..workload_in(&parts, stem));
     // The folder of a workload was named itself, and what lies in it are the groups.
     let above = from.checked_sub(1).and_then(|above| names.get(above));
     if let Some(above) = above.filter(|above| stem.is_empty() || *above == stem)
@@ -145,6 +146,15 @@ fn of_path(source: &Path, file: &Path, named: Option<&str>) -> Place {
     let variant = if variant.is_empty() { "all".to_owned() } else { variant };
     let asks_for_huge_pages = group.map_or_else(|| asks(&variant), |group| group == THP);
     Place { path: file.to_owned(), workload, variant, round, asks_for_huge_pages, is_labelled: false }
+}
+
+/// Which of a file's folders is its workload's: the one that the file is called as, or the one above the
+/// groups. Folders further up, such as one a day or a machine, are no part of this layout. Else the first.
+fn workload_in(folders: &[String], stem: &str) -> usize {
+    let above_last = folders.len().saturating_sub(1);
+    let called = folders[..above_last].iter().rposition(|folder| folder == stem && !is_group(folder));
+    let grouped = || folders.iter().skip(1).rposition(|folder| is_group(folder));
+    called.or_else(grouped).unwrap_or(0)
 }
 
 /// Whether a folder groups runs by whether huge pages were on.
@@ -199,6 +209,20 @@ mod tests {
         check("thp-2.csv", "thp-2.csv", (WORKLOAD, "thp", Some(2), true));
         check("results/1.csv", "results/1.csv", ("results", "all", Some(1), false));
         check("d", "d/big.sort/limit-512M.csv", ("big.sort", "limit-512M", None, false));
+    }
+
+    #[test]
+    fn folders_above_the_layout_are_no_workloads() {
+        let check = |file: &str, expected: (&str, &str, Option<u32>)| {
+            let place = of_path(Path::new("d"), Path::new(file), None);
+            assert_eq!((place.workload.as_str(), place.variant.as_str(), place.round), expected, "{file}");
+        };
+        check("d/monday/canneal/thp/canneal.csv", ("canneal", "thp", None));
+        check("d/2026/monday/canneal/no-thp/never-2.csv", ("canneal", "never", Some(2)));
+        check("d/monday/canneal/thp/3.csv", ("canneal", "thp", Some(3)));
+        check("d/monday/fmm/thp/thp-1.csv", ("fmm", "thp", Some(1)));
+        check("d/monday/canneal/4K/canneal-2.csv", ("canneal", "4K", Some(2)));
+        check("d/fmm/always/always-1.csv", ("fmm", "always/always", Some(1)));
     }
 
     #[test]
