@@ -45,7 +45,7 @@ impl Worded {
 /// Before a command that is not for this machine: what was looked at is a saved tree.
 const ELSEWHERE: &str = "on that machine: ";
 
-/// A command that a finding may name. The list is closed, so that a test can run each with `--help`.
+/// A command that a finding may name. The list is closed, so that a test can read each as the program does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextCommand(&'static [&'static str]);
 
@@ -60,16 +60,13 @@ impl NextCommand {
     pub const EXPLAIN: NextCommand = NextCommand(&["frag", "--explain"]);
     /// One file for a bug report.
     pub const CAPTURE: NextCommand = NextCommand(&["capture", "memory.tar.zst"]);
-    /// What uses memory.
-    pub const USAGE: NextCommand = NextCommand(&["usage"]);
     /// Whole blocks out of pieces.
     pub const COMPACT: NextCommand = NextCommand(&["compact"]);
     /// What huge pages bring to a program, and how many it takes.
     pub const TUNE: NextCommand = NextCommand(&["tune", "--", "COMMAND"]);
 
     /// Every command that a finding may name.
-    pub const ALL: [NextCommand; 8] = [
-        NextCommand::USAGE,
+    pub const ALL: [NextCommand; 7] = [
         NextCommand::COMPACT,
         NextCommand::PROBE,
         NextCommand::VERBOSE,
@@ -204,7 +201,7 @@ pub fn word(finding: &Finding, snapshot: &Snapshot) -> Worded {
         ),
         K::OomKills { kills, unexplained, last_process } => {
             let (sentence, evidence) = killed(*kills, *unexplained, last_process.as_deref());
-            (sentence, evidence, &[NextCommand::USAGE, NextCommand::VERBOSE])
+            (sentence, evidence, &[NextCommand::VERBOSE])
         }
         K::CgroupOomKills { kills, last_process, group, limit } => (
             format!(

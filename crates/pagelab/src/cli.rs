@@ -101,6 +101,9 @@ pub fn refused(error: &clap::Error) -> Exit {
 
 #[cfg(test)]
 mod tests {
+    use pagelab_model::{PageSize, Snapshot};
+    use pagelab_report::findings::NextCommand;
+
     use super::*;
 
     /// Help is wrapped at 80 columns: a line that is longer is one paragraph, and no line of ours follows it.
@@ -112,6 +115,22 @@ mod tests {
             assert!(is_paragraph, "{}: broken in mid-line: {}", command.get_name(), pair[0]);
         }
         command.get_subcommands().for_each(check);
+    }
+
+    /// As it is typed from a look at this machine, and from one at a saved tree.
+    #[test]
+    fn every_command_that_a_finding_may_print_is_one() {
+        let mut live = Snapshot::unread("this machine", PageSize::USUAL);
+        live.taken.euid = Some(0);
+        let saved = Snapshot::unread("memory.tar.zst", PageSize::USUAL);
+        for next in NextCommand::ALL {
+            let lines = [next.line(&live), next.line(&saved)];
+            assert!(lines[0].is_some(), "{next:?}");
+            for line in lines.iter().flatten() {
+                let read = with_negatives(Cli::command()).try_get_matches_from(line.split(' '));
+                assert!(read.is_ok(), "{line}: {}", read.unwrap_err());
+            }
+        }
     }
 
     #[test]

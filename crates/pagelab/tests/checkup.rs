@@ -211,18 +211,6 @@ fn a_root_that_is_not_one_is_bad_input_with_a_way_out() {
 }
 
 #[test]
-fn every_command_that_a_finding_may_name_exists() {
-    for next in pagelab_report::findings::NextCommand::ALL {
-        let mut words = next.words().to_vec();
-        // What stands behind `--` is another program's.
-        let end = words.iter().position(|word| *word == "--").unwrap_or(words.len());
-        words.insert(end, "--help");
-        let output = pagelab(&words);
-        assert_eq!(output.code, Some(0), "{words:?}: {}", output.err);
-    }
-}
-
-#[test]
 fn no_line_is_wider_than_80_columns() {
     for tree in [machine(&WHOLE), machine(&PIECES)] {
         for more in [&[][..], &["-v"], &["-v", "--paper"]] {
