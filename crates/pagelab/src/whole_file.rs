@@ -46,6 +46,18 @@ pub fn target(path: &Path, option: &str) -> Result<Target, Failure> {
     }
 }
 
+/// The same for what takes the place of nothing: a file that is there already stays.
+pub fn new_target(path: &Path, option: &str) -> Result<Target, Failure> {
+    let target = target(path, option)?;
+    match fs::symlink_metadata(path) {
+        Err(_) => Ok(target),
+        Ok(_) => {
+            let problem = "is there already, and nothing is overwritten: give another name, or move it away";
+            Err(Failure::new(Exit::Usage, format!("{option} {}: {problem}", target.name)))
+        }
+    }
+}
+
 /// Why nothing can be put in the place of what is there. A FIFO would make the writer wait for a reader.
 fn unsuitable(meta: &Metadata) -> Option<&'static str> {
     let kind = meta.file_type();

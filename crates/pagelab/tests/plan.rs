@@ -126,6 +126,14 @@ fn a_plan_takes_what_is_dear_and_not_what_misses_most() {
     assert!(plan.predicted.unwrap().speedup_permille > 1300, "{plan:?}");
     let list = pagelab_formats::largepages::parse(read(&lab, "l.txt").as_bytes()).unwrap();
     assert_eq!(list, [3, 11, 30].map(|region| 0x7f00_0000_0000 + region * HUGE));
+    // Neither file is overwritten.
+    let before = read(&lab, "plan.toml");
+    for (option, file) in [("-o", "plan.toml"), ("--largepages", "l.txt")] {
+        let again = lab.run(&["plan", "p.pagelab", "-n", "1", option, file]);
+        assert_eq!(again.code, Some(2), "{}", again.err);
+        assert!(again.err.contains(&format!("{file}: is there already")), "{}", again.err);
+    }
+    assert_eq!(read(&lab, "plan.toml"), before);
     // By misses the cheap one comes first.
     let by_misses = good(&lab, &["plan", "p.pagelab", "-n", "1", "--by", "misses", "--json"]);
     let by_misses: Value = serde_json::from_str(&by_misses).unwrap();

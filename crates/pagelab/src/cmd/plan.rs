@@ -64,7 +64,7 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", value_parser = bytes_of, num_args = 0..=1,
           default_missing_value = "1G", require_equals = true)]
     calibrate: Option<Bytes>,
-    /// Write the plan, for `pagelab apply`
+    /// Write the plan, for `pagelab apply`; nothing is overwritten
     #[arg(short, long, value_name = "PLAN.toml", requires = "file")]
     output: Option<PathBuf>,
     /// Write the addresses of the regions, one a line, in decimal
@@ -115,7 +115,7 @@ plan.";
 /// Shows the curve, and writes the plan.
 pub fn run(args: &Args) -> Outcome {
     let target = |path: &Option<PathBuf>, option| {
-        path.as_deref().map(|path| whole_file::target(path, option)).transpose()
+        path.as_deref().map(|path| whole_file::new_target(path, option)).transpose()
     };
     let (output, list) = (target(&args.output, "--output")?, target(&args.largepages, "--largepages")?);
     let source = args.file.as_deref().map(read::read).transpose()?;
