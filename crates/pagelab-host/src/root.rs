@@ -90,12 +90,14 @@ impl Root {
         let name = escape(&path.to_string_lossy()).into_owned();
         let name = if name.len() > 1 { name.trim_end_matches('/').to_owned() } else { name };
         let mut place = open_place(path, walk).map_err(|error| {
-            let reason = match error.kind() {
-                io::ErrorKind::NotFound => "no such file or directory".to_owned(),
-                io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
-                _ => error.to_string(),
+            let problem = match error.kind() {
+                io::ErrorKind::NotFound => format!("no such file or directory; {WANTED}"),
+                io::ErrorKind::PermissionDenied => {
+                    "permission denied: run as a user who may read it".to_owned()
+                }
+                _ => format!("{error}; {WANTED}"),
             };
-            io::Error::new(error.kind(), format!("{name}: {reason}; {WANTED}"))
+            io::Error::new(error.kind(), format!("{name}: {problem}"))
         })?;
         let mut notes = Vec::new();
         if let Place::Archive(archive) = &mut place

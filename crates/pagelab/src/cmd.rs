@@ -98,7 +98,13 @@ pub fn program(name: &std::ffi::OsStr) -> Result<std::path::PathBuf, Failure> {
 pub fn root(path: Option<&Path>) -> Result<Root, Failure> {
     let Some(path) = path else { return Ok(Root::live()) };
     // The error is a whole sentence with file, reason and way out.
-    Root::open(path).map_err(|error| Failure::new(Exit::BadInput, error.to_string()))
+    Root::open(path).map_err(|error| {
+        let exit = match error.kind() {
+            std::io::ErrorKind::PermissionDenied => Exit::NotAvailable,
+            _ => Exit::BadInput,
+        };
+        Failure::new(exit, error.to_string())
+    })
 }
 
 /// A page size such as `4K`, `64KiB`, `16384`.

@@ -4,12 +4,17 @@
 
 mod support;
 
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use pagelab_model::run::{Ending, Run, Values};
 use serde_json::Value;
 use support::{Lab, Ran};
+
+/// The user who may do nothing.
+const NOBODY: u32 = 65_534;
 
 /// Seconds since 1970 of the first snapshot.
 const FIRST: u64 = 1_770_127_500;
@@ -254,4 +259,42 @@ fn scrapes_of_one_text_need_time_stamps_and_come_from_one_machine() {
     assert!(piped.code == Some(0) && piped.out.contains("1 reading of vm-17   one moment"), "{}", piped.err);
     let refused = lab.run_with(&["import", "-o", "d.pagelab", "-"], buddyinfo(1).as_bytes());
     assert!(refused.code == Some(3) && refused.err.contains("nothing says when"), "{}", refused.err);
+}
+
+/// A file of another user: permission is what is missing, and the file's format is not the matter.
+#[test]
+fn what_another_user_keeps_to_himself_is_not_available() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: not-root: nobody else can be played here");
+        return;
+    }
+    let lab = Lab::new();
+    lab.write("kept", buddyinfo(100));
+    std::fs::create_dir(lab.path().join("folder")).unwrap();
+    let mode = |path: &std::path::Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    mode(lab.path(), 0o755);
+    mode(&lab.path().join("kept"), 0o600);
+    mode(&lab.path().join("folder"), 0o700);
+    for line in [
+        "checkup --root kept",
+        "checkup --root folder",
+        "can 4 --root kept",
+        "map --root kept",
+        "frag --root kept",
+        "frag --from kept",
+        "capture x.tar --root kept",
+        "import kept -o x.pagelab",
+        "import perf-stat a=kept -o x.pagelab",
+        "plan kept",
+        "report kept",
+    ] {
+        let words: Vec<&str> = line.split(' ').collect();
+        let output = lab.command(&words).uid(NOBODY).gid(NOBODY).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(4), "{line}: {said}");
+        assert!(said.contains("ermission denied") && !said.contains("a saved tree is"), "{line}: {said}");
+        assert!(!said.contains("--help says"), "{line}: {said}");
+    }
 }

@@ -82,7 +82,8 @@ Examples:
 node_exporter shows buddyinfo only with --collector.buddyinfo, and mostly less of vmstat than the kernel \
 has. What the files do not hold is absent in the run file too, with its reason: nothing is made up.
 
-A file that cannot be read is named and left out; the exit code then is 5, and 3 if none can be read."
+A file that cannot be read is named and left out; the exit code then is 5, and 3 if none can be read, or 4 where only \
+permission was missing."
     )
 }
 
@@ -100,8 +101,8 @@ fn recording(args: &Recording) -> Outcome {
     let page_size = args.page_size.as_deref().map(super::page_size).transpose()?;
     let gathered = gather(&args.sources, args.machine.as_deref(), args.times)?;
     let Some((first, last)) = gathered.span() else {
-        let message = "nothing to import: no file holds a reading of memory; --help says what is read";
-        return Err(Failure::new(Exit::BadInput, message));
+        let wanted = "a reading of memory";
+        return Err(nothing(gathered.denied > 0 && gathered.denied == gathered.left_out.len(), wanted));
     };
     let started = Moment { realtime_ns: first, boottime_ns: gathered.boottime_ns(first) };
     let manifest = manifest(started, page_size, &gathered);
@@ -201,6 +202,20 @@ fn say(args: &Recording, output: &Path, gathered: &Gathered, after_ns: u64) -> R
     writeln!(out, "→ pagelab report {}", style.one_line(&output.display().to_string()))?;
     out.flush()?;
     Ok(())
+}
+
+/// Nothing could be read: because of permission alone, or because no file holds what is wanted.
+fn nothing(is_denied: bool, wanted: &str) -> Failure {
+    match is_denied {
+        true => {
+            let message = "nothing to import: this user may read none of the files";
+            Failure::new(Exit::NotAvailable, message)
+        }
+        false => {
+            let message = format!("nothing to import: no file holds {wanted}; --help says what is read");
+            Failure::new(Exit::BadInput, message)
+        }
+    }
 }
 
 fn not_written(error: &Error) -> Failure {

@@ -15,7 +15,7 @@ use pagelab_report::style::count;
 use pagelab_runfile::{Error, Writer};
 
 use super::places::{Place, places};
-use super::{manifest_of, not_written, times::modified_ns};
+use super::{manifest_of, not_written, nothing, times::modified_ns};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::{input, out};
 
@@ -65,7 +65,8 @@ Examples:
 
 Of runs that perf repeated (-r) each value is a mean and counts as one. Counts of intervals (-I) and of \
 single CPUs (-A, --per-socket …) are no result of a run, and are refused. Files that cannot be read are \
-named and left out; the exit code then is 5, and 3 if none can be read.";
+named and left out; the exit code then is 5, and 3 if none can be read, or 4 where only permission was \
+missing.";
 
 /// What is known of one trial.
 #[derive(Default)]
@@ -83,6 +84,8 @@ type Key = (usize, usize, u32);
 enum Refused {
     /// The others go on.
     File(String),
+    /// The others go on, and this one is another user's.
+    Denied(String),
     /// What it is of is not known, and to guess would mix two things that were measured apart.
     All(Failure),
 }
@@ -103,25 +106,29 @@ struct All {
     /// By workload and variant, the files that no word in front of them named.
     taken: BTreeMap<(usize, usize), Vec<Taken>>,
     left_out: Vec<String>,
+    /// How many of them only permission was missing for.
+    denied: usize,
 }
 
 /// Reads everything, and writes it as an experiment.
 pub fn run(args: &Args) -> Outcome {
     let mut all = All::default();
     for place in places(&args.sources, args.workload.as_deref())? {
-        match all.take(&place) {
-            Ok(()) => {}
+        let why = match all.take(&place) {
+            Ok(()) => continue,
             Err(Refused::All(failure)) => return Err(failure),
-            Err(Refused::File(why)) => {
-                out::complain(&format!("pagelab: {why}"));
-                all.left_out.push(why);
+            Err(Refused::File(why)) => why,
+            Err(Refused::Denied(why)) => {
+                all.denied += 1;
+                why
             }
-        }
+        };
+        out::complain(&format!("pagelab: {why}"));
+        all.left_out.push(why);
     }
     if all.trials.is_empty() {
-        let message = "nothing to import: no file holds counters of `perf stat -x,` or times; --help says \
-                       what is read";
-        return Err(Failure::new(Exit::BadInput, message));
+        let wanted = "counters of `perf stat -x,` or times";
+        return Err(nothing(all.denied > 0 && all.denied == all.left_out.len(), wanted));
     }
     let baseline = all.baseline(args.baseline.as_deref())?;
     let (experiment, first_ns) = all.experiment(&args.name, baseline);
@@ -172,7 +179,10 @@ fn place_of<T>(known: &mut Vec<T>, is_it: impl Fn(&T) -> bool, new: impl FnOnce(
 impl All {
     /// Takes one file in; else says why not.
     fn take(&mut self, place: &Place) -> Result<(), Refused> {
-        let unread = |failure: Failure| Refused::File(failure.to_string());
+        let unread = |failure: Failure| match failure.exit() {
+            Exit::NotAvailable => Refused::Denied(failure.to_string()),
+            _ => Refused::File(failure.to_string()),
+        };
         let (name, text) = input::read(&place.path).map_err(unread)?;
         let is_time = text.split(|&sign| sign == b'\n').any(|line| {
             let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());

@@ -27,6 +27,8 @@ pub struct Gathered {
     pub uname: Uname,
     /// Files that could not be read, and why.
     pub left_out: Vec<(String, String)>,
+    /// How many of them only permission was missing for.
+    pub denied: usize,
     boot_s: Option<f64>,
     /// The machine that the files' names say.
     named: Option<String>,
@@ -50,6 +52,10 @@ pub fn gather(sources: &[PathBuf], machine: Option<&str>, times: TimesFrom) -> R
         let why = match one(&mut gathered, &file, times) {
             Ok(()) => continue,
             Err(Refused::File(why)) => why,
+            Err(Refused::Denied(why)) => {
+                gathered.denied += 1;
+                why
+            }
             Err(Refused::All(failure)) => return Err(failure),
         };
         if gathered.left_out.len() < COMPLAINTS {
@@ -72,6 +78,8 @@ pub fn gather(sources: &[PathBuf], machine: Option<&str>, times: TimesFrom) -> R
 enum Refused {
     /// The others go on.
     File(String),
+    /// The others go on, and this one is another user's.
+    Denied(String),
     /// The whole import makes no sense.
     All(Failure),
 }
@@ -157,7 +165,10 @@ fn several(machines: &BTreeMap<String, usize>, wanted: Option<&str>) -> Failure 
 
 /// Takes one file in.
 fn one(gathered: &mut Gathered, file: &Named, times: TimesFrom) -> Result<(), Refused> {
-    let (name, text) = input::read(&file.path).map_err(|failure| Refused::File(failure.to_string()))?;
+    let (name, text) = input::read(&file.path).map_err(|failure| match failure.exit() {
+        Exit::NotAvailable => Refused::Denied(failure.to_string()),
+        _ => Refused::File(failure.to_string()),
+    })?;
     let bad = |error: ParseError| Refused::File(error.in_file(&name));
     let too_many = |_| {
         let message = format!("{name}: more values than are held at once: import fewer files at a time");
