@@ -206,6 +206,10 @@ fn what_stands_there_is_kept() {
     ] {
         expect(&capture(target, more), 2, part);
     }
+    // This folder is there, and takes no files.
+    for target in ["/proc/x", "/proc/x.tar.zst"] {
+        expect(&capture(target, &[]), 4, "nothing can be made in that folder");
+    }
     assert_eq!(fs::read(temp.path().join("old.tar.zst")).unwrap(), b"old");
     expect(&capture("old.tar.zst", &["--force"]), 0, "");
     assert!(Root::open(&temp.path().join("old.tar.zst")).unwrap().manifest().is_some());

@@ -388,14 +388,22 @@ impl<W: Write> Write for Counted<W> {
 
 fn create_failed(target: &Path, error: &io::Error) -> CaptureError {
     let shown = target.display();
-    if error.kind() == io::ErrorKind::NotFound {
-        let folder = folder_of(target).display();
-        return CaptureError::new(
+    let folder = folder_of(target);
+    match error.kind() {
+        // Such a one as /proc is there, and takes no files.
+        io::ErrorKind::NotFound if folder.is_dir() => CaptureError::new(
+            Refusal::NotPermitted,
+            format!(
+                "{shown}: cannot be written: nothing can be made in that folder; give a name in a folder \
+                 where you may write"
+            ),
+        ),
+        io::ErrorKind::NotFound => CaptureError::new(
             Refusal::Target,
-            format!("{shown}: there is no folder {folder}; make it first"),
-        );
+            format!("{shown}: there is no folder {}; make it first", folder.display()),
+        ),
+        _ => write_failed(target, error),
     }
-    write_failed(target, error)
 }
 
 /// What is said when writing fails: nothing stands under the target's name then.

@@ -74,17 +74,8 @@ impl Tracefs {
                     .or("boot a kernel built with CONFIG_TRACING=y"))
             }
             Err(Errno::PERM | Errno::ACCESS) => {
-                let detail = match rustix::process::geteuid().is_root() {
-                    true => {
-                        "tracefs is not mounted, and root may not open it here: a container, or a security \
-                             module or lockdown"
-                    }
-                    false => "tracefs is not mounted, and only root can open it",
-                };
-                let way_out = match container(reader) {
-                    true => "run pagelab on the host, or give the container the host's tracefs".to_owned(),
-                    false => format!("run as root; or {mount}, readable for you"),
-                };
+                let is_root = rustix::process::geteuid().is_root();
+                let (detail, way_out) = not_opened(is_root, container(reader), &mount);
                 Err(Absence::new(place, AbsentWhy::NotPermitted, detail).or(way_out))
             }
             Err(error) => {
@@ -188,6 +179,25 @@ fn mounted(reader: &Reader<'_>, mounts: &Reading<Vec<Mount>>) -> Option<String> 
     (!is_own).then(|| format!("{debugfs}/{}", paths::TRACING_IN_DEBUGFS))
 }
 
+/// Why it could not be opened, and the way out. Where pagelab is not root, nothing is known of what root may.
+fn not_opened(is_root: bool, is_contained: bool, mount: &str) -> (&'static str, String) {
+    const ROOT: &str = "tracefs is not mounted, and root may not open it here: a container, or a security \
+                        module or lockdown";
+    match (is_root, is_contained) {
+        (false, true) => {
+            ("tracefs is not mounted, and only root can open it", "run as root, or on the host".to_owned())
+        }
+        (false, false) => (
+            "tracefs is not mounted, and only root can open it",
+            format!("run as root; or {mount}, readable for you"),
+        ),
+        (true, true) => {
+            (ROOT, "run pagelab on the host, or give the container the host's tracefs".to_owned())
+        }
+        (true, false) => (ROOT, mount.to_owned()),
+    }
+}
+
 fn container(reader: &Reader<'_>) -> bool {
     [paths::DOCKERENV, paths::CONTAINERENV, paths::SYSTEMD_CONTAINER]
         .into_iter()
@@ -203,5 +213,20 @@ fn refused(shown: &str, error: Errno) -> Absence {
                 .or("run as root; or mount -o remount,gid=GROUP,mode=750 for a group of yours")
         }
         error => Absence::new(shown, AbsentWhy::Failed, io::Error::from(error).to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_not_root_is_told_to_be() {
+        for is_contained in [false, true] {
+            let (detail, way_out) = not_opened(false, is_contained, "mount it");
+            assert!(detail.contains("only root can open it") && way_out.starts_with("run as root"));
+            let (detail, way_out) = not_opened(true, is_contained, "mount it");
+            assert!(detail.contains("root may not open it here") && !way_out.contains("as root"));
+        }
     }
 }
