@@ -201,6 +201,19 @@ fn a_signal_closes_the_file() {
     }
 }
 
+/// Without --for, Ctrl-C is the end that the help speaks of; other signals are not.
+#[test]
+fn ctrl_c_ends_a_recording_without_an_end() {
+    for (signal, code) in [(Signal::INT, 0), (Signal::TERM, 143)] {
+        let mut recording = Recording::start(&["--every", "1h"]);
+        recording.until_sampled(1);
+        recording.signal(signal);
+        let (ended, run) = recording.end();
+        assert_eq!(ended, Some(code));
+        assert!(matches!(run.ending, Ending::Complete { .. }), "{:?}", run.ending);
+    }
+}
+
 #[test]
 fn kill_9_at_any_moment_loses_at_most_one_sample() {
     const EVERY_NS: u64 = 100 * MS;

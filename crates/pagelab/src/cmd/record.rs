@@ -102,6 +102,9 @@ Examples:
 /// readable.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(3);
 
+/// The exit code after Ctrl-C.
+const SIGINT: i32 = 130;
+
 /// How long the end that was asked for waits for the map that is being scanned.
 const MAP_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -288,6 +291,8 @@ fn finish(args: &Args, plan: &Plan, session: Session, ended: Ended) -> Result<u8
         Summary { path: &args.output, every_ns: plan.every_ns, after_ns, totals: &totals, ending: said };
     let (failed, code) = match ended {
         Ended::Failed(error) => (Some(error), Exit::Partial as u8),
+        // Without --for this is the end that its help speaks of.
+        Ended::Signal(SIGINT) if plan.for_ns.is_none() => (closed.err(), Exit::Done as u8),
         Ended::Signal(code) => (closed.err(), u8::try_from(code).unwrap_or(Exit::Bug as u8)),
         Ended::Over => (closed.err(), Exit::Done as u8),
     };
