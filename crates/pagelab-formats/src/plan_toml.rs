@@ -56,7 +56,7 @@ pub fn parse(input: &[u8], huge: Bytes) -> Result<HugePlan, ParseError> {
     }
     let text = std::str::from_utf8(input).map_err(|error| {
         let line = input.iter().take(error.valid_up_to()).filter(|&&byte| byte == b'\n').count() as u64 + 1;
-        ParseError::at_line(FORMAT, line, "not UTF-8, and so no plan")
+        ParseError::at_line(FORMAT, line, "not UTF-8")
     })?;
     let document = Document::of(text)?;
     let plan = plan(&document.table(), huge)?;

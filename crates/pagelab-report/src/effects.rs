@@ -24,14 +24,25 @@ pub fn ratio(value: f64, interval: Option<Interval>) -> String {
     }
 }
 
+/// Ends that are further apart than this, one by the other, say nothing of a ratio.
+const USEFUL_MAX: f64 = 1000.0;
+
+/// Whether an interval says anything.
+pub fn is_useful(found: Interval) -> bool {
+    found.low > 0.0 && found.high / found.low <= USEFUL_MAX
+}
+
 /// An interval around a ratio: `1.91 to 1.97`.
 pub fn interval(found: Interval) -> String {
+    if !is_useful(found) {
+        return "no useful interval".to_owned();
+    }
     format!("{} to {}", ratio(found.low, Some(found)), ratio(found.high, Some(found)))
 }
 
-/// An interval for a narrow column: `1.91–1.97`.
+/// An interval for a narrow column: `1.91–1.97`, or `–` if it says nothing.
 pub fn narrow_interval(found: Interval) -> String {
-    interval(found).replace(" to ", "–")
+    if is_useful(found) { interval(found).replace(" to ", "–") } else { "–".to_owned() }
 }
 
 /// The interval of an effect, or `–`.
@@ -131,6 +142,9 @@ pub fn why(effect: &Effect, noise: &Reading<Floor>) -> String {
         ),
         Verdict::NotApplied { trials, of } => {
             format!("a setting was not what was asked for in {trials} of {of} trials: nothing is said of it")
+        }
+        Verdict::NoDifference if !effect.speed_up().1.is_some_and(is_useful) => {
+            format!("no difference measured (no useful interval; {floor_words})")
         }
         Verdict::NoDifference => {
             format!("no difference measured (interval {found} contains 1; {floor_words})")
@@ -268,6 +282,10 @@ mod tests {
             why(&same, &noise),
             "no difference measured (interval 0.98 to 1.01 contains 1; noise floor 3.0 %)"
         );
+        let wide = effect(1.0, 1.4e-14, 2.3e14, Better::Lower, Verdict::NoDifference);
+        assert_eq!(why(&wide, &noise), "no difference measured (no useful interval; noise floor 3.0 %)");
+        assert_eq!(narrow_interval(Interval { low: 0.01, high: 11.0 }), "–");
+        assert_eq!(interval(Interval { low: 0.01, high: 9.9 }), "0.010 to 9.90");
         let few = effect(0.5, 0.4, 0.6, Better::Lower, Verdict::TooFew { pairs: 1 });
         assert_eq!(
             why(&few, &noise),

@@ -205,8 +205,8 @@ pub fn word(finding: &Finding, snapshot: &Snapshot) -> Worded {
         }
         K::CgroupOomKills { kills, last_process, group, limit } => (
             format!(
-                "{} killed because their control group reached its memory limit",
-                plural(*kills, "process was|processes were")
+                "{} control group reached its memory limit",
+                plural(*kills, "process was killed because its|processes were killed because their")
             ),
             {
                 let group = group.as_ref().map_or(String::new(), |group| format!(" in {group}"));

@@ -24,10 +24,11 @@ fn fixture(name: &str) -> String {
 fn what_makes_no_sense_is_refused_with_the_way_out() {
     let cases: &[(&[&str], i32, &str)] = &[
         (&["can"], 2, "<N>"),
-        (&["can", "0"], 2, "0 is not in 1.."),
-        (&["can", "-3"], 2, "-3"),
-        (&["can", "99999999999999999999"], 2, "too large"),
-        (&["can", "1.5"], 2, "invalid"),
+        (&["can", "0"], 2, "at least 1"),
+        (&["can", "-3"], 2, "a count from 1 on is wanted"),
+        (&["can", "1G"], 2, "sizes go by --size"),
+        (&["can", "99999999999999999999"], 2, "a count from 1 on is wanted"),
+        (&["can", "1.5"], 2, "a count from 1 on is wanted"),
         (&["can", "1", "--size", "3M"], 2, "power of two"),
         (&["can", "1", "--size", "1K"], 2, "less than a page"),
         (&["can", "1", "--size", "4K"], 2, "one page"),
@@ -137,4 +138,23 @@ fn checkup_and_can_say_one_number_of_one_capture() {
         }
     }
     assert!(seen > 0, "no fixture says what compaction brings");
+}
+
+/// No command is said to bring what the forecast says cannot come.
+#[test]
+fn a_pool_that_cannot_be_had_is_not_promised() {
+    let folders = std::fs::read_dir(fixture("machines")).unwrap();
+    let (mut refused, mut promised) = (0, 0);
+    for entry in folders.map(|entry| entry.unwrap().path()) {
+        let root = entry.to_str().unwrap();
+        for count in ["1", "100000000"] {
+            let (code, text) = texts(&pagelab(&["can", count, "--how", "hugetlb", "--root", root]));
+            let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            let is_promised = text.contains("makes the pool large enough");
+            assert!(!(code == Some(1) && is_promised), "{root}: {text}");
+            refused += u32::from(code == Some(1));
+            promised += u32::from(code == Some(0) && is_promised);
+        }
+    }
+    assert!(refused > 0 && promised > 0, "{refused} {promised}");
 }

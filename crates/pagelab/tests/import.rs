@@ -298,3 +298,32 @@ fn what_another_user_keeps_to_himself_is_not_available() {
         assert!(!said.contains("--help says"), "{line}: {said}");
     }
 }
+
+/// A way out names nothing that the command does not have.
+#[test]
+fn ways_out_are_those_of_the_command() {
+    const PROFILE: &str = "`pagelab profile -o FILE -- COMMAND` makes one";
+    const PLAN: &str = "`pagelab plan -o FILE` makes one";
+    let lab = Lab::new();
+    std::fs::create_dir(lab.path().join("folder")).unwrap();
+    lab.write("x.zst", b"\x28\xb5\x2f\xfd and more");
+    lab.write("bin.dat", b"\xff\xfe\x00");
+    for (line, words) in [
+        ("plan folder", PROFILE),
+        ("plan nofile", PROFILE),
+        ("profile show nofile", PROFILE),
+        ("apply folder -- true", PLAN),
+        ("apply nofile -- true", PLAN),
+        ("run --resume nofile", "`pagelab run RECIPE -o FILE` makes one"),
+        ("import perf-stat a=x.zst -o y", "`zstdcat x.zst > FILE`, and give that"),
+        ("run ./bin.dat", "./bin.dat: is not a text: a recipe in TOML was wanted"),
+        ("apply bin.dat -- true", "bin.dat:1: not UTF-8 (read as huge-page plan)"),
+    ] {
+        let said = ran(&lab, 3, &line.split(' ').collect::<Vec<_>>()).err;
+        assert!(said.contains(words), "{line}: {said}");
+        let foreign = ["--root", "--from", "`-`", "pagelab record", "stream did not"];
+        assert!(!foreign.iter().any(|word| said.contains(word)), "{line}: {said}");
+    }
+    let said = ran(&lab, 2, &["frag", "--order", "x"]).err;
+    assert!(said.contains("an order is wanted"), "{said}");
+}

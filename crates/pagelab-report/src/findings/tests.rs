@@ -100,7 +100,8 @@ fn every_finding_has_a_number_evidence_and_a_next_command() {
 
 #[test]
 fn the_wording() {
-    let machine = Snapshot::unread("this machine", PageSize::USUAL);
+    let mut machine = Snapshot::unread("this machine", PageSize::USUAL);
+    machine.taken.euid = Some(0);
     let text: String = all()
         .into_iter()
         .map(|kind| word(&Finding { weight: Weight::Cost, kind }, &machine))
@@ -133,4 +134,13 @@ fn three_kinds_of_lack_of_memory_have_three_remedies() {
     assert_eq!(remedy(group(None, None)), "cgset -r memory.max=SIZE GROUP");
     let worded = word(&Finding { weight: Weight::Failure, kind: unknown }, &machine);
     assert!(worded.evidence[0].contains("not known of 3"), "{worded:?}");
+}
+
+#[test]
+fn one_process_has_its_own_group() {
+    let one =
+        FindingKind::CgroupOomKills { kills: 1, last_process: "java".to_owned(), group: None, limit: None };
+    let machine = Snapshot::unread("this machine", PageSize::USUAL);
+    let worded = word(&Finding { weight: Weight::Cost, kind: one }, &machine);
+    assert_eq!(worded.sentence, "1 process was killed because its control group reached its memory limit");
 }

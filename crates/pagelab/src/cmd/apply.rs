@@ -122,9 +122,9 @@ impl Args {
             Some("all") => return Ok(Choice::All),
             _ => {}
         }
-        let (name, text) = input::read(&self.plan)?;
+        let (name, text) = input::read(&self.plan, input::Reader::Made("`pagelab plan -o FILE`"))?;
         let plan = plan_toml::parse(&text, huge_page())
-            .map_err(|error| Failure::new(Exit::BadInput, format!("{name}: {error}")))?;
+            .map_err(|error| Failure::new(Exit::BadInput, error.in_file(&name)))?;
         Ok(Choice::Plan(plan))
     }
 

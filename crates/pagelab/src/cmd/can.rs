@@ -32,7 +32,7 @@ pub struct Args {
     #[arg(
         value_name = "N",
         allow_negative_numbers = true,
-        value_parser = clap::value_parser!(u64).range(1..)
+        value_parser = count
     )]
     count: u64,
     /// Of which size: 2M, 1G, any power of two [default: the size that a PMD maps]
@@ -110,6 +110,15 @@ impl After {
     }
 }
 
+/// How many: a size in its place is a usual mistake.
+fn count(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(0) => Err("a count of at least 1 is wanted".to_owned()),
+        Ok(count) => Ok(count),
+        Err(_) => Err("a count from 1 on is wanted, such as 4000; sizes go by --size".to_owned()),
+    }
+}
+
 /// Predicts, asks if that is wanted, prints.
 pub fn run(args: &Args) -> Outcome {
     // From the look to the last question on one CPU, whose lists the forecast then knows.
@@ -122,7 +131,8 @@ pub fn run(args: &Args) -> Outcome {
         let exit = if absence.why == AbsentWhy::Malformed { Exit::BadInput } else { Exit::NotAvailable };
         Failure::new(exit, format!("nothing can be predicted: {source}: {reason}{way_out}"))
     })?;
-    forecast.notes.extend(pool_notes(args, &snapshot, ask));
+    let is_yes = forecast.is_yes(args.after.step());
+    forecast.notes.extend(pool_notes(args, &snapshot, ask, is_yes));
     let got = if args.really { really::ask(&snapshot, &forecast)? } else { Vec::new() };
     print(args, &snapshot, &forecast, &got)?;
     if snapshot.problems.iter().any(|problem| problem.bad_input) {
@@ -135,8 +145,9 @@ pub fn run(args: &Args) -> Outcome {
     })
 }
 
-/// The pool of the size: what is in it, what limits it, and the command that would make it so large.
-fn pool_notes(args: &Args, snapshot: &Snapshot, ask: Ask) -> Vec<String> {
+/// The pool of the size: what is in it, what limits it, and the command that would make it so large, unless
+/// the forecast says that none does.
+fn pool_notes(args: &Args, snapshot: &Snapshot, ask: Ask, is_yes: Option<bool>) -> Vec<String> {
     let size = snapshot.machine.page_size.block(ask.order);
     let pools = snapshot.settings.hugetlb.as_ref().map_or(&[][..], |pools| pools);
     let pool = pools.iter().find(|pool| pool.page_size == size);
@@ -149,10 +160,14 @@ fn pool_notes(args: &Args, snapshot: &Snapshot, ask: Ask) -> Vec<String> {
     let wanted = pool.total.saturating_add(ask.count.saturating_sub(unpromised));
     let usual = snapshot.meminfo.as_ref().ok().and_then(|info| info.bytes("Hugepagesize"));
     let knob = Knob::hugetlb(size, ask.node);
-    notes.push(match (ask.count <= unpromised, usual == Some(size) && ask.node.is_none()) {
-        (true, _) => "the pool has as many already".to_owned(),
-        (false, true) => format!("sysctl vm.nr_hugepages={wanted} makes the pool large enough"),
-        (false, false) => format!("echo {wanted} > {} makes the pool large enough", knob.path()),
+    let is_usual = usual == Some(size) && ask.node.is_none();
+    notes.extend(match (ask.count <= unpromised, is_yes) {
+        (true, _) => Some("the pool has as many already".to_owned()),
+        (false, Some(false)) => None,
+        (false, _) if is_usual => {
+            Some(format!("sysctl vm.nr_hugepages={wanted} makes the pool large enough"))
+        }
+        (false, _) => Some(format!("echo {wanted} > {} makes the pool large enough", knob.path())),
     });
     let is_live = args.root.is_none() && args.from.is_none();
     if let (true, Ok(cgroup)) = (is_live, &snapshot.machine.cgroup) {
@@ -181,7 +196,8 @@ fn hugetlb_limit(size: Bytes) -> String {
 
 fn snapshot(args: &Args) -> Result<Snapshot, Failure> {
     if let Some(path) = &args.from {
-        let run = pagelab_runfile::read(path).map_err(|e| Failure::new(Exit::BadInput, e.to_string()))?;
+        let run = pagelab_runfile::read(path)
+            .map_err(|error| super::report::refusal_by(&error, "`pagelab checkup --run FILE`"))?;
         return run.snapshot.map(|snapshot| *snapshot).ok_or_else(|| {
             let message = format!(
                 "{}: it holds no look at a machine; `pagelab checkup --run FILE` makes one",

@@ -55,7 +55,7 @@ pub struct Args {
 
     /// Answer for blocks of 2^J pages [default: the order of the request that failed, where a report
     /// names it, else that of a PMD huge page]
-    #[arg(long, value_name = "J")]
+    #[arg(long, value_name = "J", value_parser = order)]
     order: Option<u8>,
 
     /// Show the paper's form of F_i as well: 1 − (free / 2^J) / blocks
@@ -69,6 +69,11 @@ pub struct Args {
     /// The same as --format json
     #[arg(long)]
     json: bool,
+}
+
+/// An order: blocks of 2^J pages.
+fn order(text: &str) -> Result<u8, String> {
+    text.parse().map_err(|_| "an order is wanted, a whole number such as 9".to_owned())
 }
 
 impl Args {

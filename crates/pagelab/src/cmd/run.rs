@@ -159,7 +159,8 @@ fn resolve(args: &Args, recipe: pagelab_experiment::recipe::Recipe) -> Result<Re
 pub fn resume(path: &Path, json: bool) -> Result<u8, Failure> {
     let bad =
         |text: &str| Failure::new(Exit::BadInput, format!("cannot go on with {}: {text}", path.display()));
-    let (mut writer, run) = Writer::resume(path).map_err(|error| report::refusal(&error))?;
+    let (mut writer, run) =
+        Writer::resume(path).map_err(|error| report::refusal_by(&error, "`pagelab run RECIPE -o FILE`"))?;
     let Some(experiment) = &run.experiment else {
         return Err(bad("it holds no experiment; one is made by `pagelab run RECIPE`"));
     };

@@ -7,7 +7,7 @@ use pagelab_model::experiment::measures;
 use pagelab_model::tune::{On, Tune};
 
 use super::{speed_up, times};
-use crate::effects::{fewer, interval, ratio};
+use crate::effects::{fewer, interval, is_useful, ratio};
 use crate::quantity::duration;
 use crate::style::{bytes, count, percent};
 
@@ -58,10 +58,11 @@ pub(crate) fn verdict(tuned: &Tuned, tune: &Tune) -> String {
         Says::NoDifference => {
             let is_none = |arm: &ArmFound| matches!(arm.verdict, Some(Verdict::NoDifference));
             let shown = if is_none(&all) || plan.speed_up.is_none() { &all } else { &plan };
-            let (_, within) = speed_up(shown.speed_up);
-            format!(
-                "no difference measured (95 % interval {within}); more rounds or a quieter machine tell more"
-            )
+            let within = match shown.speed_up {
+                Some((_, Some(within))) if !is_useful(within) => interval(within),
+                found => format!("95 % interval {}", speed_up(found).1),
+            };
+            format!("no difference measured ({within}); more rounds or a quieter machine tell more")
         }
         Says::NotObtained => {
             "nothing is said of huge pages: those of the plan did not come, see below".to_owned()
@@ -126,7 +127,9 @@ fn not_faster(plan: &ArmFound) -> String {
 
 fn at_most(all: &ArmFound) -> String {
     match all.speed_up {
-        Some((_, Some(within))) => format!("between {}× as fast", interval(within).replace(" to ", "× and ")),
+        Some((_, Some(within))) if is_useful(within) => {
+            format!("between {}× as fast", interval(within).replace(" to ", "× and "))
+        }
         _ => format!("less than {HELP_MIN}× as fast"),
     }
 }

@@ -81,7 +81,7 @@ fn not_on_lists(reader: &Reader<'_>, info: &BuddyInfo, page_size: PageSize) -> O
 }
 
 fn from_text(plan: &Plan, path: &Path) -> Result<FragReport, Failure> {
-    let (name, content) = input::read(path)?;
+    let (name, content) = input::read(path, input::Reader::From)?;
     let read = free_text::read(&content, plan.report).map_err(|failed| bad_text(&name, plan, failed))?;
     say_which(&name, &read, plan.report.is_some());
     if content.last().is_some_and(|&last| last != b'\n') {

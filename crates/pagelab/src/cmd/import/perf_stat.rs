@@ -183,7 +183,7 @@ impl All {
             Exit::NotAvailable => Refused::Denied(failure.to_string()),
             _ => Refused::File(failure.to_string()),
         };
-        let (name, text) = input::read(&place.path).map_err(unread)?;
+        let (name, text) = input::read(&place.path, input::Reader::Import).map_err(unread)?;
         let is_time = text.split(|&sign| sign == b'\n').any(|line| {
             let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
             words.next() == Some(b"real") && words.next().is_some()

@@ -165,10 +165,11 @@ fn several(machines: &BTreeMap<String, usize>, wanted: Option<&str>) -> Failure 
 
 /// Takes one file in.
 fn one(gathered: &mut Gathered, file: &Named, times: TimesFrom) -> Result<(), Refused> {
-    let (name, text) = input::read(&file.path).map_err(|failure| match failure.exit() {
-        Exit::NotAvailable => Refused::Denied(failure.to_string()),
-        _ => Refused::File(failure.to_string()),
-    })?;
+    let (name, text) =
+        input::read(&file.path, input::Reader::Import).map_err(|failure| match failure.exit() {
+            Exit::NotAvailable => Refused::Denied(failure.to_string()),
+            _ => Refused::File(failure.to_string()),
+        })?;
     let bad = |error: ParseError| Refused::File(error.in_file(&name));
     let too_many = |_| {
         let message = format!("{name}: more values than are held at once: import fewer files at a time");

@@ -8,7 +8,7 @@ use pagelab_model::{PageSize, Profile, Snapshot};
 use pagelab_runfile::Reader;
 use pagelab_sys::cpuid;
 
-use crate::cmd::report::refusal;
+use crate::cmd::report::refusal_by;
 use crate::cmd::target_failure;
 use crate::exit::{Exit, Failure};
 use crate::{input, manifest, walk_cost};
@@ -16,6 +16,9 @@ use pagelab_target::sampled;
 
 /// What SQLite files, and so run files, begin with.
 const RUN_FILE: &[u8] = b"SQLite format 3\0";
+
+/// What makes a profile.
+const MAKER: &str = "`pagelab profile -o FILE -- COMMAND`";
 
 /// A profile, and the machine that it is of.
 #[derive(Debug)]
@@ -40,7 +43,7 @@ pub fn read(path: &Path) -> Result<Source, Failure> {
     if begins_as_run_file(path) {
         return of_run_file(path);
     }
-    let (name, text) = input::read(path)?;
+    let (name, text) = input::read(path, input::Reader::Made(MAKER))?;
     if region_counts::is_one(&text) {
         let options = sampled::Options::new(PageSize::USUAL, None);
         let profile = sampled::file::of_regions(&text, &name, options).map_err(target_failure)?;
@@ -64,7 +67,7 @@ fn begins_as_run_file(path: &Path) -> bool {
 /// The profile of a run file.
 pub fn of_run_file(path: &Path) -> Result<Source, Failure> {
     let read = Reader::open(path).and_then(|reader| reader.run());
-    let run = read.map_err(|error| refusal(&error))?;
+    let run = read.map_err(|error| refusal_by(&error, MAKER))?;
     let machine = Some(walk_cost::machine(&run.manifest.machine));
     let Some(profile) = run.profile else {
         let message = format!(

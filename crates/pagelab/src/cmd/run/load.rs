@@ -38,7 +38,12 @@ pub fn text(name: &str) -> Result<(String, String), Failure> {
         let text = format!("{name}: a recipe is a text file of at most {BYTES_MAX} bytes; this is none");
         return Err(Failure::new(Exit::BadInput, text));
     }
-    Ok((name.to_owned(), std::fs::read_to_string(path).map_err(unread)?))
+    let text = String::from_utf8(std::fs::read(path).map_err(unread)?).map_err(|_| {
+        let text =
+            format!("{name}: is not a text: a recipe in TOML was wanted; `pagelab recipes` lists some");
+        Failure::new(Exit::BadInput, text)
+    })?;
+    Ok((name.to_owned(), text))
 }
 
 /// The recipe that a text is.
