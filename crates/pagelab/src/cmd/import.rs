@@ -82,8 +82,8 @@ Examples:
 node_exporter shows buddyinfo only with --collector.buddyinfo, and mostly less of vmstat than the kernel \
 has. What the files do not hold is absent in the run file too, with its reason: nothing is made up.
 
-A file that cannot be read is named and left out; the exit code then is 5, and 3 if none can be read, or 4 where only \
-permission was missing."
+A file that cannot be read is named and left out; the exit code then is 5, and 3 if none can be read, \
+or 4 where only permission was missing."
     )
 }
 

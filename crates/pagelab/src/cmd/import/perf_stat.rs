@@ -300,8 +300,8 @@ fn undecided(place: &Place, other: &Path) -> Failure {
     Failure::new(Exit::BadInput, message)
 }
 
-/// Names of two variants for files of different folders: the folders, or, where these are called the same, the
-/// variant with the nearest folders above that are not.
+/// Names of two variants for files of different folders: the folders, or, where these are called the same,
+/// the variant with the nearest folders above that are not.
 fn told_apart(variant: &str, one: &Path, other: &Path) -> [String; 2] {
     let names = |path: &Path| -> Vec<String> {
         let folders = path.parent().into_iter().flat_map(Path::components).rev();
