@@ -144,6 +144,10 @@ fn head(page: &mut Page, profile: &Profile, shown: &Ranking) {
             amount(shown.total, true),
             three_digits(each)
         );
+        // In picoseconds. A program with one thread cannot wait longer than it runs.
+        if profile.wall_ns > 0 && shown.total > profile.wall_ns as f64 * 1000.0 {
+            text += " if each waits for the one before: more than the time watched, so they overlap";
+        }
     }
     page.hanging("", &text);
     if let Some(of) = profile.effort.stretches {

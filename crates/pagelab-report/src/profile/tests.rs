@@ -3,6 +3,7 @@
 use pagelab_model::PageSize;
 use pagelab_model::profile::{
     Begun, Cells, Effort, ImageProfile, MappingKey, MappingProfile, ProfileSource, Program, Reuse, Unseen,
+    WalkCost,
 };
 
 use super::heat::Heat;
@@ -80,6 +81,17 @@ fn without_a_price_nothing_is_called_a_time() {
     let text = summary(&profile, "f", Style::PLAIN);
     assert!(text.contains("2 of 2 touched regions of 2 MiB hold 90 % of the misses"), "{text}");
     assert!(text.lines().count() <= 10, "{text}");
+}
+
+#[test]
+fn walks_that_cost_more_than_the_time_are_said_to_overlap() {
+    let mut profile = profile(cells(&[0, 1], &[4, 8]), Vec::new(), 0, HUGE);
+    profile.walk_cost = Some(WalkCost { points: vec![(2, 10_000), (12, 10_000)], origin: "made".to_owned() });
+    for (wall_ns, is_said) in [(100, true), (1_000_000, false)] {
+        profile.wall_ns = wall_ns;
+        let text = summary(&profile, "f", Style::PLAIN).replace("\n", " ");
+        assert_eq!(text.contains("so they overlap"), is_said, "{text}");
+    }
 }
 
 #[test]

@@ -51,10 +51,9 @@ pub fn why(profile: &Profile) -> Option<String> {
         let all = seen.saturating_add(unscanned);
         return (profile.effort.zero_scans.is_some() && unscanned > all / UNSCANNED_PART).then(|| {
             format!(
-                "accessed bits showed only {} of {} that the program reads and never writes: in {time} no \
-                 more could be looked at for 2 % of its time",
-                bytes(Bytes(seen)),
-                bytes(Bytes(all))
+                "accessed bits did not show {} of the memory that the program reads and never writes: in \
+                 {time} no more could be looked at for 2 % of its time",
+                bytes(Bytes(unscanned))
             )
         });
     }
