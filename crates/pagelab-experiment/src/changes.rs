@@ -2,6 +2,9 @@
 
 use pagelab_host::guard::{Guard, Knob, Options, Site, Watched};
 
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
+
 use crate::recipe::{Hog, HogKind, PageCache, Supervised, Thp, Variant, short};
 
 /// What would be changed while a trial of the variant runs, in words; empty where nothing is.
@@ -96,10 +99,18 @@ fn settings(site: &Result<Site, String>, variant: &Variant) -> Vec<String> {
         let label = knob.label();
         let before = guard.as_ref().map_err(Clone::clone);
         match before.and_then(|guard| guard.set(&knob, mode).map_err(|error| error.to_string())) {
-            Ok(applied) if applied.old == mode => format!("{label} stays {mode}"),
-            Ok(applied) => format!("{label} {} → {mode}", applied.old),
-            Err(why) => format!("{label} → {mode}, which cannot be: {why}"),
+            Ok(applied) if applied.old == mode => None,
+            Ok(applied) if !may_be_written(knob.path()) => {
+                Some(format!("{label} {} → {mode}, which needs root", applied.old))
+            }
+            Ok(applied) => Some(format!("{label} {} → {mode}", applied.old)),
+            Err(why) => Some(format!("{label} → {mode}, which cannot be: {why}")),
         }
     };
-    wanted.into_iter().map(change).collect()
+    wanted.into_iter().filter_map(change).collect()
+}
+
+/// False where the kernel would refuse: a dry run reads a setting, and asks nobody whether it may be written.
+fn may_be_written(path: &str) -> bool {
+    !matches!(access(path, Access::WRITE_OK), Err(Errno::ACCESS | Errno::PERM | Errno::ROFS))
 }

@@ -63,8 +63,15 @@ pub fn gain(effect: &Effect) -> String {
     format!("{}× {word}{within}", ratio(times, found))
 }
 
-/// `48 % of the time saved`, `3.2 % more time`.
-pub fn saved(effect: &Effect) -> String {
+/// `48 % of the time saved`, `3.2 % more time`; of a merit, which is often the time of one access and not of
+/// the run: `merit 48 % lower`.
+pub fn saved(effect: &Effect, by: &str) -> String {
+    if by == measures::MERIT {
+        return match effect.ratio - 1.0 {
+            less if less < 0.0 => format!("merit {} lower", percent(-less)),
+            higher => format!("merit {} higher", more(higher)),
+        };
+    }
     match effect.saved() {
         saved if saved >= 0.0 => format!("{} of the time saved", percent(saved)),
         lost => format!("{} more time", more(-lost)),
@@ -119,7 +126,7 @@ pub fn verdict_of(verdict: Verdict, better: Better, ratio: f64) -> String {
 }
 
 /// A verdict with its reason, where it decides nothing.
-pub fn why(effect: &Effect, noise: &Reading<Floor>) -> String {
+pub fn why(effect: &Effect, noise: &Reading<Floor>, by: &str) -> String {
     let floor_words = match noise {
         Ok(found) => format!("noise floor {}", floor(found)),
         Err(_) => "noise floor unknown".to_owned(),
@@ -129,7 +136,7 @@ pub fn why(effect: &Effect, noise: &Reading<Floor>) -> String {
         Verdict::TooFew { pairs } => {
             let word = if pairs == 1 { "pair" } else { "pairs" };
             let least = pagelab_metrics::effect::PAIRS_MIN;
-            let so_far = format!("so far {}, {}", gain(effect), saved(effect));
+            let so_far = format!("so far {}, {}", gain(effect), saved(effect, by));
             format!("too few to decide, {pairs} {word} of at least {least}; {so_far}")
         }
         Verdict::NotHuge { trials, unseen, of } if trials == unseen => format!(
@@ -173,8 +180,8 @@ pub fn advice(advice: Advice) -> &'static str {
 }
 
 /// Advice that rests on an effect that decides nothing, with the reason; the word stands once.
-pub fn undecided(of: Advice, effect: &Effect, noise: &Reading<Floor>) -> String {
-    let (head, why) = (advice(of), why(effect, noise));
+pub fn undecided(of: Advice, effect: &Effect, noise: &Reading<Floor>, by: &str) -> String {
+    let (head, why) = (advice(of), why(effect, noise, by));
     if why.starts_with(head) { why } else { format!("{head}: {why}") }
 }
 
@@ -258,9 +265,15 @@ mod tests {
             assert_eq!(gain(&effect), text);
         }
         let slow = effect(1.5, 1.4, 1.6, Better::Lower, Verdict::Worse);
-        assert_eq!(saved(&slow), "50 % more time");
+        assert_eq!(saved(&slow, measures::WALL), "50 % more time");
+        assert_eq!(saved(&slow, measures::MERIT), "merit 50 % higher", "what it is of is not the run's time");
+        let few = effect(0.07, 0.06, 0.08, Better::Lower, Verdict::TooFew { pairs: 2 });
+        assert!(
+            why(&few, &Ok(Floor { ratio: 1.03, pairs: 10, is_pooled: false }), measures::MERIT)
+                .ends_with(", merit 93 % lower")
+        );
         assert_eq!(
-            saved(&effect(0.957, 0.9, 1.0, Better::Lower, Verdict::Better)),
+            saved(&effect(0.957, 0.9, 1.0, Better::Lower, Verdict::Better), measures::WALL),
             "4.3 % of the time saved"
         );
         for (ratio, text) in [
@@ -279,28 +292,34 @@ mod tests {
         let noise = Ok(Floor { ratio: 1.03, pairs: 10, is_pooled: false });
         let same = effect(1.0, 0.99, 1.02, Better::Lower, Verdict::NoDifference);
         assert_eq!(
-            why(&same, &noise),
+            why(&same, &noise, measures::WALL),
             "no difference measured (interval 0.98 to 1.01 contains 1; noise floor 3.0 %)"
         );
         let wide = effect(1.0, 1.4e-14, 2.3e14, Better::Lower, Verdict::NoDifference);
-        assert_eq!(why(&wide, &noise), "no difference measured (no useful interval; noise floor 3.0 %)");
+        assert_eq!(
+            why(&wide, &noise, measures::WALL),
+            "no difference measured (no useful interval; noise floor 3.0 %)"
+        );
         assert_eq!(narrow_interval(Interval { low: 0.01, high: 11.0 }), "–");
         assert_eq!(interval(Interval { low: 0.01, high: 9.9 }), "0.010 to 9.90");
         let few = effect(0.5, 0.4, 0.6, Better::Lower, Verdict::TooFew { pairs: 1 });
         assert_eq!(
-            why(&few, &noise),
+            why(&few, &noise, measures::WALL),
             "too few to decide, 1 pair of at least 6; so far 2.00× as fast (1.67 to 2.50), 50 % of the time saved"
         );
         let open = effect(0.95, 0.91, 0.98, Better::Lower, Verdict::Undecided(Doubt::InsideFloor));
         assert_eq!(
-            undecided(Advice::Undecided, &open, &noise),
+            undecided(Advice::Undecided, &open, &noise, measures::WALL),
             "undecided: 1.02 to 1.10 is no further from 1 than two equal runs are (noise floor 3.0 %)"
         );
-        assert!(undecided(Advice::Always, &open, &noise).starts_with("always: undecided: 1.02 to 1.10"));
+        assert!(
+            undecided(Advice::Always, &open, &noise, measures::WALL)
+                .starts_with("always: undecided: 1.02 to 1.10")
+        );
         let not_huge =
             effect(0.5, 0.4, 0.6, Better::Lower, Verdict::NotHuge { trials: 2, unseen: 0, of: 10 });
-        assert!(why(&not_huge, &noise).ends_with("no effect of huge pages was measured"));
+        assert!(why(&not_huge, &noise, measures::WALL).ends_with("no effect of huge pages was measured"));
         let unseen = effect(0.5, 0.4, 0.6, Better::Lower, Verdict::NotHuge { trials: 2, unseen: 2, of: 10 });
-        assert!(why(&unseen, &noise).contains("is not known in 2 of 10"));
+        assert!(why(&unseen, &noise, measures::WALL).contains("is not known in 2 of 10"));
     }
 }

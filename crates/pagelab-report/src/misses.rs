@@ -9,6 +9,9 @@ use crate::style::count;
 const ONE_DIGIT: f64 = 0.3;
 const THREE_DIGITS: f64 = 0.05;
 
+/// What is to be done where misses are unknown.
+pub const KNOWN_BY: &str = "a longer run is swept, and --source exact sees every access";
+
 /// `18 483 694 misses`, `about 9 000 000 misses (5 400 000 to 15 000 000)`, `misses unknown: …`.
 pub fn all(profile: &Profile) -> String {
     let Some(misses) = profile.misses() else {

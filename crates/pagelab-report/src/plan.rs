@@ -82,8 +82,11 @@ fn head(page: &mut Page, report: &PlanReport<'_>) {
     let command = profile.command.join(" ");
     let what = if command.is_empty() { "a profile".to_owned() } else { crate::run::clipped(&command, 60) };
     let misses: u128 = profile.images.iter().map(|image| u128::from(image.misses)).sum();
-    let regions =
-        format!("{} regions of {} touched", count(ranking.regions.len() as u128), bytes(report.page));
+    let regions = format!(
+        "{} touched regions of {} that can be planned",
+        count(ranking.regions.len() as u128),
+        bytes(report.page)
+    );
     page.facts("", &[page.style().bold(&what), source(profile.source).to_owned(), regions], "   ");
     let text = if ranking.timed {
         let walks: f64 = ranking.total / (misses as f64).max(1.0) / 1000.0;

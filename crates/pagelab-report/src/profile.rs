@@ -59,11 +59,15 @@ pub fn summary(profile: &Profile, name: &str, style: Style) -> String {
     let mut page = Page::new(style);
     let shown = ranking(profile, false);
     head(&mut page, profile, &shown);
+    if profile.misses().is_none() {
+        profile.notes.iter().take(2).for_each(|note| page.hanging_dim("  ", note));
+        return page.finish();
+    }
     let all = shown.regions.len();
     let needed = plan_count(&shown);
     if shown.total > 0.0 && all > 0 {
         let text = format!(
-            "{} of {} touched regions of {} hold 90 % of the {}",
+            "{} of {} touched regions of {}, files and stacks among them, hold 90 % of the {}",
             count(needed as u128),
             count(all as u128),
             bytes(profile.huge),
@@ -72,7 +76,11 @@ pub fn summary(profile: &Profile, name: &str, style: Style) -> String {
         page.hanging_bold("", &text);
         for (mapping, cost) in table::by_cost(&shown).into_iter().take(3) {
             let share = percent(cost / shown.total);
-            page.hanging("  ", &format!("{share} in {}", mapping_name(&shown, mapping)));
+            let name = match mapping.key.kind {
+                MappingKind::Placed => "memory that is known by its address alone".to_owned(),
+                _ => mapping_name(&shown, mapping),
+            };
+            page.hanging("  ", &format!("{share} in {name}"));
         }
     } else {
         page.hanging_bold("", "no miss was seen that lies in a known mapping");
@@ -150,6 +158,9 @@ fn head(page: &mut Page, profile: &Profile, shown: &Ranking) {
         }
     }
     page.hanging("", &text);
+    if profile.misses().is_none() {
+        page.hanging_bold("", crate::misses::KNOWN_BY);
+    }
     if let Some(of) = profile.effort.stretches {
         let text = format!(
             "estimated from {} stretches with {} of the accesses",
@@ -158,7 +169,7 @@ fn head(page: &mut Page, profile: &Profile, shown: &Ranking) {
         );
         page.hanging_dim("", &text);
     }
-    if let Some(duty) = profile.effort.duty_permille {
+    if let Some(duty) = profile.effort.duty_permille.filter(|_| profile.misses().is_some()) {
         let share = percent(f64::from(duty) / 1000.0);
         let of = |number: u64| count(u128::from(number));
         let text = match (profile.effort.sweeps, profile.effort.zero_scans) {

@@ -179,7 +179,12 @@ fn a_run_without_counters_can_have_one_model_of_each_variant() {
         assert!(counted("counter.dTLB-load-misses").value.is_err(), "no model in a counter's column");
     }
     let report = ran(&lab, &["report", "-vv", "m.pagelab"]).out;
-    for words in ["model.tlb-misses", "model.miss_rate.accesses", "modelled once, no interval"] {
+    for words in [
+        "modelled TLB misses, one run each: ",
+        "model.tlb-misses",
+        "model.miss_rate.accesses",
+        "modelled once, no interval",
+    ] {
         assert!(report.replace("\n", " ").contains(words), "{words}: {report}");
     }
 }

@@ -164,6 +164,14 @@ fn sweeps_cost_no_more_than_their_share_and_where_none_is_earned_that_is_said() 
         "{why}"
     );
     assert_eq!((found.effort.sweeps, found.effort.slow_down_ppm), (Some(0), None));
+    assert!(ran.err.contains("misses unknown") && !ran.err.contains("pagelab plan"), "{}", ran.err);
+    let planned = lab.run(&["plan", "short.pagelab"]);
+    assert_eq!(planned.code, Some(3), "{}", planned.err);
+    assert!(
+        planned.err.contains("its misses are unknown") && !planned.err.contains("no miss"),
+        "{}",
+        planned.err
+    );
     // One that goes on gets some, and its account holds at least a page's price for each page once.
     let script = with(
         "

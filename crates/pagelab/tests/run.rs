@@ -6,7 +6,7 @@
 mod support;
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -184,7 +184,7 @@ fn workloads_that_do_not_end_well_are_told_apart_and_the_others_go_on() {
     lab.write("bad.toml", BAD);
     // It may be run, as far as its mode says, but what is to run it is not there.
     lab.write("text", "#!/none/such\n");
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    let mode = PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(lab.path().join("text"), mode).unwrap();
     let (code, _, err) = ran(&lab, &["run", "bad.toml", "-o", "bad.pagelab"]);
     assert_eq!(code, Some(5), "{err}");
@@ -562,7 +562,25 @@ fn plans_and_recipes_are_shown_and_every_field_of_their_json_is_documented() {
         assert!(told.lines().all(|line| line.chars().count() <= 80), "{told}");
     }
     let (_, plan, _) = ran(&lab, &["run", "thp", "--dry-run", "--", "true", "it", "is"]);
-    assert!(plan.contains("workload true  true it is"), "{plan}");
+    assert!(plan.contains("workload true  true it is") && !plan.contains("26 times"), "{plan}");
+    let (_, plan, _) = ran(&lab, &["run", "thp", "--dry-run", "--model", "--", "true", "it", "is"]);
+    assert!(plan.contains("runs more, each workload once") && plan.contains("26 times as long"), "{plan}");
+}
+
+#[test]
+fn a_dry_run_says_what_needs_root_and_no_change_that_is_none() {
+    let lab = Lab::new();
+    std::fs::set_permissions(lab.path(), std::fs::Permissions::from_mode(0o755)).expect("its mode");
+    let mut command = lab.command(&["run", "thp", "--dry-run"]);
+    if rustix::process::geteuid().is_root() {
+        command.uid(65534).gid(65534).env_remove("XDG_RUNTIME_DIR");
+    }
+    let ran = command.output().expect("started");
+    let plan = String::from_utf8_lossy(&ran.stdout);
+    assert!(ran.status.success(), "{plan}");
+    let mut changes = plan.lines().filter(|line| line.contains("would change  THP enabled"));
+    let is_told = |line: &str| line.ends_with("which needs root") || line.contains("which cannot be");
+    assert!(changes.all(is_told) && !plan.contains(" stays "), "{plan}");
 }
 
 /// Names of all fields but those that a recipe chose.

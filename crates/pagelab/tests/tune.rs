@@ -198,6 +198,7 @@ fn what_cannot_be_tuned_is_refused_before_anything_runs() {
         (&["tune", "--", "/none/such"], 3, "cannot start /none/such: No such file"),
         (&["tune", "--profile", "none.pagelab", "--", "true"], 3, "none.pagelab"),
         (&["tune", "--resume", "none.pagelab"], 3, "none.pagelab"),
+        (&["tune", "-o", "no/x.pagelab", "--", "true"], 4, "no: no file can be made in this folder"),
     ] {
         let ran = lab.run(words);
         assert_eq!(ran.code, Some(code), "{words:?}: {}", ran.err);
@@ -356,6 +357,15 @@ fn a_tuning_that_was_stopped_and_killed_comes_to_the_same_form() {
     assert!(said.contains("pagelab tune --resume k.pagelab"), "{said}");
     let before = trials(&kept);
     assert!(before < form(&read(&whole)).order.len(), "{before}");
+    // In another folder neither its plan nor its program is found by the same words.
+    let beside = lab.path().join("beside");
+    fs::create_dir(&beside).expect("a folder");
+    let elsewhere =
+        lab.command(&["tune", "--resume", "../k.pagelab"]).current_dir(&beside).output().expect("ran");
+    let said = String::from_utf8_lossy(&elsewhere.stderr);
+    assert_eq!(elsewhere.status.code(), Some(3), "{said}");
+    assert!(said.contains("found from another folder: run this in "), "{said}");
+    assert_eq!(fs::read_dir(&beside).expect("a folder").count(), 0, "nothing is written there");
     // A kill, which nothing can be done about; and the plan is lost with it.
     let mut child = lab.command(&["tune", "--resume", "k.pagelab"]).spawn().expect("started");
     until("one more trial", || trials(&kept) > before);

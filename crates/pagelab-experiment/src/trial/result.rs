@@ -60,7 +60,7 @@ fn found_measure(name: String, metric: &Metric, found: Found) -> Result<Measure,
     let value = match found {
         Some(Ok(value)) => value,
         Some(Err(text)) => return Err(format!("{text:?} stands where its metric {pattern:?} has a number")),
-        None => return Err(format!("no line of its output is like its metric {pattern:?}")),
+        None => return Err(format!("no line of its output is like {pattern:?}")),
     };
     let (unit, better) = (Unit(metric.unit.clone()), metric.better);
     Ok(Measure { name, unit, better, value: Ok(value), source: "its output".to_owned() })

@@ -79,8 +79,24 @@ fn without_a_price_nothing_is_called_a_time() {
     );
     assert!(text.contains("3 records lost"), "{text}");
     let text = summary(&profile, "f", Style::PLAIN);
-    assert!(text.contains("2 of 2 touched regions of 2 MiB hold 90 % of the misses"), "{text}");
+    assert!(
+        text.contains("2 of 2 touched regions of 2 MiB, files and stacks among them, hold 90 %"),
+        "{text}"
+    );
     assert!(text.lines().count() <= 10, "{text}");
+}
+
+/// Where no sweep saw the program, what to do instead stands there, and nothing of what it would rest on.
+#[test]
+fn unknown_misses_lead_to_another_profile_and_to_no_plan() {
+    let mut profile = profile(Cells::default(), Vec::new(), 0, HUGE);
+    profile.images[0].misses = 0;
+    profile.effort = Effort { sweeps: Some(0), duty_permille: Some(30), ..Effort::default() };
+    let text = summary(&profile, "f", Style::PLAIN);
+    assert!(text.contains("misses unknown") && text.contains("--source exact"), "{text}");
+    for word in ["rests on", "no miss", "→", "estimate"] {
+        assert!(!text.contains(word), "{word}: {text}");
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ mod workload;
 
 use pagelab_metrics::effect::{Effects, WorkloadEffects};
 use pagelab_metrics::need::{self, Curve};
-use pagelab_model::experiment::{Experiment, Plan, Role, TrialEnd};
+use pagelab_model::experiment::{Experiment, Plan, Role, Slot, TrialEnd};
 use pagelab_model::run::Run;
 
 use super::{View, clipped, plural};
@@ -98,9 +98,25 @@ fn rests_on(experiment: &Experiment) -> Vec<String> {
     facts.push(format!("{} of {of} trials done", count(done as u128)));
     let twins = plan.schedule.iter().filter(|slot| slot.role == Role::Twin).count();
     if twins > 0 {
-        facts.push(format!("{} of equals", plural(twins, "pair")));
+        let whole = pairs_done(experiment);
+        let of = if whole < twins { format!("{} of ", count(whole as u128)) } else { String::new() };
+        facts.push(format!("{of}{} of equals", plural(twins, "pair")));
     }
     facts
+}
+
+/// Rounds of which the baseline ended well both times.
+fn pairs_done(experiment: &Experiment) -> usize {
+    let plan = &experiment.plan;
+    let done = experiment.trials.iter().filter(|trial| trial.end == TrialEnd::Done);
+    let done: Vec<&Slot> = done.filter_map(|trial| plan.schedule.get(trial.slot)).collect();
+    let is_done = |slot: &Slot, role: Role| {
+        done.iter().any(|of| {
+            (of.workload, of.round, of.variant, of.role) == (slot.workload, slot.round, plan.baseline, role)
+        })
+    };
+    let twins = plan.schedule.iter().filter(|slot| slot.role == Role::Twin);
+    twins.filter(|twin| is_done(twin, Role::Twin) && is_done(twin, Role::Measured)).count()
 }
 
 /// Rounds that count.

@@ -8,7 +8,7 @@ mod sentence;
 use pagelab_metrics::effect::Interval;
 use pagelab_metrics::tune::{ArmFound, Says, Tuned};
 use pagelab_model::experiment::{Experiment, measures};
-use pagelab_model::run::{Run, Unit};
+use pagelab_model::run::{Ending, Run, Unit};
 use pagelab_model::tune::{On, Tune};
 use pagelab_model::{Bytes, PageSize};
 
@@ -45,7 +45,7 @@ pub(super) fn show(run: &Run, view: View, style: Style) -> String {
     }
     page.gap();
     experiment::footing(&mut page, experiment, view);
-    hints(&mut page, run, experiment, tune, tuned.says);
+    hints(&mut page, run, experiment, tune, tuned.says, view);
     page.finish()
 }
 
@@ -141,7 +141,10 @@ fn by_what(tuned: &Tuned) -> String {
         Some(found) => format!("noise floor {} ({} pairs of equals)", floor(found), found.pairs),
         None => "noise floor unknown".to_owned(),
     };
-    format!("speed-up by {by}; medians of the arms; {noise}")
+    format!(
+        "speed-up by {by}: geometric mean of the ratios of pairs of trials; the other columns: medians of \
+         the arms; {noise}"
+    )
 }
 
 fn titled(name: &str, scale: &Scale) -> String {
@@ -181,21 +184,34 @@ fn times(value: f64) -> String {
     format!("{}×", ratio(value, None))
 }
 
-/// What can be done next.
-fn hints(page: &mut Page, run: &Run, experiment: &Experiment, tune: &Tune, says: Says) {
+/// What can be done next: a run that was stopped goes on; what won is applied; there is more of it to read.
+fn hints(page: &mut Page, run: &Run, experiment: &Experiment, tune: &Tune, says: Says, view: View) {
     let style = page.style();
-    let words = experiment.plan.workloads.first().map(|of| of.command.join(" ")).unwrap_or_default();
-    let plan = if matches!(says, Says::All | Says::AllOnly) { "all" } else { tune.plan_file.as_str() };
-    let apply = match tune.pid {
-        Some(pid) => format!("pagelab apply {plan} --pid {pid}"),
-        None => format!("pagelab apply {plan} -- {words}"),
-    };
+    let is_whole = matches!(run.ending, Ending::Complete { .. });
     let mut facts = Vec::new();
-    if !plan.is_empty() {
-        facts.push(style.one_line(&format!("→ {}", clipped(&apply, 200))));
+    if !is_whole && tune.pid.is_none() {
+        facts.push(format!("→ pagelab tune --resume {}", run.name));
     }
-    facts.push(style.one_line(&format!("→ pagelab report {}", run.name)));
-    page.facts("", &facts, "   ");
+    let plan = match says {
+        Says::All | Says::AllOnly => "all",
+        Says::Yes => tune.plan_file.as_str(),
+        _ => "",
+    };
+    if is_whole && !plan.is_empty() {
+        let words = experiment.plan.workloads.first().map(|of| of.command.join(" ")).unwrap_or_default();
+        let apply = match tune.pid {
+            Some(pid) => format!("pagelab apply {plan} --pid {pid}"),
+            None => format!("pagelab apply {plan} -- {words}"),
+        };
+        facts.push(format!("→ {}", clipped(&apply, 200)));
+    }
+    if is_whole && !view.verbose {
+        facts.push(format!("→ pagelab report -v {}", run.name));
+    }
+    let facts: Vec<String> = facts.iter().map(|fact| style.one_line(fact)).collect();
+    if !facts.is_empty() {
+        page.facts("", &facts, "   ");
+    }
 }
 
 #[cfg(test)]

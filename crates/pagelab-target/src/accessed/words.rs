@@ -97,17 +97,15 @@ impl Watch<'_> {
             let none = self.why_none(scans > 0);
             self.note(none);
         }
-        self.notes.insert(
-            0,
-            format!(
-                "an estimate of walks, from {}; what order the hottest have is told by --source exact",
-                match (sweeps, scans) {
-                    (_, 0) => format!("{sweeps} sweeps of accessed bits"),
-                    (0, _) => format!("{scans} scans of the page of zeros"),
-                    _ => format!("{sweeps} sweeps of accessed bits and {scans} scans of the page of zeros"),
-                }
-            ),
-        );
+        if sweeps > 0 || scans > 0 {
+            let from = match (sweeps, scans) {
+                (_, 0) => format!("{sweeps} sweeps of accessed bits"),
+                (0, _) => format!("{scans} scans of the page of zeros"),
+                _ => format!("{sweeps} sweeps of accessed bits and {scans} scans of the page of zeros"),
+            };
+            let text = "what order the hottest have is told by --source exact";
+            self.notes.insert(0, format!("an estimate of walks, from {from}; {text}"));
+        }
         self.say_how_far_it_was_swept();
         self.say_of_zeros(zero);
         if huge {

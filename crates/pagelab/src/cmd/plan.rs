@@ -216,19 +216,18 @@ fn page(args: &Args, profile: &Profile) -> Result<Bytes, Failure> {
 fn worth_planning(profile: &Profile, ranking: &Ranking, page: Bytes) -> Result<(), Failure> {
     let refused =
         |why: String| Err(Failure::new(Exit::No, format!("there is nothing to plan in this profile: {why}")));
+    if profile.misses().is_none() {
+        let text = "there is nothing to plan in this profile: neither a sweep of accessed bits nor a scan of \
+                    the zero page saw the program, so its misses are unknown: a longer run, or --source \
+                    exact, which sees every access";
+        return Err(Failure::new(Exit::BadInput, text));
+    }
     let unseen = ranking.mappings.iter().any(|mapping| !mapping.unseen.is_empty());
     let misses: u128 = profile.images.iter().map(|image| u128::from(image.misses)).sum();
     if ranking.total <= 0.0 && unseen {
         return refused(
             "no miss was seen, and the source could not see some of its memory (`pagelab profile show` names \
              it): --source exact sees all of it"
-                .to_owned(),
-        );
-    }
-    if profile.misses().is_none() {
-        return refused(
-            "neither a sweep of accessed bits nor a scan of the zero page saw the program, so its misses are \
-             unknown: a longer run, or --source exact, which sees every access"
                 .to_owned(),
         );
     }

@@ -109,7 +109,7 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
     }
     let resolved = resolve(args, load::parse(&origin, &text)?)?;
     if args.dry_run {
-        return plan::show(&resolved, args.json).map(|()| Exit::Done as u8);
+        return plan::show(&resolved, args.json, args.model).map(|()| Exit::Done as u8);
     }
     load::check_programs(&resolved)?;
     let snapshot = look();

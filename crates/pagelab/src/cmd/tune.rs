@@ -242,7 +242,7 @@ fn launched(args: &Args, words: &[String], name: &str, path: &Path, plan_path: &
         out::complain(&format!(
             "pagelab: the profile names memory by its address, which is another one in each run of most \
              programs: {}",
-            why_by_address(&profile)
+            why_by_address(&profile, args.profile.is_none())
         ));
     }
     let text = recipe::text(&recipe::Told::of(args), name, words, &chosen.tune.arms, &chosen.files);
@@ -277,11 +277,16 @@ fn launched(args: &Args, words: &[String], name: &str, path: &Path, plan_path: &
 
 /// Why a profile names memory by its address, as its own notes have it, and what would name it by length and
 /// number.
-fn why_by_address(profile: &pagelab_model::Profile) -> String {
+fn why_by_address(profile: &pagelab_model::Profile, is_own: bool) -> String {
     const REASONS: [&str; 3] = ["seen whole", "cannot be supervised", "named by its place"];
     let reason = REASONS.iter().find_map(|of| profile.notes.iter().find(|note| note.contains(of)));
     match reason {
         Some(note) => note.clone(),
+        None if is_own => {
+            "mostly small mappings that touch one another, which have no length of their own; what \
+                           is planned there holds only where addresses are not randomised"
+                .to_owned()
+        }
         None => "`pagelab profile` under its supervisor names it by length and number".to_owned(),
     }
 }

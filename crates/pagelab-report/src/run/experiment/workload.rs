@@ -12,13 +12,15 @@ use crate::effects::{
     verdict, why,
 };
 use crate::quantity::Scale;
-use crate::style::bytes;
+use crate::style::{bytes, count};
 use crate::text::{Column, Page};
 
 /// The latency that stands for stalls.
 const STALL: &str = "latency.p99.9";
 /// Kinds of misses that are told of a variant.
 const MISSES_MAX: usize = 4;
+/// A run that takes more than so many times as long is named beside a merit that is better.
+const LONGER: f64 = 1.1;
 /// Columns that a variant's name may take in the table.
 const VARIANT_MAX: usize = 30;
 
@@ -41,6 +43,23 @@ pub(super) fn show(page: &mut Page, run: &Run, plan: &Plan, head: &WorkloadHead,
     });
     page.hanging_dim("  ", &facts.join("; "));
     misses(page, plan, found);
+    modelled(page, plan, found);
+}
+
+/// Misses of a modelled TLB, the baseline's first: where counters cannot be read they stand for them.
+fn modelled(page: &mut Page, plan: &Plan, found: &WorkloadEffects) {
+    let name = format!("{}tlb-misses", measures::MODEL);
+    let Some(measure) = found.measure(&name) else { return };
+    let others = (0..plan.variants.len()).filter(|&variant| variant != plan.baseline);
+    let fact = |variant: usize| {
+        let misses = measure.variants.get(variant)?.statistics?.median;
+        let name = page.style().one_line(&clipped(&plan.variants[variant].name, VARIANT_MAX));
+        Some(format!("{name} {}", count(misses as u128)))
+    };
+    let facts: Vec<String> = std::iter::once(plan.baseline).chain(others).filter_map(fact).collect();
+    if !facts.is_empty() {
+        page.facts("  modelled TLB misses, one run each: ", &facts, " → ");
+    }
 }
 
 /// How many misses fewer, which tells why a variant is faster.
@@ -97,20 +116,43 @@ fn answer(plan: &Plan, found: &WorkloadEffects, judged: &MeasureEffects) -> Stri
     let is_decided =
         |effect: &Effect| matches!(effect.verdict, Verdict::Better | Verdict::Worse | Verdict::Differs);
     let words = match advised {
-        Some((Advice::NoDifference, _)) => why(effect, &judged.floor).replace("measured", "for this program"),
-        Some((Advice::TooFew, _)) => why(effect, &judged.floor),
-        Some((of, _)) if !is_decided(effect) => undecided(of, effect, &judged.floor),
-        Some((of, _)) => format!("{}: {}, {}", advice(of), gain(effect), saved(effect)),
-        None if !is_decided(effect) => format!("{}: {}", name(*variant), why(effect, &judged.floor)),
-        None if effect.verdict == Verdict::Worse => return slower(plan, found, &known),
-        None => format!("{} with {}, {}", gain(effect), name(*variant), saved(effect)),
+        Some((Advice::NoDifference, _)) => {
+            why(effect, &judged.floor, &judged.name).replace("measured", "for this program")
+        }
+        Some((Advice::TooFew, _)) => why(effect, &judged.floor, &judged.name),
+        Some((of, _)) if !is_decided(effect) => undecided(of, effect, &judged.floor, &judged.name),
+        Some((of, _)) => format!("{}: {}, {}", advice(of), gain(effect), saved(effect, &judged.name)),
+        None if !is_decided(effect) => {
+            format!("{}: {}", name(*variant), why(effect, &judged.floor, &judged.name))
+        }
+        None if effect.verdict == Verdict::Worse => return slower(plan, found, judged, &known),
+        None => format!("{} with {}, {}", gain(effect), name(*variant), saved(effect, &judged.name)),
     };
-    let costs = if is_decided(effect) { costs(found, *variant) } else { Vec::new() };
+    let mut costs = if is_decided(effect) { costs(found, *variant) } else { Vec::new() };
+    costs.extend(against(found, judged, *variant, effect));
     std::iter::once(words).chain(costs).collect::<Vec<_>>().join(", ")
 }
 
+/// How long the run takes, where its merit says it is faster and its time that it takes longer.
+fn against(
+    found: &WorkloadEffects,
+    judged: &MeasureEffects,
+    variant: usize,
+    by_merit: &Effect,
+) -> Option<String> {
+    let is_faster = judged.name == measures::MERIT && !is_void(by_merit) && by_merit.speed_up().0 > 1.0;
+    let times = effect(found.measure(measures::WALL)?, variant)?.ratio;
+    (is_faster && times > LONGER)
+        .then(|| format!("while its whole run takes {}× as long", ratio(times, None)))
+}
+
 /// Nothing is faster than the baseline: from where to where it goes down.
-fn slower(plan: &Plan, found: &WorkloadEffects, known: &[(usize, &Effect)]) -> String {
+fn slower(
+    plan: &Plan,
+    found: &WorkloadEffects,
+    judged: &MeasureEffects,
+    known: &[(usize, &Effect)],
+) -> String {
     let name = |variant: usize| clipped(&plan.variants[variant].name, NAME_MAX);
     let mut worse: Vec<&(usize, &Effect)> =
         known.iter().filter(|(_, effect)| effect.verdict == Verdict::Worse).collect();
@@ -120,7 +162,9 @@ fn slower(plan: &Plan, found: &WorkloadEffects, known: &[(usize, &Effect)]) -> S
     let dies = dies.map_or(String::new(), |at| format!("; with {} it dies for want of memory", name(at)));
     match worse.as_slice() {
         [] => format!("nothing is slower or faster{dies}"),
-        [(variant, effect)] => format!("{} with {}, {}{dies}", gain(effect), name(*variant), saved(effect)),
+        [(variant, effect)] => {
+            format!("{} with {}, {}{dies}", gain(effect), name(*variant), saved(effect, &judged.name))
+        }
         [(first, least), .., (last, most)] => {
             let times = |effect: &Effect| ratio(1.0 / effect.speed_up().0, None);
             let (least, most) = (times(least), times(most));

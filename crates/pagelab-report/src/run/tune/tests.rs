@@ -3,7 +3,7 @@
 use expect_test::expect_file;
 use pagelab_metrics::tune::Tuned;
 use pagelab_model::experiment::{Better, Flag, Measure, measures};
-use pagelab_model::run::{Run, Unit};
+use pagelab_model::run::{Ending, Run, Unit};
 use pagelab_model::tune::On;
 
 use super::sentence;
@@ -69,6 +69,36 @@ fn all_at_no_more_memory_is_what_is_recommended() {
     assert!(verdict(&run).starts_with("yes, with all memory on huge pages: 1.3"), "{}", verdict(&run));
     let text = crate::run::tune::show(&run, SUMMARY, Style::PLAIN);
     assert!(text.contains("→ pagelab apply all -- pagelab workload server"), "{text}");
+}
+
+/// Only what won is applied; what was stopped goes on, and does not count what was not done.
+#[test]
+fn the_way_on_is_that_of_the_verdict() {
+    let text = |run: &Run| crate::run::tune::show(run, SUMMARY, Style::PLAIN);
+    let gained = tuned(&THREE, &[12.4, 10.0, 9.5], 7);
+    assert!(text(&gained).contains("→ pagelab apply server.plan.toml -- pagelab"), "{}", text(&gained));
+    assert!(text(&gained).contains("7 pairs of equals"), "{}", text(&gained));
+    let others = [
+        tuned(&THREE, &[12.4, 10.0, 9.9], 0),
+        tuned(&THREE, &[12.4, 10.0, 9.9], 4),
+        tuned(&THREE, &[12.4, 12.4, 12.4], 10),
+        tuned(&THREE, &[10.0, 12.0, 13.0], 10),
+    ];
+    for run in &others {
+        assert!(!text(run).contains("pagelab apply"), "{}", text(run));
+    }
+    let mut stopped = gained;
+    stopped.ending = Ending::Stopped { after_ns: 1, why: "SIGINT".to_owned() };
+    for (kept, pairs) in
+        [(0, "0 of 28 trials done   0 of 7 pairs"), (4, "4 of 28 trials done   1 of 7 pairs")]
+    {
+        let mut run = stopped.clone();
+        run.experiment.iter_mut().for_each(|of| of.trials.truncate(kept));
+        let text = text(&run);
+        assert!(text.contains("→ pagelab tune --resume day.pagelab"), "{text}");
+        assert!(!text.contains("pagelab apply") && !text.contains("pagelab report"), "{text}");
+        assert!(text.contains(pairs), "{text}");
+    }
 }
 
 fn verdict(run: &Run) -> String {

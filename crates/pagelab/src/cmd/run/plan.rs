@@ -20,7 +20,7 @@ use crate::out;
 const SLOTS_SHOWN: usize = 12;
 
 /// Prints the plan.
-pub fn show(resolved: &Resolved, json: bool) -> Result<(), Failure> {
+pub fn show(resolved: &Resolved, json: bool, wants_model: bool) -> Result<(), Failure> {
     let site = Site::live().map_err(|error| error.to_string());
     let changes: Vec<Vec<String>> =
         resolved.recipe.variants.iter().map(|variant| changes::of(&site, variant)).collect();
@@ -28,7 +28,7 @@ pub fn show(resolved: &Resolved, json: bool) -> Result<(), Failure> {
     let text = match json {
         true => pagelab_report::json::to_text(&Value::from(document(resolved, &changes)))
             .map_err(|error| Failure::new(Exit::Bug, "JSON").because(error))?,
-        false => text(resolved, &changes),
+        false => text(resolved, &changes, wants_model),
     };
     out.write_all(text.as_bytes())?;
     Ok(out.flush()?)
@@ -43,7 +43,7 @@ fn settings(variant: &VariantHead) -> String {
     pairs.collect::<Vec<_>>().join(", ")
 }
 
-fn text(resolved: &Resolved, changes: &[Vec<String>]) -> String {
+fn text(resolved: &Resolved, changes: &[Vec<String>], wants_model: bool) -> String {
     let plan = &resolved.plan;
     let mut page = Page::new(out::style());
     page.hanging("", &format!("{}: {}", plan.name, plan.question));
@@ -73,6 +73,14 @@ fn text(resolved: &Resolved, changes: &[Vec<String>]) -> String {
     }
     if plan.schedule.len() > SLOTS_SHOWN {
         page.hanging("", &format!("      … {} more (--json has all)", plan.schedule.len() - SLOTS_SHOWN));
+    }
+    if wants_model {
+        let runs = plan.workloads.len() * plan.variants.len();
+        let text = format!(
+            "{runs} runs more, each workload once under each variant in QEMU's user mode, each some 26 times \
+             as long as a trial; none where the processor's counters can be read"
+        );
+        page.hanging("model ", &text);
     }
     page.finish()
 }

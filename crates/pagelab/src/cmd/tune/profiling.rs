@@ -108,10 +108,28 @@ fn own(source: Source, at: &Path) -> Command {
     command
 }
 
+/// Whether the profile can be written at all: no other source would help where its folder takes no file.
+fn takes_files(at: &Path) -> Result<(), Failure> {
+    let made = std::fs::OpenOptions::new().write(true).create_new(true).open(at);
+    if made.is_ok() {
+        pagelab_runfile::remove(at);
+    }
+    let parent = at.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = std::fs::canonicalize(parent).unwrap_or_else(|_| parent.to_owned());
+    made.map(drop).map_err(|error| {
+        let text = format!(
+            "{}: no file can be made in this folder, where the run file would be; -o names another place",
+            folder.display()
+        );
+        Failure::new(Exit::NotAvailable, text).because(error)
+    })
+}
+
 fn finish(mut command: Command, at: &Path, how: &How<'_>) -> Result<Option<Profile>, Failure> {
     let unstarted = |error: io::Error| {
         Failure::new(Exit::NotAvailable, "pagelab cannot be started once more for the profile").because(error)
     };
+    takes_files(at)?;
     let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().map_err(unstarted)?;
     let status = end_of(child, how.stop).map_err(unstarted)?;
     if how.stop.signal().is_some() {

@@ -1,6 +1,6 @@
 //! Before a tuning is gone on with: the plans of its arms are what they were.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::Parser;
 use pagelab_model::run::{Ending, Run};
@@ -32,6 +32,16 @@ pub fn plans(path: &Path) -> Result<(), Failure> {
         return Ok(());
     };
     let plan_file = Path::new(&tune.plan_file);
+    if args.plan.is_none() && folder(plan_file) != folder(path) {
+        let at = match (plan_file.parent(), folder(path)) {
+            (Some(within), Some(folder)) if within.as_os_str().is_empty() => folder.display().to_string(),
+            _ => "the folder in which it was begun".to_owned(),
+        };
+        return Err(bad(&format!(
+            "its plan {} and its program are found from another folder: run this in {at}",
+            tune.plan_file
+        )));
+    }
     let chosen = arms::choose(&args, profile, plan_file)?.tune;
     let heads = |arms: &[Arm]| -> Vec<(String, On, Option<u64>)> {
         arms.iter().map(|arm| (arm.name.clone(), arm.on, arm.planned)).collect()
@@ -42,6 +52,12 @@ pub fn plans(path: &Path) -> Result<(), Failure> {
         return Err(bad(text));
     }
     arms::write(&tune.plan, plan_file)
+}
+
+/// The folder that a file lies in, or would.
+fn folder(of: &Path) -> Option<PathBuf> {
+    let parent = of.parent().filter(|parent| !parent.as_os_str().is_empty());
+    std::fs::canonicalize(parent.unwrap_or(Path::new("."))).ok()
 }
 
 /// What its command line asked for.
