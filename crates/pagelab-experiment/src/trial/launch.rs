@@ -235,14 +235,19 @@ impl Launched {
         let mut orphans = Vec::new();
         let mut count = || {
             // A zombie of the process group would answer for it as long as nobody waits for it.
-            while let Ok(Some((_, rusage))) = wait4_group(self.child.id()) {
-                orphans.push(rusage);
-            }
-            match group.map(Group::processes) {
+            let is_one_left = loop {
+                match wait4_group(self.child.id()) {
+                    Ok(Some((_, rusage))) => orphans.push(rusage),
+                    other => break other.is_ok(),
+                }
+            };
+            let listed = match group.map(Group::processes) {
                 Some(Ok(processes)) => processes.len() as u64,
                 // Without a group only its own process group can be asked, which who forks away may leave.
                 _ => u64::from(pid.is_some_and(|pid| test_kill_process_group(pid).is_ok())),
-            }
+            };
+            // Who is about to end is in no control group any more, and cannot be waited for yet.
+            listed.max(u64::from(is_one_left))
         };
         let mut left = count();
         while left > 0 && Instant::now() < until {

@@ -48,7 +48,8 @@ pub(super) fn show(page: &mut Page, tune: &Tune, tuned: &Tuned) {
         vec![
             step.pages.map_or("all".to_owned(), |pages| count(pages.into())),
             speed,
-            within.replace(" to ", "–"),
+            // What says nothing would take the room of the controls.
+            if within.starts_with("no ") { "–".to_owned() } else { within.replace(" to ", "–") },
             predicted.map_or(String::new(), times),
             alone(step.random),
             alone(step.most_used),

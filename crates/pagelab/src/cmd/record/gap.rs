@@ -69,6 +69,9 @@ impl Watch {
     }
 }
 
+/// What is said of a gap in which SIGCONT came.
+const STOPPED: &str = "this process was stopped by a signal, and continued";
+
 /// The first reason that accounts for at least half of the gap.
 fn why(gap_ns: u64, before: &Marks, after: &Marks, continued: bool) -> String {
     let half_ns = gap_ns / 2;
@@ -77,7 +80,7 @@ fn why(gap_ns: u64, before: &Marks, after: &Marks, continued: bool) -> String {
         return format!("the machine slept for {}", duration(asleep_ns));
     }
     if continued || (before.was_stopped && before.busy_ns >= half_ns) {
-        return "this process was stopped by a signal, and continued".to_owned();
+        return STOPPED.to_owned();
     }
     if before.busy_ns >= half_ns {
         return format!(
@@ -90,6 +93,8 @@ fn why(gap_ns: u64, before: &Marks, after: &Marks, continued: bool) -> String {
         Some(waited_ns) if waited_ns >= half_ns => {
             format!("no CPU was free for it for {}", duration(waited_ns))
         }
+        // The tick was over and its mark not yet made.
+        _ if before.was_stopped => STOPPED.to_owned(),
         _ => "why is not known: a paused virtual machine, a frozen control group or a debugger would look so"
             .to_owned(),
     }
@@ -126,6 +131,7 @@ mod tests {
         assert!(why(10 * S, &stopped, &after(0, 0), false).starts_with("this process was stopped"));
         let earlier = Marks { was_stopped: true, ..before };
         assert!(why(10 * S, &earlier, &after(0, 8), false).starts_with("no CPU was free"));
+        assert_eq!(why(10 * S, &earlier, &after(0, 0), false), STOPPED, "after the tick, before its mark");
         let uncounted = Marks { waited_ns: None, ..before };
         assert!(why(10 * S, &uncounted, &after(0, 9), false).starts_with("why is not known"));
     }
