@@ -4,6 +4,7 @@ use pagelab_metrics::tune::Tuned;
 use pagelab_model::tune::{On, Tune};
 
 use super::{speed_up, times};
+use crate::effects::narrow_interval;
 use crate::style::count;
 use crate::text::{Column, Page};
 
@@ -37,19 +38,22 @@ pub(super) fn show(page: &mut Page, tune: &Tune, tuned: &Tuned) {
     ];
     let row = |step: &Step| {
         // What all are measured against.
+        let dearest = value(step.dearest);
         let (speed, within) = match step.pages {
             Some(0) => ("1".to_owned(), String::new()),
-            _ => speed_up(value(step.dearest)),
+            _ => {
+                let within = dearest.and_then(|(_, within)| within);
+                (speed_up(dearest).0, within.map_or("–".to_owned(), narrow_interval))
+            }
         };
         let alone = |at: Option<usize>| value(at).map_or(String::new(), |found| speed_up(Some(found)).0);
         let predicted = step.dearest.and_then(|at| tuned.arms.get(at)?.predicted);
-        let gain = value(step.dearest).map_or(0.0, |(value, _)| (value - 1.0).max(0.0));
+        let gain = dearest.map_or(0.0, |(value, _)| (value - 1.0).max(0.0));
         let signs = if most > 0.0 { (gain / most * BAR as f64).round() as usize } else { 0 };
         vec![
             step.pages.map_or("all".to_owned(), |pages| count(pages.into())),
             speed,
-            // What says nothing would take the room of the controls.
-            if within.starts_with("no ") { "–".to_owned() } else { within.replace(" to ", "–") },
+            within,
             predicted.map_or(String::new(), times),
             alone(step.random),
             alone(step.most_used),

@@ -112,7 +112,8 @@ pub fn unplanned(plan: &Path) -> (Vec<Arm>, Vec<Option<PathBuf>>) {
     (arms, vec![None, Some(plan.to_owned()), None])
 }
 
-fn arm(name: &str, on: On) -> Arm {
+/// One of which nothing is known yet.
+pub fn arm(name: &str, on: On) -> Arm {
     Arm {
         name: name.to_owned(),
         on,

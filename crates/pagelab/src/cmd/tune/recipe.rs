@@ -134,6 +134,7 @@ mod tests {
     use clap::Parser;
     use pagelab_experiment::recipe::{Recipe, Runs, Supervised};
 
+    use super::super::arms::arm;
     use super::*;
     use crate::cli::{Cli, Command};
 
@@ -141,20 +142,6 @@ mod tests {
         let all = ["pagelab", "tune"].iter().chain(words).chain(&["--", "x"]);
         let Ok(Cli { command: Command::Tune(args) }) = Cli::try_parse_from(all) else { panic!("{words:?}") };
         args
-    }
-
-    fn arm(name: &str, on: On) -> Arm {
-        Arm {
-            name: name.to_owned(),
-            on,
-            planned: None,
-            saved_ns: None,
-            share_permille: None,
-            walks_permille: None,
-            accesses_permille: None,
-            all_walks_ns: None,
-            touched_permille: None,
-        }
     }
 
     /// Whatever a program and its words are called, the recipe has them back.
