@@ -16,7 +16,7 @@ use crate::facts::{self, Condition};
 use crate::tally::Failed;
 use crate::{tree, web};
 
-const LIMIT: Duration = Duration::from_secs(1800);
+const LIMIT: Duration = Duration::from_secs(3600);
 const CHECKUP_RUNS: usize = 5;
 const GUEST_BOOTS: usize = 3;
 

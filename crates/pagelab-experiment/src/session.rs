@@ -14,6 +14,8 @@ use crate::trial::{self, Bench, Others, Ran};
 const PREFLIGHT: Duration = Duration::from_secs(1);
 /// The event that keeps a checksum for those who go on later.
 const CHECKSUM: &str = "checksum";
+/// So many trials without a result, and nothing else, and the others of that workload are not begun.
+const FRUITLESS_MIN: usize = 2;
 /// Measures that are raw samples of the run file too, so that SQL finds them.
 const SAMPLED: [&str; 5] = [measures::WALL, measures::CPU, measures::MERIT, measures::PEAK, measures::HUGE];
 
@@ -155,6 +157,7 @@ impl<'s> Session<'s> {
                     again.push(slot);
                     due.push_back(slot);
                 }
+                TrialEnd::Nonsense(why) => self.leave_out_fruitless(slot, why, &mut due)?,
                 _ => {}
             }
         }
@@ -165,6 +168,37 @@ impl<'s> Session<'s> {
         let is_good = |trial: &&Trial| trial.end == TrialEnd::Done;
         let left = self.bench.resolved.plan.schedule.len().saturating_sub(self.trials.len());
         Ok(Came { trials: self.trials.len(), good: self.trials.values().filter(is_good).count(), left })
+    }
+
+    /// Takes the other trials of a workload off the list, once two of it ended well without a result, for the
+    /// same reason, and none had one: a text that never occurs in its output is not looked for all night.
+    fn leave_out_fruitless(
+        &mut self,
+        slot: usize,
+        why: &str,
+        due: &mut VecDeque<usize>,
+    ) -> Result<(), Error> {
+        let plan = &self.bench.resolved.plan;
+        let workload = plan.schedule[slot].workload;
+        let ends: Vec<&TrialEnd> = self
+            .trials
+            .values()
+            .filter(|trial| plan.schedule[trial.slot].workload == workload)
+            .map(|trial| &trial.end)
+            .collect();
+        let is_same = |end: &&TrialEnd| matches!(end, TrialEnd::Nonsense(of) if of == why);
+        let before = due.len();
+        if ends.len() < FRUITLESS_MIN || !ends.iter().all(is_same) {
+            return Ok(());
+        }
+        due.retain(|slot| plan.schedule[*slot].workload != workload);
+        let (name, count) = (&plan.workloads[workload].name, before - due.len());
+        if count > 0 {
+            let text = format!("{name}: its first {} trials had no result: {why}; {count} are left out", ends.len());
+            (self.news)(&News::Told(&text));
+            self.event("trial", text)?;
+        }
+        Ok(())
     }
 
     /// Makes the swap file, where a trial that is due needs one: as large as the largest of them wants.

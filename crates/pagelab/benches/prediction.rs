@@ -93,7 +93,7 @@ fn measure(folder: &Path, ask: &Ask, pattern: &str, options: &[&str], found: &mu
     let mut profile = vec!["profile", "--source", "exact", "-o", &file, "--"];
     profile.extend(&command);
     pagelab(folder, &profile);
-    let all = planned(folder, &file, "1", "cost", "1.toml").1;
+    let all = planned(folder, &file, "1", "cost", &format!("{pattern}-1.toml")).1;
     let quarter = (all / 4).max(1);
     let mut arms = vec![Arm::new("none", "none", None), Arm::new("all", "all", None)];
     for n in [8, 32, quarter] {

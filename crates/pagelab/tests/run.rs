@@ -216,6 +216,27 @@ fn workloads_that_do_not_end_well_are_told_apart_and_the_others_go_on() {
     }
 }
 
+#[test]
+fn a_workload_that_never_says_its_figure_is_left_out_after_two_trials() {
+    let lab = Lab::new();
+    let recipe = "name = \"mute\"\nquestion = \"Is it heard?\"\nrepeats = 3\nwarm_up = 0\ntwins = false\n\
+                  [[workload]]\nname = \"mute\"\ncommand = [\"echo\", \"done\"]\n\
+                  metric = { pattern = \"took {} s\", unit = \"s\" }\n\
+                  [[workload]]\nname = \"talks\"\ncommand = [\"echo\", \"took 1 s\"]\n\
+                  metric = { pattern = \"took {} s\", unit = \"s\" }\n\
+                  [[variant]]\nname = \"a\"\n[[variant]]\nname = \"b\"\nenvironment = { B = 1 }\n";
+    lab.write("mute.toml", recipe);
+    let (code, _, err) = ran(&lab, &["run", "mute.toml", "-o", "mute.pagelab"]);
+    assert_eq!(code, Some(5), "{err}");
+    let told = "mute: its first 2 trials had no result: no line of its output is like \"took {} s\"; 4 are left out";
+    assert!(err.replace("\n", " ").contains(told), "{err}");
+    let experiment = read(&lab.path().join("mute.pagelab")).unwrap().experiment.unwrap();
+    let of = |workload: usize| {
+        experiment.trials.iter().filter(|trial| experiment.plan.schedule[trial.slot].workload == workload).count()
+    };
+    assert_eq!((of(0), of(1)), (2, 6));
+}
+
 fn rustix_is_root() -> bool {
     std::fs::read_to_string("/proc/self/status").unwrap().contains("Uid:\t0\t0")
 }

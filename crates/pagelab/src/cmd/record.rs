@@ -103,7 +103,7 @@ Examples:
 const CLOSE_PATIENCE: Duration = Duration::from_secs(3);
 
 /// The exit code after Ctrl-C.
-const SIGINT: i32 = 130;
+pub(super) const SIGINT: i32 = 130;
 
 /// How long the end that was asked for waits for the map that is being scanned.
 const MAP_PATIENCE: Duration = Duration::from_secs(30);

@@ -12,6 +12,7 @@ use pagelab_host::root::Root;
 use pagelab_metrics::can::{Forecast, How, Step};
 use pagelab_model::{Absence, AbsentWhy, Bytes, Reading, Snapshot};
 use pagelab_report::can::{Came, Got};
+use pagelab_report::style::bytes;
 use pagelab_sys::clock;
 
 use crate::cmd::restore;
@@ -58,6 +59,13 @@ pub(super) fn ask(snapshot: &Snapshot, forecast: &Forecast) -> Result<Vec<Got>, 
     let guard = Guard::begin(&site, watched.map_err(restore::failure)?, Options::default())
         .map_err(restore::failure)?;
     let root = Root::live();
+    if page_reporting::read(&Reader::new(&root), wanted.page_size, 0).is_some() {
+        let wanted = bytes(Bytes(wanted.count.saturating_mul(wanted.size.0)));
+        out::note(&format!(
+            "the host takes free memory back: up to {wanted} are touched and given back before each step, so \
+             that latencies are the kernel's"
+        ));
+    }
     let got = match ask.how {
         How::Thp => {
             let found =

@@ -26,7 +26,7 @@ use super::through::{self, Opened, Way};
 use super::words::{SAID, rate as rate_text, recorder_cost};
 use crate::cmd::record::status::{size as file_size, whole_seconds};
 use crate::cmd::record::tick::Stop;
-use crate::cmd::record::{self, DAY};
+use crate::cmd::record::{self, DAY, SIGINT};
 use crate::cmd::{program, run_file, unread, usage};
 use crate::exit::{Exit, Failure};
 use crate::{manifest, out};
@@ -245,6 +245,9 @@ impl Recording<'_> {
         if out::is_watched() {
             out::status("");
         }
+        // Without a time and without a command, Ctrl-C is the end that was asked for.
+        let is_endless = self.plan.for_ns.is_none() && self.args.command.is_empty();
+        let is_asked_end = is_endless && matches!(ended, Ended::Signal(SIGINT));
         let told = match &ended {
             Ended::Failed(_) => None,
             _ => Some(self.session.end()),
@@ -256,7 +259,7 @@ impl Recording<'_> {
             (Ended::Failed(error), _) | (_, Some(Err(error))) => {
                 (Ending::Stopped { after_ns, why: error.to_string() }, Some(error.clone()))
             }
-            (Ended::Signal(code), _) if self.plan.for_ns.is_some() || !self.args.command.is_empty() => {
+            (Ended::Signal(code), _) if !is_asked_end => {
                 (Ending::Stopped { after_ns, why: out::signal_name(*code).to_owned() }, None)
             }
             _ => (Ending::Complete { after_ns }, None),
@@ -273,7 +276,7 @@ impl Recording<'_> {
         out.write_all(said(&self.args.output, &totals, &end, self.through, lasted).as_bytes())?;
         out.flush()?;
         Ok(match ended {
-            Ended::Signal(code) => u8::try_from(code).unwrap_or(Exit::Bug as u8),
+            Ended::Signal(code) if !is_asked_end => u8::try_from(code).unwrap_or(Exit::Bug as u8),
             Ended::Child(status) if !status.success() => {
                 out::complain(&format!("pagelab: the command ended with {status}"));
                 Exit::Done as u8

@@ -138,8 +138,12 @@ fn threads(info: &Info, most: usize, page: &mut Page) {
         .collect();
     page.table(0, &columns, &rows);
     if info.names.is_empty() && !rows.is_empty() {
-        let text = "threads are known by their numbers: the recorder was killed before it stored their \
-                    names, or was one that read none";
+        let text = match info.ending {
+            Ending::NotClosed => {
+                "threads are known by their numbers: the recorder was killed before it stored their names"
+            }
+            _ => "threads are known by their numbers: their names were not read",
+        };
         page.hanging_dim("", text);
     } else if rows.iter().any(|row| row.get(1).is_some_and(|name| name == "–")) {
         page.hanging_dim("", "– ended before its name was read");
