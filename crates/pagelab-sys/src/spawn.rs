@@ -172,6 +172,24 @@ pub fn may_be_traced_by(command: &mut Command, pid: u32) {
     unsafe { command.pre_exec(allow) };
 }
 
+/// The child begins with the default disposition of every signal that a terminal or a supervisor sends, also
+/// where this process ignores some: a shell's background job ignores SIGINT and SIGQUIT, `nohup` SIGHUP.
+pub fn default_signals(command: &mut Command) {
+    let reset = || {
+        for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2] {
+            // SAFETY: signal with SIG_DFL takes numbers alone and may be called after a fork.
+            // JUSTIFICATION: as above: only such calls are allowed here.
+            if unsafe { libc::signal(signal, libc::SIG_DFL) } == libc::SIG_ERR {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(())
+    };
+    // SAFETY: the closure makes calls with numbers, which are allowed after a fork.
+    // JUSTIFICATION: std has no safe way to act between fork and exec.
+    unsafe { command.pre_exec(reset) };
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -224,5 +242,24 @@ mod tests {
         let mut said = String::new();
         reader.read_to_string(&mut said).unwrap();
         assert_eq!(said, "0");
+    }
+
+    #[test]
+    fn a_child_of_a_process_that_ignores_signals_has_the_defaults() {
+        // SAFETY: signal with SIG_IGN takes numbers alone; the old disposition is put back below.
+        // JUSTIFICATION: std cannot ignore a signal.
+        let old = unsafe { libc::signal(libc::SIGUSR2, libc::SIG_IGN) };
+        let ignored = |command: &mut Command| {
+            let status = String::from_utf8(command.output().unwrap().stdout).unwrap();
+            let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+            u64::from_str_radix(line.trim(), 16).unwrap() & (1 << (libc::SIGUSR2 - 1)) != 0
+        };
+        let mut command = Command::new("cat");
+        command.arg("/proc/self/status");
+        assert!(ignored(&mut command));
+        default_signals(&mut command);
+        assert!(!ignored(&mut command));
+        // SAFETY: as above. JUSTIFICATION: as above.
+        unsafe { libc::signal(libc::SIGUSR2, old) };
     }
 }

@@ -16,6 +16,7 @@ use pagelab_host::paths;
 use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
 use pagelab_sys::clock;
+use pagelab_sys::perf_count::Counter;
 
 /// `PIDFD_SELF` of include/uapi/linux/pidfd.h: the calling thread, instead of a descriptor.
 const PIDFD_SELF: i64 = -10_000;
@@ -51,6 +52,30 @@ impl Used {
         let faults = stat.map_or(0, |stat| stat.minor_faults);
         let cpu_ns = clock::process_cpu_ns(pid).unwrap_or(0);
         Used { at_ns: clock::monotonic_ns(), cpu_ns, faults }
+    }
+}
+
+/// The CPU time of all threads of a process, told between ticks too.
+#[derive(Debug)]
+pub struct TaskClock(Vec<Counter>);
+
+/// Each thread is asked for itself: of more, the clock of the process does.
+const THREADS_MAX: usize = 64;
+
+impl TaskClock {
+    /// Begins to count. `None`: perf events are not permitted, or there are too many threads.
+    pub fn of_process(root: &Root, pid: u32) -> Option<TaskClock> {
+        let threads = root.list(&paths::process(pid, "task")).ok()?;
+        if threads.is_empty() || threads.len() > THREADS_MAX {
+            return None;
+        }
+        let open = |name: &String| Counter::open_task_clock(name.parse().ok()?).ok();
+        threads.iter().map(open).collect::<Option<Vec<Counter>>>().map(TaskClock)
+    }
+
+    /// Nanoseconds since it began; `None` if a counter cannot be read.
+    pub fn ns(&self) -> Option<u64> {
+        self.0.iter().map(|counter| counter.read().ok().map(|count| count.times)).sum()
     }
 }
 

@@ -10,6 +10,9 @@ use super::inputs::{Block, ZoneInputs};
 /// One of so many pages of a block, and more, are what was freed together.
 const MANY_SHARE: u64 = 8;
 
+/// Lists that hold all but one of so many unknown pages explain all of them: they move while they are read.
+const ALL_BUT: u64 = 10;
+
 /// What pages without a flag are taken for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unknown {
@@ -63,7 +66,7 @@ fn is_unsure(block: &Block) -> bool {
 
 /// Which blocks' unknown pages are likely those on per-CPU lists. What waits on lists was freed one after the
 /// other and lies together, so that a block has many of them; kernel memory in movable blocks fell there page
-/// by page. So blocks with many are explained first, and blocks with some are not.
+/// by page. So blocks with many are explained first; those with some, if the lists hold nearly all of them.
 fn clustered(zone: &ZoneInputs) -> Vec<bool> {
     let whole = zone.huge_on_per_cpu_lists() * zone.blocks.iter().map(|block| block.pages).max().unwrap_or(0);
     let mut single = zone.per_cpu.saturating_sub(whole);
@@ -78,6 +81,13 @@ fn clustered(zone: &ZoneInputs) -> Vec<bool> {
             Some(left) => (single, is_free[at]) = (left, true),
             None => break,
         }
+    }
+    // Where the lists hold nearly all that is left to explain, no kernel memory lies among it.
+    let rest: Vec<usize> =
+        (0..zone.blocks.len()).filter(|&at| is_unsure(&zone.blocks[at]) && !is_free[at]).collect();
+    let unknown: u64 = rest.iter().map(|&at| zone.blocks[at].unknown).sum();
+    if single.saturating_mul(ALL_BUT) >= unknown.saturating_mul(ALL_BUT - 1) {
+        rest.iter().for_each(|&at| is_free[at] = true);
     }
     is_free
 }

@@ -187,6 +187,9 @@ impl Watch<'_> {
         let pid = self.images[at].process.pid;
         let back = self.return_cost.unwrap_or(ASSUMED) * 4 / 5;
         let usual = self.images[at].usual(before);
+        // While it was dropped it stood; since then it ran as usual for the moment until this clock is read.
+        let mut task_ns = self.images[at].zeros.task_ns(&self.root, pid);
+        let mut untold_ns = clock::monotonic_ns().saturating_sub(before.at_ns) as f64 * usual;
         let (mut began, mut pause) = (Instant::now(), self.images[at].zeros.pause());
         let (mut is_first, mut is_later) = (true, false);
         loop {
@@ -194,8 +197,10 @@ impl Watch<'_> {
                 self.pause(pause);
             }
             let now = Used::by(&self.root, pid);
-            let looking = Looking::new((self.page.bytes(), self.huge), before, now, back, usual);
-            before = now;
+            let task_now = self.images[at].zeros.task_ns(&self.root, pid);
+            let ran_ns = task_ns.zip(task_now).map(|(from, to)| to.saturating_sub(from) as f64 + untold_ns);
+            let looking = Looking::new((self.page.bytes(), self.huge), before, now, ran_ns, back, usual);
+            (before, task_ns, untold_ns) = (now, task_now, 0.0);
             let waited = began.elapsed();
             let image = &mut self.images[at];
             let hottest = image.look_at_dropped(dropped, &looking)?;

@@ -21,7 +21,7 @@ use pagelab_tlb::engine::ledger::MappingId;
 
 use super::budget::Growth;
 use super::estimate::Seen;
-use crate::drops::Used;
+use crate::drops::{TaskClock, Used};
 use passes::Passes;
 
 /// Less never-written memory is not worth a scan.
@@ -111,6 +111,8 @@ pub struct Zeros {
     pause_ns: u64,
     /// What part of the time the program's CPU time was, and from when on.
     usual: Option<(Used, f64)>,
+    /// Its CPU time between ticks, from the first drop on; `Some(None)`: it cannot be had.
+    task_clock: Option<Option<TaskClock>>,
     /// Bytes that may be dropped, at the last listing.
     pub bytes: u64,
     /// The same at most.
@@ -145,6 +147,7 @@ impl Zeros {
             draws: SplitMix64::new(seed),
             pause_ns: looks::FIRST_PAUSE_NS,
             usual: None,
+            task_clock: None,
             bytes: 0,
             most: 0,
             kept: BTreeMap::new(),

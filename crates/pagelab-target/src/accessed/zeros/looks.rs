@@ -9,12 +9,13 @@ use std::fs::File;
 use std::io;
 use std::time::Duration;
 
+use pagelab_host::root::Root;
 use pagelab_sys::{clock, pagemap_scan};
 
 use super::passes::Drawn;
 use super::{Place, Zeros};
 use crate::accessed::names::Names;
-use crate::drops::Used;
+use crate::drops::{TaskClock, Used};
 
 /// The first pause; later ones follow what is found.
 pub const FIRST_PAUSE_NS: u64 = 100_000;
@@ -46,6 +47,8 @@ const USUAL_LEAST: f64 = 0.01;
 
 /// Page faults are at most this part of the time between two looks, by what is known of their price.
 const FAULTS_MOST: f64 = 0.75;
+/// A program that did not run at all between two looks is taken as one that ran this part of the time.
+const RAN_LEAST: f64 = 1e-4;
 
 /// Entries that were dropped of a run.
 #[derive(Clone, Debug)]
@@ -119,11 +122,23 @@ pub struct Looking {
 
 impl Looking {
     /// From one moment to the next, with page faults of this price: in these the program accesses nothing.
-    /// CPU time is told too coarsely for a short time, in which it is the `usual` part of it.
-    pub fn new((page, huge): (u64, u64), before: Used, now: Used, price: Duration, usual: f64) -> Looking {
+    /// The CPU time of a process is told too coarsely for a short time, so that it counts as `ran_ns`, where
+    /// that is known, and else as the `usual` part of the time.
+    pub fn new(
+        (page, huge): (u64, u64),
+        before: Used,
+        now: Used,
+        ran_ns: Option<f64>,
+        price: Duration,
+        usual: f64,
+    ) -> Looking {
         let went_by = now.at_ns.saturating_sub(before.at_ns).max(1) as f64;
         let cpu_ns = now.cpu_ns.saturating_sub(before.cpu_ns);
-        let part = if cpu_ns >= CPU_TOLD_NS { cpu_ns as f64 / went_by } else { usual };
+        let part = match ran_ns {
+            Some(ran_ns) => (ran_ns / went_by).max(RAN_LEAST),
+            None if cpu_ns >= CPU_TOLD_NS => cpu_ns as f64 / went_by,
+            None => usual,
+        };
         let faults = now.faults.saturating_sub(before.faults) as f64 * price.as_nanos() as f64;
         let in_faults = (faults / (went_by * part).max(1.0)).clamp(0.0, FAULTS_MOST);
         Looking { page, huge, running: part * (1.0 - in_faults) }
@@ -195,6 +210,12 @@ impl Zeros {
         let usual = (cpu_ns as f64 / went_by as f64).max(USUAL_LEAST);
         self.usual = Some((now, usual));
         usual
+    }
+
+    /// The process's CPU time by a clock that is told between ticks, where there is one: since it was first
+    /// asked for.
+    pub fn task_ns(&mut self, root: &Root, pid: u32) -> Option<u64> {
+        self.task_clock.get_or_insert_with(|| TaskClock::of_process(root, pid)).as_ref()?.ns()
     }
 
     /// How long after a drop it is looked first.
@@ -273,8 +294,14 @@ mod tests {
         let of = |us: u64, cpu_us: u64, faults, usual| {
             let now = Used { at_ns: us * 1000, cpu_ns: cpu_us * 1000, faults };
             let price = Duration::from_micros(1);
-            Looking::new((4096, 2 << 20), Used::default(), now, price, usual).running
+            Looking::new((4096, 2 << 20), Used::default(), now, None, price, usual).running
         };
+        let of_clock = |ran_us: f64| {
+            let (size, now) = ((4096, 2 << 20), Used { at_ns: 4_000_000, ..Used::default() });
+            Looking::new(size, Used::default(), now, Some(ran_us * 1e3), Duration::ZERO, 1.0).running
+        };
+        // It waited for a CPU for most of four milliseconds: nothing that did not come back is at rest.
+        assert!((of_clock(100.0) - 0.025).abs() < 1e-9 && of_clock(0.0) > 0.0);
         // Of a short time the CPU time is not told; of a long one it is.
         assert!((of(400, 4000, 0, 1.0) - 1.0).abs() < 1e-9);
         assert!((of(400, 0, 0, 0.5) - 0.5).abs() < 1e-9);
