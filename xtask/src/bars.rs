@@ -278,7 +278,8 @@ pub const BARS: &[Bar] = &[
         changes: &[Change {
             old: 0.5,
             new: 0.7,
-            why: "nine pairs of maps gave 0.14 to 0.46, and whole runs 0.57 (EPYC 25/17/1) and 0.62 (26/2/1): \
+            why: "nine pairs of maps gave 0.14 to 0.46, and whole runs 0.57 (EPYC 25/17/1) and 0.62 \
+                  (26/2/1): \
                   what a build replaces within the minute differs from one to the next; what is stored is \
                   bounded by maps_build_day_mb, 41 of 100 MB in that run",
         }],

@@ -5,6 +5,8 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
+use crate::stacks;
+
 /// What becomes of a program's output besides being kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Show {
@@ -29,7 +31,8 @@ pub struct Ran {
     pub took: Duration,
 }
 
-/// Runs `command` until it ends or `limit` has passed; then it is killed. Children of the program that
+/// Runs `command` until it ends or `limit` has passed; then it is killed with all that it started, and the
+/// stacks of them are the last lines of `stderr`. Children of the program that
 /// outlive it and hold its output open are not waited for.
 pub fn run(command: &mut Command, show: Show, limit: Duration) -> io::Result<Ran> {
     let start = Instant::now();
@@ -64,7 +67,9 @@ pub fn run(command: &mut Command, show: Show, limit: Duration) -> io::Result<Ran
         if ended.is_none() {
             ended = child.try_wait()?;
             if ended.is_none() && start.elapsed() > limit {
-                child.kill()?;
+                let hung = stacks::descendants(child.id());
+                ran.stderr.extend(stacks::report(&hung));
+                stacks::kill(&hung);
                 child.wait()?;
                 ran.ending = format!("killed after {:.0} s", limit.as_secs_f64());
                 break;

@@ -11,6 +11,7 @@ mod guest;
 mod libtest;
 mod phases;
 mod skips;
+mod stacks;
 mod tally;
 mod test;
 mod tidy;

@@ -31,8 +31,8 @@ fn parent(pid: u32) -> Option<u32> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// What each of these processes waits for: its command line, state, kernel stack (root alone may read it) and,
-/// with gdb, its own stacks.
+/// What each of these processes waits for: its command line, state, kernel stack (root alone may read it)
+/// and, with gdb, its own stacks.
 pub fn report(pids: &[u32]) -> Vec<String> {
     let mut lines = Vec::new();
     for &pid in pids.iter().take(PROCESSES_MAX) {
@@ -42,10 +42,12 @@ pub fn report(pids: &[u32]) -> Vec<String> {
         let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
         for thread in threads.take(THREADS_MAX) {
             let read = |name: &str| fs::read_to_string(thread.path().join(name)).unwrap_or_default();
-            let state = read("status").lines().find(|line| line.starts_with("State:")).unwrap_or("").to_owned();
+            let status = read("status");
+            let state = status.lines().find(|line| line.starts_with("State:")).unwrap_or("");
             let place = read("wchan");
             let name = read("comm");
-            lines.push(format!("  thread {} {}: {state}, {place}", thread.file_name().display(), name.trim()));
+            let tid = thread.file_name();
+            lines.push(format!("  thread {} {}: {state}, {place}", tid.display(), name.trim()));
             lines.extend(read("stack").lines().map(|line| format!("    {line}")));
         }
         lines.extend(debugged(pid));
@@ -62,16 +64,17 @@ fn debugged(pid: u32) -> Vec<String> {
         return Vec::new();
     }
     let mut gdb = Command::new("timeout");
-    gdb.args([DEBUGGER_SECONDS, "gdb", "-batch", "-nx", "-ex", "thread apply all bt 24", "-p", &pid.to_string()]);
+    gdb.args([DEBUGGER_SECONDS, "gdb", "-batch", "-nx", "-ex", "thread apply all bt 24", "-p"]);
+    gdb.arg(pid.to_string());
     let output = gdb.stdin(Stdio::null()).stderr(Stdio::null()).output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
     let is_frame = |line: &&str| line.starts_with('#') || line.starts_with("Thread");
     text.lines().filter(is_frame).map(|line| format!("    {line}")).collect()
 }
 
-/// Ends these processes, the last ones first.
+/// Ends these processes, parents first, so that none of them reacts to the end of a child.
 pub fn kill(pids: &[u32]) {
-    let numbers: Vec<String> = pids.iter().rev().map(u32::to_string).collect();
+    let numbers: Vec<String> = pids.iter().map(u32::to_string).collect();
     let mut kill = Command::new("kill");
     kill.arg("-KILL").args(numbers).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     // Those that ended meanwhile are no failure.

@@ -194,7 +194,8 @@ impl<'s> Session<'s> {
         due.retain(|slot| plan.schedule[*slot].workload != workload);
         let (name, count) = (&plan.workloads[workload].name, before - due.len());
         if count > 0 {
-            let text = format!("{name}: its first {} trials had no result: {why}; {count} are left out", ends.len());
+            let text =
+                format!("{name}: its first {} trials had no result: {why}; {count} are left out", ends.len());
             (self.news)(&News::Told(&text));
             self.event("trial", text)?;
         }

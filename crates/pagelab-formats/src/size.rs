@@ -43,8 +43,9 @@ pub fn parse_uptime(text: &[u8]) -> Result<u64, ParseError> {
 }
 
 /// Reads a size as a person types it or as pagelab prints it: a number, decimals allowed, with `K`, `M`, `G`,
-/// `T` or `P`, each also as `Ki` and `KiB`. All are powers of 1024, as in the kernel, whose `kB` is 1024 bytes.
-/// Digits may be grouped by spaces that do not break a line. The error names the text and what was expected.
+/// `T` or `P`, each also as `Ki` and `KiB`. All are powers of 1024, as in the kernel, whose `kB` is 1024
+/// bytes. Digits may be grouped by spaces that do not break a line. The error names the text and what was
+/// expected.
 pub fn parse(text: &str) -> Result<Bytes, String> {
     let refuse = |why: &str| {
         Err(format!("`{}`: {why}; expected a size, for example 64M or 1.5GiB", text.trim().escape_debug()))
@@ -58,7 +59,8 @@ pub fn parse(text: &str) -> Result<Bytes, String> {
         return refuse("unknown unit");
     };
     let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
-    let is_number = !whole.is_empty() && fraction.len() <= 12 && digits.ends_with(|c: char| c.is_ascii_digit());
+    let is_number =
+        !whole.is_empty() && fraction.len() <= 12 && digits.ends_with(|c: char| c.is_ascii_digit());
     let Some(whole) = whole.parse::<u64>().ok().filter(|_| is_number) else { return refuse("not a number") };
     let part = match fraction {
         "" => 0,
@@ -172,7 +174,9 @@ mod tests {
 
     #[test]
     fn shares_are_percent_or_fractions() {
-        for (text, share) in [("50%", 0.5), ("50 %", 0.5), ("0.5", 0.5), ("1", 1.0), ("100%", 1.0), ("0", 0.0)] {
+        for (text, share) in
+            [("50%", 0.5), ("50 %", 0.5), ("0.5", 0.5), ("1", 1.0), ("100%", 1.0), ("0", 0.0)]
+        {
             assert_eq!(parse_share(text), Ok(share), "{text}");
         }
         for text in ["", "%", "101%", "1.5", "-1%", "half", "nan", "1e-3"] {

@@ -176,7 +176,8 @@ pub fn may_be_traced_by(command: &mut Command, pid: u32) {
 /// where this process ignores some: a shell's background job ignores SIGINT and SIGQUIT, `nohup` SIGHUP.
 pub fn default_signals(command: &mut Command) {
     let reset = || {
-        for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2] {
+        for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2]
+        {
             // SAFETY: signal with SIG_DFL takes numbers alone and may be called after a fork.
             // JUSTIFICATION: as above: only such calls are allowed here.
             if unsafe { libc::signal(signal, libc::SIG_DFL) } == libc::SIG_ERR {

@@ -228,11 +228,16 @@ fn a_workload_that_never_says_its_figure_is_left_out_after_two_trials() {
     lab.write("mute.toml", recipe);
     let (code, _, err) = ran(&lab, &["run", "mute.toml", "-o", "mute.pagelab"]);
     assert_eq!(code, Some(5), "{err}");
-    let told = "mute: its first 2 trials had no result: no line of its output is like \"took {} s\"; 4 are left out";
+    let told =
+        "mute: its first 2 trials had no result: no line of its output is like \"took {} s\"; 4 are left out";
     assert!(err.replace("\n", " ").contains(told), "{err}");
     let experiment = read(&lab.path().join("mute.pagelab")).unwrap().experiment.unwrap();
     let of = |workload: usize| {
-        experiment.trials.iter().filter(|trial| experiment.plan.schedule[trial.slot].workload == workload).count()
+        experiment
+            .trials
+            .iter()
+            .filter(|trial| experiment.plan.schedule[trial.slot].workload == workload)
+            .count()
     };
     assert_eq!((of(0), of(1)), (2, 6));
 }

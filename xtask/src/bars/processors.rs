@@ -95,7 +95,8 @@ pub const ON_PROCESSORS: &[OnProcessor] = &[
         processor: ZEN_4,
         condition: AMD,
         limit: 3.0,
-        measured: "3 of 12 and 2 of 7: on a host with other guests two equal runs are 4 to 83 % apart in four \
+        measured: "3 of 12 and 2 of 7: on a host with other guests two equal runs are 4 to 83 % apart in \
+                   four \
                    to six rounds; 8 of 15 on EPYC of family 26, model 2, where they are 2 to 10 % apart",
     },
 ];

@@ -10,9 +10,6 @@ use super::inputs::{Block, ZoneInputs};
 /// One of so many pages of a block, and more, are what was freed together.
 const MANY_SHARE: u64 = 8;
 
-/// Lists that hold all but one of so many unknown pages explain all of them: they move while they are read.
-const ALL_BUT: u64 = 10;
-
 /// What pages without a flag are taken for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unknown {
@@ -66,7 +63,7 @@ fn is_unsure(block: &Block) -> bool {
 
 /// Which blocks' unknown pages are likely those on per-CPU lists. What waits on lists was freed one after the
 /// other and lies together, so that a block has many of them; kernel memory in movable blocks fell there page
-/// by page. So blocks with many are explained first; those with some, if the lists hold nearly all of them.
+/// by page. So blocks with many are explained first; those with some, as far as the lists hold them.
 fn clustered(zone: &ZoneInputs) -> Vec<bool> {
     let whole = zone.huge_on_per_cpu_lists() * zone.blocks.iter().map(|block| block.pages).max().unwrap_or(0);
     let mut single = zone.per_cpu.saturating_sub(whole);
@@ -82,12 +79,17 @@ fn clustered(zone: &ZoneInputs) -> Vec<bool> {
             None => break,
         }
     }
-    // Where the lists hold nearly all that is left to explain, no kernel memory lies among it.
+    // Of the rest, the lists hold a known part. Where that is most of it, as large a part of the blocks is
+    // free, taken evenly over the zone; where it is less, most of these blocks have a page of kernel memory.
     let rest: Vec<usize> =
         (0..zone.blocks.len()).filter(|&at| is_unsure(&zone.blocks[at]) && !is_free[at]).collect();
     let unknown: u64 = rest.iter().map(|&at| zone.blocks[at].unknown).sum();
-    if single.saturating_mul(ALL_BUT) >= unknown.saturating_mul(ALL_BUT - 1) {
-        rest.iter().for_each(|&at| is_free[at] = true);
+    let (listed, count) = (single.min(unknown), rest.len() as u64);
+    if listed.saturating_mul(2) >= unknown && unknown > 0 {
+        let free_before = |nth: u64| (u128::from(nth) * u128::from(listed) / u128::from(unknown)) as u64;
+        for (nth, at) in (0..count).zip(rest) {
+            is_free[at] = free_before(nth + 1) > free_before(nth);
+        }
     }
     is_free
 }
