@@ -192,6 +192,8 @@ impl Watch<'_> {
         let mut untold_ns = clock::monotonic_ns().saturating_sub(before.at_ns) as f64 * usual;
         let (mut began, mut pause) = (Instant::now(), self.images[at].zeros.pause());
         let (mut is_first, mut is_later) = (true, false);
+        let returned = self.images[at].zeros.returned;
+        let had_returns = returned > 0;
         loop {
             if !is_first {
                 self.pause(pause);
@@ -209,6 +211,12 @@ impl Watch<'_> {
                 continue;
             }
             let next = image.zeros.after(hottest, waited, is_later, self.wanted.pause);
+            // Nothing came back of any region, and in earlier scans something did: the program does something
+            // else now. That is one moment among many; looked at for longer and longer, it would outweigh
+            // all others in each region that happens to be drawn in it.
+            if had_returns && image.zeros.returned == returned {
+                return Ok(());
+            }
             let is_over = dropped.iter().all(Dropped::is_told) || self.wanted.stop.load(Ordering::Relaxed);
             match next {
                 Next::Look(more) if !is_over => {
