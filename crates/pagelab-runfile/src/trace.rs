@@ -86,6 +86,11 @@ impl EncodedTrace {
 }
 
 impl TraceEncoder {
+    /// The time as a reader of the file sees it.
+    pub fn stored_ns(&self, at_ns: u64) -> u64 {
+        self.columns.stored_ns(at_ns)
+    }
+
     /// An encoder; the error is that of zstd, which had no memory.
     pub fn new() -> Result<TraceEncoder, Error> {
         let compressor = zstd::bulk::Compressor::new(LEVEL).and_then(|mut compressor| {

@@ -112,6 +112,11 @@ pub struct Encoder {
 }
 
 impl Encoder {
+    /// The time as a reader of the block sees it.
+    pub fn stored_ns(&self, at_ns: u64) -> u64 {
+        at_ns >> self.shift << self.shift
+    }
+
     /// Times are stored in units of 2^`shift` nanoseconds, at most 2^20.
     pub fn new(shift: u8) -> Encoder {
         Encoder {

@@ -324,7 +324,9 @@ impl Blocks {
         early.for_each(|event| event.at_ns = last_ns);
         self.last_ns = self.pending.last().map_or(last_ns, |event| event.at_ns);
         let first_ns = self.pending.first().map_or(last_ns, |event| event.at_ns);
-        totals.span_ns = Some((totals.span_ns.map_or(first_ns, |(first, _)| first), self.last_ns));
+        // As whoever reads the file counts, so that both print the same rate.
+        let (first_ns, last_ns) = (self.encoder.stored_ns(first_ns), self.encoder.stored_ns(self.last_ns));
+        totals.span_ns = Some((totals.span_ns.map_or(first_ns, |(first, _)| first), last_ns));
         let written = self.encoder.encode(&self.pending).and_then(|block| {
             let bytes = block.bytes();
             writer.trace_events(block).map(|()| bytes)
