@@ -1,15 +1,15 @@
-# A PostgreSQL server of our own: no network port, a socket in its folder, nothing left of it.
+# A private PostgreSQL server: no network port, a socket in its directory, removed completely afterwards.
 
 bin=$(dirname "$(command -v postgres)")
 # Debian's wrappers in /usr/bin look for clusters; these are the programs themselves.
 PATH=$bin:$PATH
 server=
-# The socket lies in the server's folder, which is also that of the clients; a path through it is never too
-# long for a socket.
+# The socket is in the server's directory, which is also the clients' working directory; a path through it is
+# never too long for a socket.
 PGHOST=/proc/self/cwd PGUSER=bench PGDATABASE=bench PGCLIENTENCODING=UTF8
 export PGHOST PGUSER PGDATABASE PGCLIENTENCODING
 
-# PostgreSQL refuses root. Another user may not enter root's folders, hence the one capability to read on.
+# PostgreSQL does not run as root. Another user cannot enter root's directories without this one capability.
 as=$tied
 if [ "$(id -u)" = 0 ]; then
     user=nobody
@@ -20,18 +20,18 @@ if [ "$(id -u)" = 0 ]; then
     setpriv $ids $caps true || fail "PostgreSQL refuses root, and setpriv cannot become $user here"
     as="setpriv $ids $caps --pdeathsig KILL"
 fi
-# In a namespace of its own the server's System V segment goes with it, however it ends.
+# In a private IPC namespace the server's System V segment is removed with it, however it exits.
 alone=
 if unshare --ipc true 2>/dev/null; then alone="unshare --ipc"; fi
 
-# A folder for the server: FOLDER
+# Creates a directory for the server: DIRECTORY
 pg_own() {
     mkdir -p "$1"
     chmod 700 "$1"
     if [ "$(id -u)" = 0 ]; then chown "$user:$group" "$1"; fi
 }
 
-# A new cluster in this folder, with an empty database: what is lost by a crash is made again.
+# A new cluster in this directory, with an empty database: data lost in a crash is created again.
 pg_create() {
     $as initdb -D . -A peer -U bench --no-sync -E UTF8 --locale=C >../initdb.log 2>&1 || {
         cat ../initdb.log >&2
@@ -43,7 +43,7 @@ pg_create() {
     echo "all /^.*\$ bench" >pg_ident.conf
 }
 
-# Starts the server on the cluster in this folder: SHARED_BUFFERS_BYTES HUGE_PAGES
+# Starts the server on the cluster in this directory: SHARED_BUFFERS_BYTES HUGE_PAGES
 pg_start() {
     $alone $as postgres -D . -k . -c listen_addresses= -c shared_buffers="$(($1 / 8192))" \
         -c huge_pages="$2" -c dynamic_shared_memory_type=mmap -c fsync=off -c synchronous_commit=off \
@@ -57,7 +57,7 @@ pg_start() {
     }
 }
 
-# Ends it so that the cluster is whole on the disk.
+# Stops it so that the cluster is complete on disk.
 pg_stop() {
     kill -INT "$server"
     wait "$server" || fail "the server did not end well: $(tail -3 ../server.log)"
@@ -65,7 +65,7 @@ pg_stop() {
     rm -f ../server.log
 }
 
-# Ends it at once: its data are not wanted any more.
+# Stops it at once: its data are no longer needed.
 pg_end() {
     if [ -n "$server" ]; then
         kill -QUIT "$server" 2>/dev/null || true
@@ -73,5 +73,5 @@ pg_end() {
     fi
 }
 
-# What a query says, one value a line.
+# Prints the result of a query, one value per line.
 pg_ask() { $as psql -X -q -A -t -v ON_ERROR_STOP=1 "$@"; }

@@ -1,30 +1,30 @@
-# What the scripts of the manifests share. They are run by sh in a folder of their own.
+# Functions that the scripts of the manifests share. Each script runs under sh in a directory of its own.
 set -eu
 umask 077
 
-# Begins the command of whatever must not outlive the script, also after kill -9.
+# Starts a command that must not outlive the script, even after kill -9.
 tied=
 if setpriv --pdeathsig KILL true 2>/dev/null; then tied="setpriv --pdeathsig KILL"; fi
 
-# It could not be done.
+# Reports a failure and exits with 1.
 fail() {
     echo "$*" >&2
     exit 1
 }
 
-# A check found a wrong result: the exit code that pagelab itself has for it.
+# Reports a wrong result and exits with 70, as pagelab's own workloads do.
 wrong() {
     echo "wrong result: $*" >&2
     exit 70
 }
 
-# A moment in nanoseconds.
+# The time in nanoseconds.
 now() { date +%s%N; }
 
-# Seconds between two moments.
+# Seconds between two times.
 seconds() { awk -v from="$1" -v to="$2" 'BEGIN { printf "%.6f\n", (to - from) / 1e9 }'; }
 
-# Waits until a command succeeds, while a process lives: until PROCESS COMMAND …
+# Waits until a command succeeds, as long as a process runs: await PROCESS COMMAND …
 await() {
     process=$1
     shift

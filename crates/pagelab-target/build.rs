@@ -1,21 +1,26 @@
 //! Builds the plugin of QEMU (plugins/tlb-trace), which this crate embeds: one call of the compiler, since it
 //! is another kind of file (a library that QEMU loads) with flags of its own.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use flate2::{Compression, write::GzEncoder};
+
 fn main() -> Result<(), String> {
     let of = |name: &str| std::env::var(name).map_err(|error| format!("{name}: {error}"));
-    let house = Path::new(&of("CARGO_MANIFEST_DIR")?).join("../..");
-    let (source, engine) = (house.join("plugins/tlb-trace/src"), house.join("crates/pagelab-tlb/src/engine"));
+    let workspace_root = Path::new(&of("CARGO_MANIFEST_DIR")?).join("../..");
+    let (source, engine) =
+        (workspace_root.join("plugins/tlb-trace/src"), workspace_root.join("crates/pagelab-tlb/src/engine"));
     for folder in [&source, &engine] {
         println!("cargo::rerun-if-changed={}", folder.display());
     }
     let out = PathBuf::from(of("OUT_DIR")?).join("tlb-trace.so");
-    // QEMU 7.2 is asked for x86-64 alone, and so is the plugin; elsewhere the source `exact` says so.
+    let packed_file = out.with_extension("so.gz");
+    // QEMU 7.2 is only required on x86-64, and so is the plugin; elsewhere the source `exact` reports this.
     let here = of("CARGO_CFG_TARGET_ARCH")? == "x86_64" && of("CARGO_CFG_TARGET_ENV")? == "gnu";
     if !here {
-        return std::fs::write(out, b"").map_err(|error| error.to_string());
+        return std::fs::write(packed_file, b"").map_err(|error| error.to_string());
     }
     let mut compiler = Command::new(of("RUSTC")?);
     compiler.args(["--edition", "2024", "--crate-type", "cdylib", "--crate-name", "pagelab_tlb_trace"]);
@@ -25,8 +30,14 @@ fn main() -> Result<(), String> {
     // The flags of the workspace (crt-static) are not for a library that another program loads.
     compiler.env_remove("CARGO_ENCODED_RUSTFLAGS").env_remove("RUSTFLAGS");
     match compiler.status() {
-        Ok(status) if status.success() => Ok(()),
+        Ok(status) if status.success() => compress(&out, &packed_file).map_err(|error| error.to_string()),
         Ok(status) => Err(format!("the plugin does not compile: {status}")),
         Err(error) => Err(format!("cannot run {compiler:?}: {error}")),
     }
+}
+
+fn compress(file: &Path, packed_file: &Path) -> std::io::Result<()> {
+    let mut encoder = GzEncoder::new(std::fs::File::create(packed_file)?, Compression::best());
+    encoder.write_all(&std::fs::read(file)?)?;
+    encoder.finish().map(drop)
 }

@@ -1,4 +1,5 @@
-//! The first byte picks a parser, the rest is its input: `cargo +nightly fuzz run parsers`.
+//! cargo-fuzz target of all parsers: the first byte selects one, the rest is its input (`cargo +nightly fuzz
+//! run parsers`).
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

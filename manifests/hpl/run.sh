@@ -2,17 +2,17 @@
 . "$1/shared.sh"
 root=$2 n=$3 nb=$4 p=$5 q=$6
 for prefix in "$root/usr"; do
-    # What was compiled to be in /usr looks for its parts there, if it is not told.
+    # Programs compiled for /usr search their parts there by default.
     if [ -x "$prefix/bin/hpcc" ]; then
         export OPAL_PREFIX="$prefix"
         for pmix in "$prefix"/lib/*-linux-gnu*/pmix2; do export PMIX_INSTALL_PREFIX="$pmix"; done
     fi
 done
-# One machine: its memory alone, with files in this folder, and no look for fast networks.
+# Open MPI on one machine: shared memory alone, files in this directory, no search for fast networks.
 export OMPI_MCA_btl=self,vader OMPI_MCA_pml=ob1 OMPI_MCA_btl_vader_backing_directory="$PWD"
 export OMPI_MCA_orte_tmpdir_base="$PWD" OMPI_MCA_plm=isolated OMPI_MCA_pmix_pcompress_base_silence_warning=1
 export OPENBLAS_NUM_THREADS=1
-# The file of HPL, of which hpcc takes the sizes for its other tests too.
+# HPL's input file; hpcc also uses its sizes for the other tests.
 cat >hpccinf.txt <<INPUT
 HPLinpack benchmark input file
 pagelab

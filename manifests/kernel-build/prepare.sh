@@ -1,4 +1,4 @@
-# The source, and what every build has first: FILES ROOT
+# Unpacks the source: FILES ROOT
 . "$1/shared.sh"
 root=$2
 archive=$(ls "$root"/usr/src/linux-source-*.tar.xz /usr/src/linux-source-*.tar.xz 2>/dev/null | sort -V | tail -1)

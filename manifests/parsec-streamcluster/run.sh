@@ -2,7 +2,7 @@
 . "$1/shared.sh"
 input=$2 threads=$3
 program=$(ls "$PARSEC_DIR"/pkgs/kernels/streamcluster/inst/*/bin/streamcluster | head -1)
-# Centres from and to, dimension, points, chunk, intermediate centres: PARSEC's own configurations.
+# Minimum and maximum of centres, dimension, points, chunk, intermediate centres: PARSEC's own configurations.
 case $input in
 native) words="10 20 128 1000000 200000 5000" ;;
 simlarge) words="10 20 128 16384 16384 1000" ;;

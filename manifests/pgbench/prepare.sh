@@ -1,4 +1,4 @@
-# The database: FILES SCALE
+# Creates the database: FILES SCALE
 . "$1/shared.sh"
 . "$1/postgres.sh"
 scale=$2

@@ -2,15 +2,15 @@
 . "$1/shared.sh"
 keys=$2 value_bytes=$3 requests=$4 clients=$5 pipeline=$6 seed=$7
 
-# A relative socket is never too long; port 0: none.
+# The path of a relative socket is never too long; port 0: no network port.
 $tied redis-server --port 0 --unixsocket s --unixsocketperm 700 --save "" --appendonly no \
     --disable-thp no --daemonize no --dir . --logfile server.log &
 server=$!
 trap 'kill -KILL $server 2>/dev/null; wait $server 2>/dev/null || true' EXIT
 await $server redis-cli -s s ping
 
-# Keys as redis-benchmark asks for them, in an order by chance: the multiplier has no factor in common with
-# their number.
+# Keys as redis-benchmark requests them, in random order: the multiplier has no factor in common with their
+# number.
 began=$(now)
 awk -v keys="$keys" -v bytes="$value_bytes" -v seed="$seed" '
 function common(a, b) { while (b) { t = a % b; a = b; b = t } return a }

@@ -1,7 +1,7 @@
-# The lines: FILES LINES SEED
+# Generates the lines: FILES LINES SEED
 . "$1/shared.sh"
 lines=$2 seed=$3
-# The generator is that of Park and Miller, so that every awk makes the same lines.
+# The generator is that of Park and Miller, so that every awk generates the same lines.
 $tied awk -v lines="$lines" -v seed="$seed" '
 BEGIN {
     letters = "0123456789abcdefghijklmnopqrstuvwxyz"

@@ -1,7 +1,7 @@
 # One run: FILES PARTICLES STEPS PROCESSORS
 . "$1/shared.sh"
 particles=$2 steps=$3 processors=$4
-# Its input as in the files of SPLASH-2's own folder `inputs`: two clusters or one, distribution, particles,
+# Input as in the files of SPLASH-2's own directory `inputs`: two clusters or one, distribution, particles,
 # precision, processors, steps, step, softening, and how the work is shared.
 cat >input <<INPUT
 one cluster

@@ -2,8 +2,8 @@
 . "$1/shared.sh"
 rows=$2 lookups=$3 seed=$4
 
-# Keys are numbered rows under a bijection of 32 bits (the multiplier is odd); lookups take rows of a
-# multiplicative generator that is no part of the table.
+# Keys are numbered rows under a bijection of 32 bits (the multiplier is odd); lookups select rows by
+# a multiplicative generator that does not read the table.
 key="((%s) * 2654435761 + $seed) %% 4294967296"
 row_of_lookup="((j * 1103515245 + $seed * 12345) % 2147483647) % $rows + 1"
 key_of_row=$(printf "$key" i)

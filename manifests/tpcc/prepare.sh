@@ -1,4 +1,4 @@
-# The database: FILES WAREHOUSES
+# Creates the database: FILES WAREHOUSES
 . "$1/shared.sh"
 . "$1/postgres.sh"
 files=$1 warehouses=$2

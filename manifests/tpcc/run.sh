@@ -5,7 +5,7 @@ files=$1 data=$2 warehouses=$3 terminals=$4 seconds=$5 buffers=$6 huge=$7 seed=$
 cp -a --reflink=auto "$data/cluster" cluster
 cd cluster
 pg_start "$buffers" "$huge"
-# A deadlock is no failure of the transaction, which is tried again.
+# A deadlock is not a failure: pgbench repeats the transaction.
 $as pgbench -n -c "$terminals" -j 1 -T "$seconds" --random-seed="$seed" --max-tries=10 -D warehouses="$warehouses" \
     -f "$files/new-order.sql@45" -f "$files/payment.sql@43" -f "$files/order-status.sql@4" \
     -f "$files/delivery.sql@4" -f "$files/stock-level.sql@4" >pgbench.log 2>&1 ||

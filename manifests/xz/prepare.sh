@@ -1,7 +1,7 @@
-# The text: FILES BYTES SEED
+# Generates the text: FILES BYTES SEED
 . "$1/shared.sh"
 bytes=$2 seed=$3
-# 20 000 words of 2 to 12 letters; the rank of the next one goes with 1 / rank, by inversion: exp(u ln n).
+# 20 000 words of 2 to 12 letters; word k has a probability proportional to 1 / k, by inversion: exp(u ln n).
 $tied awk -v bytes="$bytes" -v seed="$seed" '
 function draw() { x = (x * 16807) % 2147483647; return x }
 BEGIN {

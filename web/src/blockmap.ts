@@ -21,7 +21,7 @@ export class BlockMap {
   private margin = MARGIN;
   private cursor: number | null = null;
   private chosen: number | null = null;
-  /** Counted block of each index, -1 where none was counted. */
+  /** Counted block of each index, -1 if it was not counted. */
   private readonly placeOf: Int32Array;
 
   constructor(
@@ -52,7 +52,7 @@ export class BlockMap {
         "p",
         { id: help, class: "hidden-help" },
         "Arrow keys move a cursor from block to block, Page Up and Page Down by eight rows, ",
-        "Home and End to the ends of a row, Escape takes it away. The counts are read out.",
+        "Home and End to the ends of a row, Escape removes it. The counts are announced.",
       ),
       this.readout,
       this.note,
@@ -64,12 +64,12 @@ export class BlockMap {
     onTheme(() => this.draw());
   }
 
-  /** Lays out and draws now and whenever the width changes. */
+  /** Lays out and draws at once and whenever the width changes. */
   watch(): void {
     onWidth(this.frame, (width) => this.resize(width));
   }
 
-  /** Lets one state stand out, or none. */
+  /** Highlights one state, or none. */
   highlight(state: number | null): void {
     this.chosen = state;
     this.draw();
@@ -84,7 +84,7 @@ export class BlockMap {
     this.note.textContent =
       merge === 1
         ? `A row is ${row}.`
-        : `A row is ${row}. A cell is ${merge} pageblocks, in the colour of most of those that were counted.`;
+        : `A row is ${row}. A cell is ${merge} pageblocks, in the colour of the most frequent counted state.`;
     this.canvas.style.width = `${this.margin + columns * cell}px`;
     this.canvas.style.height = `${rows * cell}px`;
     const scale = Math.max(1, devicePixelRatio);
@@ -93,7 +93,7 @@ export class BlockMap {
     this.draw();
   }
 
-  /** The state that a cell of merged blocks shows: that of most of them. -1: nothing was counted. */
+  /** The state that a cell of merged blocks shows: the most frequent one. -1: none was counted. */
   private stateOf(cell: number): number {
     const { merge, before } = this.layout;
     const start = cell * merge - before;

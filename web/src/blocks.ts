@@ -1,5 +1,5 @@
-// The picture of physical memory: every pageblock of a zone as a cell, coloured by what keeps it from being
-// a huge page; counts under the pointer and under a cursor that the keyboard moves.
+// The picture of physical memory: every pageblock of a zone as a cell, coloured by the obstacle to
+// a huge page; counts under the pointer and under a keyboard cursor.
 
 import { type State, type States, type Zone, statesOf } from "./blockstate";
 import type { Census, CensusZone, Run } from "./data";
@@ -26,10 +26,10 @@ export async function pageblocks(run: Run, rank: number): Promise<Section> {
     el(
       "p",
       { class: "intro" },
-      `Memory in order of address, one cell for each pageblock of ${size}. A block is spoiled, and marked `,
-      "by a corner, if it holds a single page that cannot be moved; it has the colour of the unmovable ",
-      "class with the most pages. A block that can be emptied has the colour of what fills most of it. ",
-      "Choose a kind to see where it is; in the picture, the arrow keys move a cursor.",
+      `Memory in order of address, one cell for each pageblock of ${size}. A block is polluted, and marked `,
+      "by a corner, if at least one of its pages cannot be moved; it has the colour of the unmovable ",
+      "class with the most pages. A block that can be emptied has the colour of its largest class. ",
+      "Choose a state to highlight it; in the picture, the arrow keys move a cursor.",
     ),
   ];
   if (census.sample !== null) {
@@ -41,7 +41,7 @@ export async function pageblocks(run: Run, rank: number): Promise<Section> {
         el("strong", {}, "A sample: "),
         `${format.count(blocks)} of ${format.count(blocks_total)} pageblocks were read `,
         `(random, seed ${seed}). `,
-        "Only these are coloured; where nothing is drawn, a block was not read or there is no memory.",
+        "Only these are coloured; other blocks were not read or have no memory.",
       ),
     );
   }
@@ -65,12 +65,12 @@ async function zoneFigure(census: Census, zone: CensusZone, rank: number): Promi
   const counted = index.length;
   const sum = (wanted: (state: State) => boolean) =>
     states.states.reduce((blocks, state, at) => (wanted(state) ? blocks + states.blocks[at]! : blocks), 0);
-  const spoiled = sum(({ marked, key }) => marked && key !== "unknown");
+  const polluted = sum(({ marked, key }) => marked && key !== "unknown");
   const doubtful = sum(({ key }) => key === "unknown");
   const says =
-    `${name}: ${census.sample === null ? "" : "of the sample, "}${format.count(spoiled)} of ` +
-    `${format.count(counted)} pageblocks are spoiled` +
-    (doubtful === 0 ? "" : `, ${format.count(doubtful)} perhaps`);
+    `${name}: ${census.sample === null ? "" : "of the sample, "}${format.count(polluted)} of ` +
+    `${format.count(counted)} pageblocks are polluted` +
+    (doubtful === 0 ? "" : `, ${format.count(doubtful)} possibly`);
   const whole = figure(
     rank,
     [says],
@@ -88,7 +88,7 @@ function source(census: Census): string {
   return `Source: /proc/kpageflags, read in ${format.nanoseconds(census.scan_ns)}.`;
 }
 
-/** Kinds of blocks as buttons: the one that is pressed stands out in the picture. */
+/** States of blocks as buttons: the pressed one is highlighted in the picture. */
 function legend(states: States, census: Census, map: BlockMap): HTMLElement {
   const buttons = states.states.map((state, at) => {
     const blocks = states.blocks[at]!;
@@ -108,7 +108,7 @@ function legend(states: States, census: Census, map: BlockMap): HTMLElement {
     });
     return button;
   });
-  return el("div", { class: "legend", role: "group", "aria-label": "Kinds of blocks" }, ...buttons);
+  return el("div", { class: "legend", role: "group", "aria-label": "States of blocks" }, ...buttons);
 }
 
 function swatch(state: State): HTMLElement {
@@ -138,7 +138,7 @@ function tables(data: Zone, states: States, census: Census): HTMLElement[] {
   });
   return [
     table(
-      "Counted blocks by kind",
+      "Counted blocks by state",
       [
         { text: "kind", names: true },
         { text: "blocks", right: true },
@@ -153,7 +153,7 @@ function tables(data: Zone, states: States, census: Census): HTMLElement[] {
         { text: "class", names: true },
         { text: "pages", right: true },
         { text: "memory", right: true },
-        { text: "blocks that hold it", right: true },
+        { text: "blocks with it", right: true },
       ],
       classes,
     ),

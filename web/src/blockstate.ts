@@ -1,14 +1,14 @@
-// What each pageblock is, told from its pages: pure, and the same rules as in the supply of huge pages
+// State of each pageblock, derived from its pages: pure, with the same rules as the supply of huge pages
 // (crates/pagelab-metrics/src/supply/unit.rs), so that the picture adds up to the numbers beside it.
 
 import type { PageClass } from "./data";
 
-/** What a block is. `class` is an index into the zone's classes where the state has one. */
+/** State of a block. `class` is an index into the zone's classes if the state has one. */
 export interface State {
   key: string;
-  /** As a person would say it. */
+  /** Display name. */
   words: string;
-  /** Drawn with a mark: no huge page can be made here, whatever moves. */
+  /** Drawn with a mark: the block cannot become a huge page, whatever moves. */
   marked: boolean;
 }
 
@@ -30,21 +30,21 @@ export interface States {
   blocks: number[];
 }
 
-const FREE = { key: "free", words: "free, a whole huge page", marked: false };
+const FREE = { key: "free", words: "free, available as a huge page", marked: false };
 const DEFERRED = { key: "deferred", words: "free, not initialised yet", marked: false };
 const HUGE = { key: "huge", words: "huge page in use or in a pool", marked: false };
-const UNKNOWN = { key: "unknown", words: "perhaps spoiled: pages without any flag", marked: true };
+const UNKNOWN = { key: "unknown", words: "perhaps polluted: pages without flags", marked: true };
 const EMPTY = { key: "hole", words: "no memory", marked: false };
 
 function movable(of: PageClass): State {
   return { key: of.name, words: `can be emptied: mostly ${of.words}`, marked: false };
 }
 
-function spoiled(of: PageClass): State {
-  return { key: of.name, words: `spoiled, mostly by ${of.words}`, marked: true };
+function pollutedBy(of: PageClass): State {
+  return { key: of.name, words: `polluted, mostly by ${of.words}`, marked: true };
 }
 
-/** The states of a zone's counted blocks. States that do not occur are left out. */
+/** States of a zone's counted blocks, without states that do not occur. */
 export function statesOf(zone: Zone): States {
   const blocks = zone.index.length;
   const place = (name: string) => zone.classes.findIndex((one) => one.name === name);
@@ -57,7 +57,7 @@ export function statesOf(zone: Zone): States {
     "hole",
     "offline",
   ].map(place) as [number, number, number, number, number, number, number];
-  const spoilers = indices(zone.classes, (one) => one.spoils);
+  const pollutingClasses = indices(zone.classes, (one) => one.pollutes);
   const movers = indices(zone.classes, (one) => one.movable);
   const folios = new Set<number>();
   for (let at = 0; at < zone.oneFolio.length; at++) folios.add(zone.oneFolio[at]!);
@@ -73,15 +73,15 @@ export function statesOf(zone: Zone): States {
     }
     return found;
   };
-  const spoiledBy = zone.classes.map(spoiled);
+  const stateByClass = zone.classes.map(pollutedBy);
   const emptied = zone.classes.map(movable);
   const of = new Uint8Array(blocks);
   for (let block = 0; block < blocks; block++) {
     const pages = (which: number) => (which < 0 ? 0 : zone.counts[which * blocks + block]!);
-    const spoiler = most(spoilers, pages);
+    const polluter = most(pollutingClasses, pages);
     let state: State;
     if (pages(hole) + pages(offline) >= zone.blockPages) state = EMPTY;
-    else if (spoiler >= 0) state = spoiledBy[spoiler]!;
+    else if (polluter >= 0) state = stateByClass[polluter]!;
     else if (pages(unknown) > 0) state = UNKNOWN;
     else if (pages(hugetlb) > 0) state = HUGE;
     else if (pages(anonHuge) >= zone.blockPages && folios.has(zone.index[block]!)) state = HUGE;
@@ -93,7 +93,7 @@ export function statesOf(zone: Zone): States {
     }
     of[block] = number(state);
   }
-  return sorted({ states, of, blocks: tally(of, states.length) });
+  return sorted({ states, of, blocks: countStates(of, states.length) });
 }
 
 function indices(classes: PageClass[], wanted: (one: PageClass) => boolean): number[] {
@@ -114,7 +114,7 @@ function most(among: number[], pages: (which: number) => number): number {
   return best;
 }
 
-function tally(of: Uint8Array, states: number): number[] {
+function countStates(of: Uint8Array, states: number): number[] {
   const blocks = new Array<number>(states).fill(0);
   for (const state of of) blocks[state]! += 1;
   return blocks;
@@ -122,7 +122,7 @@ function tally(of: Uint8Array, states: number): number[] {
 
 const ORDER = ["free", "deferred", "huge"];
 
-/** What is whole first, then what can be emptied, then what is spoiled; the largest of each first. */
+/** Free blocks first, then those that can be emptied, then polluted ones; the largest of each first. */
 function sorted(found: States): States {
   const rank = (at: number) => {
     const state = found.states[at]!;
@@ -145,16 +145,16 @@ function sorted(found: States): States {
   };
 }
 
-/** How a zone is laid out in cells. */
+/** Layout of a zone in cells. */
 export interface Layout {
   /** Cells in a row: a power of two, so that rows begin at round addresses. */
   columns: number;
   rows: number;
   /** Width and height of a cell, in CSS pixels. */
   cell: number;
-  /** Blocks in a cell: a power of two, 1 unless the zone is larger than the screen shows. */
+  /** Blocks in a cell: a power of two, 1 unless the zone does not fit on the screen. */
   merge: number;
-  /** Blocks of the first row that lie before the zone. */
+  /** Blocks of the first row before the zone. */
   before: number;
 }
 

@@ -1,5 +1,5 @@
-// A window of many values by few points: the smallest and the largest of each stretch of time, so that no
-// peak is lost. A million values are looked through in a few milliseconds; nothing is prepared beforehand.
+// Reduction of many values to few points: the minimum and maximum of each stretch of time, so that no
+// peak is lost. A scan of a million values takes a few milliseconds; no preparation is necessary.
 
 /** First index whose time is not before `at`. */
 export function lowerBound(times: ArrayLike<number>, at: number): number {
@@ -13,7 +13,7 @@ export function lowerBound(times: ArrayLike<number>, at: number): number {
   return low;
 }
 
-/** Index of the value nearest in time, -1 without any. */
+/** Index of the value nearest in time, -1 without values. */
 export function nearest(times: ArrayLike<number>, at: number): number {
   const after = lowerBound(times, at);
   if (after === 0) return times.length > 0 ? 0 : -1;
@@ -21,7 +21,7 @@ export function nearest(times: ArrayLike<number>, at: number): number {
   return times[after]! - at < at - times[after - 1]! ? after : after - 1;
 }
 
-/** A point of a line: a value, `null` for a gap, `undefined` where this line has nothing to say. */
+/** A point of a line: a value, `null` for a gap, `undefined` if this line has no point. */
 export type Point = number | null | undefined;
 
 export interface Line {
@@ -30,8 +30,8 @@ export interface Line {
   values: Float64Array;
 }
 
-/** Indices of the window, with one more on each side, so that lines run on over the edge. */
-export function within(line: Line, from: number, to: number): [number, number] {
+/** Indices of the window, with one more on each side, so that lines extend over the edge. */
+export function windowIndices(line: Line, from: number, to: number): [number, number] {
   const start = Math.max(0, lowerBound(line.at, from) - 1);
   let end = lowerBound(line.at, to);
   while (end < line.at.length && line.at[end]! <= to) end += 1;
@@ -40,10 +40,10 @@ export function within(line: Line, from: number, to: number): [number, number] {
 
 /**
  * Extremes of one line in `buckets` stretches of [from, to], two points each in the order of time, into
- * `out` at index 2 × bucket. A stretch of failed readings alone is a gap; one without readings says nothing.
+ * `out` at index 2 × bucket. A stretch of failed readings alone is a gap; one without readings has no point.
  */
 export function extremes(line: Line, from: number, to: number, buckets: number, out: Point[]): void {
-  const [start, end] = within(line, from, to);
+  const [start, end] = windowIndices(line, from, to);
   const scale = buckets / (to - from);
   const { at, values } = line;
   let bucket = -1;
@@ -93,12 +93,17 @@ export function extremes(line: Line, from: number, to: number, buckets: number, 
 }
 
 /** Times and, for each line, points of a window: what a chart of this many stretches draws. */
-export function windowed(lines: Line[], from: number, to: number, buckets: number): [number[], ...Point[][]] {
-  const ranges = lines.map((line) => within(line, from, to));
+export function windowPoints(
+  lines: Line[],
+  from: number,
+  to: number,
+  buckets: number,
+): [number[], ...Point[][]] {
+  const ranges = lines.map((line) => windowIndices(line, from, to));
   const most = Math.max(0, ...ranges.map(([start, end]) => end - start));
-  if (most <= 2 * buckets) return joined(lines, ranges);
+  if (most <= 2 * buckets) return joinTimes(lines, ranges);
   const width = (to - from) / buckets;
-  // Both extremes of a stretch stand in its middle: a line between them is upright, and a band has no
+  // Both extremes of a stretch are at its middle: a line between them is vertical, and a band has no
   // notches.
   const times = Array.from(
     { length: 2 * buckets },
@@ -113,7 +118,7 @@ export function windowed(lines: Line[], from: number, to: number, buckets: numbe
 }
 
 /** All values of the ranges on one row of times. */
-function joined(lines: Line[], ranges: [number, number][]): [number[], ...Point[][]] {
+function joinTimes(lines: Line[], ranges: [number, number][]): [number[], ...Point[][]] {
   const all = new Set<number>();
   lines.forEach((line, which) => {
     const [start, end] = ranges[which]!;
@@ -133,7 +138,7 @@ function joined(lines: Line[], ranges: [number, number][]): [number[], ...Point[
   return [times, ...points];
 }
 
-/** How fast a counter grew up to each reading, per second. The first reading, and one at which the counter
+/** Growth of a counter up to each reading, per second. The first reading, and one at which the counter
  * fell (it was reset), have no rate. */
 export function rates(line: Line): Line {
   const values = new Float64Array(line.values.length);

@@ -1,4 +1,4 @@
-// A heat map whose cells are read one by one: by pointing at them, or with the arrow keys.
+// A heat map whose cells are selected by pointer or with the arrow keys.
 
 import { el } from "./dom";
 import type { HeatMap } from "./drawing";
@@ -10,22 +10,22 @@ const MOVES: Record<string, [down: number, right: number]> = {
   ArrowRight: [0, 1],
 };
 
-/** What a cell says. */
+/** Text of a cell. */
 export function sayCell(map: HeatMap, row: number, column: number): string {
   const cell = map.cells[row]?.[column];
   if (cell === undefined || cell === null) return `${map.rows[row]}, ${map.columns[column]}: not measured`;
   return `${cell.label}: ${cell.lines.join(", ")}`;
 }
 
-/** The chart with a line below it that says the cell under the pointer, or the one that the keys chose. */
+/** The chart with a line below it for the cell under the pointer or the keyboard cursor. */
 export function withReadout(map: HeatMap, drawing: HTMLElement): HTMLElement {
   const place = drawing.querySelector<HTMLElement>("[tabindex]");
-  const hint = "Point at a cell, or move with the arrow keys.";
+  const hint = "Point at a cell, or use the arrow keys.";
   const readout = el("p", { class: "readout cell-readout", "aria-live": "polite" }, hint);
   let [row, column] = [-1, -1];
   const show = () => {
     readout.textContent = sayCell(map, row, column);
-    // Cells that are not there have no title, so those that are stand in their order.
+    // Missing cells have no title, so the others keep their order.
     const before = map.cells.flat().slice(0, row * map.columns.length + column);
     const rects = [...(place?.querySelectorAll("rect:has(> title)") ?? [])];
     const isThere = map.cells[row]?.[column] != null;
@@ -43,7 +43,7 @@ export function withReadout(map: HeatMap, drawing: HTMLElement): HTMLElement {
     show();
   });
   place?.addEventListener("pointermove", (event) => {
-    // The words of a cell lie over it.
+    // The text of a cell covers it.
     const under = document.elementsFromPoint(event.clientX, event.clientY);
     const title = under.map((one) => one.querySelector(":scope > title")).find((of) => of !== null);
     if (title !== undefined && place.contains(title)) readout.textContent = title.textContent;

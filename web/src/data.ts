@@ -1,12 +1,12 @@
 // The data of a page, as pagelab-report writes it (crates/pagelab-report/src/html.rs): the contract between
-// the two. Documents of `--json` (docs/json.md) stand in it unchanged.
+// the two. It contains documents of `--json` (docs/json.md) unchanged.
 //
 // A page is the built page.html with three places filled: the title, the text for readers without scripts,
 // and data blocks: `<script type="application/octet-stream" id=ID>`, base64 of gzip. The block with the id
 // `page` is a JSON document, `Page` below; every other block is a typed array that the document names. A new
-// field may be added at any time; one that goes away or changes its meaning raises `page`.
+// field may be added at any time; removing one or changing its meaning increases `page`.
 
-/** A typed array in a block of its own. Its bytes lie in planes: all lowest bytes, then all second ones … */
+/** A typed array in a separate block. Its bytes are in planes: all lowest bytes, then all second ones … */
 export interface Block {
   /** The id of the script element. */
   block: string;
@@ -19,7 +19,7 @@ export interface Block {
 /** The document in the block called `page`. */
 export interface Page {
   /** Version of this contract. */
-  page: 1;
+  page: 2;
   title: string;
   runs: Run[];
   /** A picture of memory (`pagelab map`), in a page of its own without runs. */
@@ -34,32 +34,32 @@ export interface Page {
 export interface Sim {
   title: string;
   facts: string[];
-  /** How memory was managed; `lists`: what the numbers of owners of pageblocks are. */
+  /** Memory management schemes; `lists`: names of the numbers of pageblock owners. */
   schemes: { name: string; lists: string[] }[];
   figures: SimFigure[];
   series: SimSeries[];
-  /** The share of a zone that must be released for a block of an order, if that is by chance. */
+  /** The share of a zone that must be freed for a block of an order, in random order. */
   reclaim: { order: number; share: number }[];
   memory: SimMemory | null;
-  /** What follows from the figures: differences, what mattered, the points of a sweep. */
+  /** Conclusions from the figures: differences, influences, the points of a sweep. */
   tables: SimTable[];
   notes: string[];
   /** The same in lines of text. */
   text: string;
 }
 
-/** A table whose cells are written already, as on the terminal. */
+/** A table of formatted cells, as on the terminal. */
 export interface SimTable {
   title: string;
-  /** It is what was asked for, and stands in front of the charts. */
+  /** Answers the question of the command, and precedes the charts. */
   leads: boolean;
-  /** Of what it is, where several have one title; may be empty. */
+  /** Subtitle, if several tables have the same title; may be empty. */
   of: string;
-  /** How it is read; may be empty. */
+  /** Explanation; may be empty. */
   words: string;
-  /** Empty: there are words alone. */
+  /** Empty: there is only text. */
   columns: string[];
-  /** So many columns from the left hold names, the others numbers. */
+  /** Number of leading columns with names; the others have numbers. */
   names: number;
   /** A row of a single cell is the heading of those below. */
   rows: string[][];
@@ -68,13 +68,13 @@ export interface SimTable {
 export interface SimFigure {
   phase: string;
   name: string;
-  /** null: of the whole machine. */
+  /** null: of the entire machine. */
   zone: string | null;
   /** `blocks`, `pages`, `share` of 1, or one that the page does not know. */
   unit: string;
   /** For each scheme the median over the seeds; null: not measured. */
   values: (SimValue | null)[];
-  /** For each scheme what the paper says. */
+  /** The paper's value for each scheme. */
   paper: (number | null)[];
   /** The same as the terminal rounds. */
   paper_shown: (string | null)[];
@@ -94,7 +94,7 @@ export interface SimValue {
 
 export interface SimSeries {
   name: string;
-  /** What is counted along it. */
+  /** Quantity along the axis. */
   over: string;
   scheme: number;
   at: Block;
@@ -115,7 +115,7 @@ export interface SimPicture {
   phase: string;
   /** Pages of each category of the legend. */
   pages: number[];
-  ground: Ground;
+  layout: PictureLayout;
   /** Index into the legend for each pixel, row by row; 255 behind the last frame. */
   cells: Block;
   /** The list of each pageblock. */
@@ -133,9 +133,9 @@ export interface Demo {
 }
 
 export interface DemoStep {
-  asked: string;
-  did: string[];
-  /** A sign for each page: a dot is free. */
+  request: string;
+  actions: string[];
+  /** A character per page: a dot is free. */
   frames: string;
   owners: number[];
   /** First pages of free blocks by list and order. */
@@ -144,11 +144,11 @@ export interface DemoStep {
   touched: number[];
 }
 
-/** One run file, or one look at a machine. */
+/** One run file, or one snapshot of a machine. */
 export interface Run {
   /** The file's name, or `this machine`. */
   name: string;
-  /** The first line of the terminal's report: the machine's name and what it is, a phrase each. */
+  /** The first line of the terminal's report: the machine's name and properties, a phrase each. */
   head: { name: string; facts: string[] };
   run: Manifest;
   /** The document of `pagelab checkup --json`, in a run of checkup. */
@@ -166,9 +166,9 @@ export interface Run {
   experiment?: Json | null;
   /** `tune` of `pagelab report --json`, in a run of `pagelab tune`. */
   tune?: Json | null;
-  /** null: no maps were recorded, or none were read for this page. */
+  /** null: no maps were recorded, or none was read for this page. */
   maps: Maps | null;
-  /** What the writer of the page did not know and therefore left out, in words. */
+  /** Content that the writer of the page did not recognise and left out, in words. */
   not_shown: string[];
   /** The log that belongs to the file, if the last records are there, or may be where it is not beside it. */
   log: { path: string; is_there: boolean } | null;
@@ -176,24 +176,24 @@ export interface Run {
   text: string;
 }
 
-/** What is known of a picture of physical memory beside its pixels. */
-export interface Ground {
+/** Description of a picture of physical memory besides its pixels. */
+export interface PictureLayout {
   width: number;
   height: number;
-  order: "rows" | "tiles" | "hilbert";
-  /** The rectangle of pixels in which the order begins anew. */
+  pixel_layout: "rows" | "tiles" | "hilbert";
+  /** Rectangle of pixels in which the order restarts. */
   tile: [number, number];
   blend: "majority" | "mix" | "worst";
   pages_per_pixel: number;
   page_size_bytes: number;
   pageblock_pages: number;
-  /** Runs of frames that are drawn, one after the other. */
+  /** Runs of frames drawn, in sequence. */
   extents: { first_frame: number; frames: number }[];
   zones: { name: string; first_frame: number; frames: number }[];
   memory_blocks: { number: number; online: boolean; first_frame: number; frames: number }[];
 }
 
-/** What an index of pixels means. */
+/** Meaning of an index of pixels. */
 export interface Category {
   label: string;
   letter: string;
@@ -202,7 +202,7 @@ export interface Category {
 }
 
 /** A picture of physical memory in a page of its own. */
-export interface Picture extends Ground {
+export interface Picture extends PictureLayout {
   title: string;
   subtitle: string[];
   legend: (Category & { pages: number })[];
@@ -218,46 +218,46 @@ export interface Picture extends Ground {
 export interface Maps {
   /** How many the file has. */
   recorded: number;
-  /** What kept others from being read, a phrase; null: nothing did. */
+  /** Reason why others could not be read, a phrase; null: all could. */
   problem: string | null;
   legend: Category[];
-  /** `scale`: what a pixel is, in words. */
-  grounds: (Ground & { scale: string })[];
+  /** `scale`: meaning of a pixel, in words. */
+  layouts: (PictureLayout & { scale: string })[];
   /** Some of the maps, by time: the first one, the last one, and others at about even distances. */
   shown: RecordedMap[];
 }
 
 export interface RecordedMap {
-  /** When its scan began, in nanoseconds since the start of the run. */
+  /** Start of its scan, in nanoseconds since the start of the run. */
   at_ns: number;
-  /** How long the scan took. */
-  took_ns: number;
-  /** Place in `grounds`. */
-  ground: number;
+  /** Duration of the scan. */
+  elapsed_ns: number;
+  /** Index in `grounds`. */
+  layout: number;
   /** Pages of each category of the legend. */
   pages: number[];
   /** Index into the legend for each pixel, row by row; 255 behind the last frame. */
   cells: Block;
 }
 
-/** Who ran what, when, and how it ended: the `run` object of `pagelab report --json`. */
+/** Command, time and ending of a run: the `run` object of `pagelab report --json`. */
 export interface Manifest {
   kind: string;
   tool_version: string;
   command_line: string[];
   seed: number | null;
   started_realtime_ns: number;
-  /** null: imported files do not say. */
+  /** null: imported files do not contain it. */
   started_boottime_ns: number | null;
   ending: "complete" | "stopped" | "not_closed";
   ended_after_ns: number | null;
-  ended_why: string | null;
+  end_reason: string | null;
   /** As in the document of `pagelab checkup --json`. */
   machine: Json;
   settings: Json;
 }
 
-/** Something that happened at one moment. */
+/** Event with its time. */
 export interface Event {
   /** Nanoseconds since the start of the run. */
   at_ns: number;
@@ -299,21 +299,21 @@ export interface CensusZone {
 export interface PageClass {
   /** As in the JSON documents: `slab`, `anon` … */
   name: string;
-  /** As a person would say it. */
+  /** Display name. */
   words: string;
-  /** One page of it keeps a block from becoming a huge page. */
-  spoils: boolean;
+  /** One page of it prevents a block from becoming a huge page. */
+  pollutes: boolean;
   /** Compaction can move it. */
   movable: boolean;
 }
 
-/** Values that were read together again and again. */
+/** Values that were read together repeatedly. */
 export interface Series {
   name: string;
-  /** The file or the call that the values are from. */
+  /** Source file or call of the values. */
   source: string;
   readings: number;
-  /** Seconds since the start of the first and the last reading; null without any. */
+  /** Seconds since the start of the first and the last reading; null without readings. */
   from_s: number | null;
   to_s: number | null;
   columns: SeriesColumn[];
@@ -323,7 +323,7 @@ export interface SeriesColumn {
   name: string;
   /** `bytes`, `pages`, `ns`, `us`, `count`, `permille`, or one that the page does not know. */
   unit: string;
-  /** Values only grow: the page shows how fast. */
+  /** Values only grow: the page shows their rate. */
   is_counter: boolean;
   /** A column that never changed; null in it is a reading that failed. `at_s` and `values` are null then. */
   constant: { value: number | null } | null;
@@ -335,11 +335,11 @@ export interface SeriesColumn {
   decimated_from: number | null;
 }
 
-/** Raw samples of one thing, by time. */
+/** Raw samples of one quantity, by time. */
 export interface Stream {
   name: string;
   unit: string;
-  /** What tells it from streams of the same name. */
+  /** Distinguishes it from streams of the same name. */
   labels: [string, string][];
   /**
    * Of all samples, whether shown or not, by the same definition as in the terminal's table

@@ -1,4 +1,4 @@
-// From data blocks to values.
+// Decoding of data blocks into values.
 
 import type { Block, Page } from "./data";
 
@@ -35,7 +35,7 @@ export function fromPlanes(planes: Uint8Array, width: number): Uint8Array<ArrayB
 export function toNumbers(planes: Uint8Array<ArrayBuffer>, type: Block["type"], length: number): Numbers {
   const width = WIDTHS[type];
   if (planes.length !== length * width) {
-    throw new Error(`a data block has ${planes.length} bytes, ${length * width} were expected`);
+    throw new Error(`a data block has ${planes.length} bytes, expected ${length * width}`);
   }
   const buffer = (width === 1 ? planes : fromPlanes(planes, width)).buffer;
   switch (type) {
@@ -57,7 +57,7 @@ async function bytesOf(id: string): Promise<Uint8Array<ArrayBuffer>> {
 }
 
 /**
- * Characters that show nothing and act on what stands beside them: controls but the line's end, marks of
+ * Invisible characters that affect their neighbours: controls but the line's end, marks of
  * writing direction, blanks without width. The same as on the terminal (pagelab-report's style::is_unseen).
  */
 const UNSEEN = new RegExp(
@@ -66,8 +66,8 @@ const UNSEEN = new RegExp(
   "gu",
 );
 
-/** A value with every such character of its names and texts spelt out. */
-export function spelt<T>(value: T): T {
+/** Spells out every such character in the names and texts of a value. */
+export function escapeInvisible<T>(value: T): T {
   const show = (text: string) => text.replace(UNSEEN, (sign) => `\\u{${sign.codePointAt(0)!.toString(16)}}`);
   const walk = (inner: unknown): unknown => {
     if (typeof inner === "string") return show(inner);
@@ -80,19 +80,19 @@ export function spelt<T>(value: T): T {
 
 /** The document. */
 export async function page(): Promise<Page> {
-  const document = spelt(JSON.parse(new TextDecoder().decode(await bytesOf("page"))) as Page);
-  if (document.page !== 1) throw new Error(`this page shows data of version 1, this is ${document.page}`);
+  const document = escapeInvisible(JSON.parse(new TextDecoder().decode(await bytesOf("page"))) as Page);
+  if (document.page !== 2) throw new Error(`expected data of version 1, found ${document.page}`);
   return document;
 }
 
-const known = new Map<string, Promise<Numbers>>();
+const decoded = new Map<string, Promise<Numbers>>();
 
 /** The numbers of a block; columns that share a block share the array. */
 export function numbers(block: Block): Promise<Numbers> {
-  let found = known.get(block.block);
+  let found = decoded.get(block.block);
   if (found === undefined) {
     found = bytesOf(block.block).then((bytes) => toNumbers(bytes, block.type, block.length));
-    known.set(block.block, found);
+    decoded.set(block.block, found);
   }
   return found;
 }

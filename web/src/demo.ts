@@ -1,36 +1,36 @@
-// A small memory step by step: what was asked, what the allocator did, and the pages, under each policy.
+// A small memory step by step: the request, the actions of the allocator, and the pages, under each policy.
 
 import type { Demo, DemoStep } from "./data";
 import { type Child, details, el, figure, heading, scroller, table } from "./dom";
-import { Scrubber } from "./lapse";
-import { share } from "./simdraw";
+import { Scrubber } from "./timelapse";
+import { share } from "./sim_charts";
 
-/** A step stays longer than a picture: there is something to read. */
+/** A step is shown longer than a picture: it has text to read. */
 const STAY_MS = 1500;
-/** First pages that a cell of the table names, at most. */
-const NAMED = 4;
+/** First pages listed in a cell of the table, at most. */
+const LISTED_PAGES_MAX = 4;
 
 type Lane = Demo["lanes"][number];
 
-/** Whose a page is, in words. */
-const WHOSE: Record<string, string> = {
+/** Owner of a page, in words. */
+const OWNER_NAMES: Record<string, string> = {
   ".": "free",
   A: "program A",
   B: "program B",
   H: "a huge page",
   K: "the kernel",
-  N: "the kernel's cache of names",
+  N: "the dentry cache",
 };
 
 /** Pages in runs of one holder and block, in words: for readers who do not see the picture. */
-export function inWords(frames: string): string {
+export function describeFrames(frames: string): string {
   const runs: string[] = [];
   let from = 0;
   for (let at = 1; at <= frames.length; at++) {
     const goes = at < frames.length && frames[at]!.toUpperCase() === frames[from]!.toUpperCase();
     if (goes) continue;
     const range = at - from === 1 ? `page ${from}` : `pages ${from} to ${at - 1}`;
-    runs.push(`${range} ${WHOSE[frames[from]!.toUpperCase()] ?? frames[from]!}`);
+    runs.push(`${range} ${OWNER_NAMES[frames[from]!.toUpperCase()] ?? frames[from]!}`);
     from = at;
   }
   return runs.join(", ");
@@ -38,7 +38,7 @@ export function inWords(frames: string): string {
 
 function pages(demo: Demo, lane: Lane, step: DemoStep): HTMLElement {
   const touched = new Set(step.touched);
-  // Without pageblocks all have the same owner, always.
+  // Without pageblocks, all frames always have the same owner.
   const hasOwners = new Set(lane.steps.flatMap((other) => other.owners)).size > 1;
   const blocks: HTMLElement[] = [];
   for (let from = 0; from < step.frames.length; from += demo.block_frames) {
@@ -67,7 +67,7 @@ function pages(demo: Demo, lane: Lane, step: DemoStep): HTMLElement {
       ),
     );
   }
-  const label = `Pages under ${lane.policy}: ${inWords(step.frames)}`;
+  const label = `Pages under ${lane.policy}: ${describeFrames(step.frames)}`;
   return el("div", { class: "demo-memory", role: "img", "aria-label": label }, ...blocks);
 }
 
@@ -81,8 +81,8 @@ function freeLists(lane: Lane, step: DemoStep): HTMLElement {
   ];
   const cell = (blocks: number[]): Child => {
     if (blocks.length === 0) return "–";
-    const more = blocks.length > NAMED ? ` +${blocks.length - NAMED}` : "";
-    return `${blocks.slice(0, NAMED).join(" ")}${more}`;
+    const more = blocks.length > LISTED_PAGES_MAX ? ` +${blocks.length - LISTED_PAGES_MAX}` : "";
+    return `${blocks.slice(0, LISTED_PAGES_MAX).join(" ")}${more}`;
   };
   const rows = step.free.map((orders, list): Child[] => {
     return [lane.lists[list] ?? String(list), ...orders.map(cell)];
@@ -97,13 +97,13 @@ function laneOf(demo: Demo, lane: Lane, at: number): HTMLElement {
     "section",
     { class: "demo-lane", "data-policy": lane.policy },
     heading(4, {}, lane.policy),
-    el("ul", {}, ...step.did.map((did) => el("li", {}, did))),
+    el("ul", {}, ...step.actions.map((did) => el("li", {}, did))),
     pages(demo, lane, step),
     freeLists(lane, step),
   );
 }
 
-/** How many huge pages there are under each policy in the end. */
+/** Number of huge pages under each policy at the end. */
 function ending(demo: Demo): HTMLElement {
   const rows = demo.lanes.map(({ policy, steps }): Child[] => {
     const last = steps.at(-1)!;
@@ -116,15 +116,15 @@ function ending(demo: Demo): HTMLElement {
   return table("After the last step", columns, rows);
 }
 
-/** The whole page. */
+/** The complete page. */
 export function demonstration(demo: Demo): HTMLElement[] {
   const asked = el("output", { class: "map-when" });
   const lanes = el("div", { class: "demo-lanes" });
-  const choose = el("fieldset", { class: "demo-choose" }, el("legend", {}, "Policies that are shown"));
+  const choose = el("fieldset", { class: "demo-choose" }, el("legend", {}, "Policies shown"));
   const isShown = demo.lanes.map((_, at) => at < 2);
   const steps = Math.max(...demo.lanes.map((lane) => lane.steps.length));
   const show = (at: number): string => {
-    const words = `Step ${at} of ${steps - 1}: ${demo.lanes[0]!.steps[at]!.asked}`;
+    const words = `Step ${at} of ${steps - 1}: ${demo.lanes[0]!.steps[at]!.request}`;
     asked.textContent = words;
     lanes.replaceChildren(
       ...demo.lanes.filter((_, lane) => isShown[lane]).map((lane) => laneOf(demo, lane, at)),
@@ -146,7 +146,7 @@ export function demonstration(demo: Demo): HTMLElement[] {
     return made;
   };
   scrubber.go(0);
-  const kinds = Object.entries(WHOSE).map(([sign, words]) =>
+  const kinds = Object.entries(OWNER_NAMES).map(([sign, words]) =>
     el(
       "div",
       { class: "kind" },
@@ -173,12 +173,12 @@ export function demonstration(demo: Demo): HTMLElement[] {
         lanes,
       ),
     ),
-    el("section", { "aria-label": "What came of it" }, heading(2, {}, "What came of it"), ending(demo)),
+    el("section", { "aria-label": "Result" }, heading(2, {}, "Result"), ending(demo)),
     el(
       "section",
       { "aria-label": "As text" },
       heading(2, {}, "As text"),
-      details("What the terminal shows", scroller(el("pre", {}, demo.text), "The steps as text")),
+      details("Terminal output", scroller(el("pre", {}, demo.text), "The steps as text")),
     ),
   ];
 }

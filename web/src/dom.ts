@@ -1,11 +1,11 @@
-// Making elements. Text goes in as text, never as markup: names in a report are chosen by strangers.
+// Creation of elements. Text is inserted as text, never as markup: names in a report are untrusted.
 
 export type Child = Node | string | null | undefined | false;
 export type Attributes = Record<string, string | number | boolean | null | undefined>;
 
 function fill<E extends Element>(element: E, attributes: Attributes, children: Child[]): E {
   for (const [name, value] of Object.entries(attributes)) {
-    // The page's content security policy refuses this attribute; element.style.setProperty() is allowed.
+    // The page's content security policy blocks this attribute; element.style.setProperty() is allowed.
     if (name === "style" || name.startsWith("on")) throw new Error(`attribute ${name}`);
     if (value === true) element.setAttribute(name, "");
     else if (value !== null && value !== undefined && value !== false)
@@ -39,7 +39,7 @@ export function vars<E extends HTMLElement | SVGElement>(element: E, values: Rec
 
 let ids = 0;
 
-/** A fresh id. Data blocks are called `page` and `b0`, `b1` …, so ours are not. */
+/** A new id. It differs from those of data blocks, which are `page` and `b0`, `b1` …. */
 export function newId(what: string): string {
   ids += 1;
   return `${what}-${ids}`;
@@ -53,13 +53,13 @@ export function heading(rank: number, attributes: Attributes, ...children: Child
 
 export interface Column {
   text: string;
-  /** Numbers lean right; so do their decimals, since digits are equally wide. */
+  /** Right alignment for numbers; decimals align too, since digits are equally wide. */
   right?: boolean;
-  /** The column that names the row. */
+  /** Column with the name of the row. */
   names?: boolean;
 }
 
-/** A table that scrolls sideways in itself where the screen is narrow. */
+/** A table that scrolls horizontally on a narrow screen. */
 export function table(caption: string | null, columns: Column[], rows: Child[][]): HTMLElement {
   const cell = (tag: "td" | "th", column: Column | undefined, child: Child, scope?: string) =>
     el(tag, { class: column?.right ? "right" : null, scope }, child);
@@ -87,12 +87,12 @@ export function table(caption: string | null, columns: Column[], rows: Child[][]
   return scroller(whole, caption ?? "table");
 }
 
-/** What is too wide for the screen scrolls in a region that the keyboard reaches. */
+/** Content wider than the screen scrolls in a region that is reachable by keyboard. */
 export function scroller(content: HTMLElement, label: string): HTMLElement {
   return el("div", { class: "scroll", role: "region", "aria-label": label, tabindex: 0 }, content);
 }
 
-/** Calls `act` with the width of an element now and whenever it changes. */
+/** Calls `act` with the width of an element at once and whenever it changes. */
 export function onWidth(of: HTMLElement, act: (width: number) => void): void {
   let width = 0;
   new ResizeObserver(() => {
@@ -107,7 +107,7 @@ export function details(summary: Child, ...content: Child[]): HTMLDetailsElement
   return el("details", {}, el("summary", {}, summary), ...content);
 }
 
-/** A chart: its title says what it shows, its foot where that is from. */
+/** A chart: its title states the result, its foot the source. */
 export function figure(rank: number, title: Child[], source: Child[], ...content: Child[]): HTMLElement {
   const id = newId("figure");
   return el(
@@ -119,7 +119,7 @@ export function figure(rank: number, title: Child[], source: Child[], ...content
   );
 }
 
-/** A sentence of a phrase that the report gives without capital and dot. */
+/** Makes a sentence of a phrase without capital and dot. */
 export function sentence(phrase: string): string {
   const first = phrase.charAt(0).toUpperCase() + phrase.slice(1);
   return /[.!?]$/.test(first) ? first : `${first}.`;
@@ -127,12 +127,12 @@ export function sentence(phrase: string): string {
 
 const colours = new Map<string, string>();
 
-/** Colours are looked up again after the theme has changed. */
+/** Cached colours, cleared after a change of theme. */
 export function forgetColours(): void {
   colours.clear();
 }
 
-/** The colour that an expression of CSS has now: `var(--slab)`. */
+/** The current colour of a CSS expression: `var(--slab)`. */
 export function colour(expression: string): string {
   const known = colours.get(expression);
   if (known !== undefined) return known;

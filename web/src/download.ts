@@ -1,4 +1,4 @@
-// Charts as files: an SVG or a table, made in the page when it is asked for. Nothing leaves the page.
+// Charts as files: an SVG or a table, made in the page on request. Nothing leaves the page.
 
 import { el, onWidth, svg } from "./dom";
 import { type Palette, PAPER, SCREEN, type Shape, toText } from "./drawing";
@@ -6,7 +6,7 @@ import { type Palette, PAPER, SCREEN, type Shape, toText } from "./drawing";
 /** Width of a chart in a file. */
 const PAPER_WIDTH = 900;
 
-/** Rows of a table as RFC 4180 has them; no cell is a formula. */
+/** Rows of a table in the format of RFC 4180; no cell is a formula. */
 export function csv(rows: (string | number | null)[][]): string {
   const cell = (of: string | number | null) => {
     if (of === null) return "";

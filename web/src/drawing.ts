@@ -1,4 +1,4 @@
-// Charts as shapes: drawn in the page with its colours, or written as an SVG file with those of paper. Pure.
+// Charts as shapes: drawn in the page with its colours, or written as an SVG file with print colours. Pure.
 
 import * as format from "./format";
 
@@ -9,7 +9,7 @@ export interface Shape {
   children: (Shape | string)[];
 }
 
-/** What the colours of a chart are. */
+/** Colours of a chart. */
 export interface Palette {
   ink: string;
   soft: string;
@@ -50,9 +50,9 @@ export const PAPER: Palette = {
 
 const FONT = "system-ui, sans-serif";
 const SIZE = 12;
-/** Pixels that a sign takes, on the safe side. */
+/** Width of a character in pixels, upper estimate. */
 export const SIGN = 7.2;
-/** Below this a chart's names stand above its bars. */
+/** Below this width, names are above their bars. */
 export const NARROW = 520;
 export const DASHES = ["", "8 4", "2 3", "10 3 2 3", "5 2", "1 4"];
 
@@ -76,7 +76,7 @@ export function round(value: number): number {
   return Math.round(value * 100) / 100;
 }
 
-export function whole(width: number, height: number, label: string, ...children: Shape[]): Shape {
+export function svgRoot(width: number, height: number, label: string, ...children: Shape[]): Shape {
   const size = {
     width: round(width),
     height: round(height),
@@ -85,17 +85,17 @@ export function whole(width: number, height: number, label: string, ...children:
   return shape("svg", { ...size, role: "img", "aria-label": label, "font-family": FONT }, ...children);
 }
 
-/** `of`, cut to so many pixels: at its end, or at its start where names differ in their ends. */
-export function fit(of: string, pixels: number, at: Cut = "end"): string {
+/** Shortens `of` to a width in pixels: at its end, or at its start if names differ in their ends. */
+export function fit(of: string, pixels: number, at: ShortenAt = "end"): string {
   const signs = Math.max(3, Math.floor(pixels / SIGN));
   if (of.length <= signs) return of;
   return at === "end" ? `${of.slice(0, signs - 1)}…` : `…${of.slice(1 - signs)}`;
 }
 
-/** Which end of names gives way. */
-export type Cut = "start" | "end";
+/** The end at which names are shortened. */
+export type ShortenAt = "start" | "end";
 
-/** A file of its own. */
+/** A separate file. */
 export function toText(of: Shape): string {
   const escape = (value: string) =>
     value.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;").replace(/"/g, "&quot;");
@@ -121,7 +121,7 @@ export function marks(most: number, unit: string): number[] {
   return found;
 }
 
-/** A value of one configuration, and between what it lies. */
+/** A value of one configuration with its interval. */
 export interface Bar {
   label: string;
   /** null: it was not measured. */
@@ -129,9 +129,9 @@ export interface Bar {
   low: number | null;
   high: number | null;
   isBaseline: boolean;
-  /** What must be known of it: it got no huge pages, it died. */
+  /** Caveat: no huge pages were allocated, it was killed. */
   note: string;
-  /** The value as it is to be shown, and with its interval; without: by the chart's unit. */
+  /** Displayed value, and the same with its interval; by default in the chart's unit. */
   shown?: { short: string; whole: string };
 }
 
@@ -139,11 +139,11 @@ export interface BarChart {
   title: string;
   unit: string;
   bars: Bar[];
-  /** Where names give way; at their end as usual. */
-  cut?: Cut;
+  /** Where names are shortened; by default at their end. */
+  shortenAt?: ShortenAt;
 }
 
-/** One bar a configuration, with its interval. */
+/** One bar per configuration, with its interval. */
 export function bars(chart: BarChart, width: number, palette: Palette): Shape {
   const isNarrow = width < NARROW;
   const longest = Math.max(...chart.bars.map(({ label }) => label.length), 4);
@@ -167,8 +167,8 @@ export function bars(chart: BarChart, width: number, palette: Palette): Shape {
     const y = top + at * row;
     const [from, thick] = isNarrow ? [y + 19, 16] : [y + 5, 16];
     const label = isNarrow
-      ? text(0, y + 14, fit(bar.label, width, chart.cut), { fill: palette.ink })
-      : text(names - 8, y + 17, fit(bar.label, names - 8, chart.cut), {
+      ? text(0, y + 14, fit(bar.label, width, chart.shortenAt), { fill: palette.ink })
+      : text(names - 8, y + 17, fit(bar.label, names - 8, chart.shortenAt), {
           "text-anchor": "end",
           fill: palette.ink,
         });
@@ -204,7 +204,7 @@ export function bars(chart: BarChart, width: number, palette: Palette): Shape {
     drawn.push(text(end + 6, from + 12, says, { fill: palette.ink }));
     return drawn;
   });
-  return whole(width, height, chart.title, ...grid, ...rows);
+  return svgRoot(width, height, chart.title, ...grid, ...rows);
 }
 
 /** A bar in words: `2.1 s (2.0 s to 2.2 s)`. */
@@ -219,11 +219,11 @@ export function sayBar(bar: Bar, unit: string): string {
 }
 
 export interface Cell {
-  /** The whole name of the configuration. */
+  /** Full name of the configuration. */
   label: string;
-  /** What stands in it, a line each. */
+  /** Text in it, by line. */
   lines: string[];
-  /** How many times as fast as the baseline; null: not known. */
+  /** Speed-up against the baseline; null: unknown. */
   speedUp: number | null;
 }
 
@@ -231,16 +231,16 @@ export interface HeatMap {
   title: string;
   rows: string[];
   columns: string[];
-  /** Row by row; null: there is no such configuration. */
+  /** Row by row; null: no such configuration. */
   cells: (Cell | null)[][];
 }
 
-/** How strong a colour is: full for what is furthest from the baseline, if that is twice or half at least. */
+/** Strength of a colour: full for the value furthest from the baseline, if that is at least twice or half. */
 export function strength(speedUp: number, furthest: number): number {
   return (Math.abs(Math.log2(speedUp)) / Math.max(1, furthest)) * 0.62;
 }
 
-/** All configurations of a crossing: blue is faster than the baseline, orange is slower. */
+/** All configurations of a factorial: blue is faster than the baseline, orange is slower. */
 export function heat(map: HeatMap, width: number, palette: Palette): Shape {
   const names = Math.min(Math.max(...map.rows.map((row) => row.length), 4) * SIGN + 8, 220);
   const cell = Math.max(86, (width - names) / Math.max(1, map.columns.length));
@@ -290,7 +290,7 @@ export function heat(map: HeatMap, width: number, palette: Palette): Shape {
     return [label, ...cells];
   });
   const size = [names + cell * map.columns.length, top + high * map.rows.length + 2] as const;
-  return whole(size[0], size[1], map.title, ...head, ...body);
+  return svgRoot(size[0], size[1], map.title, ...head, ...body);
 }
 
 export interface Course {
@@ -310,35 +310,35 @@ export interface Mark {
 
 export interface LineChart {
   title: string;
-  /** What the axis is, and its places in ascending order; null is without the setting. */
+  /** Name of the axis, and its places in ascending order; null is without the setting. */
   axis: string;
   places: { label: string; value: number | null }[];
   courses: Course[];
   /** Lines across, in the numbers of the places. */
   marks?: Mark[];
-  /** Places at which nothing came to an end, and why: `out of memory`. */
+  /** Places at which no trial completed, and the reason: `out of memory`. */
   dead: { place: number; note: string }[];
 }
 
-/** Where the places of an axis lie, from 0 to 1: by their logarithm if they reach far, else as they are. */
+/** Positions on an axis, from 0 to 1: logarithmic for a wide range, else linear. */
 export function spread(places: LineChart["places"]): number[] {
-  const share = along(places);
+  const share = axisPosition(places);
   return places.map(({ value }) => (value === null ? 1 : share(value)));
 }
 
-/** The share of the axis at which a number stands: far apart by their logarithms, else straight. */
-export function along(places: LineChart["places"]): (value: number) => number {
+/** Position of a number on the axis, from 0 to 1: logarithmic for a wide range, else linear. */
+export function axisPosition(places: LineChart["places"]): (value: number) => number {
   const known = places.flatMap(({ value }) => (value === null ? [] : [value]));
   const isFar = known.length > 1 && known[0]! > 0 && known[known.length - 1]! / known[0]! >= 3;
   const of = (value: number) => (isFar ? Math.log(value) : value);
   const [low, high] = [of(known[0] ?? 0), of(known[known.length - 1] ?? 1)];
-  // What is without the setting stands one step beyond.
+  // Variants without the setting are one step beyond.
   const hasFree = places.some(({ value }) => value === null);
   const end = hasFree ? 1 - 1 / Math.max(2, places.length) : 1;
   return (value) => (high > low ? ((of(value) - low) / (high - low)) * end : end / 2);
 }
 
-/** Several measures over one axis, each as a share of its own largest value. */
+/** Several measures over one axis, each as a share of its largest value. */
 export function lines(chart: LineChart, width: number, palette: Palette): Shape {
   const [left, right, top, deep] = [46, 24, 18, 230];
   const key = 18;
@@ -380,7 +380,7 @@ export function lines(chart: LineChart, width: number, palette: Palette): Shape 
       }),
     );
   }
-  const share = along(chart.places);
+  const share = axisPosition(chart.places);
   (chart.marks ?? []).forEach((mark, row) => {
     const [x, low, high] = [mark.at, mark.low, mark.high].map((of) =>
       of === null ? null : left + Math.min(1, Math.max(0, share(of))) * across,
@@ -420,7 +420,7 @@ export function lines(chart: LineChart, width: number, palette: Palette): Shape 
       }),
     );
   });
-  return whole(width, height, chart.title, ...drawn);
+  return svgRoot(width, height, chart.title, ...drawn);
 }
 
 function most(course: Course): { value: number; words: string } {

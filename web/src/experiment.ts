@@ -1,19 +1,21 @@
-// An experiment: the answer for each workload, bars with intervals, crossings, axes, and every measure.
+// An experiment: the answer for each workload, bars with intervals, factorials, axes, and every measure.
 
 import { withReadout } from "./cells";
-import { type Axis, axes, crossing, type Variant } from "./crossing";
+import { type Axis, axes, findFactorial, type Variant } from "./factorial";
 import type { Json, Run } from "./data";
 import { type Child, details, el, figure, table } from "./dom";
 import { chart } from "./download";
 import { type Bar, bars, type Cell, type Course, heat, lines, type Mark, sayBar } from "./drawing";
 import * as format from "./format";
-import { number, object, objects, reason, text, texts } from "./json";
+import { number, numbersOf, object, objects, reason, text, texts } from "./json";
 import type { Section } from "./main";
+import { curveFigure } from "./sim";
+import type { Curve } from "./sim_charts";
 
 /**
- * What stands on a chart over an axis besides the measure that judges: of each row the first measure that was
+ * Further curves of a chart besides the judged measure: of each row the first measure that was
  * taken. The program's own control group knows best; rusage knows the processes that were waited for, and
- * the machine's counters have everybody's in them, which their names say.
+ * the machine's counters include those of all processes, as their names say.
  */
 const ON_AXIS = [
   ["wall"],
@@ -23,25 +25,25 @@ const ON_AXIS = [
   ["group.workingset_refault_file", "vmstat.workingset_refault_file"],
   ["pressure.group.memory.some", "pressure.memory.some"],
 ];
-/** Verdicts as a table has them. */
+/** Verdicts in a table. */
 const SHORT: Record<string, string> = {
   better: "faster",
   worse: "slower",
   no_difference: "no difference",
   too_few: "too few to decide",
   undecided: "undecided",
-  not_huge: "no huge pages came",
+  not_huge: "no huge pages allocated",
   not_applied: "a setting was not applied",
   differs: "differs",
 };
-/** What is said behind the answer, where it is an advice. */
+/** Text after the answer, if it is advice. */
 const ADVICE: Record<string, string> = {
   always: " → huge pages always",
-  madvise: " → huge pages where the program asks for them",
+  madvise: " → huge pages where the program requests them",
   never: " → no huge pages",
 };
 
-/** One workload with what its measures say. */
+/** One workload with the results of its measures. */
 export interface Workload {
   name: string;
   judgedBy: string | null;
@@ -49,7 +51,7 @@ export interface Workload {
   measures: Json[];
 }
 
-export interface Read {
+export interface ExperimentData {
   plan: Json;
   variants: Variant[];
   baseline: string;
@@ -58,7 +60,7 @@ export interface Read {
   needs: Json[];
 }
 
-export function read(run: Run): Read | null {
+export function readExperiment(run: Run): ExperimentData | null {
   const experiment = object(run.experiment ?? null);
   const plan = object(experiment?.["plan"]);
   if (experiment === null || plan === null) return null;
@@ -137,18 +139,18 @@ function within(interval: Json | null): string {
 }
 
 export function experiment(run: Run, rank: number): Section {
-  const found = read(run);
+  const found = readExperiment(run);
   if (found === null) return null;
   const { plan, workloads } = found;
   const content: HTMLElement[] = [el("p", { class: "intro" }, text(plan["question"]) ?? "")];
-  content.push(...troubles(run, found));
+  content.push(...failureList(run, found));
   for (const workload of workloads) content.push(...answer(found, workload, rank));
-  content.push(details("What ran", whatRan(found)));
+  content.push(details("Command", planSection(found)));
   return { title: `Experiment ${text(plan["name"]) ?? ""}`, content };
 }
 
 /** Flags and trials that failed, before anything that they make doubtful. */
-function troubles(run: Run, { plan }: Read): HTMLElement[] {
+function failureList(run: Run, { plan }: ExperimentData): HTMLElement[] {
   const trials = objects(object(run.experiment ?? null)?.["trials"]);
   const kinds = new Map<string, { count: number; first: string; variants: Set<string> }>();
   const put = (kind: string, first: string, trial: Json) => {
@@ -174,7 +176,7 @@ function troubles(run: Run, { plan }: Read): HTMLElement[] {
       variants: new Set(["all"]),
     });
   if (kinds.size === 0) return [];
-  // What makes a ratio void stands first.
+  // Flags that invalidate a ratio come first.
   const weight = (kind: string) => ["no huge pages", "not applied"].indexOf(kind) + 1 || 9;
   const items = [...kinds]
     .sort(([a], [b]) => weight(a) - weight(b))
@@ -191,16 +193,16 @@ function troubles(run: Run, { plan }: Read): HTMLElement[] {
   return [el("div", { class: "notice", role: "note" }, el("ul", {}, ...items))];
 }
 
-function answer(found: Read, workload: Workload, rank: number): HTMLElement[] {
+function answer(found: ExperimentData, workload: Workload, rank: number): HTMLElement[] {
   const judged = measureOf(workload, workload.judgedBy);
-  if (judged === null) return [el("p", {}, el("strong", {}, workload.name), ": nothing was measured")];
+  if (judged === null) return [el("p", {}, el("strong", {}, workload.name), ": no measurements")];
   const advice = text(workload.effects["advice"]);
   const floor = object(judged["noise_floor"]);
   const noise =
     floor === null
       ? `noise floor unknown: ${reason(judged, "noise_floor")}`
       : `noise floor ${format.percent((number(floor["ratio"]) ?? 1) - 1)} ` +
-        `(${number(floor["pairs"])} pairs of equals)`;
+        `(${number(floor["pairs"])} pairs of twins)`;
   const rows = found.variants.map(({ name }) => row(found, workload, judged, name));
   const columns = [
     { text: "variant", names: true },
@@ -214,7 +216,7 @@ function answer(found: Read, workload: Workload, rank: number): HTMLElement[] {
     { text: "trials", right: true },
     { text: "verdict" },
   ];
-  // A column in which nothing was measured says nothing.
+  // A column without measurements is left out.
   const isTold = (_: unknown, at: number) => rows.some((row) => row[at] !== "–");
   const numbers = table(
     `${workload.name} by ${nameOf(workload.judgedBy ?? "")}; ${noise}`,
@@ -225,15 +227,15 @@ function answer(found: Read, workload: Workload, rank: number): HTMLElement[] {
   return [barFigure(found, workload, judged, rank, says + (ADVICE[advice ?? ""] ?? "")), numbers];
 }
 
-/** The variant that the advice speaks of. */
-function advised(found: Read, advice: string | null): string | null {
+/** The variant that corresponds to the advice. */
+function advisedVariant(found: ExperimentData, advice: string | null): string | null {
   const of = { always: "always", madvise: "advise" }[advice ?? ""];
   if (of === undefined) return null;
   return found.variants.find(({ settings }) => settings.get("thp")?.includes(of) ?? false)?.name ?? null;
 }
 
 /** The best variant in a phrase. */
-function headline(found: Read, workload: Workload, judged: Json): string {
+function headline(found: ExperimentData, workload: Workload, judged: Json): string {
   const name = nameOf(workload.judgedBy ?? "");
   const known = found.variants.flatMap((variant) => {
     const effect = object(variantOf(judged, variant.name)?.["effect"]);
@@ -241,7 +243,7 @@ function headline(found: Read, workload: Workload, judged: Json): string {
   });
   const speed = (effect: Json) => number(effect["speed_up"]) ?? 0;
   const better = known.filter(({ verdict }) => verdict === "better");
-  const named = advised(found, text(workload.effects["advice"]));
+  const named = advisedVariant(found, text(workload.effects["advice"]));
   const first = better.sort((a, b) => speed(b.effect) - speed(a.effect))[0];
   const best = better.find(({ variant }) => variant.name === named) ?? first;
   if (best !== undefined) {
@@ -260,7 +262,7 @@ function headline(found: Read, workload: Workload, judged: Json): string {
   return `${name} under ${found.variants.length} variants${said}`;
 }
 
-function row(found: Read, workload: Workload, judged: Json, name: string): Child[] {
+function row(found: ExperimentData, workload: Workload, judged: Json, name: string): Child[] {
   const of = variantOf(judged, name);
   const effect = object(of?.["effect"]);
   const counted = isVoid(effect) ? null : effect;
@@ -273,7 +275,7 @@ function row(found: Read, workload: Workload, judged: Json, name: string): Child
   const [done, planned] = [number(trials?.["done"]) ?? 0, number(trials?.["planned"]) ?? 0];
   const killed = number(trials?.["out_of_memory"]) ?? 0;
   const verdict = text(effect?.["verdict"]);
-  const dies = done === 0 && killed > 0 ? "dies: out of memory" : "–";
+  const dies = done === 0 && killed > 0 ? "out of memory" : "–";
   const saved = number(counted?.["saved_percent"]);
   return [
     name,
@@ -289,7 +291,7 @@ function row(found: Read, workload: Workload, judged: Json, name: string): Child
   ];
 }
 
-function barsOf(found: Read, workload: Workload, measure: Json): Bar[] {
+function barsOf(found: ExperimentData, workload: Workload, measure: Json): Bar[] {
   return found.variants.map(({ name }): Bar => {
     const of = variantOf(measure, name);
     const mean = object(of?.["mean"]);
@@ -308,7 +310,7 @@ function barsOf(found: Read, workload: Workload, measure: Json): Bar[] {
 }
 
 function barFigure(
-  found: Read,
+  found: ExperimentData,
   workload: Workload,
   measure: Json,
   rank: number,
@@ -337,7 +339,7 @@ function barFigure(
   );
 }
 
-function whatRan({ plan }: Read): HTMLElement {
+function planSection({ plan }: ExperimentData): HTMLElement {
   const workloads = objects(plan["workloads"]).map((workload): Child[] => [
     text(workload["name"]) ?? "",
     texts(workload["command"]).join(" "),
@@ -347,8 +349,8 @@ function whatRan({ plan }: Read): HTMLElement {
     text(variant["name"]) ?? "",
     objects(variant["settings"])
       .map((setting) => `${text(setting["key"])} = ${text(setting["value"])}`)
-      .join(", ") || "nothing is set",
-    variant["asks_for_huge_pages"] === true ? "asks for huge pages" : "",
+      .join(", ") || "no settings",
+    variant["asks_for_huge_pages"] === true ? "requests huge pages" : "",
   ]);
   return el(
     "div",
@@ -365,10 +367,10 @@ function whatRan({ plan }: Read): HTMLElement {
   );
 }
 
-/** A map of all cells for a crossing of settings. */
-export function crossed(run: Run, rank: number): Section {
-  const found = read(run);
-  const grid = found === null ? null : crossing(found.variants);
+/** A map of all cells for a factorial of settings. */
+export function factorialSection(run: Run, rank: number): Section {
+  const found = readExperiment(run);
+  const grid = found === null ? null : findFactorial(found.variants);
   if (found === null || grid === null) return null;
   const content = found.workloads.flatMap((workload) => {
     const judged = measureOf(workload, workload.judgedBy);
@@ -414,17 +416,17 @@ export function crossed(run: Run, rank: number): Section {
         : `, from ${best.lines[0]} (${best.label}) to ${worst.lines[0]} (${worst.label})`;
     const source =
       "Source: the trials of this run. In each cell the median and how many times as fast it is as the " +
-      "baseline; blue is faster, orange slower, full colour is furthest from it.";
+      "baseline; blue is faster, orange slower, full colour is the largest distance from it.";
     const drawing = chart([workload.name, "crossing"], (width, palette) => heat(map, width, palette), rows);
-    const says = `${workload.name} under all crossings${range}`;
+    const says = `${workload.name} under all combinations${range}`;
     return [figure(rank, [says], [source], withReadout(map, drawing))];
   });
-  return content.length === 0 ? null : { title: "All crossings", content };
+  return content.length === 0 ? null : { title: "All combinations", content };
 }
 
 /** Several measures over one numeric setting. */
 export function overAxis(run: Run, rank: number): Section {
-  const found = read(run);
+  const found = readExperiment(run);
   if (found === null) return null;
   const all = axes(found.variants);
   const content = found.workloads.flatMap((workload) =>
@@ -434,7 +436,7 @@ export function overAxis(run: Run, rank: number): Section {
   return content.length === 0 ? null : { title: `Over ${keys.join(", ")}`, content };
 }
 
-function coursesOf(found: Read, workload: Workload, axis: Axis): Course[] {
+function coursesOf(found: ExperimentData, workload: Workload, axis: Axis): Course[] {
   const isThere = (name: string) => objects(measureOf(workload, name)?.["variants"]).length > 0;
   const wanted = [workload.judgedBy, ...ON_AXIS.map((names) => names.find(isThere) ?? null)];
   const courses: Course[] = [];
@@ -453,8 +455,8 @@ function coursesOf(found: Read, workload: Workload, axis: Axis): Course[] {
   return courses;
 }
 
-/** What is said of how much memory is needed, along this axis. */
-function needOf(found: Read, workload: Workload, axis: Axis): Json | null {
+/** Report of the memory need along this axis. */
+function needOf(found: ExperimentData, workload: Workload, axis: Axis): Json | null {
   if (axis.key !== "memory_limit") return null;
   const names = new Set(axis.places.map(({ variant }) => found.variants[variant]?.name));
   const isIt = (need: Json) =>
@@ -475,7 +477,7 @@ function marksOf(need: Json): Mark[] {
   return marks;
 }
 
-function axisFigure(found: Read, workload: Workload, axis: Axis, rank: number): HTMLElement | null {
+function axisFigure(found: ExperimentData, workload: Workload, axis: Axis, rank: number): HTMLElement | null {
   const courses = coursesOf(found, workload, axis);
   if (courses.length === 0) return null;
   const dead = axis.places.flatMap(({ variant }, place) => {
@@ -526,8 +528,8 @@ function axisFigure(found: Read, workload: Workload, axis: Axis, rank: number): 
       : " The need is marked where the monotone fit crosses the loss; the shaded part is its 95 % " +
         "interval, from a limit that is too little to one that is enough.";
   const source =
-    "Source: the trials of this run. Each measure is drawn as a share of its own largest value; lines up " +
-    "and down are 95 % intervals." +
+    "Source: the trials of this run. Each measure is drawn as a share of its largest value; vertical " +
+    "lines are 95 % intervals." +
     marked +
     more.join("");
   return figure(
@@ -539,9 +541,9 @@ function axisFigure(found: Read, workload: Workload, axis: Axis, rank: number): 
   );
 }
 
-/** A chart for every other measure, made when it is asked for; what is absent once with its reason. */
+/** A chart for every other measure, made on request; absent measures are listed once with the reason. */
 export function measures(run: Run, rank: number): Section {
-  const found = read(run);
+  const found = readExperiment(run);
   if (found === null) return null;
   const content = found.workloads.map((workload) => {
     const known = workload.measures.filter(
@@ -566,4 +568,29 @@ export function measures(run: Run, rank: number): Section {
     return place;
   });
   return content.length === 0 ? null : { title: "All measures", content };
+}
+
+/** The series of the first trial of each workload and variant, as of simulations. */
+export function trialSeries(run: Run, rank: number): Section {
+  const names = new Set<string>();
+  const charts = new Map<string, Curve[]>();
+  for (const trial of objects(object(run.experiment ?? null)?.["trials"])) {
+    const [all, slot] = [objects(trial["series"]), object(trial["of"])];
+    const name = ["workload", "variant"].map((part) => text(slot?.[part]) ?? "").join(", ");
+    if (all.length === 0 || names.has(name)) continue;
+    names.add(name);
+    for (const one of all) {
+      const points = (Array.isArray(one["points_ppm"]) ? one["points_ppm"] : []).map(numbersOf);
+      const key = JSON.stringify([text(one["name"]) ?? "", text(one["over"]) ?? ""]);
+      const at = points.map(([position]) => position ?? 0);
+      const values = points.map(([, value]) => (value ?? 0) / 1e6);
+      const curve = { name, look: names.size - 1, at, values };
+      charts.set(key, [...(charts.get(key) ?? []), curve]);
+    }
+  }
+  const source = "Source: the first trial of each workload and variant.";
+  const content = [...charts].map(([key, drawn]) =>
+    curveFigure(rank, JSON.parse(key) as [string, string], drawn, "trial", source),
+  );
+  return content.length === 0 ? null : { title: "Series of trials", content };
 }

@@ -13,7 +13,7 @@ export function findings(run: Run): Section {
   );
   const content: HTMLElement[] = [];
   if (found.length === 0) {
-    content.push(el("p", { class: "verdict" }, text(run.checkup["verdict"]) ?? "nothing found"));
+    content.push(el("p", { class: "verdict" }, text(run.checkup["verdict"]) ?? "no findings"));
   } else {
     const items = found.map((finding) => {
       const weight = text(finding["weight"]) ?? "";
@@ -46,7 +46,7 @@ export function findings(run: Run): Section {
   return { title: "Findings", content };
 }
 
-/** A sentence with a capital, unless a process's own name begins it. */
+/** Capitalises a sentence, unless the name of a process begins it. */
 function capital(sentence: string, id: string | null): string {
   if (id === "process_without_huge_pages") return sentence;
   return sentence.charAt(0).toUpperCase() + sentence.slice(1);

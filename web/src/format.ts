@@ -1,7 +1,8 @@
-// How numbers look: the same as in the terminal (crates/pagelab-report/src/style.rs).
+// Format of numbers, as on the terminal (crates/pagelab-report: style.rs, quantity_format.rs). Both follow
+// the cases of test/unit/format_cases.json, except that negative numbers have a minus sign here.
 
 const BINARY = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-/** A narrow blank that does not break. */
+/** A narrow no-break space. */
 const THIN = "\u202f";
 const NONE = "–";
 
@@ -24,9 +25,9 @@ export function shortSize(amount: number): string {
 /** At most three significant digits, without trailing decimals of whole numbers below 1000. */
 export function threeDigits(value: number): string {
   const size = Math.abs(value);
-  if (size >= 99.95 || size === Math.trunc(size)) return minus(value.toFixed(0));
-  if (size >= 9.995) return minus(value.toFixed(1));
-  return minus(value.toFixed(2).replace(/\.00$/, ""));
+  if (size >= 99.95 || size === Math.trunc(size)) return minus(fixed(value, 0));
+  if (size >= 9.995) return minus(fixed(value, 1));
+  return minus(fixed(value, 2).replace(/\.00$/, ""));
 }
 
 /** A share of 1 in per cent, which is `100 %` or `0 %` only if it is exactly that. */
@@ -36,8 +37,30 @@ export function percent(share: number): string {
   if (value >= 100) return "100 %";
   if (value < 0.01) return "less than 0.01 %";
   if (value > 99.9) return "more than 99.9 %";
-  if (value >= 99.5 || (value >= 0.995 && value < 9.95)) return `${value.toFixed(1)} %`;
-  return value < 0.995 ? `${value.toFixed(2)} %` : `${value.toFixed(0)} %`;
+  if (value >= 99.5 || (value >= 0.995 && value < 9.95)) return `${fixed(value, 1)} %`;
+  return value < 0.995 ? `${fixed(value, 2)} %` : `${fixed(value, 0)} %`;
+}
+
+/** Three significant digits and a value other than 0 never as 0: `0.250`, `1.00`, `12 345`. */
+function quantity(value: number): string {
+  const size = Math.abs(value);
+  if (size >= 1e15) return minus(value.toExponential(2).replace("+", ""));
+  if (size === Math.trunc(size) || size >= 99.95) return count(value);
+  if (size >= 9.995) return minus(fixed(value, 1));
+  if (size >= 0.9995) return minus(fixed(value, 2));
+  if (size >= 0.001) return minus(fixed(value, 3));
+  return value > 0 ? "<0.001" : ">−0.001";
+}
+
+/** A number with this many decimals. A tie is rounded to the even digit, as Rust does, and not up. */
+function fixed(value: number, decimals: number): string {
+  // Only odd multiples of a power of two lie exactly between two decimals.
+  const halves = Math.abs(value) * 2 ** (decimals + 1);
+  if (halves % 2 !== 1) return value.toFixed(decimals);
+  const scale = 10 ** decimals;
+  const below = Math.floor(Math.abs(value) * scale);
+  const even = below % 2 === 0 ? below : below + 1;
+  return (Math.sign(value) * (even / scale)).toFixed(decimals);
 }
 
 /** A whole number in groups of three digits: `12 800`. */
@@ -45,7 +68,7 @@ export function count(value: number): string {
   return minus(String(Math.round(value)).replace(/\B(?=(\d{3})+$)/g, THIN));
 }
 
-/** Any number in full: groups of three digits before the point, what is behind it as it is. */
+/** A number in full: groups of three digits before the point, decimals unchanged. */
 export function exact(value: number): string {
   if (Number.isInteger(value)) return count(value);
   const [whole = "", rest] = String(value).split(".");
@@ -69,16 +92,19 @@ const SCALES: [number, string][] = [
   [1e9, "s"],
 ];
 
-/** A time of nanoseconds: `2.37 ms`, `3 min 20 s`. */
+/** A duration of nanoseconds: `2.37 ms`, `3 min 20 s`, `1 h 0 min`. */
 export function nanoseconds(ns: number): string {
-  if (ns === 0) return "0 s";
-  if (Math.abs(ns) >= 60e9) return longTime(ns / 1e9);
+  if (ns < 0) return `−${nanoseconds(-ns)}`;
+  const seconds = Math.floor(ns / 1e9);
+  if (seconds >= 86400) return `${count(Math.floor(seconds / 86400))} d ${Math.floor(seconds / 3600) % 24} h`;
+  if (seconds >= 3600) return `${Math.floor(seconds / 3600)} h ${Math.floor(seconds / 60) % 60} min`;
+  if (seconds >= 60) return `${Math.floor(seconds / 60)} min ${seconds % 60} s`;
   let scale = SCALES[0]!;
-  for (const other of SCALES) if (Math.abs(ns) >= other[0] * 0.9995) scale = other;
-  return `${threeDigits(ns / scale[0])} ${scale[1]}`;
+  for (const other of SCALES) if (ns >= other[0] * 0.9995) scale = other;
+  return `${quantity(ns / scale[0])} ${scale[1]}`;
 }
 
-/** Seconds and more: `3 min 20 s`, `2 h 5 min`, `3 d 4 h`. */
+/** Seconds and more on an axis, as short as it needs them: `3 min 20 s`, `2 h`, `3 d 4 h`. */
 export function longTime(seconds: number): string {
   const sign = seconds < 0 ? "−" : "";
   const whole = Math.round(Math.abs(seconds));
@@ -94,7 +120,7 @@ export function longTime(seconds: number): string {
   return sign + shown.map(([value, unit]) => `${value} ${unit}`).join(" ");
 }
 
-/** A moment of the wall clock in UTC: `2026-11-22 00:19:33 UTC`. */
+/** A wall-clock time in UTC: `2026-11-22 00:19:33 UTC`. */
 export function moment(realtimeNs: number): string {
   const date = new Date(realtimeNs / 1e6);
   if (Number.isNaN(date.getTime())) return `${realtimeNs} ns since 1970`;

@@ -1,8 +1,8 @@
-// The head of a run: which machine, when, how it ended, what was run.
+// The head of a run: machine, time, ending, command.
 
 import type { Run } from "./data";
 import { el, heading } from "./dom";
-import { longTime, moment, nanoseconds } from "./format";
+import { moment, nanoseconds } from "./format";
 import { number, object } from "./json";
 
 export function header(run: Run, rank: number, id: string): HTMLElement[] {
@@ -10,7 +10,7 @@ export function header(run: Run, rank: number, id: string): HTMLElement[] {
   const parts = [
     heading(rank, { id }, rank > 1 ? `${run.name}: ${run.head.name}` : run.head.name),
     el("ul", { class: "facts", "aria-label": "The machine" }, ...facts),
-    el("p", { class: "when" }, when(run)),
+    el("p", { class: "when" }, startTime(run)),
     el("p", { class: "command" }, el("code", {}, run.run.command_line.join(" "))),
   ];
   if (run.log?.is_there === true && run.run.ending !== "not_closed") {
@@ -30,7 +30,7 @@ export function header(run: Run, rank: number, id: string): HTMLElement[] {
       el(
         "div",
         { class: "notice", role: "note" },
-        el("p", {}, el("strong", {}, "Not shown, since this pagelab does not know it:")),
+        el("p", {}, el("strong", {}, "Not shown, because this version of pagelab does not recognise it:")),
         el("ul", {}, ...run.not_shown.map((what) => el("li", {}, what))),
       ),
     );
@@ -38,18 +38,18 @@ export function header(run: Run, rank: number, id: string): HTMLElement[] {
   return parts;
 }
 
-function when(run: Run): string {
+function startTime(run: Run): string {
   const taken = object(run.checkup?.["taken"]);
   const live = taken === null || number(taken["euid"]) !== null;
   const facts: string[] = [];
   if (taken !== null && !live) {
     const realtime = number(taken["realtime_ns"]);
-    facts.push(`Saved tree${realtime === null ? ", of an unknown day" : ` of ${moment(realtime)}`}`);
-    facts.push(`looked at ${moment(run.run.started_realtime_ns)}`);
+    facts.push(`Saved tree${realtime === null ? ", date unknown" : ` of ${moment(realtime)}`}`);
+    facts.push(`read ${moment(run.run.started_realtime_ns)}`);
   } else {
-    facts.push(`${taken === null ? "Started" : "Looked at"} ${moment(run.run.started_realtime_ns)}`);
+    facts.push(`${taken === null ? "Started" : "Snapshot of"} ${moment(run.run.started_realtime_ns)}`);
     if (run.run.started_boottime_ns !== null)
-      facts.push(`${longTime(run.run.started_boottime_ns / 1e9)} after boot`);
+      facts.push(`${nanoseconds(run.run.started_boottime_ns)} after boot`);
     const euid = taken === null ? null : number(taken["euid"]);
     if (euid !== null) facts.push(euid === 0 ? "by root" : "without root");
   }
@@ -59,7 +59,7 @@ function when(run: Run): string {
   return facts.join(" · ");
 }
 
-/** How a run ended is said aloud where it did not end as it should. */
+/** Warning if a run did not end normally. */
 function ending(run: Run): HTMLElement | null {
   switch (run.run.ending) {
     case "complete":
@@ -69,18 +69,18 @@ function ending(run: Run): HTMLElement | null {
         "p",
         { class: "notice", role: "note" },
         el("strong", {}, "Ended early: "),
-        `${run.run.ended_why ?? "no reason is stored"}. `,
-        "What was measured until then is here.",
+        `${run.run.end_reason ?? "no reason is stored"}. `,
+        "This report has the measurements until then.",
       );
     case "not_closed":
       return el(
         "p",
         { class: "notice", role: "note" },
         el("strong", {}, "Never closed: "),
-        "its writer was killed, the power went, or it is still at work. ",
+        "its writer was killed, power was lost, or it is still running. ",
         run.log === null || run.log.is_there
-          ? "What had been written is here."
-          : `Records may be in ${run.log.path}, which belongs to the file and is not beside it.`,
+          ? "This report has all that was written."
+          : `Records may be in ${run.log.path}, which belongs to the file but is missing beside it.`,
       );
   }
 }

@@ -1,4 +1,4 @@
-// Reading the JSON documents: a value, or the reason of its absence, which stands beside every null.
+// Access to JSON documents: a value, or the reason of its absence, which accompanies every null.
 
 import type { Json, JsonValue } from "./data";
 import { el } from "./dom";
@@ -27,22 +27,22 @@ export function text(value: JsonValue | undefined): string | null {
   return typeof value === "string" ? value : null;
 }
 
-/** Why a field is null. */
+/** Reason why a field is null. */
 export function reason(of: Json, field: string): string {
   return text(of[`${field}_absent_reason`]) ?? "not in the data";
 }
 
-/** What is said where a value is absent. */
+/** Text in place of an absent value. */
 export function absent(why: string): HTMLElement {
   return el("span", { class: "absent" }, `not available: ${why}`);
 }
 
-/** A paragraph in the place of a section that has no data. */
+/** A paragraph in place of a section without data. */
 export function absentSection(of: Json, field: string): HTMLElement {
   return el("p", {}, absent(reason(of, field)));
 }
 
-/** A number shown by `show`, or why it is absent. */
+/** A number formatted by `show`, or the reason of its absence. */
 export function shown(of: Json, field: string, show: (value: number) => string): HTMLElement | string {
   const value = number(of[field]);
   return value === null ? absent(reason(of, field)) : show(value);

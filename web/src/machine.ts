@@ -1,4 +1,4 @@
-// What the machine is, how its memory is set up, what could and could not be seen.
+// The machine, its memory settings, and the instruments that work.
 
 import type { Json, JsonValue, Run } from "./data";
 import { type Child, details, el, table } from "./dom";
@@ -10,7 +10,7 @@ export function machine(run: Run): Section {
   const title = "Machine and settings";
   const checkup = run.checkup;
   if (checkup === null) {
-    // What the manifest says of the machine, where nobody looked further.
+    // The manifest's description of the machine, if there is no snapshot.
     const known: Json = { machine: run.run.machine, settings: run.run.settings };
     return { title, content: [settings(known), facts(known)] };
   }
@@ -23,7 +23,7 @@ function instruments(checkup: Json): HTMLElement {
   const rows = all.map((one): Child[] => [
     (text(one["name"]) ?? "").replace(/_/g, " "),
     text(one["purpose"]) ?? "",
-    one["works"] === true ? "works" : "not seen here",
+    one["works"] === true ? "works" : "not available on this machine",
     text(one["found"]) ?? reason(one, "found"),
   ]);
   const list = hidden.map((one) =>
@@ -33,10 +33,10 @@ function instruments(checkup: Json): HTMLElement {
     "div",
     {},
     all.length === 0
-      ? el("p", {}, "No instrument was looked for.")
+      ? el("p", {}, "No instrument was tested.")
       : list.length === 0
-        ? el("p", {}, "Every instrument works here.")
-        : el("div", {}, el("p", {}, "Not seen here:"), el("ul", { class: "hidden-things" }, ...list)),
+        ? el("p", {}, "All instruments work on this machine.")
+        : el("div", {}, el("p", {}, "Not available:"), el("ul", { class: "hidden-things" }, ...list)),
     details(
       "All instruments",
       table(
@@ -48,8 +48,8 @@ function instruments(checkup: Json): HTMLElement {
   );
 }
 
-/** A value of a document as a person reads it; the unit stands at the end of the name. */
-export function plain(name: string, value: JsonValue | undefined, of: Json): Child {
+/** Formats a value of a document; its unit is at the end of the name. */
+export function formatValue(name: string, value: JsonValue | undefined, of: Json): Child {
   if (value === null || value === undefined) return el("span", { class: "absent" }, reason(of, name));
   if (typeof value === "number") {
     if (name.endsWith("_bytes")) return format.bytes(value);
@@ -69,11 +69,11 @@ function words(name: string): string {
   return name.replace(/_(bytes|kib|ns)$/, "").replace(/_/g, " ");
 }
 
-/** Name and value, a row each. */
-function facing(caption: string, of: Json, keep: (name: string) => boolean = () => true): HTMLElement {
+/** Name and value, by row. */
+function pairTable(caption: string, of: Json, keep: (name: string) => boolean = () => true): HTMLElement {
   const rows = Object.entries(of)
     .filter(([name]) => !name.endsWith("_absent_reason") && keep(name))
-    .map(([name, value]): Child[] => [words(name), plain(name, value, of)]);
+    .map(([name, value]): Child[] => [words(name), formatValue(name, value, of)]);
   return table(caption, [{ text: "", names: true }, { text: "" }], rows);
 }
 
@@ -82,11 +82,11 @@ function settings(checkup: Json): HTMLElement {
   const thp = object(all["thp"]);
   const parts: HTMLElement[] = [];
   if (thp !== null) {
-    parts.push(facing("Transparent huge pages", thp, (name) => name !== "sizes" && name !== "khugepaged"));
+    parts.push(pairTable("Transparent huge pages", thp, (name) => name !== "sizes" && name !== "khugepaged"));
     const sizes = objects(thp["sizes"]).map((size): Child[] => [
       format.bytes(number(size["size_bytes"]) ?? 0),
-      plain("enabled", size["enabled"], size),
-      plain("shmem_enabled", size["shmem_enabled"], size),
+      formatValue("enabled", size["enabled"], size),
+      formatValue("shmem_enabled", size["shmem_enabled"], size),
     ]);
     if (sizes.length > 0) {
       parts.push(
@@ -98,7 +98,7 @@ function settings(checkup: Json): HTMLElement {
       );
     }
     const daemon = object(thp["khugepaged"]);
-    if (daemon !== null) parts.push(counted("khugepaged", daemon));
+    if (daemon !== null) parts.push(counterTable("khugepaged", daemon));
   } else {
     parts.push(el("p", {}, "Transparent huge pages: ", reason(all, "thp")));
   }
@@ -142,7 +142,7 @@ function settings(checkup: Json): HTMLElement {
         ),
   );
   const vm = object(all["vm"]);
-  if (vm !== null && Object.keys(vm).length > 0) parts.push(counted("/proc/sys/vm", vm));
+  if (vm !== null && Object.keys(vm).length > 0) parts.push(counterTable("/proc/sys/vm", vm));
   return details("Settings", ...parts);
 }
 
@@ -158,17 +158,17 @@ function facts(checkup: Json): HTMLElement {
           ([field, item]) =>
             !field.endsWith("_absent_reason") && item !== null && field !== "flags" && field !== "levels",
         )
-        .map(([field, item]) => `${words(field)} ${String(plain(field, item, inner))}`);
+        .map(([field, item]) => `${words(field)} ${String(formatValue(field, item, inner))}`);
       rows.push([words(name), phrases.join(", ")]);
     } else if (name !== "caches") {
-      rows.push([words(name), plain(name, value, all)]);
+      rows.push([words(name), formatValue(name, value, all)]);
     }
   }
   const caches = objects(all["caches"]).map((cache) => [
     `L${number(cache["level"])} ${text(cache["kind"]) ?? ""}`,
     format.bytes(number(cache["size_bytes"]) ?? 0),
-    plain("ways", cache["ways"], cache),
-    plain("line_bytes", cache["line_bytes"], cache),
+    formatValue("ways", cache["ways"], cache),
+    formatValue("line_bytes", cache["line_bytes"], cache),
   ]);
   const levels = objects(object(all["tlb"])?.["levels"]).map((level): Child[] => [
     `L${number(level["level"])} ${text(level["holds"]) ?? ""}`,
@@ -176,7 +176,7 @@ function facts(checkup: Json): HTMLElement {
       .map((size) => (typeof size === "number" ? format.bytes(size) : ""))
       .join(", "),
     format.count(number(level["entries"]) ?? 0),
-    plain("ways", level["ways"], level),
+    formatValue("ways", level["ways"], level),
   ]);
   return details(
     "The machine",
@@ -208,10 +208,10 @@ function facts(checkup: Json): HTMLElement {
   );
 }
 
-function counted(caption: string, of: Json): HTMLElement {
+function counterTable(caption: string, of: Json): HTMLElement {
   const rows = Object.entries(of).map(([name, value]): Child[] => [
     name.replace(/_kib$/, ""),
-    plain(name, value, of),
+    formatValue(name, value, of),
   ]);
   return table(
     caption,
@@ -223,7 +223,7 @@ function counted(caption: string, of: Json): HTMLElement {
   );
 }
 
-/** Everything else that was read, under the kernel's own names. */
+/** All other values, under the kernel's names. */
 function counters(checkup: Json): HTMLElement {
   const parts: HTMLElement[] = [];
   const zones = objects(object(checkup["fragmentation"])?.["zoneinfo"]).filter(
@@ -248,14 +248,14 @@ function counters(checkup: Json): HTMLElement {
         ],
         zones.map((zone): Child[] => [
           `${number(zone["node"])} ${text(zone["zone"])}`,
-          ...fields.map((field) => plain(field, zone[field], zone)),
+          ...fields.map((field) => formatValue(field, zone[field], zone)),
         ]),
       ),
     );
   }
   const meminfo = object(object(checkup["use"])?.["meminfo"]);
-  if (meminfo !== null) parts.push(counted("meminfo", meminfo));
+  if (meminfo !== null) parts.push(counterTable("meminfo", meminfo));
   const vmstat = object(checkup["vmstat"]);
-  if (vmstat !== null) parts.push(counted("vmstat", vmstat));
+  if (vmstat !== null) parts.push(counterTable("vmstat", vmstat));
   return details("All counters", ...(parts.length > 0 ? parts : [el("p", {}, reason(checkup, "vmstat"))]));
 }

@@ -1,58 +1,59 @@
-// The page's program: unpacks the data, builds the sections, and says when all of it is there.
+// The page's program: unpacks the data, builds the sections, and reports when the page is complete.
 
 import * as decode from "./decode";
 import type { Page, Run } from "./data";
 import { demonstration } from "./demo";
 import { el, heading, newId } from "./dom";
 import { header } from "./head";
-import { crossed, experiment, measures, overAxis } from "./experiment";
+import { factorialSection, experiment, measures, overAxis, trialSeries } from "./experiment";
 import { findings } from "./findings";
 import { freeMemory } from "./orders";
 import { pageblocks } from "./blocks";
 import { picture } from "./picture";
 import { simulation } from "./sim";
 import { supply } from "./supply";
-import { use } from "./use";
+import { memoryUse } from "./memory_use";
 import { probe } from "./probe";
 import { processes, failures } from "./processes";
 import { machine } from "./machine";
 import { maps } from "./maps";
 import { matrix } from "./matrix";
-import * as recorded from "./recorded";
+import * as recording from "./recording";
 import { events, series, streams } from "./series";
 import { terminal } from "./terminal";
 import { themeButton } from "./theme";
-import { tuned } from "./tune";
+import { tuneSection } from "./tune";
 
-/** A part of a run's report. `null`: this run has nothing of the kind. */
+/** A part of a run's report. `null`: this run has no such part. */
 export type Section = { title: string; content: HTMLElement[] } | null;
 
 /** A section: its title goes into the navigation. */
 type Builder = (run: Run, rank: number) => Section | Promise<Section>;
 
 /**
- * In the order of reading: the answer, what it rests on, and the raw samples behind that. A new section is
+ * In reading order: the answer, its basis, and the raw samples. A new section is
  * one line here and one module.
  */
 const SECTIONS: Builder[] = [
   findings,
-  tuned,
+  tuneSection,
   experiment,
-  crossed,
+  factorialSection,
   overAxis,
   matrix,
   measures,
-  recorded.fragmentation,
-  recorded.freeBlocks,
-  recorded.usedMemory,
-  recorded.pressure,
-  recorded.activity,
+  trialSeries,
+  recording.fragmentation,
+  recording.freeBlocks,
+  recording.usedMemory,
+  recording.pressure,
+  recording.activity,
   maps,
   series,
   freeMemory,
   pageblocks,
   supply,
-  use,
+  memoryUse,
   probe,
   streams,
   events,
@@ -64,7 +65,7 @@ const SECTIONS: Builder[] = [
 
 async function build(page: Page): Promise<void> {
   const main = document.getElementById("report");
-  if (main === null) throw new Error("the page has no place for the report");
+  if (main === null) throw new Error("the page has no element for the report");
   if (page.picture !== undefined) return main.replaceChildren(...(await picture(page.picture)));
   if (page.sim !== undefined) return main.replaceChildren(...(await simulation(page.sim)));
   if (page.demo !== undefined) return main.replaceChildren(...demonstration(page.demo));
@@ -126,8 +127,8 @@ async function start(): Promise<void> {
         el(
           "p",
           { role: "alert" },
-          `The data in the page could not be read (${why}). `,
-          "The file may be cut off, or the browser too old: ",
+          `Cannot read the data in the page: ${why}. `,
+          "The file may be truncated, or the browser too old: ",
           "it needs DecompressionStream (Chromium 80, Firefox 113, Safari 16.4). The same report comes from ",
           el("code", {}, "pagelab report"),
           " on a terminal.",

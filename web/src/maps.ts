@@ -6,10 +6,10 @@ import { numbers } from "./decode";
 import { type Child, el, figure, newId } from "./dom";
 import * as format from "./format";
 import type { Section } from "./main";
-import { legend, rgb, Sheet } from "./picture";
+import { legend, rgb, PictureView } from "./picture";
 import { type Choice, chart, linkOf } from "./series";
 
-/** Memory that is not there is no part of what there is. */
+/** Absent memory is not a part of memory. */
 const NO_MEMORY = "no memory";
 
 export async function maps(run: Run, rank: number): Promise<Section> {
@@ -17,13 +17,13 @@ export async function maps(run: Run, rank: number): Promise<Section> {
   if (maps === null) return null;
   const content: Child[] = [];
   if (maps.problem !== null)
-    content.push(el("p", { role: "note" }, `Not all maps could be read: ${maps.problem}.`));
+    content.push(el("p", { role: "note" }, `Some maps could not be read: ${maps.problem}.`));
   if (maps.shown.length > 0) content.push(await overTime(run, maps, rank));
   if (maps.shown.length > 1) content.push(classes(run, maps, rank));
   return { title: "Maps of physical memory", content: content.filter((one) => one instanceof HTMLElement) };
 }
 
-/** How many maps there are, and when. */
+/** Number and times of the maps. */
 function span({ shown }: Maps): string {
   const time = (at: number) => format.nanoseconds(shown.at(at)!.at_ns);
   return shown.length === 1 ? `at ${time(0)}` : `from ${time(0)} to ${time(-1)} after the start`;
@@ -33,15 +33,15 @@ async function overTime(run: Run, maps: Maps, rank: number): Promise<HTMLElement
   const { shown, recorded } = maps;
   const cells = await Promise.all(shown.map((map) => numbers(map.cells)));
   const pixels = (at: number) => {
-    const ground = maps.grounds[shown[at]!.ground]!;
-    return { ground, legend: maps.legend, cells: cells[at]!, colours: null };
+    const layout = maps.layouts[shown[at]!.layout]!;
+    return { layout, legend: maps.legend, cells: cells[at]!, colours: null };
   };
   const some =
     shown.length === recorded
       ? `${format.count(recorded)} ${recorded === 1 ? "map" : "maps"}`
       : `${format.count(shown.length)} of ${format.count(recorded)} maps`;
-  const says = `Where the pages of each class lie: ${some}, ${span(maps)}`;
-  const sheet = new Sheet(says, pixels(0));
+  const says = `Pages of each class by address: ${some}, ${span(maps)}`;
+  const view = new PictureView(says, pixels(0));
   const slider = el("input", {
     type: "range",
     id: newId("map-at"),
@@ -55,18 +55,18 @@ async function overTime(run: Run, maps: Maps, rank: number): Promise<HTMLElement
   const scale = el("span", {});
   const show = (at: number) => {
     const map = shown[at]!;
-    const { ground } = pixels(at);
+    const { layout } = pixels(at);
     const words = [
       `${format.nanoseconds(map.at_ns)} after the start`,
       format.moment(run.run.started_realtime_ns + map.at_ns),
       `${at + 1} of ${shown.length}`,
-      `scan of ${format.nanoseconds(map.took_ns)}`,
+      `scan of ${format.nanoseconds(map.elapsed_ns)}`,
     ].join(" · ");
     when.textContent = words;
     slider.setAttribute("aria-valuetext", words);
-    scale.textContent = `${maps.grounds[map.ground]!.scale}.`;
-    sheet.show(pixels(at));
-    key.replaceChildren(legend(maps.legend, map.pages, ground.page_size_bytes));
+    scale.textContent = `${maps.layouts[map.layout]!.scale}.`;
+    view.show(pixels(at));
+    key.replaceChildren(legend(maps.legend, map.pages, layout.page_size_bytes));
   };
   slider.addEventListener("input", () => show(Number(slider.value)));
   show(0);
@@ -77,25 +77,25 @@ async function overTime(run: Run, maps: Maps, rank: number): Promise<HTMLElement
       "Source: kpageflags; ",
       scale,
       " Addresses grow from left to right and downward; stretches without memory are left out. A scan is ",
-      "not one moment: memory moved meanwhile.",
+      "not atomic: memory changes during it.",
     ],
     shown.length === 1
       ? null
       : el("div", { class: "map-time" }, el("label", { for: slider.id }, "Time of the map"), slider),
     when,
-    sheet.element,
+    view.element,
     key,
   );
 }
 
-/** What memory held at each of the maps: parts that add up. */
+/** Contents of memory at the time of each map: parts that add up. */
 function classes(run: Run, maps: Maps, rank: number): HTMLElement {
   const { shown } = maps;
   const at = Float64Array.from(shown, ({ at_ns }) => at_ns / 1e9);
   const bytes = (category: number) =>
     Float64Array.from(
       shown,
-      ({ pages, ground }) => (pages[category] ?? 0) * maps.grounds[ground]!.page_size_bytes,
+      ({ pages, layout }) => (pages[category] ?? 0) * maps.layouts[layout]!.page_size_bytes,
     );
   const parts = maps.legend
     .map((category, index) => ({ category, values: bytes(index) }))
@@ -113,7 +113,7 @@ function classes(run: Run, maps: Maps, rank: number): HTMLElement {
   const free = choices.find(({ name }) => name === "free");
   const ends = free === undefined ? "" : `: free ${range(free.line.values)}`;
   const says = `Memory by class of page at the times of these maps${ends}`;
-  const source = ["Source: the maps above, each page counted; the parts add up to what was scanned."];
+  const source = ["Source: the maps above, each page counted; the parts add up to the scanned memory."];
   return chart(rank, says, source, choices, run, { link: linkOf(run), chosen: choices, fixed: true }, null);
 }
 

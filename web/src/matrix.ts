@@ -1,19 +1,28 @@
-// Every variant by the measures that tell variants apart, each as a multiple of the baseline's.
+// Every variant by the measures that distinguish variants, each as a multiple of the baseline.
 
 import { withReadout } from "./cells";
 import type { Json, Run } from "./data";
 import { type Child, details, figure, table } from "./dom";
 import { chart } from "./download";
 import { type Cell, heat, type HeatMap } from "./drawing";
-import { isVoid, measureOf, nameOf, type Read, read, times, variantOf, type Workload } from "./experiment";
+import {
+  type ExperimentData,
+  isVoid,
+  measureOf,
+  nameOf,
+  readExperiment,
+  times,
+  variantOf,
+  type Workload,
+} from "./experiment";
 import * as format from "./format";
 import { number, object, text } from "./json";
 import type { Section } from "./main";
 
-/** Fewer variants are compared by the bars. */
+/** Fewer variants are compared by bars instead. */
 const VARIANTS_MIN = 6;
 const COLUMNS_MAX = 14;
-/** Measures for columns, the most telling first, as far as they are there. */
+/** Measures for columns, the most informative first, if the run has them. */
 const COLUMNS = [
   "wall",
   "cpu.user",
@@ -34,15 +43,15 @@ const COLUMNS = [
   "page_tables",
   "huge.all",
 ];
-/** Beyond this far from the baseline a colour gets no stronger. */
-const FURTHEST = 64;
+/** Multiple of the baseline beyond which a colour gets no stronger. */
+const RATIO_MAX = 64;
 
 function medianOf(measure: Json, variant: string): number | null {
   return number(variantOf(measure, variant)?.["median"]);
 }
 
-/** Columns in which some variant has something. */
-function columnsOf(found: Read, workload: Workload): Json[] {
+/** Columns with values. */
+function columnsOf(found: ExperimentData, workload: Workload): Json[] {
   const wanted = [workload.judgedBy, ...COLUMNS].filter((name) => name !== null);
   const known = [...new Set(wanted)]
     .map((name) => measureOf(workload, name))
@@ -51,15 +60,15 @@ function columnsOf(found: Read, workload: Workload): Json[] {
   return known.filter(says).slice(0, COLUMNS_MAX);
 }
 
-/** How many times as good: more of what should be more, less of all else. */
-function goodness(of: number, base: number, better: string | null): number | null {
+/** Improvement factor: more of measures where more is better, less of all others. */
+function improvement(of: number, base: number, better: string | null): number | null {
   if (of === base) return 1;
-  const times = base === 0 ? FURTHEST : of === 0 ? 1 / FURTHEST : of / base;
-  const bounded = Math.min(Math.max(times, 1 / FURTHEST), FURTHEST);
+  const times = base === 0 ? RATIO_MAX : of === 0 ? 1 / RATIO_MAX : of / base;
+  const bounded = Math.min(Math.max(times, 1 / RATIO_MAX), RATIO_MAX);
   return better === "higher" ? bounded : 1 / bounded;
 }
 
-function cellOf(found: Read, workload: Workload, measure: Json, variant: string): Cell | null {
+function cellOf(found: ExperimentData, workload: Workload, measure: Json, variant: string): Cell | null {
   const [of, base] = [medianOf(measure, variant), medianOf(measure, found.baseline)];
   if (of === null) return null;
   const label = `${variant}, ${nameOf(text(measure["name"]) ?? "")}`;
@@ -67,13 +76,13 @@ function cellOf(found: Read, workload: Workload, measure: Json, variant: string)
   if (variant === found.baseline) return { label, lines: [value, "baseline"], speedUp: 1 };
   const judged = measureOf(workload, workload.judgedBy);
   if (isVoid(object(variantOf(judged, variant)?.["effect"])))
-    return { label, lines: [value, "not as asked"], speedUp: null };
+    return { label, lines: [value, "setting not applied"], speedUp: null };
   if (base === null) return { label, lines: [value, "no ratio"], speedUp: null };
   const ratio = of === base ? "1.00×" : base === 0 ? "the baseline has 0" : times(of / base);
-  return { label, lines: [value, ratio], speedUp: goodness(of, base, text(measure["better"])) };
+  return { label, lines: [value, ratio], speedUp: improvement(of, base, text(measure["better"])) };
 }
 
-export function matrixOf(found: Read, workload: Workload): HeatMap | null {
+export function matrixOf(found: ExperimentData, workload: Workload): HeatMap | null {
   const measures = columnsOf(found, workload);
   if (found.variants.length < VARIANTS_MIN || measures.length < 2) return null;
   return {
@@ -86,9 +95,9 @@ export function matrixOf(found: Read, workload: Workload): HeatMap | null {
   };
 }
 
-/** A map of all variants by all telling measures. */
+/** A map of all variants by all informative measures. */
 export function matrix(run: Run, rank: number): Section {
-  const found = read(run);
+  const found = readExperiment(run);
   if (found === null) return null;
   const content = found.workloads.flatMap((workload) => {
     const map = matrixOf(found, workload);
@@ -118,7 +127,7 @@ export function matrix(run: Run, rank: number): Section {
     );
     const source =
       "Source: medians of the trials of this run, and multiples of the baseline's. Blue is better than the " +
-      `baseline, orange worse, full colour is ${FURTHEST} times and beyond, by the logarithm. ` +
+      `baseline, orange worse, full colour is ${RATIO_MAX} times and beyond, by the logarithm. ` +
       sources.join("; ");
     const says = `${workload.name}: ${map.rows.length} variants by ${map.columns.length} measures`;
     const content = [withReadout(map, drawing), details("The numbers", numbers)];

@@ -1,4 +1,4 @@
-// Free memory by order: how much of it lies in blocks of which size, and F_u, for each zone.
+// Free memory by order: the amount in blocks of each size, and F_u, for each zone.
 
 import type { Json, Run } from "./data";
 import { type Child, type Column, details, el, figure, table, vars } from "./dom";
@@ -10,7 +10,7 @@ interface Zone {
   name: string;
   freeBytes: number;
   counts: number[];
-  /** F_u by order; null where nothing is free. */
+  /** F_u by order; null if nothing is free. */
   unusable: number[] | null;
   whyNot: string;
   indices: number[];
@@ -88,7 +88,7 @@ function zoneFigure(zone: Zone, order: number, page: number, rank: number, sourc
     [
       "Source: ",
       source,
-      `; ${format.count(zone.hugeNow)} pages of ${size} could be had now. F`,
+      `; ${format.count(zone.hugeNow)} pages of ${size} available now. F`,
       el("sub", {}, "u"),
       "(j) = free memory in blocks of less than 2",
       el("sup", {}, "j"),
@@ -99,7 +99,7 @@ function zoneFigure(zone: Zone, order: number, page: number, rank: number, sourc
   );
 }
 
-/** Two rows of bars over one row of orders. The bars are decoration for the eye: the table has them all. */
+/** Two rows of bars over one row of orders. The bars are decorative: the table has all values. */
 function bars(zone: Zone, order: number, page: number): HTMLElement {
   const amounts = zone.counts.map((count, at) => count * 2 ** at * page);
   const most = Math.max(...amounts);
@@ -164,7 +164,7 @@ function bar(share: number, label?: string): HTMLElement {
 function short(share: number): string {
   if (share === 0 || share === 1) return String(share);
   if (share < 0.01) return "<.01";
-  // Cut off as the index is, so that both say the same.
+  // Truncated like the index, so that both agree.
   const digits = share >= 0.99 ? 3 : 2;
   const cut = Math.trunc(share * 10 ** digits + 1e-6) / 10 ** digits;
   return cut.toFixed(digits).replace(/^0/, "");
@@ -203,8 +203,8 @@ function numbers(zone: Zone, order: number, page: number): HTMLElement {
     el(
       "p",
       { class: "source" },
-      "F_i, the fragmentation index of the kernel: −1 where a request would succeed; else 0 ",
-      "for lack of memory, 1 for fragmentation (mm/vmstat.c).",
+      "F_i, the fragmentation index of the kernel: −1 if a request would succeed; else towards 0 ",
+      "for lack of memory, towards 1 for fragmentation (mm/vmstat.c).",
     ),
   );
 }
@@ -219,7 +219,7 @@ function balance(fragmentation: Json, page: number): HTMLElement {
     agree: "The two counts agree.",
     deferred_initialisation: `${amount("deferred_pages")} of the difference is memory not initialised yet.`,
     unaccepted: `${amount("deferred_pages")} of the difference is memory not accepted yet.`,
-    unexplained: "Nothing that was read explains the difference.",
+    unexplained: "Nothing in the snapshot explains the difference.",
   };
   const verdict = verdicts[text(found["verdict"]) ?? ""] ?? "";
   return el(

@@ -1,30 +1,30 @@
-// A picture of physical memory: a canvas of pixels whose frames are read out under pointer and keyboard.
+// A picture of physical memory: a canvas of pixels whose frames are described under pointer and cursor.
 
-import type { Category, Ground, Picture } from "./data";
+import type { Category, PictureLayout, Picture } from "./data";
 import { numbers } from "./decode";
 import { details, el, heading, newId, scroller, vars } from "./dom";
 import * as format from "./format";
-import { frameAt, holder, numberAt, rowsOf } from "./way";
+import { frameAt, findRun, numberAt, rowsOf } from "./pixel_path";
 
-/** Behind the last frame. */
-const NOTHING = 255;
-/** A picture of fewer pixels across is enlarged at first. */
+/** After the last frame. */
+const NO_CATEGORY = 255;
+/** A narrower picture is enlarged initially. */
 const WIDTH_MIN = 900;
-/** What stands beside a picture: the page's edges, and the bands of zones. */
-const BESIDE = 80;
+/** Space beside a picture: the page's edges, and the bands of zones. */
+const SIDE_PIXELS = 80;
 const ZOOMS = [1, 2, 4, 8, 16];
 
-/** Pixels, and what they are. */
+/** Pixels with their meaning. */
 export interface Pixels {
-  ground: Ground;
+  layout: PictureLayout;
   legend: Category[];
   cells: ArrayLike<number>;
-  /** Where they are not those of the legend. */
+  /** Colours, if they are not those of the legend. */
   colours: ArrayLike<number> | null;
 }
 
-/** A picture that can be read out and enlarged, and changed for another one. */
-export class Sheet {
+/** A picture that can be queried, enlarged and replaced. */
+export class PictureView {
   readonly element: HTMLElement;
   private readonly canvas: HTMLCanvasElement;
   private readonly cursor = el("div", { class: "picture-cursor", hidden: true });
@@ -39,8 +39,8 @@ export class Sheet {
     label: string,
     private pixels: Pixels,
   ) {
-    const { width } = pixels.ground;
-    const room = Math.min(WIDTH_MIN, document.documentElement.clientWidth - BESIDE);
+    const { width } = pixels.layout;
+    const room = Math.min(WIDTH_MIN, document.documentElement.clientWidth - SIDE_PIXELS);
     this.zoom = ZOOMS.findLast((zoom) => zoom === 1 || width * zoom <= room) ?? 1;
     this.canvas = el("canvas", {
       tabindex: 0,
@@ -70,26 +70,26 @@ export class Sheet {
         "p",
         { id: help, class: "hidden-help" },
         "Arrow keys move a cursor by a pixel, Page Up and Page Down by 64 rows, Home and End to the ends of ",
-        "a row, Escape takes it away. Edges of zones and memory blocks are read out with each pixel.",
+        "a row, Escape removes it. Zones and memory blocks are announced with each pixel.",
       ),
     );
     this.show(pixels);
   }
 
-  /** Shows other pixels, with the cursor where it is. */
+  /** Shows other pixels and keeps the cursor. */
   show(pixels: Pixels): void {
     this.pixels = pixels;
-    const { width, height } = pixels.ground;
+    const { width, height } = pixels.layout;
     if (this.canvas.width !== width) this.canvas.width = width;
     if (this.canvas.height !== height) this.canvas.height = height;
     if (this.at !== null) this.at = [inside(this.at[0], width), inside(this.at[1], height)];
     draw(this.canvas, pixels);
-    this.zones.replaceChildren(...bands(pixels.ground));
+    this.zones.replaceChildren(...bands(pixels.layout));
     this.resize();
   }
 
   private resize(): void {
-    const { width, height } = this.pixels.ground;
+    const { width, height } = this.pixels.layout;
     this.sheet.style.setProperty("width", `${width * this.zoom}px`);
     for (const one of [this.sheet, this.zones]) one.style.setProperty("height", `${height * this.zoom}px`);
     this.say();
@@ -109,7 +109,7 @@ export class Sheet {
   }
 
   private point(event: PointerEvent): void {
-    const { width, height } = this.pixels.ground;
+    const { width, height } = this.pixels.layout;
     const box = this.canvas.getBoundingClientRect();
     this.at = [
       inside(Math.floor(((event.clientX - box.left) / box.width) * width), width),
@@ -119,7 +119,7 @@ export class Sheet {
   }
 
   private key(event: KeyboardEvent): void {
-    const { width, height } = this.pixels.ground;
+    const { width, height } = this.pixels.layout;
     const steps: Record<string, [number, number]> = {
       ArrowLeft: [-1, 0],
       ArrowRight: [1, 0],
@@ -146,30 +146,30 @@ function inside(value: number, size: number): number {
   return Math.min(size - 1, Math.max(0, value));
 }
 
-/** The whole page of a picture. */
+/** The complete page of a picture. */
 export async function picture(of: Picture): Promise<HTMLElement[]> {
   const cells = await numbers(of.cells);
   const colours = of.colours === null ? null : await numbers(of.colours);
-  const sheet = new Sheet(of.title, { ground: of, legend: of.legend, cells, colours });
+  const view = new PictureView(of.title, { layout: of, legend: of.legend, cells, colours });
   const pages = of.legend.map((category) => category.pages);
   return [
     el("h1", {}, of.title),
     ...of.subtitle.map((line) => el("p", { class: "source" }, line)),
     legend(of.legend, pages, of.page_size_bytes),
-    sheet.element,
+    view.element,
     el(
       "section",
       {},
       heading(2, {}, "As text"),
-      details("What the terminal shows", scroller(el("pre", {}, of.text), "The picture as text")),
+      details("Terminal output", scroller(el("pre", {}, of.text), "The picture as text")),
     ),
   ];
 }
 
-function draw(canvas: HTMLCanvasElement, { ground, legend, cells, colours }: Pixels): void {
+function draw(canvas: HTMLCanvasElement, { layout, legend, cells, colours }: Pixels): void {
   const context = canvas.getContext("2d");
   if (context === null) return;
-  const image = context.createImageData(ground.width, ground.height);
+  const image = context.createImageData(layout.width, layout.height);
   for (let at = 0; at < cells.length; at++) {
     const category = legend[cells[at]!];
     if (category === undefined) continue;
@@ -181,18 +181,18 @@ function draw(canvas: HTMLCanvasElement, { ground, legend, cells, colours }: Pix
   context.putImageData(image, 0, 0);
 }
 
-/** Where the zones lie, beside the rows of the picture; the larger ones below the smaller ones. */
-function bands(ground: Ground): HTMLElement[] {
-  if (ground.order === "hilbert") return [];
-  const found = ground.zones.flatMap((zone, at) => {
-    const [top, end] = rowsOf(ground, zone);
+/** Bands of zones beside the rows of the picture; larger zones are drawn first. */
+function bands(layout: PictureLayout): HTMLElement[] {
+  if (layout.pixel_layout === "hilbert") return [];
+  const found = layout.zones.flatMap((zone, at) => {
+    const [top, end] = rowsOf(layout, zone);
     return end <= top ? [] : [{ name: zone.name, at, top, rows: end - top }];
   });
   found.sort((a, b) => b.rows - a.rows);
   return found.map(({ name, at, top, rows }) => {
     const band = el("div", { class: `zone-band zone-band-${at % 2}`, title: name }, name);
-    band.style.setProperty("top", `${(100 * top) / ground.height}%`);
-    band.style.setProperty("height", `${(100 * rows) / ground.height}%`);
+    band.style.setProperty("top", `${(100 * top) / layout.height}%`);
+    band.style.setProperty("height", `${(100 * rows) / layout.height}%`);
     return band;
   });
 }
@@ -218,20 +218,20 @@ export function legend(categories: Category[], pages: number[], pageBytes: numbe
   return el("div", { class: "legend" }, ...rows);
 }
 
-/** What is at a pixel, in words. */
-function describe({ ground, legend, cells }: Pixels, x: number, y: number): string {
-  const category = legend[cells[y * ground.width + x] ?? NOTHING];
-  const pages = ground.pages_per_pixel;
-  const frame = frameAt(ground.extents, numberAt(ground, x, y) * pages);
-  if (category === undefined || frame === null) return "Nothing: behind the last frame.";
-  const zone = holder(ground.zones, frame);
-  const block = holder(ground.memory_blocks, frame);
+/** Describes a pixel. */
+function describe({ layout, legend, cells }: Pixels, x: number, y: number): string {
+  const category = legend[cells[y * layout.width + x] ?? NO_CATEGORY];
+  const pages = layout.pages_per_pixel;
+  const frame = frameAt(layout.extents, numberAt(layout, x, y) * pages);
+  if (category === undefined || frame === null) return "No memory: after the last frame.";
+  const zone = findRun(layout.zones, frame);
+  const block = findRun(layout.memory_blocks, frame);
   return [
     pages === 1 ? `frame ${frame}` : `frames ${frame} to ${frame + pages - 1}`,
-    format.address(frame * ground.page_size_bytes),
-    pages === 1 ? category.label : `${category.label} (${ground.blend})`,
+    format.address(frame * layout.page_size_bytes),
+    pages === 1 ? category.label : `${category.label} (${layout.blend})`,
     zone === undefined ? "no zone" : zone.name,
-    `pageblock ${Math.floor(frame / ground.pageblock_pages)}`,
+    `pageblock ${Math.floor(frame / layout.pageblock_pages)}`,
     block === undefined ? null : `memory${block.number}${block.online ? "" : ", offline"}`,
   ]
     .filter((part) => part !== null)

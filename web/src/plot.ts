@@ -1,9 +1,9 @@
-// A chart over time: uPlot draws, this decides what: the extremes of the visible window, zoom by drag, keys
-// and buttons, a cursor whose values are the readings themselves, events as marks.
+// A chart over time: uPlot draws; this module selects the extremes of the visible window, zoom by drag, keys
+// and buttons, a cursor with the exact readings, events as marks.
 
 import uPlot from "uplot";
 
-import { type Line, nearest, windowed } from "./bucket";
+import { type Line, nearest, windowPoints } from "./bucket";
 import type { Event } from "./data";
 import { colour, el, newId, onWidth, svg } from "./dom";
 import * as format from "./format";
@@ -12,12 +12,12 @@ import { onTheme } from "./theme";
 /** One line of a chart. */
 export interface Curve {
   name: string;
-  /** Of the values as they are shown: `bytes`, `count/s` … */
+  /** Unit of the displayed values: `bytes`, `count/s` … */
   unit: string;
   line: Line;
-  /** Place in the row of colours and dashes. */
+  /** Index in the list of colours and dashes. */
   look: number;
-  /** Of parts that add up: the upper edge of this part, and how it is filled. */
+  /** For parts that add up: the upper edge of this part, and its fill. */
   area?: Area;
 }
 
@@ -32,7 +32,7 @@ export interface Area {
 /** A colour, and the distance of stripes in pixels; 0: none. */
 export type Fill = readonly [string, number];
 
-/** How areas are filled: no two parts differ by colour alone. */
+/** Fill of areas: no two parts differ only by colour. */
 export const FILLS = {
   "use-programs": ["var(--class-anon_huge)", 0],
   "use-cache": ["var(--class-file)", 7],
@@ -60,7 +60,7 @@ export class Link {
   }
 }
 
-/** What is not usual about a chart. */
+/** Options of a chart. */
 export interface Kind {
   /** Samples are marks, not lines. */
   dots?: boolean;
@@ -70,12 +70,12 @@ export interface Kind {
   range?: [number, number];
 }
 
-/** Colours and dashes: no two lines differ by colour alone. */
+/** Colours and dashes: no two lines differ only by colour. */
 export const DASHES: number[][] = [[], [8, 4], [2, 3], [10, 3, 2, 3], [5, 2], [1, 4]];
-export const LOOKS = DASHES.length;
+export const LINE_STYLES = DASHES.length;
 
 export function lineColour(look: number): string {
-  return `var(--line-${look % LOOKS})`;
+  return `var(--line-${look % LINE_STYLES})`;
 }
 
 /** A piece of a line as it is drawn, for a legend. */
@@ -85,7 +85,7 @@ export function sample(look: number): SVGElement {
     x2: 27,
     y1: 4,
     y2: 4,
-    "stroke-dasharray": (DASHES[look % LOOKS] ?? []).join(" "),
+    "stroke-dasharray": (DASHES[look % LINE_STYLES] ?? []).join(" "),
   });
   line.style.stroke = lineColour(look);
   return svg("svg", { class: "sample", viewBox: "0 0 28 8", "aria-hidden": "true" }, line);
@@ -102,7 +102,7 @@ const BINARY = Array.from({ length: 61 }, (_, power) => 2 ** power);
 
 const HEIGHT = 260;
 export const FONT = "12px system-ui, sans-serif";
-/** Zooming further than this shows nothing more: nanoseconds. */
+/** Smallest useful window: nanoseconds. */
 const NARROWEST = 1e-8;
 
 export class Plot {
@@ -117,7 +117,7 @@ export class Plot {
   /** Where the cursor is, in seconds. */
   private cursor: number | null = null;
   private zoomStart = 0;
-  /** Whether it is on the screen: others follow a zoom when they come there. */
+  /** Whether it is on the screen: others follow a zoom when they become visible. */
   private seen = true;
   private stale = false;
   private readonly dots: boolean;
@@ -187,7 +187,7 @@ export class Plot {
 
   private data(): uPlot.AlignedData {
     const buckets = Math.max(64, Math.floor(this.width - 80));
-    const [times, ...points] = windowed(
+    const [times, ...points] = windowPoints(
       this.curves.map(({ line, area }) => area?.edge ?? line),
       ...this.window,
       buckets,
@@ -253,7 +253,7 @@ export class Plot {
           label: curve.name,
           stroke: () => colour(curve.area ? "var(--ink-soft)" : lineColour(curve.look)),
           width: curve.area ? 1 : 1.5,
-          dash: curve.area ? [] : (DASHES[curve.look % LOOKS] ?? []),
+          dash: curve.area ? [] : (DASHES[curve.look % LINE_STYLES] ?? []),
           ...(this.dots ? { paths: () => null } : {}),
           ...(curve.area ? { fill: () => filling(curve.area!.kind) } : {}),
           points: { show: few && !this.dots },
@@ -288,11 +288,11 @@ export class Plot {
       },
     };
     this.chart = new uPlot(options, data, this.host);
-    // What it shows is said by the host and by the readout.
+    // The host and the readout describe its contents.
     this.chart.ctx.canvas.setAttribute("aria-hidden", "true");
   }
 
-  /** Samples as marks, each line with a shape of its own. */
+  /** Samples as marks, each line with a different shape. */
   private drawDots(chart: uPlot): void {
     const context = chart.ctx;
     const { left, top, width, height } = chart.bbox;
@@ -349,7 +349,7 @@ export class Plot {
     context.restore();
   }
 
-  /** Shows the window from `from` to `to`, within the whole. */
+  /** Shows the window from `from` to `to`, within the run. */
   private zoom(from: number, to: number): void {
     this.zoomStart = performance.now();
     const [first, last] = this.whole;
@@ -360,7 +360,7 @@ export class Plot {
     this.kind.link?.zoom(this, this.window);
   }
 
-  /** Draws the window anew. */
+  /** Redraws the window. */
   private redraw(): void {
     this.stale = false;
     const chart = this.chart;
@@ -373,14 +373,14 @@ export class Plot {
     this.zoomed.textContent = all ? "" : `${seconds(this.window[0])} to ${seconds(this.window[1])}`;
   }
 
-  /** Shows the window that another chart shows: in the next frame, or when it comes to the screen. */
+  /** Shows the window of another chart: in the next frame, or when it becomes visible. */
   followWindow(window: [number, number]): void {
     this.window = window;
     this.stale = true;
     if (this.seen) requestAnimationFrame(() => this.stale && this.redraw());
   }
 
-  /** Marks the moment that another chart points at. What it says there is not announced. */
+  /** Marks the time under the cursor of another chart, without announcing the values. */
   followCursor(at: number | null): void {
     this.cursor = at;
     const chart = this.chart;
@@ -393,12 +393,12 @@ export class Plot {
 
   private range(low: number | null, high: number | null): [number, number] {
     if (this.kind.range !== undefined) return this.kind.range;
-    // Areas stand on zero, and their height is what they say.
+    // Areas start at zero, because their height is the value.
     if (this.curves.some(({ area }) => area !== undefined)) return [0, (high ?? 1) * 1.03];
     return aroundZero(low, high);
   }
 
-  /** A zoom is over when it is drawn: the tests read how long it took. */
+  /** A zoom is complete when it is drawn: the tests read its duration. */
   private drawn(): void {
     if (this.zoomStart === 0) return;
     performance.measure("pagelab zoom", { start: this.zoomStart, end: performance.now() });
@@ -500,7 +500,7 @@ function filling(kind: Area["kind"]): string | CanvasPattern {
 /** A mark around a point: disc, ring, square, cross, triangle, bar. */
 function mark(context: CanvasRenderingContext2D, look: number, x: number, y: number, size: number): void {
   context.beginPath();
-  switch (look % LOOKS) {
+  switch (look % LINE_STYLES) {
     case 0:
       context.arc(x, y, size, 0, 7);
       context.fill();
@@ -535,7 +535,7 @@ const MARKS = ["●", "○", "■", "✕", "▲", "▬"];
 
 /** A mark as it is drawn, for a legend. */
 export function sampleMark(look: number): HTMLElement {
-  const shown = el("span", { class: "sample-mark", "aria-hidden": "true" }, MARKS[look % LOOKS] ?? "");
+  const shown = el("span", { class: "sample-mark", "aria-hidden": "true" }, MARKS[look % LINE_STYLES] ?? "");
   shown.style.color = lineColour(look);
   return shown;
 }
@@ -545,14 +545,14 @@ function timeTick(at: number): string {
   return Math.abs(at) >= 60 ? format.longTime(at) : seconds(at);
 }
 
-/** A moment of the run: as many digits as tell it from its neighbours. */
+/** A time of the run, with enough digits to distinguish it from its neighbours. */
 function seconds(at: number): string {
   if (at === 0) return "0 s";
   if (Math.abs(at) >= 0.001) return `${format.exact(Number(at.toFixed(at >= 1000 ? 2 : 4)))} s`;
   return format.nanoseconds(at * 1e9);
 }
 
-/** A scale from zero where values begin near it; otherwise around the values, so that changes are seen. */
+/** A scale from zero if the values begin near it; otherwise around the values, to make changes visible. */
 function aroundZero(low: number | null, high: number | null): [number, number] {
   if (low === null || high === null) return [0, 1];
   if (low === high) return low === 0 ? [0, 1] : [Math.min(0, low * 1.1), Math.max(0, high * 1.1)];

@@ -1,4 +1,4 @@
-// What --probe measured: the time of a memory access by buffer size, with base and with huge pages.
+// Results of --probe: the time of a memory access by buffer size, with base and with huge pages.
 
 import uPlot from "uplot";
 
@@ -14,7 +14,7 @@ export function probe(run: Run, rank: number): Section {
   const found = object(run.checkup?.["probe"]);
   if (found === null) return null;
   const notes = texts(found["notes"]).map((note) => el("p", { class: "source" }, sentence(note)));
-  // The same words twice would say no more.
+  // The same text twice adds nothing.
   if (
     object(found["huge_pages"]) === null &&
     object(found["access"]) === null &&
@@ -27,11 +27,11 @@ export function probe(run: Run, rank: number): Section {
       "p",
       { class: "intro" },
       `Allowed ${format.bytes(number(found["budget_bytes"]) ?? 0)} of memory `,
-      `(${text(found["budget_bound"]) ?? ""}).`,
+      `(${text(found["budget_limit"]) ?? ""}).`,
     ),
   ];
   const huge = object(found["huge_pages"]);
-  content.push(huge === null ? absentSection(found, "huge_pages") : asked(huge));
+  content.push(huge === null ? absentSection(found, "huge_pages") : requestedPages(huge));
   const access = object(found["access"]);
   if (access === null) content.push(absentSection(found, "access"));
   else content.push(curve(access, rank), pairs(access));
@@ -39,23 +39,27 @@ export function probe(run: Run, rank: number): Section {
   return { title: "Probe", content };
 }
 
-function asked(huge: Json): HTMLElement {
+function requestedPages(huge: Json): HTMLElement {
   const size = format.bytes(number(huge["page_size_bytes"]) ?? 0);
   const median = number(huge["latency_ns_median"]);
   const worst = Math.max(...numbersOf(huge["latency_ns"]));
   const took =
     median === null
       ? ""
-      : ` A request took ${format.nanoseconds(median)} at the median, ${format.nanoseconds(worst)} at worst.`;
-  const refusal = text(huge["first_refusal"]);
+      : ` A request took ${format.nanoseconds(median)} at the median, ${format.nanoseconds(worst)} at most.`;
+  const failure = text(huge["first_error"]);
   return el(
     "p",
     {},
-    el("strong", {}, `${number(huge["came"])} of ${number(huge["asked"])} pages of ${size} came`),
-    ` when asked for (${number(huge["answered_yes"])} answered yes, `,
+    el(
+      "strong",
+      {},
+      `${number(huge["allocated"])} of ${number(huge["requested"])} pages of ${size} were allocated`,
+    ),
+    ` on request (${number(huge["succeeded"])} requests succeeded, `,
     `read back by ${text(huge["read_back_by"]) ?? ""}).`,
     took,
-    refusal === null ? "" : ` The first refusal: ${refusal}.`,
+    failure === null ? "" : ` The first failure: ${failure}.`,
   );
 }
 
@@ -86,10 +90,10 @@ function curve(access: Json, rank: number): HTMLElement {
       : `With base pages, reads become slower beyond ${format.bytes(knee)}: ` +
         "about the reach of the largest TLB";
   const source = [
-    "Source: a chase of pointers in random order, one after the other; the middle of the repeats, and ",
-    "the range of all of them. Programs that do other work between reads gain less.",
+    "Source: a chase of pointers in random order, one after the other; the median of the repeats, and ",
+    "their range. Programs that do other work between reads gain less.",
   ];
-  if (base.length === 0) return figure(rank, [says], source, el("p", {}, "No curve was measured."));
+  if (base.length === 0) return figure(rank, [says], source, el("p", {}, "No curve available."));
   const chart = new Curves(
     [
       { name: "base pages", points: base },
@@ -303,7 +307,7 @@ function pairs(access: Json): HTMLElement {
         : backed === null
           ? reason(huge, "huge_backed_bytes")
           : `${format.bytes(backed)} of ${size}`;
-    let difference = "huge pages were not all there: not compared";
+    let difference = "some huge pages are missing: not compared";
     if (effect !== null) {
       const saved =
         `${format.threeDigits((number(effect["saved_ps"]) ?? 0) / 1000)} ± ` +
@@ -317,21 +321,21 @@ function pairs(access: Json): HTMLElement {
     "div",
     {},
     table(
-      "Base pages and huge pages, measured in turn",
+      "Base pages and huge pages, interleaved measurements",
       [
         { text: "buffer", right: true, names: true },
         { text: "base pages", right: true },
         { text: "huge pages", right: true },
         { text: "difference", right: true },
-        { text: "huge pages really there", right: true },
+        { text: "huge pages verified", right: true },
       ],
       rows,
     ),
     el(
       "p",
       { class: "source" },
-      "The difference is the median of turns taken side by side, ± its standard error: drift ",
-      "cancels out in it, and not in the columns.",
+      "The difference is the median of interleaved measurements, ± its standard error: drift ",
+      "cancels out in the difference but not in the columns.",
     ),
   );
 }

@@ -51,10 +51,11 @@ export function processes(run: Run): Section {
   const unreadable = number(found["unreadable"]) ?? 0;
   if (unreadable > 0)
     notes.push(`${format.count(unreadable)} more not read: ${text(found["unreadable_reason"]) ?? ""}`);
-  const over = number(found["over_budget"]) ?? 0;
+  const over = number(found["skipped_over_budget"]) ?? 0;
   if (over > 0)
-    notes.push(`${format.count(over)} passed over: walking their page tables would take too long`);
-  if (found["budget_spent"] === true) notes.push("the time for it ended before all of the largest were read");
+    notes.push(`${format.count(over)} skipped: their page tables take too long to walk`);
+  if (found["is_budget_spent"] === true)
+    notes.push("the time budget ended before all of the largest were read");
   const total = number(found["total"]) ?? 0;
   const caption = `The ${largest.length} largest of ${format.count(total)} processes (smaps_rollup)`;
   return {
@@ -96,7 +97,7 @@ export function failures(run: Run): Section {
   ];
   if (log["log_overwritten"] === true) {
     content.push(
-      el("p", { class: "source" }, "The log's beginning is overwritten: there may have been more."),
+      el("p", { class: "source" }, "The start of the log is overwritten: earlier entries may be missing."),
     );
   }
   return { title: "Allocation failures", content };

@@ -6,26 +6,26 @@ import { numbers } from "./decode";
 import { type Child, details, el, figure, table, vars } from "./dom";
 import * as format from "./format";
 import type { Section } from "./main";
-import { type Area, type Curve, type Kind, Link, LOOKS, Plot, sample, sampleMark } from "./plot";
+import { type Area, type Curve, type Kind, Link, LINE_STYLES, Plot, sample, sampleMark } from "./plot";
 
-/** Something that a chart can show. */
+/** A line that a chart can show. */
 export interface Choice {
   name: string;
-  /** Of the values as shown: a counter's is per second. */
+  /** Unit of the displayed values: per second for a counter. */
   unit: string;
   line: Line;
   area?: Area;
 }
 
-/** What is not usual about a chart with a choice of lines. */
-export interface Wish extends Kind {
-  /** What it shows at first. */
+/** Options of a chart with a choice of lines. */
+export interface ChartOptions extends Kind {
+  /** Lines shown initially. */
   chosen?: Choice[];
   /** Whether lines can be chosen. */
   fixed?: boolean;
 }
 
-/** Lines that a chart shows at first. */
+/** Lines that a chart shows initially. */
 const FIRST = 4;
 
 async function doubles(...blocks: Parameters<typeof numbers>[0][]): Promise<Float64Array[]> {
@@ -59,8 +59,8 @@ function span(moments: number[]): [number, number] {
   return from === to ? [Math.max(0, from - 0.5), to + 0.5] : [from, to];
 }
 
-/** Series of which other sections say what they mean; all their columns are shown on request. */
-export function isTold(run: Run, one: Series): boolean {
+/** Series that other sections interpret; all their columns are shown on request. */
+export function isInterpreted(run: Run, one: Series): boolean {
   const derived = (name: string) => run.derived.some((series) => series.name === name);
   const has = (column: string) => one.columns.some(({ name }) => name === column);
   switch (one.name) {
@@ -80,9 +80,9 @@ export function isTold(run: Run, one: Series): boolean {
 export async function series(run: Run, rank: number): Promise<Section> {
   if (run.series.length === 0) return null;
   const content: HTMLElement[] = [];
-  for (const one of run.series.filter((series) => !isTold(run, series)))
+  for (const one of run.series.filter((series) => !isInterpreted(run, series)))
     content.push(await seriesFigure(run, one, rank));
-  for (const one of run.series.filter((series) => isTold(run, series))) {
+  for (const one of run.series.filter((series) => isInterpreted(run, series))) {
     const words = `${one.name}: every column as recorded (${format.count(one.columns.length)})`;
     const place = details(words);
     place.dataset["series"] = one.name;
@@ -123,7 +123,7 @@ async function seriesFigure(run: Run, one: Series, rank: number): Promise<HTMLEl
     one.source,
     "; time in seconds since the start of the run.",
     choices.some(({ unit }) => unit.endsWith("/s")) ? " Counters are shown as their growth per second." : "",
-    shownOf > 0 ? decimated(one.readings, shownOf) : "",
+    shownOf > 0 ? decimationNote(one.readings, shownOf) : "",
   ];
   const never =
     constant.length === 0
@@ -139,11 +139,11 @@ async function seriesFigure(run: Run, one: Series, rank: number): Promise<HTMLEl
             constant,
           ),
         );
-  if (choices.length === 0) return figure(rank, [says], source, el("p", {}, "Nothing changed."), never);
+  if (choices.length === 0) return figure(rank, [says], source, el("p", {}, "No column changed."), never);
   const first = firstChoice(choices)[0];
   return chart(
     rank,
-    first === undefined ? says : `${says}; ${moved(first)}`,
+    first === undefined ? says : `${says}; ${rangeOf(first)}`,
     source,
     choices,
     run,
@@ -152,38 +152,38 @@ async function seriesFigure(run: Run, one: Series, rank: number): Promise<HTMLEl
   );
 }
 
-/** Between which values a line moved. */
-function moved({ name, unit, line }: Choice): string {
+/** Range of a line. */
+function rangeOf({ name, unit, line }: Choice): string {
   const [low, high] = extent(line.values);
   return high < low
     ? `${name} was never read`
     : `${name} from ${format.value(low, unit)} to ${format.value(high, unit)}`;
 }
 
-export function decimated(readings: number, shown: number): string {
+export function decimationNote(readings: number, shown: number): string {
   return (
-    ` Of ${format.count(readings)} readings the smallest and the largest of each stretch are in this page, ` +
+    ` Of ${format.count(readings)} readings, this page has the minimum and maximum of each stretch, ` +
     `${format.count(shown)} in a column.`
   );
 }
 
-/** A chart with a choice of what it shows. */
+/** A chart with a choice of lines. */
 export function chart(
   rank: number,
   says: string,
   source: Child[],
   choices: Choice[],
   run: Run,
-  wish: Wish,
+  options: ChartOptions,
   more: Child,
 ): HTMLElement {
   const ends = choices.flatMap(({ line }) =>
     line.at.length === 0 ? [] : [line.at[0]!, line.at[line.at.length - 1]!],
   );
-  const dots = wish.dots ?? false;
-  const plot = new Plot(says, wish.link?.whole ?? span(ends), run.events, wish);
+  const dots = options.dots ?? false;
+  const plot = new Plot(says, options.link?.whole ?? span(ends), run.events, options);
   const legend = el("ul", { class: "lines", "aria-label": "Lines shown" });
-  let chosen = wish.chosen ?? firstChoice(choices);
+  let chosen = options.chosen ?? firstChoice(choices);
   const boxes = new Map<Choice, HTMLInputElement>();
   const show = () => {
     const curves = chosen.map((choice, at): Curve => ({ ...choice, look: at }));
@@ -196,12 +196,12 @@ export function chart(
   };
   const choose = (choice: Choice, on: boolean) => {
     if (!on) chosen = chosen.filter((other) => other !== choice);
-    // One axis has one unit: another unit begins another picture.
+    // One axis has one unit: another unit starts another chart.
     else if (chosen[0]?.unit !== choice.unit) chosen = [choice];
-    else chosen = [...chosen, choice].slice(-LOOKS);
+    else chosen = [...chosen, choice].slice(-LINE_STYLES);
     show();
   };
-  const picker = choices.length > 1 && wish.fixed !== true ? chooser(choices, boxes, choose) : null;
+  const picker = choices.length > 1 && options.fixed !== true ? chooser(choices, boxes, choose) : null;
   const whole_ = figure(rank, [says], source, legend, plot.element, picker, more);
   show();
   return whole_;
@@ -274,7 +274,7 @@ function chooser(
     }
   });
   return details(
-    `Choose lines (${format.count(choices.length)}; ${LOOKS} at a time, of one unit)`,
+    `Choose lines (${format.count(choices.length)}; ${LINE_STYLES} at a time, of one unit)`,
     choices.length > 12 ? filter : null,
     ...groups,
   );
@@ -297,7 +297,7 @@ function unitWords(unit: string): string {
   return words[unit] ?? unit;
 }
 
-/** Rows of a table of samples that are shown without being asked for. */
+/** Rows of a table of samples that are shown without a request. */
 const ROWS_OPEN = 12;
 
 /** Streams of one measure share a chart, a line for each combination of labels. */
@@ -333,15 +333,15 @@ async function streamFigure(run: Run, group: Stream[], rank: number): Promise<HT
   const cut = group.filter((stream) => stream.decimated_from !== null);
   const says =
     `${name}: ${format.count(samples)} ${samples === 1 ? "sample" : "samples"}` +
-    (group.length > 1 ? ` of ${group.length} kinds` : "");
+    (group.length > 1 ? ` in ${group.length} streams` : "");
   const source: Child[] = [
     "Source: raw samples of the run; time in seconds since its start.",
     cut.length === 0
       ? ""
-      : ` Of ${format.count(cut[0]!.decimated_from ?? 0)} samples the smallest and the largest ` +
-        `of each stretch are in this page, ${format.count(cut[0]!.values.length)}; the table is of all.`,
+      : ` Of ${format.count(cut[0]!.decimated_from ?? 0)} samples, this page has the minimum and maximum ` +
+        `of each stretch, ${format.count(cut[0]!.values.length)}; the table is of all.`,
   ];
-  if (samples === 0) return figure(rank, [says], source, el("p", {}, "No sample was written."));
+  if (samples === 0) return figure(rank, [says], source, el("p", {}, "No samples."));
   return chart(rank, says, source, choices, run, { dots: samples <= 20000 }, summaries(group, unit));
 }
 
@@ -381,7 +381,7 @@ function summaries(group: Stream[], unit: string): HTMLElement {
   return rows.length > ROWS_OPEN ? details("The numbers", summary) : summary;
 }
 
-/** From least to most, the middle nine tenths thicker, the median marked; all rows on one scale. */
+/** From minimum to maximum, the middle nine tenths thicker, the median marked; all rows on one scale. */
 function range(five: number[], low: number, high: number): HTMLElement {
   const place = (value: number) => `${(high > low ? ((value - low) / (high - low)) * 100 : 50).toFixed(2)}%`;
   const [min = 0, p5 = 0, median = 0, p95 = 0, max = 0] = five;

@@ -6,9 +6,9 @@ import { type Child, details, el, figure, heading, newId, scroller, sentence, ta
 import { chart } from "./download";
 import { type Bar, bars } from "./drawing";
 import * as format from "./format";
-import { lapse } from "./lapse";
+import { timelapse } from "./timelapse";
 import type { Section } from "./main";
-import { curves, type Stack, share, stacks } from "./simdraw";
+import { type Curve, curves, type Stack, share, stacks } from "./sim_charts";
 
 /** Figures that are drawn as bars, at most; all of them are in the tables. */
 const DRAWN_MAX = 8;
@@ -20,15 +20,10 @@ export function phases(sim: Sim): string[] {
   return [...new Set(sim.figures.map(({ phase }) => phase))];
 }
 
-/** What was written for the terminal: groups of digits are kept together. */
-export function written(text: string): string {
-  return text.replace(/(\d)[ \u00a0](?=\d{3}(?!\d))/g, "$1\u202f");
-}
-
-/** A value, and its interval where there is one, which may go to the next line: `72`, `(64…80)`. */
+/** A value with its interval, if there is one, which may wrap to the next line: `72`, `(64…80)`. */
 export function within(value: SimValue | null): [string, string] {
   if (value === null) return ["–", ""];
-  return [written(value.shown), written(value.text.slice(value.shown.length).trimStart())];
+  return [value.shown, value.text.slice(value.shown.length).trimStart()];
 }
 
 function cellOf(value: SimValue | null): Child {
@@ -41,7 +36,7 @@ function nameOf({ name, zone }: SimFigure): string {
   return zone === null ? name : `from ${zone}`;
 }
 
-/** The tables, one for each phase, in the shape of Figure 11. */
+/** The tables, one for each phase, in the form of Figure 11. */
 function tables(sim: Sim): Part | null {
   if (sim.figures.length === 0) return null;
   const columns = [
@@ -55,16 +50,16 @@ function tables(sim: Sim): Part | null {
       .flatMap((of): Child[][] => {
         const ours = [nameOf(of), of.unit, ...of.values.map(cellOf)];
         if (of.paper.every((value) => value === null)) return [ours];
-        const papers = of.paper_shown.map((value) => (value === null ? "–" : written(value)));
+        const papers = of.paper_shown.map((value) => value ?? "–");
         return [ours, ["in the paper", of.unit, ...papers]];
       });
-    return el("div", { class: "sim-table" }, table(phase === "" ? "The whole load" : phase, columns, rows));
+    return el("div", { class: "sim-table" }, table(phase === "" ? "Entire load" : phase, columns, rows));
   });
-  const words = "Medians over the seeds; in brackets between what they lie, from 6 seeds on.";
+  const words = "Medians over the seeds, with their intervals in brackets for 6 seeds or more.";
   return { title: "Figures by scheme", content: [el("p", {}, words), ...content] };
 }
 
-/** Tables that were written already, those of one title together. */
+/** Formatted tables, grouped by title. */
 function conclusions(sim: Sim, leads: boolean): Part[] {
   const wanted = sim.tables.filter((of) => of.leads === leads);
   const titles = [...new Set(wanted.map(({ title }) => title))];
@@ -78,7 +73,7 @@ function conclusion({ of, words, columns, names, rows }: SimTable): HTMLElement[
   const heads = columns.map((text, at) => ({ text, names: at < names, right: at >= names }));
   const made: HTMLElement[] = [];
   if (rows.length > 0) {
-    const cells = rows.map((row) => row.map((cell) => written(cell.trim())));
+    const cells = rows.map((row) => row.map((cell) => cell.trim()));
     made.push(el("div", { class: "sim-table" }, table(of === "" ? null : of, heads, cells)));
   }
   if (words !== "") made.push(el("p", {}, sentence(words)));
@@ -101,7 +96,7 @@ function groups(sim: Sim): SimFigure[][] {
   return [...found.values()].filter(isDrawn).slice(0, DRAWN_MAX);
 }
 
-/** The bars of a figure over phases and schemes, what the paper says beneath ours. */
+/** The bars of a figure over phases and schemes, with the paper's values below. */
 export function barsOf(sim: Sim, group: SimFigure[]): Bar[] {
   return group.flatMap((of) =>
     sim.schemes.flatMap(({ name }, at): Bar[] => {
@@ -116,17 +111,17 @@ export function barsOf(sim: Sim, group: SimFigure[]): Bar[] {
               value: value.middle,
               low: value.low,
               high: value.high,
-              shown: { short: written(value.shown), whole: written(value.text) },
+              shown: { short: value.shown, whole: value.text },
             };
       if (paper === null) return [ours];
-      const said = written(of.paper_shown[at] ?? String(paper));
+      const said = of.paper_shown[at] ?? String(paper);
       const theirs = { label: `${label}, in the paper`, value: paper, low: null, high: null };
       return [ours, { ...theirs, shown: { short: said, whole: said }, note: "", isBaseline: true }];
     }),
   );
 }
 
-/** The zones that a figure is made of, over phases and schemes; null: it has none. */
+/** The zones of a figure, over phases and schemes; null: it has none. */
 export function stacksOf(sim: Sim, group: SimFigure[]): { parts: string[]; stacks: Stack[] } | null {
   const of = sim.figures.filter(({ zone, name }) => zone !== null && name === group[0]?.name);
   const parts = [...new Set(of.map(({ zone }) => zone!))];
@@ -144,7 +139,7 @@ export function stacksOf(sim: Sim, group: SimFigure[]): { parts: string[]; stack
   return { parts, stacks: found };
 }
 
-/** A unit as axes know it. */
+/** The unit for axes. */
 function axis(unit: string): string {
   return unit === "share" ? "permille" : "count";
 }
@@ -167,7 +162,7 @@ function success(sim: Sim, rank: number): Part | null {
     const of = unit === "share" || unit === "" ? "" : `, ${unit}`;
     const title = capital(`${name}${of}: scheme by scheme`);
     const drawn = own.map((bar) => scaled(bar, unit));
-    const drawing = { title, unit: axis(unit), bars: drawn, cut: "start" as const };
+    const drawing = { title, unit: axis(unit), bars: drawn, shortenAt: "start" as const };
     const rows = () => [
       ["what", "median", "low", "high"],
       ...own.map((bar) => [bar.label, bar.value, bar.low, bar.high]),
@@ -183,19 +178,19 @@ function success(sim: Sim, rank: number): Part | null {
     ];
     const zones = stacksOf(sim, group);
     if (zones !== null) {
-      const says = capital(`${name}${of}: from which zone`);
+      const says = capital(`${name}${of} by zone`);
       const cells = () => [
         ["what", ...zones.parts, "whole"],
         ...zones.stacks.map(({ label, parts, whole }) => [label, ...parts, whole]),
       ];
-      const shape = { title: says, unit: axis(unit), cut: "start" as const, ...zones };
+      const shape = { title: says, unit: axis(unit), shortenAt: "start" as const, ...zones };
       made.push(
         figure(
           rank,
           [says],
           [
             "Source: simulations of this page, medians over seeds; zones are numbered as in the key. ",
-            "Behind a bar stands the median of the whole, which need not be the sum of those of its zones.",
+            "The number after a bar is the median of the total, which may differ from the sum of its zones.",
           ],
           chart([says], (width, palette) => stacks(shape, width, palette), cells),
         ),
@@ -206,7 +201,45 @@ function success(sim: Sim, rank: number): Part | null {
   return content.length === 0 ? null : { title: "Success by scheme and zone", content };
 }
 
-/** Lines in the shape of Figures 5 to 8: a chart for each name, a line for each scheme. */
+/** A chart of the series of one name, with a line for each of `kind`, and its numbers. */
+export function curveFigure(
+  rank: number,
+  [name, over]: [string, string],
+  drawn: Curve[],
+  kind: string,
+  source: string,
+): HTMLElement {
+  const title = capital(`${name} over ${over}`);
+  const rows = () => [
+    [kind, over, name],
+    ...drawn.flatMap((one) => Array.from(one.at, (at, place) => [one.name, at, one.values[place]!])),
+  ];
+  const ends = drawn.map((one): Child[] => {
+    const shown = (value: number | undefined) => (value === undefined ? "–" : share(value));
+    const values = Array.from(one.values);
+    return [
+      one.name,
+      format.count(values.length),
+      shown(values[0]),
+      shown(values.length > 0 ? Math.min(...values) : undefined),
+      shown(values.length > 0 ? Math.max(...values) : undefined),
+      shown(values.at(-1)),
+    ];
+  });
+  const columns = [kind, over, "first", "lowest", "highest", "last"].map((word, at) =>
+    at === 0 ? { text: word, names: true } : { text: word, right: true },
+  );
+  const drawing = { title, axis: over, curves: drawn };
+  return figure(
+    rank,
+    [`${title}, a line for each ${kind}`],
+    [source],
+    chart([title], (width, palette) => curves(drawing, width, palette), rows),
+    details("The numbers", table(title, columns, ends)),
+  );
+}
+
+/** Lines in the form of Figures 5 to 8: a chart for each name, a line for each scheme. */
 async function lines(sim: Sim, rank: number): Promise<Part | null> {
   const names = [...new Set(sim.series.map(({ name, over }) => JSON.stringify([name, over])))];
   const content = await Promise.all(
@@ -221,34 +254,8 @@ async function lines(sim: Sim, rank: number): Promise<Part | null> {
           values: await numbers(one.values),
         })),
       );
-      const title = capital(`${name} over ${over}`);
-      const rows = () => [
-        ["scheme", over, name],
-        ...drawn.flatMap((one) => Array.from(one.at, (at, place) => [one.name, at, one.values[place]!])),
-      ];
-      const ends = drawn.map((one): Child[] => {
-        const shown = (value: number | undefined) => (value === undefined ? "–" : share(value));
-        const values = Array.from(one.values);
-        return [
-          one.name,
-          format.count(values.length),
-          shown(values[0]),
-          shown(values.length > 0 ? Math.min(...values) : undefined),
-          shown(values.length > 0 ? Math.max(...values) : undefined),
-          shown(values.at(-1)),
-        ];
-      });
-      const columns = ["scheme", over, "first", "lowest", "highest", "last"].map((word, at) =>
-        at === 0 ? { text: word, names: true } : { text: word, right: true },
-      );
-      const drawing = { title, axis: over, curves: drawn };
-      return figure(
-        rank,
-        [`${title}, a line for each scheme`],
-        ["Source: simulations of this page, one seed each."],
-        chart([title], (width, palette) => curves(drawing, width, palette), rows),
-        details("The numbers", table(title, columns, ends)),
-      );
+      const source = "Source: simulations of this page, one seed each.";
+      return curveFigure(rank, [name, over], drawn, "scheme", source);
     }),
   );
   return content.length === 0 ? null : { title: "Fragmentation over attempts", content };
@@ -265,10 +272,11 @@ function reclaim(sim: Sim): Part {
     { text: "of a zone", right: true },
   ];
   const words =
-    "If pages are released in random order, so much of a zone may have to be released before a block of an " +
-    "order is sure to be free: F_r(j) = (N / 2^j) (2^j − 1) + 1 of N pages (Gorman and Whitcroft 2006).";
-  const content = [el("p", {}, words), table("Pages to release, by order", columns, rows)];
-  return { title: "How hard reclaim is", content };
+    "If pages are freed in random order, this share of a zone must be freed in the worst case before a " +
+    "block of an order is certain to be free: F_r(j) = (N / 2^j) (2^j − 1) + 1 of N pages " +
+    "(Gorman and Whitcroft 2006).";
+  const content = [el("p", {}, words), table("Pages to free, by order", columns, rows)];
+  return { title: "Effort of reclaim", content };
 }
 
 /** All parts of a page of simulations. */
@@ -277,7 +285,7 @@ export async function parts(sim: Sim, rank: number): Promise<Part[]> {
     sim.notes.length === 0
       ? null
       : { title: "Notes", content: [el("ul", {}, ...sim.notes.map((note) => el("li", {}, note)))] };
-  const memory = sim.memory === null ? null : await lapse(sim, sim.memory, rank);
+  const memory = sim.memory === null ? null : await timelapse(sim, sim.memory, rank);
   const text = {
     title: "As text",
     content: [details("The report as text", scroller(el("pre", {}, sim.text), "The report as text"))],
@@ -289,7 +297,7 @@ export async function parts(sim: Sim, rank: number): Promise<Part[]> {
   return all.filter((part) => part !== null);
 }
 
-/** The whole page. */
+/** The complete page. */
 export async function simulation(sim: Sim): Promise<HTMLElement[]> {
   const made = (await parts(sim, 3)).map((part) => ({ id: newId("section"), part }));
   const links = made.map(({ id, part }) => el("li", {}, el("a", { href: `#${id}` }, part.title)));

@@ -1,4 +1,4 @@
-// Huge pages that could be had: now, after compaction, after dropping cache; and what is in the way.
+// Supply of huge pages: now, after compaction, after dropping the page cache; and what prevents more.
 
 import type { Json, Run } from "./data";
 import { type Child, type Column, details, el, figure, table, vars } from "./dom";
@@ -19,9 +19,9 @@ export function supply(run: Run, rank: number): Section {
   const content = [
     totalFigure(total, size, rank),
     details(
-      "By zone, and what spoils the blocks",
+      "By zone, and polluting pages",
       byZone(total, zones, size),
-      culprits(total),
+      pollutingClasses(total),
       gigantic(found),
     ),
     sinceBoot(checkup),
@@ -29,7 +29,7 @@ export function supply(run: Run, rank: number): Section {
   return { title, content };
 }
 
-/** The middle of an estimate. */
+/** The centre of an estimate. */
 function value(of: Json, field: string): number {
   return number(object(of[field])?.["value"]) ?? 0;
 }
@@ -44,26 +44,26 @@ interface Part {
   units: number;
 }
 
-/** Parts that add up to all units: pages without any flag are counted as unmovable. */
+/** Parts that add up to all units: pages without flags are counted as unmovable. */
 function parts(total: Json): Part[] {
   const units = value(total, "units");
   const now = value(total, "free_now");
   const deferred = value(total, "deferred");
   const inUse = value(total, "in_use");
-  const spoiled = end(total, "spoiled", "high");
-  const certain = Math.min(spoiled, end(total, "spoiled", "low"));
+  const polluted = end(total, "polluted", "high");
+  const certain = Math.min(polluted, end(total, "polluted", "low"));
   const compacted = Math.max(now + deferred, end(total, "after_compaction", "low"));
   const dropped = Math.max(compacted, end(total, "after_dropping_cache", "low"));
-  const rest = Math.max(0, units - inUse - spoiled - dropped);
+  const rest = Math.max(0, units - inUse - polluted - dropped);
   return [
-    { key: "now", words: "whole and free now", units: now },
-    { key: "deferred", words: "whole, not initialised yet", units: deferred },
+    { key: "now", words: "free now", units: now },
+    { key: "deferred", words: "not yet initialized", units: deferred },
     { key: "compaction", words: "more after compaction", units: compacted - now - deferred },
-    { key: "cache", words: "more after dropping page cache", units: dropped - compacted },
+    { key: "cache", words: "more after dropping the page cache", units: dropped - compacted },
     { key: "inuse", words: "huge pages in use or in a pool", units: inUse },
     { key: "rest", words: "filled by programs", units: rest },
-    { key: "doubt", words: "perhaps spoiled: pages without any flag", units: spoiled - certain },
-    { key: "spoiled", words: "spoiled", units: certain },
+    { key: "doubt", words: "perhaps polluted: pages without flags", units: polluted - certain },
+    { key: "polluted", words: "polluted", units: certain },
   ];
 }
 
@@ -71,24 +71,24 @@ function totalFigure(total: Json, size: string, rank: number): HTMLElement {
   const all = value(total, "units");
   const shown = parts(total).filter((part) => part.units > 0);
   const now = value(total, "free_now") + value(total, "deferred");
-  // What no pages without a flag spoil is the most that could be; the bar beneath shows the least.
+  // The bar shows the maximum, with pages without any flag as free; the bar below it shows the minimum.
   const most = end(total, "after_compaction", "high");
   const sampled =
     number(object(total["units"])?.["plus_minus"]) !== null ||
     number(object(total["free_now"])?.["plus_minus"]) !== null;
   const about = (units: number) => (sampled ? "~" : "") + format.count(units);
   const says =
-    `${about(now)} of ${format.count(all)} pages of ${size} are whole and free; ` +
+    `${about(now)} of ${format.count(all)} pages of ${size} are free; ` +
     `at most ${about(most)} after compaction`;
   return figure(
     rank,
     [says],
     [
       sampled
-        ? "Source: a sample of /proc/kpageflags. Upper bounds: pinned pages look movable, and watermarks " +
-          "are not kept. "
-        : "Source: /proc/kpageflags; after compaction is what pagelab can predicts. ",
-      "Pages without any flag may be free or in use; the table has both ends.",
+        ? "Source: a sample of /proc/kpageflags. Upper bounds: pinned pages appear movable, and watermarks " +
+          "are not taken into account. "
+        : "Source: /proc/kpageflags; after compaction is the prediction of pagelab can. ",
+      "Pages without any flag may be free or in use; the table shows both cases.",
     ],
     stack(
       shown.map((part) => ({ ...part, amount: part.units })),
@@ -118,7 +118,7 @@ export function stack<P extends { key: string; amount: number }>(
   return el("div", { class: "stack", "aria-hidden": "true" }, ...pieces);
 }
 
-/** The legend of a stack, which is also its table: every part with its amount. */
+/** The legend of a stack, also its table: every part with its amount. */
 export function keyOf(rows: [string, string, string][], kind: string): HTMLElement {
   return el(
     "ul",
@@ -167,32 +167,32 @@ function byZone(total: Json, zones: Json[], size: string): HTMLElement {
       const now = number(zone["buddy_now"]);
       return now === null ? "–" : format.count(now);
     }),
-    row("whole and free", (zone) => estimate(object(zone["free_now"]))),
-    row("whole, not initialised yet", (zone) => estimate(object(zone["deferred"]))),
-    row("huge in use or in a pool", (zone) => estimate(object(zone["in_use"]))),
+    row("free", (zone) => estimate(object(zone["free_now"]))),
+    row("not yet initialized", (zone) => estimate(object(zone["deferred"]))),
+    row("huge pages in use or in a pool", (zone) => estimate(object(zone["in_use"]))),
     row("after compaction", (zone) => interval(object(zone["after_compaction"]))),
-    row("… and dropping page cache", (zone) => interval(object(zone["after_dropping_cache"]))),
-    row("spoiled", (zone) => interval(object(zone["spoiled"]))),
+    row("… and dropping the page cache", (zone) => interval(object(zone["after_dropping_cache"]))),
+    row("polluted", (zone) => interval(object(zone["polluted"]))),
     row("of", (zone) => estimate(object(zone["units"]))),
   ];
   return table("Huge pages by zone", columns, rows);
 }
 
-function culprits(total: Json): HTMLElement {
-  const rows = objects(total["culprits"])
-    .filter((culprit) => number(object(culprit["holding"])?.["value"]) !== 0)
-    .map((culprit) => [
-      (text(culprit["class"]) ?? "").replace(/_/g, " "),
-      estimate(object(culprit["holding"])),
-      estimate(object(culprit["alone"])),
+function pollutingClasses(total: Json): HTMLElement {
+  const rows = objects(total["polluting_classes"])
+    .filter((one) => number(object(one["holding"])?.["value"]) !== 0)
+    .map((one) => [
+      (text(one["class"]) ?? "").replace(/_/g, " "),
+      estimate(object(one["holding"])),
+      estimate(object(one["alone"])),
     ]);
-  if (rows.length === 0) return el("p", {}, "Nothing spoils a block.");
+  if (rows.length === 0) return el("p", {}, "No block is polluted.");
   return table(
-    "What spoils the blocks",
+    "Polluting page classes",
     [
       { text: "class", names: true },
       { text: "blocks with it", right: true },
-      { text: "it alone", right: true },
+      { text: "only with it", right: true },
     ],
     rows,
   );
@@ -213,7 +213,7 @@ function gigantic(found: Json): HTMLElement {
     "Larger pages",
     [
       { text: "size", names: true },
-      { text: "whole and free", right: true },
+      { text: "free", right: true },
       { text: "of them not initialised", right: true },
       { text: "free and movable", right: true },
       { text: "in hugetlb", right: true },
@@ -223,19 +223,19 @@ function gigantic(found: Json): HTMLElement {
 }
 
 const SINCE_BOOT: [string, string][] = [
-  ["thp_fault_given", "huge pages given to faults"],
-  ["thp_fault_refused", "huge pages refused to faults"],
-  ["thp_collapsed", "huge pages got for a collapse"],
-  ["thp_collapse_refused", "collapses without a huge page"],
-  ["thp_split", "huge pages split"],
+  ["thp_fault_allocated", "THP faults: allocated"],
+  ["thp_fault_fell_back", "THP faults: fell back"],
+  ["thp_collapsed", "THP collapses: allocated"],
+  ["thp_collapse_failed", "THP collapses: failed"],
+  ["thp_split", "THPs split"],
   ["compact_stalls", "stalls in compaction"],
   ["compact_success", "… that helped"],
-  ["compact_fail", "… that did not"],
-  ["compact_migrate_scanned_pages", "pages compaction looked at"],
+  ["compact_fail", "… that failed"],
+  ["compact_migrate_scanned_pages", "pages scanned by compaction"],
   ["reclaim_stalls", "stalls in reclaim"],
   ["refaults", "refaults of reclaimed pages"],
   ["swapped_pages", "pages swapped in or out"],
-  ["oom_kills", "processes killed for memory"],
+  ["oom_kills", "OOM kills"],
 ];
 
 function sinceBoot(checkup: Json): HTMLElement {

@@ -1,4 +1,4 @@
-// The report as the terminal shows it, to be copied into a mail.
+// The report as on the terminal, for copying.
 
 import type { Run } from "./data";
 import { details, el, scroller } from "./dom";
@@ -8,7 +8,7 @@ export function terminal(run: Run): Section {
   return {
     title: "As text",
     content: [
-      details("The report as the terminal shows it", scroller(el("pre", {}, run.text), "The report as text")),
+      details("Terminal output", scroller(el("pre", {}, run.text), "The report as text")),
     ],
   };
 }

@@ -1,18 +1,18 @@
-// Light and dark: the system's wish, until the reader says otherwise for this page. Nothing is stored.
+// Light and dark: the system's preference, until the reader overrides it for this page. Nothing is stored.
 
 import { el, forgetColours } from "./dom";
 
-const changed = new Set<() => void>();
+const listeners = new Set<() => void>();
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
 /** Calls `redraw` whenever the colours change: canvases do not follow a style sheet by themselves. */
 export function onTheme(redraw: () => void): void {
-  changed.add(redraw);
+  listeners.add(redraw);
 }
 
 function redrawAll(): void {
   forgetColours();
-  for (const redraw of changed) redraw();
+  for (const redraw of listeners) redraw();
 }
 
 function isDark(): boolean {
@@ -32,7 +32,7 @@ export function themeButton(): HTMLButtonElement {
     show();
   });
   dark.addEventListener("change", show);
-  // Paper is light: canvases are drawn again when the printer's style takes over, and when it ends.
+  // Paper is light: canvases are redrawn when the print style begins and ends.
   matchMedia("print").addEventListener("change", redrawAll);
   show();
   return button;

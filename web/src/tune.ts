@@ -1,4 +1,4 @@
-// What huge pages bring to a program: the verdict, misses by region before and with the plan, and the curve.
+// Gain of a program from huge pages: the verdict, misses by region before and with the plan, and the curve.
 
 import type { Json, Run } from "./data";
 import { type Child, details, el, figure, table } from "./dom";
@@ -10,10 +10,10 @@ import type { Section } from "./main";
 
 /** Regions that are drawn. */
 const REGIONS_MAX = 24;
-/** The arms of a curve, by what they have on huge pages. */
-const COURSES: [string[], string][] = [
-  [["dearest", "plan", "all"], "dearest regions first"],
-  [["random"], "by chance"],
+/** Arms of a curve, by their selection of huge pages. */
+const ARM_SERIES: [string[], string][] = [
+  [["costliest", "plan", "all"], "costliest regions first"],
+  [["random"], "random"],
   [["most_used"], "most used first"],
 ];
 
@@ -45,19 +45,19 @@ export function missBars(regions: Json[], which: "before" | "after" | "both"): B
   });
 }
 
-/** Speed-ups by number of huge pages; null if nothing but the three arms was measured. */
+/** Speed-ups by number of huge pages; null if only the three arms were measured. */
 export function curveOf(arms: Json[]): LineChart | null {
-  if (!arms.some((arm) => arm["on"] === "dearest")) return null;
+  if (!arms.some((arm) => arm["selection"] === "costliest")) return null;
   const ratio = (arm: Json) => object(arm["speed_up"]);
   const pagesOf = (arm: Json) => number(arm["planned"]);
-  const counts = [...new Set(arms.filter((arm) => arm["on"] !== "nothing").map(pagesOf))];
+  const counts = [...new Set(arms.filter((arm) => arm["selection"] !== "none").map(pagesOf))];
   counts.sort((a, b) => (a ?? Infinity) - (b ?? Infinity));
   const places = counts.map((value) => ({ label: value === null ? "all" : String(value), value }));
-  const measured = COURSES.map(([ons, name]) => ({
+  const measured = ARM_SERIES.map(([ons, name]) => ({
     name: `speed-up, ${name}`,
     unit: "×",
     points: counts.map((pages) => {
-      const arm = arms.find((of) => ons.includes(text(of["on"]) ?? "") && pagesOf(of) === pages);
+      const arm = arms.find((of) => ons.includes(text(of["selection"]) ?? "") && pagesOf(of) === pages);
       const found = arm === undefined ? null : ratio(arm);
       const value = number(found?.["ratio"]);
       if (value === null) return null;
@@ -69,7 +69,7 @@ export function curveOf(arms: Json[]): LineChart | null {
     unit: "×",
     points: counts.map((pages) => {
       const arm = arms.find(
-        (of) => ["dearest", "plan"].includes(text(of["on"]) ?? "") && pagesOf(of) === pages,
+        (of) => ["costliest", "plan"].includes(text(of["selection"]) ?? "") && pagesOf(of) === pages,
       );
       const value = number(arm?.["predicted_speed_up"]);
       return value === null ? null : { value, low: null, high: null };
@@ -94,8 +94,8 @@ function missFigures(rank: number, tune: Json): HTMLElement[] {
     ]),
   ];
   const source =
-    "Source: misses of the second-level TLB by region of the size of a huge page, as the profile in this " +
-    "run has them, and recounted as if the plan's regions were on huge pages. " +
+    "Source: misses of the second-level TLB by region of the size of a huge page, according to the profile " +
+    "in this run, and recounted as if the plan's regions were on huge pages. " +
     `The ${Math.min(REGIONS_MAX, regions.length)} regions with the most misses of ` +
     `${format.count(number(tune["regions_total"]) ?? regions.length)}.`;
   const kinds: ["before" | "after" | "both", string][] = isRecounted
@@ -136,8 +136,8 @@ function curveFigure(rank: number, tune: Json): HTMLElement[] {
     }),
   ];
   const source =
-    "Source: the trials of this run; each course is drawn as a share of its own largest value, lines up " +
-    "and down are 95 % intervals. By chance and most used first are controls.";
+    "Source: the trials of this run; each curve is a share of its largest value, vertical " +
+    "lines are 95 % intervals. Random and most used first are controls.";
   const words = ["curve"];
   const numbers = table(
     drawing.title,
@@ -149,7 +149,7 @@ function curveFigure(rank: number, tune: Json): HTMLElement[] {
   return [
     figure(
       rank,
-      ["The more huge pages, the faster: measured, predicted, and the controls"],
+      ["Speed-up by number of huge pages: measured, predicted, and the controls"],
       [source],
       chart(words, (width, palette) => lines(drawing, width, palette), rows),
       details("The numbers", numbers),
@@ -157,8 +157,8 @@ function curveFigure(rank: number, tune: Json): HTMLElement[] {
   ];
 }
 
-/** What a tuning came to. */
-export function tuned(run: Run, rank: number): Section {
+/** Result of a tuning. */
+export function tuneSection(run: Run, rank: number): Section {
   const tune = run.tune ?? null;
   if (tune === null) return null;
   const verdict = el("p", { class: "verdict" }, el("strong", {}, text(tune["verdict"]) ?? ""));

@@ -1,25 +1,22 @@
-//! Reading what a test program of Rust's libtest prints.
+//! Parser of the output of Rust's libtest.
 
 use crate::skips::{self, Skip};
 use crate::tally::Tally;
 
-/// What one test program found.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct TestResults {
     /// Tests that passed without skipping anything.
     pub passed: u64,
-    /// Tests that failed, by name.
     pub failed: Vec<String>,
-    /// What was skipped.
     pub skips: Vec<Skip>,
     /// Whether libtest's closing line was there.
-    pub complete: bool,
+    pub has_summary: bool,
 }
 
-/// Reads the output of a run with `--show-output`. A test that said it skipped something is counted as
-/// skipped, not as passed.
-pub fn read(program: &str, lines: &[String]) -> Found {
-    let mut found = Found::default();
+/// Reads the output of a run with `--show-output`. A test that printed a skip is counted as skipped, not as
+/// passed.
+pub fn parse_output(program: &str, lines: &[String]) -> TestResults {
+    let mut found = TestResults::default();
     let mut block: Option<&str> = None;
     let mut skipping: Vec<&str> = Vec::new();
     for line in lines {
@@ -29,8 +26,8 @@ pub fn read(program: &str, lines: &[String]) -> Found {
             block = None;
         } else if let Some(counts) = line.strip_prefix("test result: ") {
             block = None;
-            found.complete = true;
-            found.passed += count(counts, "passed");
+            found.has_summary = true;
+            found.passed += parse_count(counts, "passed");
         } else if let Some((name, result)) =
             line.strip_prefix("test ").and_then(|rest| rest.rsplit_once(" ... "))
         {
@@ -43,13 +40,13 @@ pub fn read(program: &str, lines: &[String]) -> Found {
                 // A reason may name the row of the list that it belongs to: `runs-in-a-guest: by another`.
                 let is_id = |id: &str| id.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-');
                 let (id, why) = why.split_once(": ").filter(|(id, _)| is_id(id)).unwrap_or((name, why));
-                found.skips.push(Skip { id: id.to_owned(), why: why.to_owned(), by });
+                found.skips.push(Skip { id: id.to_owned(), reason: why.to_owned(), check: by });
             }
         }
-        if let Some((id, why)) = skips::said(line) {
+        if let Some((id, why)) = skips::parse_skip(line) {
             let by = block.map_or_else(|| program.to_owned(), |name| format!("{program}: {name}"));
             skipping.extend(block.filter(|name| !skipping.contains(name)));
-            found.skips.push(Skip { id, why, by });
+            found.skips.push(Skip { id, reason: why, check: by });
         }
     }
     let failed_too =
@@ -58,18 +55,18 @@ pub fn read(program: &str, lines: &[String]) -> Found {
     found
 }
 
-/// The part of a test program's output that tells of its failures; all of it if there is no such part.
-pub fn failures(lines: &[String]) -> &[String] {
+/// Failure section of a test program's output; all of it if there is no such section.
+pub fn failure_section(lines: &[String]) -> &[String] {
     let first = lines.iter().position(|line| line == "failures:");
     &lines[first.unwrap_or(0)..]
 }
 
-fn count(counts: &str, what: &str) -> u64 {
+fn parse_count(counts: &str, label: &str) -> u64 {
     let mut words = counts.split([' ', ';', '.']).filter(|word| !word.is_empty());
     let mut before = "";
     words
         .find_map(|word| {
-            let number = (word == what).then(|| before.parse().ok()).flatten();
+            let number = (word == label).then(|| before.parse().ok()).flatten();
             before = word;
             number
         })
@@ -77,13 +74,13 @@ fn count(counts: &str, what: &str) -> u64 {
 }
 
 impl Tally {
-    /// Adds what a test program found; `ok` and `ending` say how it ended.
-    pub fn add(&mut self, program: &str, found: Found, ok: bool, ending: &str) {
-        self.passed += found.passed;
-        let silent = found.failed.is_empty();
-        self.failures.extend(found.failed);
-        self.skips.extend(found.skips);
-        match (ok, found.complete) {
+    /// Adds the results of a test program; `is_success` and `ending` are its end.
+    pub fn add(&mut self, program: &str, results: TestResults, is_success: bool, ending: &str) {
+        self.passed += results.passed;
+        let silent = results.failed.is_empty();
+        self.failures.extend(results.failed);
+        self.skips.extend(results.skips);
+        match (is_success, results.has_summary) {
             (true, true) => {}
             // A program without libtest is one check.
             (true, false) => self.passed += 1,
@@ -131,11 +128,12 @@ test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; 
 
     #[test]
     fn counts_failures_ignored_and_skips_are_read() {
-        let found = read("p", &lines(OUTPUT));
-        assert_eq!((found.passed, found.complete), (1, true));
+        let found = parse_output("p", &lines(OUTPUT));
+        assert_eq!((found.passed, found.has_summary), (1, true));
         assert_eq!(found.failed, ["p: b"]);
-        let skips: Vec<_> = found.skips.iter().map(|s| format!("{} {} {}", s.id, s.why, s.by)).collect();
-        assert_eq!(failures(&lines(OUTPUT))[2], "---- b stdout ----");
+        let skips: Vec<_> =
+            found.skips.iter().map(|s| format!("{} {} {}", s.id, s.reason, s.check)).collect();
+        assert_eq!(failure_section(&lines(OUTPUT))[2], "---- b stdout ----");
         assert_eq!(
             skips,
             ["c needs the moon p: c", "in-a-guest by another p: e", "corpus-absent no folder p: d"]
@@ -145,11 +143,11 @@ test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; 
     #[test]
     fn a_program_that_dies_is_a_failure_and_one_without_libtest_is_one_check() {
         let mut tally = Tally::default();
-        tally.add("p", read("p", &lines("running 1 test\ntest a ... ")), false, "signal: 6");
-        assert_eq!(tally.closing(), "0 passed, 1 failed, 0 skipped");
-        tally.add("q", read("q", &lines("fine")), true, "exit status: 0");
-        assert_eq!(tally.closing(), "1 passed, 1 failed, 0 skipped");
-        tally.add("r", read("r", &lines(OUTPUT)), false, "exit status: 101");
-        assert_eq!(tally.closing(), "2 passed, 2 failed, 3 skipped");
+        tally.add("p", parse_output("p", &lines("running 1 test\ntest a ... ")), false, "signal: 6");
+        assert_eq!(tally.closing_line(), "0 passed, 1 failed, 0 skipped");
+        tally.add("q", parse_output("q", &lines("fine")), true, "exit status: 0");
+        assert_eq!(tally.closing_line(), "1 passed, 1 failed, 0 skipped");
+        tally.add("r", parse_output("r", &lines(OUTPUT)), false, "exit status: 101");
+        assert_eq!(tally.closing_line(), "2 passed, 2 failed, 3 skipped");
     }
 }

@@ -1,57 +1,49 @@
-//! Skipped checks against the checked-in list `xtask/skips.txt`: what was skipped but may not be, and what
-//! should have been skipped but was not, both fail.
+//! Skipped checks, compared with the list `xtask/skips.txt`: an unlisted skip fails, and so does a listed one
+//! that did not happen.
 
 use std::collections::BTreeMap;
 
-use crate::facts::{Condition, Fact};
+use crate::conditions::{Condition, Fact};
 
-/// Where the list stands.
-pub const LIST: &str = "xtask/skips.txt";
+pub const LIST_PATH: &str = "xtask/skips.txt";
 
-/// A check that said `skipped: ID: WHY`.
+/// A check that printed `skipped: ID: WHY`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skip {
     /// Names the reason; the same in the list.
     pub id: String,
     /// Why, in the check's words.
-    pub why: String,
-    /// The test or step that said so.
-    pub by: String,
+    pub reason: String,
+    /// The test or step that printed it.
+    pub check: String,
 }
 
-/// When a check is skipped.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum When {
-    /// On every machine.
-    Always,
-    /// Exactly where the condition holds.
-    Iff(Condition),
-    /// Perhaps where the condition holds, never elsewhere.
-    MayIf(Condition),
-    /// Perhaps, anywhere.
-    May,
-}
-
-/// One line of the list.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
-    /// The id of the skip.
+pub struct ListEntry {
     pub id: String,
-    /// When it is normal.
-    pub when: When,
+    /// Where it is normal; everywhere without a condition.
+    pub condition: Option<Condition>,
+    /// Whether it must happen there.
+    pub is_expected: bool,
     /// Its line in the list, from 1.
     pub line: usize,
 }
 
+impl ListEntry {
+    fn is_normal(&self, is_true: &dyn Fn(&Fact) -> bool) -> bool {
+        self.condition.as_ref().is_none_or(|condition| condition.holds(is_true))
+    }
+}
+
 /// Reads the list: `id | when | why`, comments with `#`.
-pub fn parse(text: &str) -> Result<Vec<Entry>, String> {
-    let mut entries: Vec<Entry> = Vec::new();
+pub fn parse_list(text: &str) -> Result<Vec<ListEntry>, String> {
+    let mut entries: Vec<ListEntry> = Vec::new();
     for (line, content) in (1..).zip(text.lines()) {
         let content = content.trim();
         if content.is_empty() || content.starts_with('#') {
             continue;
         }
-        let at = |problem: String| format!("{LIST}:{line}: {problem}");
+        let at = |problem: String| format!("{LIST_PATH}:{line}: {problem}");
         let fields: Vec<&str> = content.split('|').map(str::trim).collect();
         let [id, when, why] = fields[..] else {
             return Err(at("a line is `id | when | why`".to_owned()));
@@ -60,30 +52,28 @@ pub fn parse(text: &str) -> Result<Vec<Entry>, String> {
             return Err(at(format!("`{id}` needs small letters, digits and hyphens, and a reason")));
         }
         if entries.iter().any(|known| known.id == id) {
-            return Err(at(format!("`{id}` stands twice")));
+            return Err(at(format!("`{id}` is listed twice")));
         }
-        let when = match when.split_once(' ').unwrap_or((when, "")) {
-            ("always", "") => When::Always,
-            ("may", "") => When::May,
-            ("iff", condition) => When::Iff(Condition::parse(condition).map_err(at)?),
-            ("may", rest) if rest.starts_with("if ") => {
-                When::MayIf(Condition::parse(&rest["if ".len()..]).map_err(at)?)
-            }
-            _ => return Err(at(format!("`{when}` is none of always, iff COND, may if COND, may"))),
+        let (is_expected, condition) = match when.split_once(' ') {
+            None if when == "always" => (true, None),
+            None if when == "may" => (false, None),
+            Some(("iff", condition)) => (true, Some(condition)),
+            Some(("may", rest)) if rest.starts_with("if ") => (false, rest.strip_prefix("if ")),
+            _ => return Err(at(format!("`{when}`: expected always, iff COND, may if COND or may"))),
         };
-        entries.push(Entry { id: id.to_owned(), when, line });
+        let condition = condition.map(Condition::parse).transpose().map_err(at)?;
+        entries.push(ListEntry { id: id.to_owned(), condition, is_expected, line });
     }
     Ok(entries)
 }
 
-/// Whether `id` can name a skip.
 pub fn is_id(id: &str) -> bool {
     let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_' || c == ':';
     id.starts_with(|c: char| c.is_ascii_lowercase()) && id.chars().all(inner)
 }
 
-/// A skip said in a line of output: at its start, or behind libtest's `test NAME ... `.
-pub fn said(line: &str) -> Option<(String, String)> {
+/// A skip in a line of output: at its start, or after libtest's `test NAME ... `.
+pub fn parse_skip(line: &str) -> Option<(String, String)> {
     let rest = match line.trim_start().strip_prefix("skipped:") {
         Some(rest) => rest,
         None if line.starts_with("test ") => line.split_once("... skipped:")?.1,
@@ -96,35 +86,29 @@ pub fn said(line: &str) -> Option<(String, String)> {
     Some(("unnamed".to_owned(), format!("`{}` is not `skipped: id: why`", line.trim())))
 }
 
-/// What is wrong with the skips of a run. `complete`: every check was asked to run, so that an expected skip
-/// which was not said is wrong too.
-pub fn judge(entries: &[Entry], said: &[Skip], complete: bool, ask: &dyn Fn(&Fact) -> bool) -> Vec<String> {
+/// Problems of the skips of a run. `is_complete`: every check was requested, so a missing expected skip is a
+/// problem too.
+pub fn check_skips(
+    entries: &[ListEntry],
+    skips: &[Skip],
+    is_complete: bool,
+    is_true: &dyn Fn(&Fact) -> bool,
+) -> Vec<String> {
     let mut wrong = Vec::new();
-    for (id, skip) in said.iter().map(|skip| (&skip.id, skip)).collect::<BTreeMap<_, _>>() {
-        let Some(entry) = entries.iter().find(|entry| entry.id == *id) else {
-            wrong.push(format!("{}: skipped `{id}`, which {LIST} does not list: {}", skip.by, skip.why));
-            continue;
-        };
-        let allowed = match &entry.when {
-            When::Always | When::May => true,
-            When::Iff(condition) | When::MayIf(condition) => condition.holds(ask),
-        };
-        if !allowed {
-            let line = entry.line;
-            wrong.push(format!("{}: skipped `{id}`, but {LIST}:{line} does not allow it here", skip.by));
+    let by_id: BTreeMap<&String, &Skip> = skips.iter().map(|skip| (&skip.id, skip)).collect();
+    for (id, Skip { check, reason, .. }) in by_id {
+        match entries.iter().find(|entry| entry.id == *id) {
+            Some(entry) if entry.is_normal(is_true) => {}
+            Some(ListEntry { line, .. }) => {
+                wrong.push(format!("{check}: skipped `{id}`, but {LIST_PATH}:{line} does not allow it here"));
+            }
+            None => wrong.push(format!("{check}: skipped `{id}`, which {LIST_PATH} does not list: {reason}")),
         }
     }
-    for entry in entries.iter().filter(|_| complete) {
-        let expected = match &entry.when {
-            When::Always => true,
-            When::Iff(condition) => condition.holds(ask),
-            When::MayIf(_) | When::May => false,
-        };
-        if expected && !said.iter().any(|skip| skip.id == entry.id) {
-            wrong.push(format!(
-                "{LIST}:{}: `{}` is expected here, but nothing was skipped",
-                entry.line, entry.id
-            ));
+    let expected = |entry: &&ListEntry| is_complete && entry.is_expected && entry.is_normal(is_true);
+    for ListEntry { id, line, .. } in entries.iter().filter(expected) {
+        if !skips.iter().any(|skip| skip.id == *id) {
+            wrong.push(format!("{LIST_PATH}:{line}: `{id}` is expected here, but nothing was skipped"));
         }
     }
     wrong
@@ -138,19 +122,19 @@ mod tests {
         flaky | may | moves\nnever-here | always | later\n";
 
     fn skip(id: &str) -> Skip {
-        Skip { id: id.to_owned(), why: "w".to_owned(), by: "t".to_owned() }
+        Skip { id: id.to_owned(), reason: "w".to_owned(), check: "t".to_owned() }
     }
 
     #[test]
     fn the_set_of_skips_must_be_the_listed_one() {
-        let entries = parse(LISTED).unwrap();
+        let entries = parse_list(LISTED).unwrap();
         let check = |corpus: bool, root: bool, said: &[&str], complete: bool, wrong: &[&str]| {
             let ask = |fact: &Fact| match fact {
-                Fact::Corpus => corpus,
+                Fact::HasCorpus => corpus,
                 _ => root,
             };
             let said: Vec<Skip> = said.iter().map(|id| skip(id)).collect();
-            let found = judge(&entries, &said, complete, &ask);
+            let found = check_skips(&entries, &said, complete, &ask);
             assert_eq!(found.len(), wrong.len(), "{found:?}");
             for (found, wrong) in found.iter().zip(wrong) {
                 assert!(found.contains(wrong), "{found}");
@@ -175,18 +159,18 @@ mod tests {
             ("a | always", ":1: a line is"),
             ("\nA | always | w", ":2: `A` needs"),
             ("a | always |", ":1: `a` needs"),
-            ("a | may | w\na | may | w", ":2: `a` stands twice"),
-            ("a | iff moon | w", ":1: `moon` is no fact"),
-            ("a | sometimes | w", ":1: `sometimes` is none of"),
+            ("a | may | w\na | may | w", ":2: `a` is listed twice"),
+            ("a | iff moon | w", ":1: unknown condition `moon`"),
+            ("a | sometimes | w", ":1: `sometimes`: expected always"),
         ] {
-            let error = parse(text).unwrap_err();
+            let error = parse_list(text).unwrap_err();
             assert!(error.contains(problem), "{error}");
         }
     }
 
     #[test]
     fn skips_are_found_in_lines_of_output() {
-        let said = |line| said(line).map(|(id, why)| format!("{id}={why}"));
+        let said = |line| parse_skip(line).map(|(id, why)| format!("{id}={why}"));
         assert_eq!(said("skipped: corpus-absent: no folder").as_deref(), Some("corpus-absent=no folder"));
         assert_eq!(said("test a::b ... skipped: x: y: z").as_deref(), Some("x=y: z"));
         assert_eq!(said("  skipped: x: y").as_deref(), Some("x=y"));

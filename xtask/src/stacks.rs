@@ -1,21 +1,21 @@
-//! The stacks of a program that hangs, and the end of it with everything that it started.
+//! Stacks of a hanging program, and its termination with all its descendants.
 
 use std::fs;
 use std::process::{Command, Stdio};
 
 use crate::tree;
 
-/// How many processes of a hung tree are shown, and how many threads of each.
+/// Maximum of shown processes of a hung tree, and of threads of each.
 const PROCESSES_MAX: usize = 16;
 const THREADS_MAX: usize = 8;
-/// How long a debugger may take for one process.
+/// Time limit of a debugger for one process.
 const DEBUGGER_SECONDS: &str = "20";
 
 /// A process and its descendants, parents first, by `/proc/PID/stat`.
 pub fn descendants(pid: u32) -> Vec<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let parents: Vec<(u32, u32)> = pids.filter_map(|pid| Some((pid, parent(pid)?))).collect();
+    let parents: Vec<(u32, u32)> = pids.filter_map(|pid| Some((pid, parent_pid(pid)?))).collect();
     let mut tree = vec![pid];
     let mut next = 0;
     while let Some(&of) = tree.get(next) {
@@ -25,15 +25,15 @@ pub fn descendants(pid: u32) -> Vec<u32> {
     tree
 }
 
-/// The parent: the second field behind the command's name, which may hold anything but ends at the last `)`.
-fn parent(pid: u32) -> Option<u32> {
+/// The parent: the second field after the command's name, which may hold anything but ends at the last `)`.
+fn parent_pid(pid: u32) -> Option<u32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// What each of these processes waits for: its command line, state, kernel stack (root alone may read it)
-/// and, with gdb, its own stacks.
-pub fn report(pids: &[u32]) -> Vec<String> {
+/// State of each of these processes: its command line, state, kernel stack (root alone may read it) and, with
+/// gdb, its own stacks.
+pub fn report_processes(pids: &[u32]) -> Vec<String> {
     let mut lines = Vec::new();
     for &pid in pids.iter().take(PROCESSES_MAX) {
         let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -50,7 +50,7 @@ pub fn report(pids: &[u32]) -> Vec<String> {
             lines.push(format!("  thread {} {}: {state}, {place}", tid.display(), name.trim()));
             lines.extend(read("stack").lines().map(|line| format!("    {line}")));
         }
-        lines.extend(debugged(pid));
+        lines.extend(gdb_stacks(pid));
     }
     if pids.len() > PROCESSES_MAX {
         lines.push(format!("and {} processes more", pids.len() - PROCESSES_MAX));
@@ -59,8 +59,8 @@ pub fn report(pids: &[u32]) -> Vec<String> {
 }
 
 /// The stacks of a process as gdb sees them; nothing without gdb.
-fn debugged(pid: u32) -> Vec<String> {
-    if !tree::on_path("gdb") || !tree::on_path("timeout") {
+fn gdb_stacks(pid: u32) -> Vec<String> {
+    if !tree::is_on_path("gdb") || !tree::is_on_path("timeout") {
         return Vec::new();
     }
     let mut gdb = Command::new("timeout");
@@ -73,7 +73,7 @@ fn debugged(pid: u32) -> Vec<String> {
 }
 
 /// Ends these processes, parents first, so that none of them reacts to the end of a child.
-pub fn kill(pids: &[u32]) {
+pub fn kill_all(pids: &[u32]) {
     let numbers: Vec<String> = pids.iter().map(u32::to_string).collect();
     let mut kill = Command::new("kill");
     kill.arg("-KILL").args(numbers).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -92,17 +92,17 @@ mod tests {
         let began = std::time::Instant::now();
         let tree = loop {
             let tree = descendants(shell.id());
-            if tree.len() == 2 && report(&tree)[..].join("\n").contains("sleep 97.5\n") {
+            if tree.len() == 2 && report_processes(&tree)[..].join("\n").contains("sleep 97.5\n") {
                 break tree;
             }
-            assert!(began.elapsed().as_secs() < 20, "{:?}", report(&tree));
+            assert!(began.elapsed().as_secs() < 20, "{:?}", report_processes(&tree));
             std::thread::sleep(std::time::Duration::from_millis(5));
         };
-        let lines = report(&tree);
+        let lines = report_processes(&tree);
         assert!(lines[0].starts_with(&format!("process {}: sh -c", shell.id())), "{lines:?}");
         assert!(lines.iter().any(|line| line.contains("State:")), "{lines:?}");
-        kill(&tree);
+        kill_all(&tree);
         assert!(!shell.wait().unwrap().success());
-        assert_eq!(parent(tree[1]).filter(|&parent| parent == shell.id()), None);
+        assert_eq!(parent_pid(tree[1]).filter(|&parent| parent == shell.id()), None);
     }
 }

@@ -1,4 +1,4 @@
-//! What a run has found so far: passed, failed and skipped checks, and how it ends.
+//! Result of a run: passed, failed and skipped checks, and the exit code.
 
 use std::io;
 
@@ -6,24 +6,24 @@ use crate::skips::Skip;
 
 /// Why a command of xtask ended badly.
 #[derive(Debug)]
-pub enum Failed {
+pub enum TaskError {
     /// The command line was wrong.
     Usage(String),
     /// Everything was already printed.
-    Said,
+    Reported,
     /// This, still to be printed.
-    Because(String),
+    Message(String),
 }
 
-impl From<io::Error> for Failed {
-    fn from(error: io::Error) -> Failed {
-        Failed::Because(error.to_string())
+impl From<io::Error> for TaskError {
+    fn from(error: io::Error) -> TaskError {
+        TaskError::Message(error.to_string())
     }
 }
 
-impl From<String> for Failed {
-    fn from(why: String) -> Failed {
-        Failed::Because(why)
+impl From<String> for TaskError {
+    fn from(message: String) -> TaskError {
+        TaskError::Message(message)
     }
 }
 
@@ -40,8 +40,8 @@ pub struct Tally {
 
 impl Tally {
     /// One check that is not a test of libtest.
-    pub fn check(&mut self, name: &str, held: bool) {
-        if held {
+    pub fn record_check(&mut self, name: &str, passed: bool) {
+        if passed {
             self.passed += 1;
         } else {
             self.failures.push(name.to_owned());
@@ -49,21 +49,21 @@ impl Tally {
     }
 
     /// One check that could not be made.
-    pub fn skip(&mut self, id: &str, why: &str, by: &str) {
-        self.skips.push(Skip { id: id.to_owned(), why: why.to_owned(), by: by.to_owned() });
+    pub fn record_skip(&mut self, id: &str, reason: &str, check: &str) {
+        self.skips.push(Skip { id: id.to_owned(), reason: reason.to_owned(), check: check.to_owned() });
     }
 
-    /// The closing line, which CI looks for.
-    pub fn closing(&self) -> String {
+    /// The closing line, which CI searches for.
+    pub fn closing_line(&self) -> String {
         format!("{} passed, {} failed, {} skipped", self.passed, self.failures.len(), self.skips.len())
     }
 
     /// Prints the skips, the failures and the closing line.
-    pub fn close(&self) -> Result<(), Failed> {
+    pub fn finish(&self) -> Result<(), TaskError> {
         if !self.skips.is_empty() {
             println!("\nskipped checks");
             for skip in &self.skips {
-                println!("  {}: {} ({})", skip.id, skip.why, skip.by);
+                println!("  {}: {} ({})", skip.id, skip.reason, skip.check);
             }
         }
         if !self.failures.is_empty() {
@@ -72,8 +72,8 @@ impl Tally {
                 println!("  {failure}");
             }
         }
-        println!("\n{}", self.closing());
-        if self.failures.is_empty() { Ok(()) } else { Err(Failed::Said) }
+        println!("\n{}", self.closing_line());
+        if self.failures.is_empty() { Ok(()) } else { Err(TaskError::Reported) }
     }
 }
 
@@ -84,9 +84,9 @@ mod tests {
     #[test]
     fn the_closing_line_has_the_form_that_ci_looks_for() {
         let mut tally = Tally { passed: 3, ..Tally::default() };
-        tally.check("good", true);
-        tally.check("bad", false);
-        tally.skip("corpus-absent", "not here", "a test");
-        assert_eq!(tally.closing(), "4 passed, 1 failed, 1 skipped");
+        tally.record_check("good", true);
+        tally.record_check("bad", false);
+        tally.record_skip("corpus-absent", "not here", "a test");
+        assert_eq!(tally.closing_line(), "4 passed, 1 failed, 1 skipped");
     }
 }

@@ -1,248 +1,231 @@
 //! `cargo xtask test`: every check of the repository, phase by phase, against the CI budget.
 
 use std::fs;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::built::{self, Program};
-use crate::child::{self, Show};
+use crate::cargo_build::{self, BuiltProgram};
+use crate::child::{self, OutputMode};
 use crate::phases::{self, Phase};
-use crate::tally::{Failed, Tally};
-use crate::{edges, facts, fuzz, libtest, skips, tidy, tools, tree, web};
+use crate::tally::{Tally, TaskError};
+use crate::{conditions, crate_graph, fuzz, libtest, skips, tidy, tools, tree, web};
 
-/// What was asked for.
+/// Requested phases and options.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct TestArgs {
     /// No installing, no documentation, no release build, little fuzzing.
     quick: bool,
     /// One phase alone.
-    only: Option<Phase>,
+    only_phase: Option<Phase>,
 }
 
-impl Asked {
-    /// Reads the arguments behind `test`.
-    pub fn parse(words: &[&str]) -> Result<Asked, Failed> {
-        let mut asked = Asked::default();
-        let mut words = words.iter();
+impl TestArgs {
+    /// Reads the arguments after `test`.
+    pub fn parse(arguments: &[&str]) -> Result<TestArgs, TaskError> {
+        let mut asked = TestArgs::default();
+        let mut words = arguments.iter();
         while let Some(&word) = words.next() {
             match word {
                 "--quick" => asked.quick = true,
                 "--only" => {
                     let name = words.next().copied().unwrap_or("");
-                    let unknown = || Failed::Usage(format!("`{name}` is no phase"));
-                    asked.only = Some(Phase::of(name).ok_or_else(unknown)?);
+                    let unknown = || TaskError::Usage(format!("`{name}` is no phase"));
+                    asked.only_phase = Some(Phase::parse(name).ok_or_else(unknown)?);
                 }
-                _ => return Err(Failed::Usage(format!("`test` does not know `{word}`"))),
+                _ => return Err(TaskError::Usage(format!("`test` does not know `{word}`"))),
             }
         }
         Ok(asked)
     }
 
-    fn wants(&self, phase: Phase) -> bool {
-        match self.only {
+    fn includes(&self, phase: Phase) -> bool {
+        match self.only_phase {
             Some(only) => only == phase,
             None => !(self.quick && phase == Phase::Tools),
         }
     }
 
     fn is_complete(&self) -> bool {
-        *self == Asked::default()
+        *self == TestArgs::default()
     }
 }
 
-/// One run of the phases.
-struct Run {
-    asked: Asked,
+struct TestRun {
+    args: TestArgs,
     start: Instant,
     tally: Tally,
-    took: Vec<(Phase, Duration)>,
+    durations: Vec<(Phase, Duration)>,
     /// Every program of the debug build, once it is made.
-    programs: Vec<Program>,
+    programs: Vec<BuiltProgram>,
     /// The binary that end-to-end tests may use, the one that users run.
-    release: Option<Program>,
+    release: Option<BuiltProgram>,
 }
 
-/// Runs the phases that were asked for and says how it went.
-pub fn run(asked: &Asked) -> Result<(), Failed> {
-    let mut run = Run {
-        asked: asked.clone(),
+pub fn run_phases(args: &TestArgs) -> Result<(), TaskError> {
+    let mut run = TestRun {
+        args: args.clone(),
         start: Instant::now(),
         tally: Tally::default(),
-        took: vec![],
+        durations: vec![],
         programs: vec![],
         release: None,
     };
-    for phase in Phase::ALL.into_iter().filter(|&phase| asked.wants(phase)) {
+    for phase in Phase::all().filter(|&phase| args.includes(phase)) {
         let start = Instant::now();
-        println!("{}", phase.word());
-        // A phase that could not be carried out is a failure, and the phases behind it say more.
-        if let Err(Failed::Because(why)) = run.phase(phase) {
-            run.tally.failures.push(format!("{}: {why}", phase.word()));
+        println!("{}", phase.name());
+        // A phase that could not be carried out is a failure, and the phases after it still run.
+        if let Err(TaskError::Message(why)) = run.run_phase(phase) {
+            run.tally.failures.push(format!("{}: {why}", phase.name()));
         }
-        run.took.push((phase, start.elapsed()));
+        run.durations.push((phase, start.elapsed()));
         if phase == Phase::Build && run.programs.is_empty() {
             break;
         }
     }
     run.judge_skips();
-    print!("{}", phases::table(&run.took));
+    print!("{}", phases::format_table(&run.durations));
     let all = run.start.elapsed();
-    if all > phases::whole() {
-        run.tally.failures.push(format!("it took {}, over the budget", phases::clock(all)));
+    if all > phases::total_budget() {
+        run.tally.failures.push(format!("it took {}, over the budget", phases::format_duration(all)));
     }
-    run.tally.close()
+    run.tally.finish()
 }
 
 /// `cargo xtask corpus`: the tests over the corpus and no others.
-pub fn corpus() -> Result<(), Failed> {
-    let Some(place) = tree::corpus() else {
+pub fn run_corpus() -> Result<(), TaskError> {
+    let Some(place) = tree::corpus_folder() else {
         return Err("there is no corpus: set PAGELAB_CORPUS, or put it at ../shared/corpus"
             .to_owned()
             .into());
     };
     println!("corpus at {}", place.display());
-    let limit = phases::whole();
-    let programs = built::build(&["test", "--workspace", "--no-run"], limit)?;
+    let limit = phases::total_budget();
+    let programs = cargo_build::build(&["test", "--workspace", "--no-run"], limit)?;
     let mut tally = Tally::default();
     for program in programs.iter().filter(|program| program.is_test) {
         let filter: &[&str] = if is_corpus(program) { &[] } else { &["corpus"] };
-        tests(program, &programs, filter, &[], limit, &mut tally)?;
+        let mut command = program.command(&programs);
+        command.arg("--show-output").args(filter);
+        run_tests(&program.display_name(), &mut command, limit, &mut tally)?;
     }
     if tally.passed == 0 {
         tally.failures.push("no test has `corpus` in its name".to_owned());
     }
-    tally.close()
+    tally.finish()
 }
 
-impl Run {
-    fn phase(&mut self, phase: Phase) -> Result<(), Failed> {
+impl TestRun {
+    fn run_phase(&mut self, phase: Phase) -> Result<(), TaskError> {
+        if !matches!(phase, Phase::Tools | Phase::Lint) && self.programs.is_empty() {
+            let tests = ["test", "--workspace", "--no-run"];
+            self.programs = cargo_build::build(&tests, self.time_limit(Phase::Build))?;
+        }
         match phase {
-            Phase::Tools => tools::check(&mut self.tally),
-            Phase::Lint => self.lint()?,
-            Phase::Build => self.build()?,
-            Phase::Unit => self.unit()?,
-            Phase::Corpus | Phase::EndToEnd => self.programs_of(phase)?,
-            Phase::Web => self.web()?,
-            Phase::Guests => self.guests()?,
-            Phase::Fuzz => self.fuzz()?,
+            Phase::Tools => tools::check_tools(&mut self.tally),
+            Phase::Lint => self.run_lint()?,
+            Phase::Build => self.run_build()?,
+            Phase::Unit => self.run_unit()?,
+            Phase::Corpus | Phase::EndToEnd => self.run_programs(phase)?,
+            Phase::Web => self.run_web()?,
+            Phase::Guests => self.run_guests()?,
+            Phase::Fuzz => self.run_fuzz()?,
         }
         Ok(())
     }
 
-    /// How long a program may run: what is left of the whole, and never more than its phase's own budget.
-    fn limit(&self, phase: Phase) -> Duration {
-        phases::whole().saturating_sub(self.start.elapsed()).min(phase.patience())
+    /// Time limit of a program: the rest of the total budget, and at most the budget of its phase.
+    fn time_limit(&self, phase: Phase) -> Duration {
+        phases::total_budget().saturating_sub(self.start.elapsed()).min(phase.program_timeout())
     }
 
-    fn lint(&mut self) -> Result<(), Failed> {
-        self.cargo(&["fmt", "--all", "--check"])?;
-        let held = tidy::print(&tree::root()) == 0;
+    fn run_lint(&mut self) -> Result<(), TaskError> {
+        self.run_cargo(&["fmt", "--all", "--check"])?;
+        let held = tidy::print_violations(&tree::root()) == 0;
         println!("  tidy{:>40}", if held { "ok" } else { "failed" });
-        self.tally.check("cargo xtask tidy", held);
-        self.cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"])?;
-        if self.asked.quick {
+        self.tally.record_check("cargo xtask tidy", held);
+        self.run_cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"])?;
+        if self.args.quick {
             return Ok(());
         }
-        self.cargo(&["doc", "--workspace", "--no-deps", "--document-private-items", "--quiet"])?;
-        if tree::on_path("cargo-deny") {
-            self.cargo(&["deny", "--workspace", "check", "licenses", "bans", "sources"])?;
+        self.run_cargo(&["doc", "--workspace", "--no-deps", "--document-private-items", "--quiet"])?;
+        if tree::is_on_path("cargo-deny") {
+            self.run_cargo(&["deny", "--workspace", "check", "licenses", "bans", "sources"])?;
         } else {
-            self.tally.skip("cargo-deny-not-installed", "licences of dependencies are not checked", "lint");
+            self.tally.record_skip(
+                "cargo-deny-not-installed",
+                "licences of dependencies are not checked",
+                "lint",
+            );
         }
         Ok(())
     }
 
-    /// A step that is one command of cargo.
-    fn cargo(&mut self, arguments: &[&str]) -> Result<(), Failed> {
-        let mut cargo = built::cargo();
+    fn run_cargo(&mut self, arguments: &[&str]) -> Result<(), TaskError> {
+        let mut cargo = cargo_build::cargo_command();
         cargo.args(arguments).env("RUSTDOCFLAGS", "-D warnings");
-        let ran = child::run(&mut cargo, Show::Nothing, self.limit(Phase::Build))?;
         let name = format!("cargo {}", arguments.join(" "));
-        said(&name, ran.ok, ran.took, "");
-        if !ran.ok {
-            ran.stdout.iter().chain(&ran.stderr).for_each(|line| println!("    {line}"));
-        }
-        self.tally.check(&name, ran.ok);
+        run_step(&name, &mut cargo, self.time_limit(Phase::Build), &mut self.tally)?;
         Ok(())
     }
 
-    fn build(&mut self) -> Result<(), Failed> {
-        self.need_programs()?;
-        self.tally.check("the build of all tests", true);
-        if !self.asked.quick {
+    fn run_build(&mut self) -> Result<(), TaskError> {
+        self.tally.record_check("the build of all tests", true);
+        if !self.args.quick {
             // The very command of the README, so that it is known to work.
-            let products = built::build(&["build", "--release"], self.limit(Phase::Build))?;
-            self.release = products.into_iter().find(|program| program.target == "pagelab");
-            self.tally.check("cargo build --release gives pagelab", self.release.is_some());
+            self.release = Some(cargo_build::build_pagelab(self.time_limit(Phase::Build))?);
+            self.tally.record_check("cargo build --release gives pagelab", true);
         }
         Ok(())
     }
 
-    fn need_programs(&mut self) -> Result<(), Failed> {
-        if self.programs.is_empty() {
-            self.programs = built::build(&["test", "--workspace", "--no-run"], self.limit(Phase::Build))?;
-        }
-        Ok(())
-    }
-
-    fn unit(&mut self) -> Result<(), Failed> {
-        self.programs_of(Phase::Unit)?;
-        let mut cargo = built::cargo();
+    fn run_unit(&mut self) -> Result<(), TaskError> {
+        self.run_programs(Phase::Unit)?;
+        let mut cargo = cargo_build::cargo_command();
         cargo.args(["test", "--workspace", "--doc", "--quiet"]);
-        let ran = child::run(&mut cargo, Show::Nothing, self.limit(Phase::Unit))?;
-        let lines = [ran.stdout, ran.stderr].concat();
-        let found = libtest::read("documentation", &lines);
-        said("documentation tests", ran.ok, ran.took, &format!("{} passed", found.passed));
-        if !ran.ok {
-            libtest::failures(&lines).iter().for_each(|line| println!("    {line}"));
-        }
-        self.tally.add("documentation", found, ran.ok, &ran.ending);
+        run_tests("documentation", &mut cargo, self.time_limit(Phase::Unit), &mut self.tally)?;
         Ok(())
     }
 
-    fn programs_of(&mut self, phase: Phase) -> Result<(), Failed> {
-        self.need_programs()?;
-        let release = self.release.iter().map(|program| ("PAGELAB_BIN", program.file.clone()));
-        let environment: Vec<_> = release.collect();
-        for program in self.programs.clone().iter().filter(|program| phase_of(program) == Some(phase)) {
-            let limit = self.limit(phase);
-            tests(program, &self.programs, &[], &environment, limit, &mut self.tally)?;
+    fn run_programs(&mut self, phase: Phase) -> Result<(), TaskError> {
+        for program in self.programs.iter().filter(|program| phase_of(program) == Some(phase)) {
+            let mut command = program.command(&self.programs);
+            command.arg("--show-output");
+            command.envs(self.release.iter().map(|release| ("PAGELAB_BIN", &release.file)));
+            run_tests(&program.display_name(), &mut command, self.time_limit(phase), &mut self.tally)?;
         }
         Ok(())
     }
 
-    fn web(&mut self) -> Result<(), Failed> {
-        self.need_programs()?;
-        let made = web::Made::of(&self.programs, self.release.as_ref())?;
-        let limit = self.limit(Phase::Web);
-        web::check(&made, self.asked.quick, limit, &mut self.tally)
+    fn run_web(&mut self) -> Result<(), TaskError> {
+        let limit = self.time_limit(Phase::Web);
+        web::check_web(&self.programs, self.release.as_ref(), self.args.quick, limit, &mut self.tally)
     }
 
-    fn guests(&mut self) -> Result<(), Failed> {
-        self.need_programs()?;
+    fn run_guests(&mut self) -> Result<(), TaskError> {
         let debug = self.programs.iter().find(|program| program.kind == "bin" && program.target == "pagelab");
         if let Some(pagelab) = self.release.as_ref().or(debug) {
-            tools::kernels(&pagelab.file);
+            tools::fetch_kernels(&pagelab.file);
         }
-        self.programs_of(Phase::Guests)
+        self.run_programs(Phase::Guests)
     }
 
-    fn fuzz(&mut self) -> Result<(), Failed> {
-        self.need_programs()?;
-        let plan = fuzz::Plan::of_commit(if self.asked.quick { 1 } else { 5 });
+    fn run_fuzz(&mut self) -> Result<(), TaskError> {
+        let plan = fuzz::FuzzPlan::for_commit(if self.args.quick { 1 } else { 5 });
         for program in self.programs.iter().filter(|program| fuzz::is_fuzzer(program)) {
-            let limit = self.limit(Phase::Fuzz);
-            fuzz::mutate(program, &self.programs, plan, limit, &mut self.tally)?;
+            let limit = self.time_limit(Phase::Fuzz);
+            fuzz::run_mutator(program, &self.programs, plan, limit, &mut self.tally)?;
         }
         fuzz::cargo_fuzz(plan.seconds, &mut self.tally)
     }
 
     fn judge_skips(&mut self) {
-        let list = tree::root().join(skips::LIST);
+        let list = tree::root().join(skips::LIST_PATH);
         let entries = fs::read_to_string(list).map_err(|error| error.to_string());
-        match entries.and_then(|text| skips::parse(&text)) {
+        match entries.and_then(|text| skips::parse_list(&text)) {
             Ok(entries) => {
-                let complete = self.asked.is_complete() && self.took.len() == Phase::ALL.len();
-                let wrong = skips::judge(&entries, &self.tally.skips, complete, &facts::here);
+                let complete = self.args.is_complete() && self.durations.len() == Phase::all().count();
+                let wrong =
+                    skips::check_skips(&entries, &self.tally.skips, complete, &conditions::holds_here);
                 self.tally.failures.extend(wrong);
             }
             Err(why) => self.tally.failures.push(why),
@@ -250,54 +233,66 @@ impl Run {
     }
 }
 
-/// Runs one test program and adds what it found.
-fn tests(
-    program: &Program,
-    all: &[Program],
-    filter: &[&str],
-    environment: &[(&str, std::path::PathBuf)],
+/// Runs a command with output of libtest and adds its results; returns whether it succeeded.
+pub fn run_tests(
+    name: &str,
+    command: &mut Command,
     limit: Duration,
     tally: &mut Tally,
-) -> Result<(), Failed> {
-    let mut command = program.command(all);
-    command.arg("--show-output").args(filter).envs(environment.iter().cloned());
-    let ran = child::run(&mut command, Show::Nothing, limit)?;
+) -> Result<bool, TaskError> {
+    let ran = child::run(command, OutputMode::Quiet, limit)?;
     let lines = [ran.stdout, ran.stderr].concat();
-    let found = libtest::read(&program.name(), &lines);
-    let tests = found.passed + (found.failed.len() + found.skips.len()) as u64;
-    if tests > 0 || !ran.ok {
-        said(&program.name(), ran.ok, ran.took, &format!("{} passed", found.passed));
+    let found = libtest::parse_output(name, &lines);
+    if found.passed > 0 || !found.failed.is_empty() || !found.skips.is_empty() || !ran.is_success {
+        print_step(name, ran.is_success, ran.wall_time, &format!("{} passed", found.passed));
     }
-    // What a boot cost belongs into the log of every run.
+    // The cost of a boot belongs in the log of every run.
     lines.iter().filter(|line| line.starts_with("guest: ")).for_each(|line| println!("    {line}"));
-    if !ran.ok {
-        libtest::failures(&lines).iter().for_each(|line| println!("    {line}"));
-        println!("    {}", ran.ending);
+    if !ran.is_success {
+        libtest::failure_section(&lines).iter().for_each(|line| println!("    {line}"));
+        println!("    {}", ran.failure);
     }
-    tally.add(&program.name(), found, ran.ok, &ran.ending);
-    Ok(())
+    tally.add(name, found, ran.is_success, &ran.failure);
+    Ok(ran.is_success)
 }
 
-/// A line of a step: what it was, how it went, how long it took.
-pub fn said(name: &str, ok: bool, took: Duration, more: &str) {
+/// Runs a command that is one check, and returns whether it succeeded.
+pub fn run_step(
+    name: &str,
+    command: &mut Command,
+    limit: Duration,
+    tally: &mut Tally,
+) -> Result<bool, TaskError> {
+    let ran = child::run(command, OutputMode::Quiet, limit)?;
+    print_step(name, ran.is_success, ran.wall_time, "");
+    if !ran.is_success {
+        ran.stdout.iter().chain(&ran.stderr).for_each(|line| println!("    {line}"));
+        println!("    {}", ran.failure);
+    }
+    tally.record_check(name, ran.is_success);
+    Ok(ran.is_success)
+}
+
+/// Line of a step: name, result, duration.
+pub fn print_step(name: &str, ok: bool, duration: Duration, details: &str) {
     let name: String = name.chars().take(60).collect();
     let verdict = if ok { "ok" } else { "failed" };
-    println!("  {name:<62}{verdict:<8}{:>12}  {more}", phases::clock(took));
+    println!("  {name:<62}{verdict:<8}{:>12}  {details}", phases::format_duration(duration));
 }
 
-/// The phase in which a program's tests run; `None` for what is no test.
-fn phase_of(program: &Program) -> Option<Phase> {
+/// Phase of a program's tests; `None` if it is no test.
+fn phase_of(program: &BuiltProgram) -> Option<Phase> {
     match program.kind.as_str() {
         _ if !program.is_test => None,
         "test" if fuzz::is_fuzzer(program) => Some(Phase::Fuzz),
         "test" if program.target.starts_with("guest") => Some(Phase::Guests),
         "test" if is_corpus(program) => Some(Phase::Corpus),
-        "test" if !edges::is_pure(&program.package) => Some(Phase::EndToEnd),
+        "test" if !crate_graph::is_pure(&program.package) => Some(Phase::EndToEnd),
         _ => Some(Phase::Unit),
     }
 }
 
-fn is_corpus(program: &Program) -> bool {
+fn is_corpus(program: &BuiltProgram) -> bool {
     program.kind == "test" && program.target.contains("corpus")
 }
 
@@ -310,7 +305,7 @@ mod tests {
         let phase = |package: &str, kind: &str, target: &str, is_test| {
             let (package, kind, target) = (package.to_owned(), kind.to_owned(), target.to_owned());
             let (folder, file) = Default::default();
-            phase_of(&Program { package, folder, kind, target, is_test, file })
+            phase_of(&BuiltProgram { package, folder, kind, target, is_test, file })
         };
         assert_eq!(phase("pagelab", "bin", "pagelab", false), None);
         assert_eq!(phase("pagelab", "bin", "pagelab", true), Some(Phase::Unit));
@@ -326,11 +321,11 @@ mod tests {
 
     #[test]
     fn arguments_are_read_and_unknown_ones_refused() {
-        assert!(Asked::parse(&[]).unwrap().is_complete());
-        let asked = Asked::parse(&["--only", "e2e", "--quick"]).unwrap();
-        assert!(asked.wants(Phase::EndToEnd) && !asked.wants(Phase::Lint) && !asked.is_complete());
+        assert!(TestArgs::parse(&[]).unwrap().is_complete());
+        let asked = TestArgs::parse(&["--only", "e2e", "--quick"]).unwrap();
+        assert!(asked.includes(Phase::EndToEnd) && !asked.includes(Phase::Lint) && !asked.is_complete());
         for words in [&["--only"][..], &["--only", "moon"], &["--fast"]] {
-            assert!(Asked::parse(words).is_err(), "{words:?}");
+            assert!(TestArgs::parse(words).is_err(), "{words:?}");
         }
     }
 }

@@ -1,27 +1,25 @@
-//! The ratchets of the repository: rules that every file keeps, all violations reported at once.
+//! Ratchets of the repository: rules for every file; all violations are reported at once.
 //!
-//! A rule may be loosened for one file (or one function of it) in [`EXEMPT`], with the reason. An
+//! A rule may be loosened for one file (or one function of it) in [`EXEMPTIONS`], with the reason. An
 //! exemption that nothing needs any more is itself a violation.
 
-mod crates;
+mod crate_edges;
+mod documents;
 mod fix;
-mod lex;
-mod places;
-mod prose;
-mod size;
-mod skipped;
+mod lexer;
+mod limits;
+mod refused_names;
+mod restricted_words;
 mod source;
 #[cfg(test)]
 mod tests;
-mod unsafety;
-mod words;
 
 use std::fs;
 use std::path::Path;
 
-use source::Source;
+use source::SourceFile;
 
-use crate::tally::Failed;
+use crate::tally::TaskError;
 use crate::tree;
 
 /// One place where a rule is broken.
@@ -31,11 +29,10 @@ pub struct Violation {
     pub file: String,
     /// The line, from 1.
     pub line: usize,
-    /// The rule's name, as in [`EXEMPT`].
+    /// The rule's name, as in [`EXEMPTIONS`].
     pub rule: &'static str,
-    /// What is wrong.
     pub text: String,
-    /// What an exemption names besides the file, where the rule has such a thing: a function.
+    /// Further name in an exemption, if the rule has one: a function or a word.
     pub item: String,
 }
 
@@ -46,48 +43,61 @@ impl Violation {
 }
 
 /// A rule loosened by name.
-struct Exempt {
+struct Exemption {
     rule: &'static str,
-    /// A file, `file:function`, or a folder that ends in `/`.
-    place: &'static str,
+    /// A file, or a folder that ends in `/`; with `:ITEM`, one function or word of it.
+    scope: &'static str,
     reason: &'static str,
 }
 
-const EXEMPT: [Exempt; 6] = [
-    Exempt {
-        rule: "exit",
-        place: "crates/pagelab/src/out.rs",
-        reason: "the thread that watches for signals cannot return from `main`",
-    },
-    Exempt {
-        rule: "kernel-path",
-        place: "crates/pagelab-guest/src/places.rs",
-        reason: "PID 1 of a guest mounts them, so they are under no root",
-    },
-    Exempt {
-        rule: "page-size",
-        place: "crates/pagelab-tlb/src/cpuid.rs",
-        reason: "a field of a CPUID register is twelve bits wide",
-    },
-    Exempt {
-        rule: "function-lines",
-        place: "crates/pagelab-report/src/findings.rs:word",
-        reason: "one table of wordings, an arm for each kind of finding",
-    },
-    Exempt {
-        rule: "machine-path",
-        place: "xtask/src/tidy/places.rs",
-        reason: "the rule's own list of words",
-    },
-    Exempt {
-        rule: "machine-path",
-        place: "xtask/src/tidy/tests.rs",
-        reason: "the violations that the rule's test plants",
-    },
+const fn exempt(rule: &'static str, scope: &'static str, reason: &'static str) -> Exemption {
+    Exemption { rule, scope, reason }
+}
+
+const fn refused_word(scope: &'static str, reason: &'static str) -> Exemption {
+    exempt("refused-word", scope, reason)
+}
+
+const EXEMPTIONS: [Exemption; 23] = [
+    exempt(
+        "exit",
+        "crates/pagelab-command/src/output.rs",
+        "the thread that watches for signals cannot return from `main`",
+    ),
+    exempt(
+        "kernel-path",
+        "crates/pagelab-guest/src/paths.rs",
+        "PID 1 of a guest mounts them, so they are under no root",
+    ),
+    exempt("page-size", "crates/pagelab-tlb/src/cpuid.rs", "a field of a CPUID register is twelve bits wide"),
+    exempt(
+        "function-lines",
+        "crates/pagelab-report/src/findings.rs:describe_finding",
+        "one table of wordings, an arm for each kind of finding",
+    ),
+    exempt("machine-path", "xtask/src/tidy/restricted_words.rs", "the rule's own list of words"),
+    exempt("machine-path", "xtask/src/tidy/tests.rs", "the violations that the rule's test plants"),
+    refused_word("xtask/src/tidy/", "the rule's own list, and the violations that its test plants"),
+    refused_word("xtask/src/tidy.rs", "the words of these exemptions"),
+    refused_word("crates/pagelab-sim/src/loads/paper.rs:given back", "name of a figure in run files"),
+    refused_word("CHANGELOG.md", "names the words of earlier releases"),
+    refused_word("docs/json.md:spoil*", "the table of renamed fields"),
+    refused_word("docs/json.md:dearest", "the table of renamed fields"),
+    refused_word("crates/pagelab-runfile/src/earlier.rs:spoil*", "names in run files of earlier versions"),
+    refused_word("crates/pagelab-model/src/extfrag.rs:spoil*", "names in run files of earlier versions"),
+    refused_word("crates/pagelab-model/src/tune.rs:dearest", "names in run files of earlier versions"),
+    refused_word("crates/pagelab-metrics/src/effect/:by chance", "term of statistics"),
+    refused_word("crates/pagelab-report/src/simulated.rs:by chance", "term of statistics"),
+    refused_word("crates/pagelab-report/src/simulated/:by chance", "term of statistics"),
+    refused_word("docs/compare.md:by chance", "term of statistics"),
+    refused_word("docs/json.md:by chance", "term of statistics"),
+    refused_word("docs/sim.md:by chance", "term of statistics"),
+    refused_word("docs/external.md:nobody", "name of a user"),
+    refused_word("manifests/postgres.sh:nobody", "name of a user"),
 ];
 
 /// All files of the repository with their text, and whether the links in them lead somewhere.
-pub struct Files<'a> {
+pub struct RepositoryFiles<'a> {
     /// Path and text of each file that is UTF-8.
     pub texts: Vec<(String, String)>,
     /// Whether a path relative to the root exists.
@@ -95,36 +105,36 @@ pub struct Files<'a> {
 }
 
 /// The command: `[--fix] [FOLDER]`, this repository or another checkout of it.
-pub fn run(words: &[&str]) -> Result<(), Failed> {
-    let (fix, words) = match words {
+pub fn run(arguments: &[&str]) -> Result<(), TaskError> {
+    let (fix, words) = match arguments {
         ["--fix", rest @ ..] => (true, rest),
         words => (false, words),
     };
     let root = match words {
         [] => tree::root(),
         [folder] if !folder.starts_with('-') => folder.into(),
-        _ => return Err(Failed::Usage(format!("`tidy` does not know `{}`", words.join(" ")))),
+        _ => return Err(TaskError::Usage(format!("unknown argument `{}`", words.join(" ")))),
     };
     if fix {
-        for path in tree::files(&root).into_iter().filter(|path| path.ends_with(".rs")) {
+        for path in tree::list_files(&root).into_iter().filter(|path| path.ends_with(".rs")) {
             let text = fs::read_to_string(root.join(&path))?;
-            let fixed = fix::fixed(&path, &text);
+            let fixed = fix::wrap_wide_lines(&path, &text);
             if fixed != text {
                 fs::write(root.join(&path), fixed)?;
-                println!("{path}: lines broken; `cargo fmt` and a look at them follow");
+                println!("{path}: lines broken; run `cargo fmt` and review them");
             }
         }
     }
-    if print(&root) == 0 {
+    if print_violations(&root) == 0 {
         println!("tidy");
         return Ok(());
     }
-    Err(Failed::Said)
+    Err(TaskError::Reported)
 }
 
 /// Prints all violations of the repository at `root` and returns their number.
-pub fn print(root: &Path) -> usize {
-    let violations = repository(root);
+pub fn print_violations(root: &Path) -> usize {
+    let violations = check_repository(root);
     for Violation { file, line, rule, text, .. } in &violations {
         println!("{file}:{line}: {text} [{rule}]");
     }
@@ -132,59 +142,59 @@ pub fn print(root: &Path) -> usize {
 }
 
 /// The violations of the repository at `root`.
-pub fn repository(root: &Path) -> Vec<Violation> {
+pub fn check_repository(root: &Path) -> Vec<Violation> {
     let read = |path: String| fs::read_to_string(root.join(&path)).ok().map(|text| (path, text));
-    let texts = tree::files(root).into_iter().filter_map(read).collect();
+    let texts = tree::list_files(root).into_iter().filter_map(read).collect();
     let exists = |path: &str| root.join(path).exists();
-    let found = violations(&Files { texts, exists: &exists });
-    exempted(found, &EXEMPT)
+    let found = check_files(&RepositoryFiles { texts, exists: &exists });
+    apply_exemptions(found, &EXEMPTIONS)
 }
 
 /// Everything that all rules find, exemptions aside, in order of file and line.
-fn violations(files: &Files<'_>) -> Vec<Violation> {
+fn check_files(files: &RepositoryFiles<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     for (path, text) in &files.texts {
-        size::file(path, text, &mut found);
-        places::check(path, text, &mut found);
+        limits::check_file(path, text, &mut found);
+        restricted_words::check_machine_paths(path, text, &mut found);
+        refused_names::check_text(path, text, &mut found);
         if path.ends_with(".rs") {
-            let source = Source::new(path, text);
-            size::lines_and_functions(&source, &mut found);
-            words::check(&source, &mut found);
-            unsafety::check(&source, &mut found);
-            crates::pure_source(&source, &mut found);
+            let source = SourceFile::new(path, text);
+            limits::check_lines_and_functions(&source, &mut found);
+            restricted_words::check(&source, &mut found);
+            refused_names::check_source(&source, &mut found);
+            restricted_words::check_unsafe_code(&source, &mut found);
+            crate_edges::check_pure_source(&source, &mut found);
         }
         if path.ends_with("Cargo.toml") {
-            crates::manifest(path, text, &mut found);
+            crate_edges::check_manifest(path, text, &mut found);
         }
         if path.ends_with(".md") {
-            prose::links(path, text, files.exists, &mut found);
+            documents::check_links(path, text, files.exists, &mut found);
         }
     }
-    prose::exit_codes(files, &mut found);
-    skipped::check(files, &mut found);
+    restricted_words::check_skip_ids(files, &mut found);
     found.sort();
     found.dedup();
     found
 }
 
-/// Takes out what is exempt, and adds what no longer needs to be.
-fn exempted(mut found: Vec<Violation>, table: &[Exempt]) -> Vec<Violation> {
+/// Removes exempt violations, and adds unused exemptions.
+fn apply_exemptions(mut violations: Vec<Violation>, table: &[Exemption]) -> Vec<Violation> {
     let mut idle = Vec::new();
     for exempt in table {
         let covers = |violation: &Violation| {
-            let place = exempt.place;
+            let (place, item) = exempt.scope.split_once(':').unwrap_or((exempt.scope, ""));
             violation.rule == exempt.rule
-                && (violation.file == place
-                    || place.ends_with('/') && violation.file.starts_with(place)
-                    || place.split_once(':') == Some((&violation.file, &violation.item)))
+                && (violation.file == place || place.ends_with('/') && violation.file.starts_with(place))
+                && (item.is_empty() || violation.item == item)
         };
-        let before = found.len();
-        found.retain(|violation| !covers(violation));
-        if found.len() == before {
-            let text = format!("nothing needs the exemption of {} ({})", exempt.place, exempt.reason);
+        let before = violations.len();
+        violations.retain(|violation| !covers(violation));
+        if violations.len() == before {
+            let text = format!("unused exemption of {} ({})", exempt.scope, exempt.reason);
             idle.push(Violation::new("xtask/src/tidy.rs", 1, exempt.rule, text));
         }
     }
-    found.extend(idle);
-    found
+    violations.extend(idle);
+    violations
 }

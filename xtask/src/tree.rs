@@ -1,17 +1,16 @@
-//! The repository as files: its root, what git tracks, and where the corpus lies.
+//! Files of the repository: its root, the tracked files, and the corpus.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The repository's root folder.
 pub fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().unwrap_or(here).to_owned()
 }
 
 /// The corpus of other people's data, if it is on this machine.
-pub fn corpus() -> Option<PathBuf> {
+pub fn corpus_folder() -> Option<PathBuf> {
     let place = match std::env::var_os("PAGELAB_CORPUS") {
         Some(place) if !place.is_empty() => PathBuf::from(place),
         _ => root().parent()?.join("shared/corpus"),
@@ -21,7 +20,7 @@ pub fn corpus() -> Option<PathBuf> {
 
 /// The files of the repository, relative to `root`, sorted: what git tracks or would track. Without git,
 /// everything but build output.
-pub fn files(root: &Path) -> Vec<String> {
+pub fn list_files(root: &Path) -> Vec<String> {
     let listed = Command::new("git")
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
         .current_dir(root)
@@ -34,7 +33,7 @@ pub fn files(root: &Path) -> Vec<String> {
             .collect(),
         _ => {
             let mut found = Vec::new();
-            walk(root, "", &mut found);
+            walk_folder(root, "", &mut found);
             found
         }
     };
@@ -43,21 +42,23 @@ pub fn files(root: &Path) -> Vec<String> {
     files
 }
 
-fn walk(root: &Path, under: &str, found: &mut Vec<String>) {
-    let Ok(entries) = fs::read_dir(root.join(under)) else { return };
+fn walk_folder(root: &Path, folder: &str, files: &mut Vec<String>) {
+    let Ok(entries) = fs::read_dir(root.join(folder)) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let path = if under.is_empty() { name.clone() } else { format!("{under}/{name}") };
+        let path = if folder.is_empty() { name.clone() } else { format!("{folder}/{name}") };
         match entry.file_type() {
-            Ok(kind) if kind.is_dir() && name != "target" && name != ".git" => walk(root, &path, found),
-            Ok(kind) if kind.is_file() => found.push(path),
+            Ok(kind) if kind.is_dir() && name != "target" && name != ".git" => {
+                walk_folder(root, &path, files)
+            }
+            Ok(kind) if kind.is_file() => files.push(path),
             _ => {}
         }
     }
 }
 
 /// Whether a program of this name can be run from `PATH`, or as a cargo subcommand from cargo's own folder.
-pub fn on_path(name: &str) -> bool {
+pub fn is_on_path(name: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cargo/bin"));
     let cargo_home = std::env::var_os("CARGO_HOME").map(|home| PathBuf::from(home).join("bin"));

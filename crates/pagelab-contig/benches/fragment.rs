@@ -1,22 +1,24 @@
-//! Breaking memory up, against touching as much memory once by base pages, in one process.
+//! Benchmark of fragmentation, compared with touching the same amount of memory once by base pages.
 
 use std::io::{self, Write};
+use std::ops::ControlFlow;
 use std::time::Instant;
 
-use pagelab_contig::fragment::facts::{Facts, Way};
-use pagelab_contig::fragment::reach::{Bounds, Ending, Flow, reach};
-use pagelab_contig::fragment::spoiler::Spoiler;
-use pagelab_contig::fragment::watch::Watch;
-use pagelab_contig::oom::OfferedFirst;
+use pagelab_contig::fragment::control_loop::{LoopBounds, LoopEnd, reach_target};
+use pagelab_contig::fragment::fragmenter::Fragmenter;
+use pagelab_contig::fragment::inputs::{FillMethod, FragmentInputs};
+use pagelab_contig::fragment::memory_monitor::MemoryMonitor;
+use pagelab_contig::oom::OomScoreGuard;
 use pagelab_contig::reserve::Reserve;
-use pagelab_host::machine::Known;
+use pagelab_host::machine::MachineOverrides;
 use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
 use pagelab_host::{collect, processes};
-use pagelab_metrics::frag::unusable;
-use pagelab_metrics::fragment_plan::{Goal, plan};
+use pagelab_metrics::fragment_plan::{FragmentationGoal, plan_fragmentation};
+use pagelab_metrics::fragmentation_index::unusable_index;
+use pagelab_model::order_statistics::median;
 use pagelab_model::{Bytes, Snapshot};
-use pagelab_sys::map::{Advice, Mapping};
+use pagelab_sys::mapping::{Advice, Mapping};
 
 /// F_u to reach.
 const TARGET: f64 = 0.8;
@@ -26,27 +28,28 @@ const SHARE: f64 = 0.8;
 const STAYS_MIN: u64 = 5 << 30;
 /// Pieces in which memory is touched: as much as is broken up is touched, and less is held.
 const PIECE: u64 = 1 << 30;
-/// What is touched once in to make memory whole: no more than a huge page anywhere.
+/// Largest touch that restores whole memory: one huge page at a time.
 const HUGE: u64 = 2 << 20;
 const ROUNDS: usize = 3;
 
-fn look() -> Snapshot {
+fn read_snapshot() -> Snapshot {
     let root = Root::live();
-    let nobody = processes::Budget { processes_max: 0, ..processes::Budget::default() };
+    let no_processes = processes::ScanBudget { processes_max: 0, ..processes::ScanBudget::default() };
     let options = collect::CollectOptions {
         pagetypeinfo: false,
-        processes: nobody,
-        known: Known::default(),
-        taken_realtime_ns: None,
+        processes: no_processes,
+        overrides: MachineOverrides::default(),
+        captured_realtime_ns: None,
     };
     collect::collect(&Reader::new(&root), &options)
 }
 
-/// Makes free memory whole, as far as the kernel can: each fault of a huge page compacts for it, where the
-/// mode of defragmentation is not `never`. It also warms the frames: one that the host of a guest has not
-/// backed yet costs far more at its first touch, whoever touches.
+/// Defragments free memory as far as the kernel can: each huge page fault compacts, if the defrag mode is not
+/// `never`. It also warms the frames: one that the host of a guest has not backed yet costs far more at its
+/// first touch.
 fn make_whole() -> io::Result<()> {
-    let available = look().meminfo.ok().and_then(|info| info.bytes("MemAvailable")).unwrap_or_default();
+    let available =
+        read_snapshot().meminfo.ok().and_then(|info| info.bytes("MemAvailable")).unwrap_or_default();
     let mut held = Vec::new();
     let mut left = available.0.saturating_sub(STAYS_MIN);
     while left >= PIECE {
@@ -62,7 +65,7 @@ fn make_whole() -> io::Result<()> {
 
 /// Seconds of wall and of processor time.
 #[derive(Clone, Copy, Default)]
-struct Took {
+struct ElapsedTime {
     wall: f64,
     cpu: f64,
 }
@@ -82,14 +85,14 @@ impl Clock {
         Clock { began: Instant::now(), cpu: Clock::cpu() }
     }
 
-    fn took(&self) -> Took {
-        Took { wall: self.began.elapsed().as_secs_f64(), cpu: Clock::cpu() - self.cpu }
+    fn elapsed(&self) -> ElapsedTime {
+        ElapsedTime { wall: self.began.elapsed().as_secs_f64(), cpu: Clock::cpu() - self.cpu }
     }
 }
 
 /// The time of touching so much memory once by base pages; giving it back is not counted.
-fn touch(amount: u64) -> io::Result<Took> {
-    let mut all = Took::default();
+fn touch(amount: u64) -> io::Result<ElapsedTime> {
+    let mut all = ElapsedTime::default();
     let mut left = amount;
     let mut held = Vec::new();
     while left > 0 {
@@ -99,7 +102,7 @@ fn touch(amount: u64) -> io::Result<Took> {
         let clock = Clock::start();
         let step = rustix::param::page_size() / size_of::<u64>();
         map.words_mut().iter_mut().step_by(step).for_each(|word| *word = 1);
-        let took = clock.took();
+        let took = clock.elapsed();
         (all.wall, all.cpu) = (all.wall + took.wall, all.cpu + took.cpu);
         held.push(map);
         left -= len;
@@ -108,33 +111,47 @@ fn touch(amount: u64) -> io::Result<Took> {
 }
 
 /// The time of fragmenting to the target, F_u before and after, and the memory that was broken up.
-fn fragment() -> Result<(Took, f64, f64, u64), String> {
-    let snapshot = look();
-    let facts = Facts::of(&snapshot, None).map_err(|error| error.to_string())?;
-    let (way, goal) = (facts.way(), Goal { order: facts.unit, target: TARGET, tolerance: Goal::TOLERANCE });
-    if way == Way::BasePages {
+fn fragment() -> Result<(ElapsedTime, f64, f64, u64), String> {
+    let snapshot = read_snapshot();
+    let facts = FragmentInputs::from_snapshot(&snapshot, None).map_err(|error| error.to_string())?;
+    let (way, goal) = (
+        facts.fill_method(),
+        FragmentationGoal {
+            order: facts.unit_order,
+            target: TARGET,
+            tolerance: FragmentationGoal::TOLERANCE,
+        },
+    );
+    if way == FillMethod::BasePages {
         return Err("no huge pages here".to_owned());
     }
-    let shape = facts.shape(way, goal.order);
-    let units_max = (facts.mem_total.0 as f64 * SHARE) as u64 / facts.unit_bytes().0;
-    let planned = plan(&facts.areas_initialised(), &goal, shape, units_max)
+    let shape = facts.keep_pattern(way, goal.order);
+    let units_max = (facts.mem_total.0 as f64 * SHARE) as u64 / facts.unit_size().0;
+    let planned = plan_fragmentation(&facts.initialized_free_areas(), &goal, shape, units_max)
         .map_err(|why| format!("the target cannot be reached now: {why:?}"))?;
-    let reserve = Reserve::of(facts.mem_total);
+    let reserve = Reserve::from_total_memory(facts.mem_total);
     let text = |absence: pagelab_model::Absence| absence.reason().to_owned();
-    let mut watch = Watch::open(facts.zone.clone(), reserve, facts.page_size, facts.unit).map_err(text)?;
-    let mut spoiler = Spoiler::new(way, shape, 1, facts.page_size, None);
-    let bounds = Bounds { planned: planned.units, units_max, batch: facts.batch(), fill: 0 };
+    let mut watch =
+        MemoryMonitor::open(facts.zone.clone(), reserve, facts.page_size, facts.unit_order).map_err(text)?;
+    let mut fragmenter = Fragmenter::new(way, shape, 1, facts.page_size, None);
+    let bounds = LoopBounds {
+        planned_units: planned.units,
+        units_max,
+        batch_units: facts.units_per_batch(),
+        fill_units: 0,
+    };
     let clock = Clock::start();
-    let reached = reach(&mut spoiler, &mut watch, &goal, bounds, &mut |_, _| Flow::On)
-        .map_err(|error| error.to_string())?;
-    let took = clock.took();
-    let size = spoiler.units() * facts.unit_bytes().0;
-    let after = unusable(&reached.areas, goal.order);
-    watch.give_back(|| spoiler.clear());
-    match reached.ending {
-        // Others may break more up meanwhile: all of the work was done then, and the numbers tell.
-        Ending::Short(_) if after >= TARGET => Ok((took, planned.before, after, size)),
-        Ending::Met => Ok((took, planned.before, after, size)),
+    let reached =
+        reach_target(&mut fragmenter, &mut watch, &goal, bounds, &mut |_, _| ControlFlow::Continue(()))
+            .map_err(|error| error.to_string())?;
+    let took = clock.elapsed();
+    let size = fragmenter.fragmented_units() * facts.unit_size().0;
+    let after = unusable_index(&reached.free_areas, goal.order);
+    watch.free_and_drain(|| fragmenter.release_all());
+    match reached.end {
+        // Other programs may fragment more memory meanwhile; the numbers show it.
+        LoopEnd::ShortOfTarget(_) if after >= TARGET => Ok((took, planned.unusable_before, after, size)),
+        LoopEnd::Met => Ok((took, planned.unusable_before, after, size)),
         other => Err(format!("not met: {other:?}, F_u {after:.3}")),
     }
 }
@@ -145,7 +162,8 @@ fn measure() -> Result<(Vec<f64>, String), String> {
     for _ in 0..ROUNDS {
         make_whole().map_err(|error| error.to_string())?;
         let (took, before, after, size) = fragment()?;
-        let available = look().meminfo.ok().and_then(|info| info.bytes("MemAvailable")).unwrap_or_default();
+        let available =
+            read_snapshot().meminfo.ok().and_then(|info| info.bytes("MemAvailable")).unwrap_or_default();
         let amount = size.min(available.0.saturating_sub(STAYS_MIN));
         let touched = touch(amount).map_err(|error| error.to_string())?;
         let per_byte = |seconds: f64, bytes: u64| seconds / bytes.max(1) as f64;
@@ -167,11 +185,10 @@ fn measure() -> Result<(Vec<f64>, String), String> {
 }
 
 fn main() {
-    let _offered = OfferedFirst::new();
+    let _offered = OomScoreGuard::new();
     let line = match measure() {
         Ok((mut samples, how)) => {
-            samples.sort_by(f64::total_cmp);
-            let value = samples[samples.len() / 2];
+            let value = median(&mut samples).unwrap_or(f64::NAN);
             format!(
                 "{{\"bar\":\"fragment_touch_ratio\",\"value\":{value:.3},\"unit\":\"ratio\",\"samples\":{samples:?},\"how\":\"{how}\"}}"
             )

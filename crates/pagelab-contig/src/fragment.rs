@@ -1,47 +1,46 @@
-//! Fragmenting memory on purpose, to a target of F_u, safely and fast.
+//! Deliberate fragmentation of memory to a target F_u.
 //!
-//! Huge pages are taken a few at a time, a page of each is kept, the rest is given back, and what is kept is
-//! split off, so that at no moment much more than the kept pages is held. [`facts`] says what this machine
-//! allows, [`spoiler`] holds the memory, [`watch`] sees to everybody else, [`reach`] goes to the target and
-//! [`frames`] verifies where the kept pages lie.
+//! Huge pages are allocated a few at a time; one page of each is kept and split off, and the rest is freed,
+//! so that at no moment much more than the kept pages is held. [`inputs`] has the limits of this machine,
+//! [`fragmenter`] holds the memory, [`memory_monitor`] watches the memory of other programs, [`control_loop`]
+//! reaches the target, and [`fragmenter::KeptPageCheck`] verifies the positions of the kept pages.
 
-pub mod facts;
-pub mod frames;
-pub mod reach;
-pub mod spoiler;
-pub mod watch;
+pub mod control_loop;
+pub mod fragmenter;
+pub mod inputs;
+pub mod memory_monitor;
 
 use std::fmt;
 
-/// Why memory cannot be fragmented as asked.
+/// Reason why memory cannot be fragmented as requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Error {
-    /// Whose fault it is.
-    pub kind: ErrorKind,
+pub struct FragmentError {
+    /// Kind of the error.
+    pub kind: FragmentErrorKind,
     message: String,
 }
 
 /// Kinds of errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ErrorKind {
-    /// What was asked for does not fit this machine.
+pub enum FragmentErrorKind {
+    /// The request does not fit this machine.
     Usage,
-    /// This machine does not have what it takes, or does not permit it.
+    /// The machine lacks the required memory or permission.
     NotAvailable,
-    /// The machine refused in the middle.
+    /// The kernel rejected an operation during the run.
     Refused,
 }
 
-impl Error {
-    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
-        Error { kind, message: message.into() }
+impl FragmentError {
+    pub(crate) fn new(kind: FragmentErrorKind, message: impl Into<String>) -> FragmentError {
+        FragmentError { kind, message: message.into() }
     }
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for FragmentError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for FragmentError {}

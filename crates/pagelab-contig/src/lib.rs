@@ -1,22 +1,17 @@
-//! What acts on the contiguity of physical memory: fragmenting it on purpose, compacting it, really asking
-//! for huge pages. What the acts mean is judged by `pagelab-metrics`; how they are asked for stands here.
+//! Actions on the contiguity of physical memory: fragmentation, compaction, requests for huge pages.
+//! `pagelab-metrics` judges the results.
 
-pub mod ask;
-pub mod asking;
-pub mod compact;
-pub mod finish;
+pub mod compaction;
 pub mod fragment;
-pub mod lists;
-pub mod look;
+pub mod host_warming;
+pub mod memory_snapshot;
 pub mod oom;
+pub mod pcp_lists;
+pub mod polluted_blocks;
 pub mod procedure;
-pub mod random;
+pub mod random_walk;
 pub mod readback;
 pub mod reserve;
-pub mod scanners;
-pub mod settle;
-pub mod spoiled;
-pub mod truth;
+pub mod thp_request;
 pub mod unmovable;
-pub mod warm;
-pub mod whole_thp;
+pub mod verify_forecast;

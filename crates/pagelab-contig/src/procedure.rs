@@ -3,107 +3,89 @@
 
 use std::time::Duration;
 
-use pagelab_metrics::known_scores::Phase;
+use pagelab_metrics::published_scores::ProcedurePhase;
 use pagelab_model::BuddyInfo;
 
-/// What is done. The steps between two scores belong to the second one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// Compact all memory.
-    Compact,
-    /// Wait until what compaction set off has come to rest.
-    Settle,
-    /// Read the free lists.
-    Score(Phase),
-    /// Fragment, and hold.
-    Fragment,
-    /// Give everything back.
-    Release,
-}
-
-/// The procedure, for one setting of huge pages.
-pub const STEPS: [Step; 8] = [
-    Step::Compact,
-    Step::Settle,
-    Step::Score(Phase::Compacted),
-    Step::Fragment,
-    Step::Score(Phase::Fragmented),
-    Step::Compact,
-    Step::Score(Phase::CompactedAgain),
-    Step::Release,
-];
-
-/// What the machine of a procedure can do.
-pub trait Acts {
-    /// What goes wrong.
+/// Actions of a procedure on a machine.
+pub trait ProcedureActions {
+    /// Error of an action.
     type Error;
     /// Compacts all memory.
     fn compact(&mut self) -> Result<(), Self::Error>;
     /// Waits.
-    fn settle(&mut self, time: Duration) -> Result<(), Self::Error>;
+    fn wait(&mut self, duration: Duration) -> Result<(), Self::Error>;
     /// Free blocks now.
-    fn score(&mut self, phase: Phase) -> Result<BuddyInfo, Self::Error>;
+    fn read_free_blocks(&mut self, phase: ProcedurePhase) -> Result<BuddyInfo, Self::Error>;
     /// Fragments, and holds.
     fn fragment(&mut self, thp: bool) -> Result<(), Self::Error>;
-    /// Gives back what is held.
+    /// Releases held memory.
     fn release(&mut self) -> Result<(), Self::Error>;
 }
 
 /// One pass of the procedure.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pass {
+pub struct ProcedurePass {
     /// Whether the fragmenter had huge pages.
     pub thp: bool,
-    /// Free blocks at each phase, in the order of [`Phase::ALL`].
-    pub scores: Vec<(Phase, BuddyInfo)>,
+    /// Free blocks at each phase, in the order of [`ProcedurePhase::ALL`].
+    pub scores: Vec<(ProcedurePhase, BuddyInfo)>,
 }
 
-/// Carries the procedure out once. Where a step fails, what is held is given back first.
-pub fn pass<A: Acts>(machine: &mut A, thp: bool, settle: Duration) -> Result<Pass, A::Error> {
-    let mut scores = Vec::new();
-    let mut step = |machine: &mut A, step| -> Result<(), A::Error> {
-        match step {
-            Step::Compact => machine.compact(),
-            Step::Settle => machine.settle(settle),
-            Step::Score(phase) => machine.score(phase).map(|free| scores.push((phase, free))),
-            Step::Fragment => machine.fragment(thp),
-            Step::Release => machine.release(),
-        }
-    };
-    for this in STEPS {
-        if let Err(error) = step(machine, this) {
-            // The first failure is the one to tell.
-            let _ = machine.release();
-            return Err(error);
-        }
+/// Carries the procedure out once. If a step fails, held memory is released first.
+pub fn run_pass<A: ProcedureActions>(
+    machine: &mut A,
+    thp: bool,
+    wait_time: Duration,
+) -> Result<ProcedurePass, A::Error> {
+    let outcome = carry_out(machine, thp, wait_time);
+    if outcome.is_err() {
+        // The first failure is reported.
+        let _ = machine.release();
     }
-    Ok(Pass { thp, scores })
+    outcome
+}
+
+fn carry_out<A: ProcedureActions>(
+    machine: &mut A,
+    thp: bool,
+    wait_time: Duration,
+) -> Result<ProcedurePass, A::Error> {
+    let score = |machine: &mut A, phase| machine.read_free_blocks(phase).map(|free| (phase, free));
+    machine.compact()?;
+    machine.wait(wait_time)?;
+    let compacted = score(machine, ProcedurePhase::Compacted)?;
+    machine.fragment(thp)?;
+    let fragmented = score(machine, ProcedurePhase::Fragmented)?;
+    machine.compact()?;
+    let compacted_again = score(machine, ProcedurePhase::CompactedAgain)?;
+    machine.release()?;
+    Ok(ProcedurePass { thp, scores: vec![compacted, fragmented, compacted_again] })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Writes down what it is asked for, and fails at one of it.
+    /// Test double that records its requests and fails at one of them.
     #[derive(Default)]
-    struct Diary(Vec<String>, &'static str);
+    struct RecordingActions(Vec<String>, &'static str);
 
-    impl Diary {
+    impl RecordingActions {
         fn note(&mut self, what: &str) -> Result<(), String> {
             self.0.push(what.to_owned());
             if what == self.1 { Err(what.to_owned()) } else { Ok(()) }
         }
     }
 
-    impl Acts for Diary {
+    impl ProcedureActions for RecordingActions {
         type Error = String;
         fn compact(&mut self) -> Result<(), String> {
             self.note("compact")
         }
-        fn settle(&mut self, time: Duration) -> Result<(), String> {
+        fn wait(&mut self, time: Duration) -> Result<(), String> {
             self.note(&format!("wait {}", time.as_secs()))
         }
-        fn score(&mut self, phase: Phase) -> Result<BuddyInfo, String> {
+        fn read_free_blocks(&mut self, phase: ProcedurePhase) -> Result<BuddyInfo, String> {
             self.note(phase.name())?;
             Ok(BuddyInfo::default())
         }
@@ -117,16 +99,16 @@ mod tests {
 
     #[test]
     fn the_steps_are_those_of_the_report_and_end_in_a_release() {
-        let mut diary = Diary::default();
-        let pass = pass(&mut diary, false, Duration::from_secs(60)).unwrap();
-        assert_eq!(pass.scores.iter().map(|(phase, _)| *phase).collect::<Vec<_>>(), Phase::ALL);
+        let mut diary = RecordingActions::default();
+        let pass = run_pass(&mut diary, false, Duration::from_secs(60)).unwrap();
+        assert_eq!(pass.scores.iter().map(|(phase, _)| *phase).collect::<Vec<_>>(), ProcedurePhase::ALL);
         assert_eq!(
             diary.0.join(", "),
             "compact, wait 60, compacted, fragment, fragmented, compact, compacted again, release"
         );
         for fails in ["compact", "fragment with huge pages", "fragmented", "release"] {
-            let mut diary = Diary(Vec::new(), fails);
-            assert_eq!(super::pass(&mut diary, true, Duration::ZERO), Err(fails.to_owned()));
+            let mut diary = RecordingActions(Vec::new(), fails);
+            assert_eq!(run_pass(&mut diary, true, Duration::ZERO), Err(fails.to_owned()));
             assert_eq!(diary.0.last().map(String::as_str), Some("release"), "after {fails}");
         }
     }

@@ -1,23 +1,26 @@
-//! Experiments: what a recipe asks for, and the engine that carries it out.
+//! Experiments: recipes and the engine that runs them.
 //!
-//! A recipe ([`recipe`]) is resolved to a plan in which nothing is left open ([`resolve`], [`schedule`]).
-//! Each [`trial`] is one process tree: it is started at a gate ([`gate`]) in a control group of its own
-//! ([`group`]) under the settings of its variant, watched by probes ([`probe`]), and written to the run file
-//! as soon as it has ended ([`session`]).
+//! A recipe ([`recipe`]) is resolved to a complete plan ([`resolve`], [`schedule`]). Each [`trial`] is one
+//! process tree: it is started at a gate ([`gate`]) in its own control group ([`cgroup`]) under the settings
+//! of its variant, and observed by probes ([`probe`]). The [`engine`] carries out the due trials of any
+//! [`place`], and a [`session`] has its run file; [`host_place`] is this machine. Where counters cannot be
+//! read, a model of the TLBs counts ([`processor_model`]).
 
-mod aside;
-pub mod changes;
+pub mod cgroup;
+mod cpu_isolation;
+pub mod engine;
 pub mod external;
 pub mod gate;
-pub mod group;
-mod own;
+pub mod host_place;
+pub mod place;
 pub mod probe;
+pub mod processor_model;
 pub mod recipe;
 pub mod resolve;
 pub mod schedule;
 pub mod session;
-pub mod simulated;
-pub mod swap;
+pub mod simulation_recipe;
+pub mod swap_file;
 pub mod trial;
 
-pub use aside::keep_off;
+pub use cpu_isolation::run_keeper;

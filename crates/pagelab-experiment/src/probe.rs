@@ -1,199 +1,193 @@
-//! What is watched while a trial runs, and what it costs to watch.
+//! Probes of a running trial, and their cost.
 //!
-//! A trial goes through three moments: its process waits at a gate ([`Watching::begin`]), it runs
-//! ([`Watching::tick`], again and again), and it has been waited for ([`Watching::end`]). Readings that make
-//! the kernel walk the page tables of the process are made as seldom as an allowance permits
-//! (`allowance.rs`), and what all of it took is a measure itself: `probe.cpu`, `probe.stop`.
+//! A trial has three stages: its process waits at a gate ([`ArmedProbes::arm`]), it runs
+//! ([`ArmedProbes::tick`], repeatedly), and it has been waited for ([`ArmedProbes::finish`]). Readings that
+//! make the kernel walk the page tables of the process are limited by a time budget (`time_budget.rs`), and
+//! the total cost is itself a measure: `probe.cpu`, `probe.stop`.
 //!
 //! docs/run.md lists every measure.
 
-mod allowance;
+mod cgroup_counters;
 mod counters;
-mod events;
 mod first_touch;
 mod flags;
-mod group;
 mod huge;
+mod huge_zero_page;
 mod machine;
+mod page_walk_events;
 mod phase;
-mod raw;
-mod time;
-mod tree;
-mod wanted;
-mod zero;
+mod process_tree;
+mod selection;
+mod time_and_peak;
+mod time_budget;
 
 use pagelab_host::root::Root;
 use pagelab_model::Reading;
-use pagelab_model::experiment::{Better, Flag, Measure, measures};
+use pagelab_model::experiment::{BetterDirection, Flag, Measure, measures};
 use pagelab_model::run::Unit;
 use pagelab_sys::clock::{monotonic_ns, thread_cpu_ns};
-use pagelab_sys::perf_count::Start;
+use pagelab_sys::perf_event::CounterStart;
 
-use crate::group::Group;
+use crate::cgroup::TrialCgroup;
 
-pub use flags::{Asked, huge_pages_missing};
+pub use flags::missing_huge_pages_flag;
 pub use pagelab_sys::wait::Rusage;
 pub use phase::PhaseProbe;
-pub use wanted::{PROBES, Wanted};
+pub use selection::{PROBE_NAMES, ProbeSelection};
 
-/// What a trial runs in, as far as probes need it.
+/// Properties of the trial that probes need.
 #[derive(Clone, Copy, Debug)]
-pub struct Target<'a> {
-    /// Its control group, where it has one of its own.
-    pub group: Option<&'a Group>,
-    /// The group whose memory limit holds for it, where that is another one: it shares it with others.
-    pub limited: Option<&'a Group>,
+pub struct ProbeTarget<'a> {
+    /// Its control group, if it has one.
+    pub cgroup: Option<&'a TrialCgroup>,
+    /// The group whose memory limit applies to it, if it shares one with others.
+    pub limited_cgroup: Option<&'a TrialCgroup>,
     /// Its first process, a child of this one.
     pub pid: i32,
 }
 
-/// How the trial's first process ended.
+/// End of the trial's first process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ended {
+pub struct TargetExit {
     /// From its start to its end, ns.
     pub wall_ns: u64,
     /// All fields of `wait4`.
     pub rusage: Rusage,
-    /// Processes that outlived the first one and were waited for, as a supervisor; they are in `rusage`.
-    pub orphans: u64,
+    /// Processes that outlived the first one and were waited for, such as a supervisor; they are in `rusage`.
+    pub orphan_count: u64,
 }
 
-/// What the probes found.
+/// Results of the probes.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Found {
-    /// Measures, each with a name of its own.
+pub struct ProbeReadings {
+    /// Measures, with unique names.
     pub measures: Vec<Measure>,
-    /// What must be known before they are believed.
+    /// Caveats of their numbers.
     pub flags: Vec<Flag>,
 }
 
-/// Probes that are armed.
+/// Armed probes.
 #[derive(Debug)]
-pub struct Watching {
-    counters: counters::Counters,
-    tree: tree::Tree,
-    huge: huge::Huge,
-    machine: machine::Machine,
-    group: group::Before,
+pub struct ArmedProbes {
+    counters: counters::PerfCounters,
+    tree: process_tree::ProcessTree,
+    huge: huge::HugeBytesProbe,
+    machine: machine::MachineCounters,
+    cgroup: cgroup_counters::CgroupBaseline,
     first_touch: first_touch::FirstTouch,
-    cost: Cost,
+    cost: ProbeCost,
 }
 
-/// What the probes themselves took since the trial began.
 #[derive(Clone, Copy, Debug, Default)]
-struct Cost {
+struct ProbeCost {
     /// CPU time of the thread that calls them, ns.
     cpu_ns: u64,
-    /// Time in which the kernel held the target's memory map for them, ns.
-    stop_ns: u64,
-    /// When the trial began.
+    /// Time in which the kernel held the target's mmap lock for them, ns.
+    mmap_lock_ns: u64,
     began_ns: u64,
-    /// When the last tick ended.
-    last_ns: u64,
-    /// Ticks.
+    last_tick_ns: u64,
     ticks: u64,
 }
 
-/// Makes ready what can be made ready before the child exists.
-pub fn prepare(wanted: &Wanted, _group: Option<&Group>) -> Watching {
+/// Prepares what does not need the child.
+pub fn prepare_probes(selection: &ProbeSelection) -> ArmedProbes {
     let root = Root::live();
-    Watching {
-        counters: counters::Counters::prepare(&root, wanted),
-        tree: tree::Tree::new(&root, wanted),
-        huge: huge::Huge::prepare(&root, wanted),
-        machine: machine::Machine::prepare(&root, wanted),
-        group: group::Before::default(),
+    ArmedProbes {
+        counters: counters::PerfCounters::prepare(&root, selection),
+        tree: process_tree::ProcessTree::new(&root, selection),
+        huge: huge::HugeBytesProbe::prepare(&root, selection),
+        machine: machine::MachineCounters::prepare(&root, selection),
+        cgroup: cgroup_counters::CgroupBaseline::default(),
         first_touch: first_touch::FirstTouch::default(),
-        cost: Cost::default(),
+        cost: ProbeCost::default(),
     }
 }
 
-impl Watching {
-    /// Arms everything: the child waits at its gate, before it runs its program.
-    pub fn begin(&mut self, target: &Target<'_>) {
+impl ArmedProbes {
+    /// Arms all probes: the child waits at its gate, before it runs its program.
+    pub fn arm(&mut self, target: &ProbeTarget<'_>) {
         let cpu_ns = thread_cpu_ns();
-        self.counters.open(target.pid, Start::AtExec);
-        self.machine.before();
-        self.group = group::Before::of(target.group);
+        self.counters.open(target.pid, CounterStart::OnExec);
+        self.machine.read_before();
+        self.cgroup = cgroup_counters::CgroupBaseline::read_baseline(target.cgroup);
         self.first_touch.begin(target);
         self.cost.began_ns = monotonic_ns();
         self.cost.cpu_ns += thread_cpu_ns().saturating_sub(cpu_ns);
     }
 
-    /// Looks at the running trial; called about every 100 ms.
-    pub fn tick(&mut self, target: &Target<'_>) {
+    /// Reads the running trial; called about every 100 ms.
+    pub fn tick(&mut self, target: &ProbeTarget<'_>) {
         let (cpu_ns, at_ns) = (thread_cpu_ns(), monotonic_ns());
         let elapsed_ns = at_ns.saturating_sub(self.cost.began_ns);
-        if let Some(look) = self.tree.look(target, elapsed_ns) {
-            self.first_touch.look(target, look, elapsed_ns);
-            self.cost.stop_ns += self.huge.look(look, elapsed_ns);
-            self.cost.last_ns = monotonic_ns();
+        if let Some(sample) = self.tree.sample(target, elapsed_ns) {
+            self.first_touch.record_scan(target, sample, elapsed_ns);
+            self.cost.mmap_lock_ns += self.huge.record_scan(sample, elapsed_ns);
+            self.cost.last_tick_ns = monotonic_ns();
             self.cost.ticks += 1;
         }
         self.cost.cpu_ns += thread_cpu_ns().saturating_sub(cpu_ns);
     }
 
-    /// How often it was looked at the running trial so far.
-    pub fn looks(&self) -> u64 {
+    /// Number of scans of the running trial so far.
+    pub fn scan_count(&self) -> u64 {
         self.cost.ticks
     }
 
-    /// Reads what is left to read, and gives all measures. The child has been waited for; its group is still
-    /// there.
-    pub fn end(self, target: &Target<'_>, ended: &Ended) -> Found {
+    /// Takes the last readings, and returns all measures. The child has been waited for; its group still
+    /// exists.
+    pub fn finish(self, target: &ProbeTarget<'_>, exit: &TargetExit) -> ProbeReadings {
         let (cpu_ns, at_ns) = (thread_cpu_ns(), monotonic_ns());
-        let Watching { counters, tree, huge, mut machine, group, first_touch, mut cost } = self;
-        let mut found = Found::default();
-        machine.after();
-        time::measures(target.group, &group, &tree, ended, &mut found);
-        first_touch.measures(&mut found);
-        counters.measures(measures::COUNTER, &mut found);
-        tree.measures(&mut found);
-        huge.measures(&mut found);
-        machine.measures(&mut found);
-        group.measures(target, &mut found);
+        let ArmedProbes { counters, tree, huge, mut machine, cgroup: group, first_touch, mut cost } = self;
+        let mut readings = ProbeReadings::default();
+        machine.read_after();
+        time_and_peak::add_measures(target.cgroup, &group, &tree, exit, &mut readings);
+        first_touch.add_measures(&mut readings);
+        counters.add_measures(measures::COUNTER_PREFIX, &mut readings);
+        tree.add_measures(&mut readings);
+        huge.add_measures(&mut readings);
+        machine.add_measures(&mut readings);
+        group.add_measures(target, &mut readings);
         cost.cpu_ns += thread_cpu_ns().saturating_sub(cpu_ns);
-        cost.measures(at_ns, &mut found);
-        found
+        cost.add_measures(at_ns, &mut readings);
+        readings
     }
 }
 
-impl Cost {
-    fn measures(&self, ended_ns: u64, found: &mut Found) {
-        let own = "pagelab itself";
-        found.ns("probe.cpu", Better::Neither, Ok(self.cpu_ns), own);
-        found.ns("probe.stop", Better::Neither, Ok(self.stop_ns), own);
-        found.count("probe.looks", Better::Neither, Ok(self.ticks), own);
-        let last = match self.ticks {
-            0 => Err(tree::too_short()),
-            _ => Ok(ended_ns.saturating_sub(self.last_ns)),
+impl ProbeCost {
+    fn add_measures(&self, ended_ns: u64, readings: &mut ProbeReadings) {
+        let probe_source = "pagelab itself";
+        readings.push_ns("probe.cpu", BetterDirection::Neither, Ok(self.cpu_ns), probe_source);
+        readings.push_ns("probe.stop", BetterDirection::Neither, Ok(self.mmap_lock_ns), probe_source);
+        readings.push_count("probe.scans", BetterDirection::Neither, Ok(self.ticks), probe_source);
+        let last_scan = match self.ticks {
+            0 => Err(process_tree::too_short_absence()),
+            _ => Ok(ended_ns.saturating_sub(self.last_tick_ns)),
         };
-        found.ns("probe.last_look", Better::Neither, last, own);
+        readings.push_ns("probe.last_scan", BetterDirection::Neither, last_scan, probe_source);
     }
 }
 
-impl Found {
-    fn put(
+impl ProbeReadings {
+    fn push(
         &mut self,
         name: impl Into<String>,
         unit: &str,
-        better: Better,
+        better: BetterDirection,
         value: Reading<f64>,
         source: &str,
     ) {
-        let (name, source) = (name.into(), source.to_owned());
-        self.measures.push(Measure { name, unit: Unit::from(unit), better, value, source });
+        self.measures.push(Measure::new(name, unit, better, value, source));
     }
 
-    fn ns(&mut self, name: impl Into<String>, better: Better, value: Reading<u64>, source: &str) {
-        self.put(name, Unit::NANOSECONDS, better, value.map(|value| value as f64), source);
+    fn push_ns(&mut self, name: &str, better: BetterDirection, value: Reading<u64>, source: &str) {
+        self.push(name, Unit::NANOSECONDS, better, value.map(|value| value as f64), source);
     }
 
-    fn bytes(&mut self, name: impl Into<String>, better: Better, value: Reading<u64>, source: &str) {
-        self.put(name, Unit::BYTES, better, value.map(|value| value as f64), source);
+    fn push_bytes(&mut self, name: &str, better: BetterDirection, value: Reading<u64>, source: &str) {
+        self.push(name, Unit::BYTES, better, value.map(|value| value as f64), source);
     }
 
-    fn count(&mut self, name: impl Into<String>, better: Better, value: Reading<u64>, source: &str) {
-        self.put(name, Unit::COUNT, better, value.map(|value| value as f64), source);
+    fn push_count(&mut self, name: &str, better: BetterDirection, value: Reading<u64>, source: &str) {
+        self.push(name, Unit::COUNT, better, value.map(|value| value as f64), source);
     }
 }

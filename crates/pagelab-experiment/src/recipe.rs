@@ -1,121 +1,116 @@
-//! Recipes: an experiment as a TOML file, read, checked and typed. `docs/recipes.md` lists every key.
-
-mod built_in;
-mod crossing;
-pub(crate) mod document;
-pub(crate) mod fields;
-mod variant;
-pub(crate) mod workload;
+//! Recipes: an experiment as a TOML file, parsed, checked and typed. `docs/recipes.md` lists every key.
 
 use std::fmt;
 use std::time::Duration;
 
-use pagelab_model::experiment::{LOSS, Sequence};
+use pagelab_formats::toml_document::{self, TomlTable};
+use pagelab_model::experiment::{DEFAULT_LOSS, Sequence};
+use pagelab_model::names;
+use pagelab_workloads::options::WorkloadOptions;
 
-pub use built_in::{BUILT_IN, BuiltIn, find};
-pub use variant::{Fragmentation, Hog, HogKind, PageCache, Pin, Supervised, Thp, Variant, short};
-pub(crate) use workload::merge;
-pub use workload::{Metric, Runs, Workload};
+use crate::probe::ProbeSelection;
+use table_fields::{ProblemList, TableFields};
 
-use crate::probe::Wanted;
-use fields::{Fields, Problems};
+pub use variant::{
+    FragmentationTarget, HogKind, MemoryHog, PageCacheState, PinPolicy, SupervisedPlan, ThpMode, Variant,
+};
+pub(crate) use workload::merge_options;
+pub use workload::{OutputMetric, Workload, WorkloadCommand};
 
-/// How long a trial may take where the recipe does not say.
-const TIME_LIMIT: Duration = Duration::from_secs(600);
-/// Repeats where the recipe does not say: enough for a verdict, and even, so that there and back balance.
-const REPEATS: u32 = 10;
-/// Repeats of a quick run: it shows that everything works, and decides nothing.
-const QUICK_REPEATS: u32 = 2;
-/// More repeats than anybody waits for.
+pub(crate) mod table_fields;
+#[cfg(test)]
+mod tests;
+mod variant;
+pub(crate) mod workload;
+
+const TIME_LIMIT_DEFAULT: Duration = Duration::from_secs(600);
+/// Default number of repeats: enough for a verdict, and even, so that the two orders balance.
+const REPEATS_DEFAULT: u32 = 10;
+/// Repeats of a quick run: it shows that everything works, and gives no verdict.
+const REPEATS_QUICK: u32 = 2;
 const REPEATS_MAX: u64 = 10_000;
 
-/// An experiment as its file asks for it.
+/// An experiment as specified by its file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recipe {
-    /// Where it is from: `built in` or a path.
+    /// Its origin: `built in` or a path.
     pub origin: String,
-    /// Its text as it was read.
+    /// Its text.
     pub text: String,
     /// Its short name.
     pub name: String,
     /// The question that it answers.
     pub question: String,
-    /// What it does and how its numbers are to be read.
+    /// Description, and how to read its numbers.
     pub explanation: String,
     /// Seed of the order and of the workloads.
     pub seed: u64,
-    /// How trials follow each other.
+    /// Order of the trials.
     pub sequence: Sequence,
-    /// Rounds that count.
+    /// Measured rounds.
     pub repeats: u32,
-    /// Rounds before them that do not.
+    /// Warm-up rounds.
     pub warm_up: u32,
-    /// Whether each round has the baseline twice, which tells the noise floor.
-    pub twins: bool,
-    /// How long a trial may take.
+    /// Whether each round has the baseline twice, which gives the noise floor.
+    pub has_twins: bool,
+    /// Time limit of a trial.
     pub time_limit: Duration,
-    /// What runs.
+    /// The workloads.
     pub workloads: Vec<Workload>,
-    /// The settings under comparison.
+    /// The compared settings.
     pub variants: Vec<Variant>,
-    /// Index of the variant that the others are compared with.
+    /// Index of the baseline variant.
     pub baseline: usize,
-    /// The share of time that less memory may cost before it is too little.
-    pub loss: f64,
-    /// What is watched.
-    pub probes: Wanted,
-    /// What a quick run changes.
-    pub quick: Quick,
+    /// Acceptable loss: the share of time that less memory may cost.
+    pub acceptable_loss: f64,
+    /// The probes.
+    pub probes: ProbeSelection,
+    /// Changes of a quick run.
+    pub quick_overrides: QuickOverrides,
 }
 
-/// What a quick run changes; what is absent stays.
+/// Changes of a quick run; absent values stay.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Quick {
-    /// Rounds that count.
+pub struct QuickOverrides {
+    /// Measured rounds.
     pub repeats: Option<u32>,
-    /// Rounds before them.
+    /// Warm-up rounds.
     pub warm_up: Option<u32>,
-    /// How long a trial may take.
+    /// Time limit of a trial.
     pub time_limit: Option<Duration>,
-    /// The workloads that run.
+    /// The workloads of a quick run.
     pub workloads: Option<Vec<String>>,
-    /// The variants that are compared.
+    /// The variants of a quick run.
     pub variants: Option<Vec<String>>,
 }
 
-/// One thing that is wrong with a recipe.
+/// One problem of a recipe.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
+pub struct RecipeProblem {
     /// The line, from 1.
     pub line: usize,
-    /// What is wrong and what would be right, in one phrase.
+    /// The problem and the expected value, in one phrase.
     pub text: String,
 }
 
-/// A recipe that cannot be used: everything that is wrong with it.
+/// Error of an invalid recipe, with all its problems.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Bad {
+pub struct RecipeError {
     /// The file, or `built in`.
     pub origin: String,
-    /// What is wrong, by line; never empty.
-    pub problems: Vec<Problem>,
+    /// The problems, by line; never empty.
+    pub problems: Vec<RecipeProblem>,
 }
 
-impl Bad {
-    /// These, by line, of a text that came from `origin`.
-    pub(crate) fn of(origin: &str, mut problems: Vec<Problem>) -> Bad {
-        problems.sort_by_key(|problem| problem.line);
-        Bad { origin: origin.to_owned(), problems }
-    }
+/// Parses a text as TOML, whose keys are listed in `docs/recipes.md` or another document.
+pub(crate) fn parse_table(origin: &str, text: &str, document: &str) -> Result<TomlTable, RecipeError> {
+    toml_document::parse_document(text).map_err(|error| {
+        let text = format!("{}; expected TOML, see {document}", error.message);
+        RecipeError { origin: origin.to_owned(), problems: vec![RecipeProblem { line: error.line, text }] }
+    })
 }
 
-/// The text of a recipe as TOML.
-pub(crate) fn table(origin: &str, text: &str) -> Result<document::Table, Bad> {
-    document::parse(text, "a recipe is TOML, see docs/recipes.md")
-        .map_err(|problem| Bad::of(origin, vec![problem]))
-}
-
-impl fmt::Display for Bad {
+impl fmt::Display for RecipeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (number, problem) in self.problems.iter().enumerate() {
             let gap = if number > 0 { "\n" } else { "" };
@@ -125,25 +120,25 @@ impl fmt::Display for Bad {
     }
 }
 
-impl std::error::Error for Bad {}
+impl std::error::Error for RecipeError {}
 
 impl Recipe {
-    /// Reads a text that came from `origin`, and checks all of it.
-    pub fn parse(origin: &str, text: &str) -> Result<Recipe, Bad> {
-        let document = table(origin, text)?;
-        let mut problems = Problems::default();
-        let recipe = read(&document, origin, text, &mut problems);
-        // Crossings are judged where every part is good, so that one mistake is not told twice.
+    /// Parses a text from `origin`, and checks all of it.
+    pub fn parse(origin: &str, text: &str) -> Result<Recipe, RecipeError> {
+        let document = parse_table(origin, text, "docs/recipes.md")?;
+        let mut problems = ProblemList::default();
+        let recipe = read_recipe(&document, origin, text, &mut problems);
+        // Cross checks need valid parts, so that one mistake is not reported twice.
         if problems.0.is_empty() {
-            crossing::check(&recipe, &mut problems);
+            check_recipe(&recipe, &mut problems);
         }
-        if problems.0.is_empty() { Ok(recipe) } else { Err(Bad::of(origin, problems.0)) }
+        problems.into_result(origin).map(|()| recipe)
     }
 
-    /// The recipe as a quick run has it.
-    pub fn quick(mut self) -> Recipe {
-        let quick = self.quick.clone();
-        self.repeats = quick.repeats.unwrap_or(QUICK_REPEATS.min(self.repeats));
+    /// The recipe with the changes of a quick run.
+    pub fn into_quick(mut self) -> Recipe {
+        let quick = self.quick_overrides.clone();
+        self.repeats = quick.repeats.unwrap_or(REPEATS_QUICK.min(self.repeats));
         self.warm_up = quick.warm_up.unwrap_or(self.warm_up.min(1));
         self.time_limit = quick.time_limit.unwrap_or(self.time_limit);
         if let Some(names) = &quick.workloads {
@@ -152,19 +147,20 @@ impl Recipe {
         if let Some(names) = &quick.variants {
             let baseline = self.variants.get(self.baseline).map(|variant| variant.name.clone());
             self.variants.retain(|variant| names.contains(&variant.name));
-            let place = self.variants.iter().position(|variant| Some(&variant.name) == baseline.as_ref());
-            self.baseline = place.unwrap_or(0);
+            let baseline_index =
+                self.variants.iter().position(|variant| Some(&variant.name) == baseline.as_ref());
+            self.baseline = baseline_index.unwrap_or(0);
         }
-        self.workloads.iter_mut().for_each(Workload::make_quick);
+        self.workloads.iter_mut().for_each(Workload::apply_quick);
         self
     }
 
     /// The recipe's variants over one program instead of its workloads.
-    pub fn over(mut self, command: Vec<String>) -> Recipe {
-        self.workloads = vec![Workload::of_command(command)];
+    pub fn with_command(mut self, command: Vec<String>) -> Recipe {
+        self.workloads = vec![Workload::from_command(command)];
         for variant in &mut self.variants {
-            // These are for the recipe's own workloads: a program is not ours to be told.
-            variant.only = None;
+            // These are for the recipe's own workloads, not for an external program.
+            variant.only_workloads = None;
             variant.options.clear();
             variant.arguments.clear();
             variant.advise = None;
@@ -175,117 +171,310 @@ impl Recipe {
         self
     }
 
-    /// Whether a variant is tried with a workload.
-    pub fn crosses(&self, workload: usize, variant: usize) -> bool {
-        let only = self.variants.get(variant).and_then(|variant| variant.only.as_ref());
-        only.is_none_or(|only| self.workloads.get(workload).is_some_and(|w| only.contains(&w.name)))
+    /// Whether a variant runs with a workload.
+    pub fn is_combined(&self, workload: usize, variant: usize) -> bool {
+        let allowed_workloads =
+            self.variants.get(variant).and_then(|variant| variant.only_workloads.as_ref());
+        allowed_workloads
+            .is_none_or(|only| self.workloads.get(workload).is_some_and(|w| only.contains(&w.name)))
     }
 }
 
-fn read(table: &document::Table, origin: &str, text: &str, problems: &mut Problems) -> Recipe {
-    let mut fields = Fields::new(table, "", 1);
-    let name = fields.name(problems, "name");
-    check_name(problems, &mut fields, &name);
-    let question = fields.name(problems, "question");
-    let explanation = fields.text(problems, "explanation").map_or("", |(text, _)| text).to_owned();
-    place(problems, &mut fields);
-    let order = fields.word(problems, "order", &["abba", "blocks"]);
-    let workloads = fields.tables(problems, "workload");
-    let variants = fields.tables(problems, "variant");
+fn read_recipe(table: &TomlTable, origin: &str, text: &str, problems: &mut ProblemList) -> Recipe {
+    let mut fields = TableFields::new(table, "", 1);
+    let [name, question, explanation] = read_head(problems, &mut fields);
+    check_place(problems, &mut fields);
+    let sequences = [("abba", Sequence::Abba), ("blocks", Sequence::Blocks)];
+    let sequence = fields.read_choice(problems, "order", &sequences).unwrap_or(Sequence::Abba);
+    let workloads = fields.read_tables(problems, "workload");
+    let variants = fields.read_tables(problems, "variant");
     if workloads.is_empty() {
-        problems.say(1, "no workload is given: at least one [[workload]] was wanted");
+        problems.add(1, "no workload: expected at least one [[workload]]");
     }
     if variants.is_empty() {
-        problems.say(1, "no variant is given: at least one [[variant]] was wanted");
+        problems.add(1, "no variant: expected at least one [[variant]]");
     }
     let workloads: Vec<Workload> =
-        workloads.into_iter().map(|(table, line)| workload::read(table, line, problems)).collect();
+        workloads.into_iter().map(|(table, line)| workload::read_workload(table, line, problems)).collect();
     let variants: Vec<Variant> =
-        variants.into_iter().map(|(table, line)| variant::read(table, line, problems)).collect();
-    let baseline = baseline(problems, &mut fields, &variants);
+        variants.into_iter().map(|(table, line)| variant::read_variant(table, line, problems)).collect();
+    let baseline = read_baseline(problems, &mut fields, &variants);
     let recipe = Recipe {
         origin: origin.to_owned(),
         text: text.to_owned(),
         name,
         question,
         explanation,
-        seed: fields.number(problems, "seed", (0, i64::MAX as u64)).unwrap_or(1),
-        sequence: if order == Some("blocks") { Sequence::Blocks } else { Sequence::Abba },
-        repeats: count(problems, &mut fields, "repeats", 1).unwrap_or(REPEATS),
-        warm_up: count(problems, &mut fields, "warm_up", 0).unwrap_or(1),
-        twins: fields.switch(problems, "twins").unwrap_or(true),
-        time_limit: fields.duration(problems, "time_limit").unwrap_or(TIME_LIMIT),
+        seed: fields.read_number(problems, "seed", (0, i64::MAX as u64)).unwrap_or(1),
+        sequence,
+        repeats: fields.read_count(problems, "repeats", (1, REPEATS_MAX)).unwrap_or(REPEATS_DEFAULT),
+        warm_up: fields.read_count(problems, "warm_up", (0, REPEATS_MAX)).unwrap_or(1),
+        has_twins: fields.read_bool(problems, "twins").unwrap_or(true),
+        time_limit: fields.read_duration(problems, "time_limit").unwrap_or(TIME_LIMIT_DEFAULT),
         workloads,
         variants,
         baseline,
-        loss: loss(problems, &mut fields),
-        probes: probes(problems, &mut fields),
-        quick: fields.table(problems, "quick").map(|quick| read_quick(quick, problems)).unwrap_or_default(),
+        acceptable_loss: read_loss(problems, &mut fields),
+        probes: read_probes(problems, &mut fields),
+        quick_overrides: fields
+            .read_table(problems, "quick")
+            .map(|quick| read_quick_overrides(quick, problems))
+            .unwrap_or_default(),
     };
-    fields.finish(problems);
+    fields.report_unknown_keys(problems);
     recipe
 }
 
-fn read_quick(mut fields: Fields<'_>, problems: &mut Problems) -> Quick {
-    let quick = Quick {
-        repeats: count(problems, &mut fields, "repeats", 1),
-        warm_up: count(problems, &mut fields, "warm_up", 0),
-        time_limit: fields.duration(problems, "time_limit"),
-        workloads: fields.texts(problems, "workloads"),
-        variants: fields.texts(problems, "variants"),
+fn read_quick_overrides(mut fields: TableFields<'_>, problems: &mut ProblemList) -> QuickOverrides {
+    let quick = QuickOverrides {
+        repeats: fields.read_count(problems, "repeats", (1, REPEATS_MAX)),
+        warm_up: fields.read_count(problems, "warm_up", (0, REPEATS_MAX)),
+        time_limit: fields.read_duration(problems, "time_limit"),
+        workloads: fields.read_texts(problems, "workloads"),
+        variants: fields.read_texts(problems, "variants"),
     };
-    fields.finish(problems);
+    fields.report_unknown_keys(problems);
     quick
 }
 
-fn count(problems: &mut Problems, fields: &mut Fields<'_>, key: &'static str, least: u64) -> Option<u32> {
-    fields.number(problems, key, (least, REPEATS_MAX)).and_then(|number| u32::try_from(number).ok())
-}
-
-/// The name becomes part of file names.
-pub(crate) fn check_name(problems: &mut Problems, fields: &mut Fields<'_>, name: &str) {
+/// Name, question and explanation. The name becomes part of file names.
+pub(crate) fn read_head(problems: &mut ProblemList, fields: &mut TableFields<'_>) -> [String; 3] {
+    let name = fields.read_name(problems, "name");
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if !name.is_empty() && !name.chars().all(is_plain) {
-        let line = fields.item("name").map_or(1, |item| item.line);
-        problems.say(line, format!("name: {name:?} becomes part of file names: letters, digits, - _ . do"));
+        problems.add(fields.line_of("name"), format!("name: {name:?}: expected letters, digits, - _ and ."));
     }
+    let question = fields.read_name(problems, "question");
+    [name, question, fields.read_string(problems, "explanation").unwrap_or_default()]
 }
 
-fn place(problems: &mut Problems, fields: &mut Fields<'_>) {
-    if let Some((place, line)) = fields.text(problems, "place")
+fn check_place(problems: &mut ProblemList, fields: &mut TableFields<'_>) {
+    if let Some((place, line)) = fields.read_text(problems, "place")
         && place != "host"
     {
-        problems.say(line, format!("place: {place:?} is not accepted; accepted are: host"));
+        problems.add(line, format!("place: {place:?}: expected host"));
     }
 }
 
-fn probes(problems: &mut Problems, fields: &mut Fields<'_>) -> Wanted {
-    let Some(words) = fields.texts(problems, "probes") else { return Wanted::default() };
-    let line = fields.item("probes").map_or(1, |item| item.line);
-    let wanted = Wanted::named(words.iter().map(String::as_str));
-    wanted.unwrap_or_else(|why| {
-        problems.say(line, format!("probes: {why}"));
-        Wanted::default()
+fn read_probes(problems: &mut ProblemList, fields: &mut TableFields<'_>) -> ProbeSelection {
+    let Some(words) = fields.read_texts(problems, "probes") else { return ProbeSelection::default() };
+    let selection = ProbeSelection::from_names(words.iter().map(String::as_str));
+    selection.unwrap_or_else(|why| {
+        problems.add(fields.line_of("probes"), format!("probes: {why}"));
+        ProbeSelection::default()
     })
 }
 
-fn loss(problems: &mut Problems, fields: &mut Fields<'_>) -> f64 {
-    let share = fields.share(problems, "loss");
+fn read_loss(problems: &mut ProblemList, fields: &mut TableFields<'_>) -> f64 {
+    let share = fields.read_share(problems, "loss");
     if share == Some(0.0) {
-        let line = fields.item("loss").map_or(1, |item| item.line);
-        problems.say(line, "loss: 0 can be told from no loss by nobody; 0.05 is five per cent");
+        problems
+            .add(fields.line_of("loss"), "loss: 0 cannot be distinguished from no loss; hint: 0.05 is 5 %");
     }
-    share.unwrap_or(LOSS)
+    share.unwrap_or(DEFAULT_LOSS)
 }
 
-fn baseline(problems: &mut Problems, fields: &mut Fields<'_>, variants: &[Variant]) -> usize {
-    let Some((name, line)) = fields.text(problems, "baseline") else { return 0 };
+fn read_baseline(problems: &mut ProblemList, fields: &mut TableFields<'_>, variants: &[Variant]) -> usize {
+    let Some((name, line)) = fields.read_text(problems, "baseline") else { return 0 };
     variants.iter().position(|variant| variant.name == name).unwrap_or_else(|| {
         let names: Vec<&str> = variants.iter().map(|variant| variant.name.as_str()).collect();
-        problems.say(line, format!("baseline: {name:?} is no variant; there are {}", names.join(", ")));
+        problems.add(line, format!("baseline: {}", names::describe_unknown("variant", name, &names)));
         0
     })
 }
 
-#[cfg(test)]
-mod tests;
+/// A built-in recipe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BuiltInRecipe {
+    /// Its name, which is that of its file.
+    pub name: &'static str,
+    /// Its text.
+    pub text: &'static str,
+}
+
+macro_rules! embed_recipes {
+    ($($name:literal),*) => {
+        &[$(BuiltInRecipe {
+            name: $name,
+            text: include_str!(concat!("../../../recipes/", $name, ".toml")),
+        }),*]
+    };
+}
+pub(crate) use embed_recipes;
+
+/// In the order of the list.
+pub const BUILT_IN_RECIPES: &[BuiltInRecipe] = embed_recipes![
+    "thp",
+    "mmap-lab",
+    "memory-size",
+    "memory-size-programs",
+    "fragmentation-cost",
+    "fragment-compact",
+    "external"
+];
+
+fn check_recipe(recipe: &Recipe, problems: &mut ProblemList) {
+    check_names(recipe, problems);
+    for (place, variant) in recipe.variants.iter().enumerate() {
+        check_contradictions(variant, problems);
+        let combined = |(at, _): &(usize, &Workload)| recipe.is_combined(*at, place);
+        let workloads: Vec<&Workload> =
+            recipe.workloads.iter().enumerate().filter(combined).map(|(_, workload)| workload).collect();
+        check_workloads(variant, &workloads, problems);
+    }
+    if let Some(baseline) = recipe.variants.get(recipe.baseline)
+        && baseline.only_workloads.is_some()
+    {
+        let text = "the baseline cannot have `workloads`: every workload is compared with it";
+        baseline.add_problem(problems, text);
+    }
+    check_quick(recipe, problems);
+}
+
+fn check_names(recipe: &Recipe, problems: &mut ProblemList) {
+    let workloads = recipe.workloads.iter().map(|workload| ("workload", &workload.name, workload.line));
+    let variants = recipe.variants.iter().map(|variant| ("variant", &variant.name, variant.line));
+    let all: Vec<_> = workloads.chain(variants).collect();
+    for (at, (kind, name, line)) in all.iter().enumerate() {
+        if all[..at].iter().any(|(other, known, _)| other == kind && known == name) {
+            problems.add(*line, format!("{kind} {name:?} is given twice"));
+        }
+    }
+    for variant in &recipe.variants {
+        for name in variant.only_workloads.iter().flatten() {
+            if !recipe.workloads.iter().any(|workload| workload.name == *name) {
+                let known: Vec<&String> = recipe.workloads.iter().map(|workload| &workload.name).collect();
+                let text = names::describe_unknown("workload", name, &known);
+                variant.add_problem(problems, format_args!("workloads: {text}"));
+            }
+        }
+    }
+}
+
+fn check_contradictions(variant: &Variant, problems: &mut ProblemList) {
+    let asks_for_huge_pages = variant.advise.as_deref() == Some("huge")
+        || variant.options.iter().any(|(name, value)| name == "advise" && value == "huge");
+    let disables_thp = matches!(variant.thp_mode, Some(ThpMode::NeverPrctl | ThpMode::Never));
+    if let (true, true, Some(thp)) = (asks_for_huge_pages, disables_thp, variant.thp_mode)
+        && (thp == ThpMode::NeverPrctl || variant.mthp_modes.is_empty())
+    {
+        variant.add_problem(
+            problems,
+            format_args!(
+                "thp = {:?} disables huge pages even for advised memory, so advise = \"huge\" has no effect; \
+                 hint: use thp = \"madvise\" or \"advised-only\"",
+                thp.name()
+            ),
+        );
+    }
+    if variant.thp_mode == Some(ThpMode::NeverPrctl)
+        && variant.mthp_modes.iter().any(|(_, mode)| mode != "never")
+    {
+        let text = "thp = \"never-prctl\" disables all sizes for the process, so mthp has no effect; hint: \
+                    remove thp, or use thp = \"never\"";
+        variant.add_problem(problems, text);
+    }
+    check_supervised(variant, problems);
+    if variant.options.iter().any(|(name, _)| name == "advise") && variant.advise.is_some() {
+        variant.add_problem(problems, "advise is given twice, once in options");
+    }
+    if variant.swap_limit.is_some() && variant.memory_limit.is_none() {
+        variant.add_problem(problems, "swap requires memory_limit: without it nothing would be swapped");
+    }
+    if let (Some(hog), Some(limit)) = (variant.hog, variant.memory_limit)
+        && hog.kind == HogKind::Thread
+        && hog.size >= limit
+    {
+        let text = "the hog is a thread of the workload, and its memory exceeds memory_limit; hint: use \
+                    how = \"process\"";
+        variant.add_problem(problems, text);
+    }
+}
+
+/// Checks for settings that conflict with the supervisor of `plan`.
+fn check_supervised(variant: &Variant, problems: &mut ProblemList) {
+    let Some(plan) = &variant.supervised_plan else { return };
+    if let Some(thp @ (ThpMode::NeverPrctl | ThpMode::AdvisedOnly)) = variant.thp_mode {
+        variant.add_problem(
+            problems,
+            format_args!(
+                "plan = {:?} controls huge pages by advice, which conflicts with thp = {:?}; hint: \
+                 remove thp",
+                plan.argument(),
+                thp.name()
+            ),
+        );
+    }
+    if variant.hog.is_some_and(|hog| hog.kind == HogKind::Thread) {
+        let text = "with a plan the workload runs under a supervisor, and a hog cannot be its thread; \
+                    hint: use how = \"process\"";
+        variant.add_problem(problems, text);
+    }
+}
+
+fn check_workloads(variant: &Variant, workloads: &[&Workload], problems: &mut ProblemList) {
+    if variant.advise.is_some() && !workloads.iter().any(|workload| workload.has_option("advise")) {
+        variant.add_problem(problems, "advise: no workload of this recipe has an option `advise`");
+    }
+    for workload in workloads {
+        let mut add_problem = |text: &str| {
+            let text = format!("variant {:?} with workload {:?}: {text}", variant.name, workload.name);
+            problems.add(variant.line, text);
+        };
+        let heads = workload.option_heads();
+        if let (None, Some((option, _))) = (heads, variant.options.first()) {
+            add_problem(&format!(
+                "options.{option} applies to built-in workloads; hint: restrict the variant with \
+                 `workloads = […]`"
+            ));
+        }
+        if !matches!(workload.command, WorkloadCommand::BuiltIn { .. })
+            && variant.hog.is_some_and(|hog| hog.kind == HogKind::Thread)
+        {
+            add_problem("a hog can be a thread of built-in workloads only; hint: use how = \"process\"");
+        }
+        let Some(heads) = heads else { continue };
+        if let Some(first) = variant.arguments.first() {
+            add_problem(&format!(
+                "arguments ({first:?} …) apply to commands; hint: use `options` for a built-in workload"
+            ));
+        }
+        let mut all = WorkloadOptions::with_defaults(heads);
+        for (name, value) in workload.given_options().iter().chain(&variant.options) {
+            if let Err(why) = all.set_value(name, value) {
+                add_problem(&why);
+            }
+        }
+    }
+}
+
+fn check_quick(recipe: &Recipe, problems: &mut ProblemList) {
+    let quick = &recipe.quick_overrides;
+    let workloads = recipe.workloads.iter().map(|workload| &workload.name).collect();
+    let variants = recipe.variants.iter().map(|variant| &variant.name).collect();
+    check_quick_lists(
+        [("workloads", &quick.workloads, workloads), ("variants", &quick.variants, variants)],
+        problems,
+    );
+    if let (Some(names), Some(baseline)) = (&quick.variants, recipe.variants.get(recipe.baseline))
+        && !names.contains(&baseline.name)
+    {
+        problems.add(1, format!("quick: variants: expected the baseline {:?} among them", baseline.name));
+    }
+}
+
+/// Key of a list of names in `[quick]`, the names that a quick run keeps, and all names of their kind.
+pub(crate) type QuickList<'a> = (&'a str, &'a Option<Vec<String>>, Vec<&'a String>);
+
+/// A quick run keeps at least one of each.
+pub(crate) fn check_quick_lists<const N: usize>(lists: [QuickList<'_>; N], problems: &mut ProblemList) {
+    for (key, kept, known) in lists {
+        let Some(kept) = kept else { continue };
+        for name in kept.iter().filter(|name| !known.contains(name)) {
+            problems.add(1, format!("quick: {key}: {}", names::describe_unknown("name", name, &known)));
+        }
+        if kept.is_empty() {
+            problems.add(1, format!("quick: {key} is empty"));
+        }
+    }
+}

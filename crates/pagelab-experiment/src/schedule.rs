@@ -1,27 +1,27 @@
-//! In which order trials run. Variants never follow each other plainly as A B A B, where whatever drifts
-//! meanwhile would be taken for a difference.
+//! Order of the trials. Variants never simply alternate as A B A B, in which a drift would appear as a
+//! difference.
 
-use pagelab_model::experiment::{Role, Sequence, Slot};
-use pagelab_model::seed::SplitMix64;
+use pagelab_model::experiment::{Schedule, ScheduleSlot, Sequence, TrialRole};
+use pagelab_model::random::SplitMix64;
 
 use crate::recipe::Recipe;
 
 /// All trials of a recipe in order: rounds, in each round the workloads, for each workload the variants.
 ///
-/// There and back ([`Sequence::Abba`]) turns every second round round, so that over each two rounds all
-/// variants have the same mean place: a drift that is straight in time cancels. Blocks draw the order of each
-/// round from the seed. Warm-up rounds come first and are forgotten.
-pub fn schedule(recipe: &Recipe) -> Vec<Slot> {
+/// [`Sequence::Abba`] reverses every second round, so that over each two rounds all variants have the same
+/// mean position: a linear drift cancels. Blocks have a random order in each round, from the seed. Warm-up
+/// rounds come first and are discarded.
+pub fn build_schedule(recipe: &Recipe) -> Vec<ScheduleSlot> {
     let mut random = SplitMix64::new(recipe.seed);
     let mut slots = Vec::new();
     for round in 0..recipe.warm_up {
-        slots.extend(self::round(recipe, round, false));
+        slots.extend(build_round(recipe, round, false));
     }
     for round in 0..recipe.repeats {
-        let mut order = self::round(recipe, round, true);
+        let mut order = build_round(recipe, round, true);
         match recipe.sequence {
             Sequence::Abba if round % 2 == 1 => order.reverse(),
-            Sequence::Abba => {}
+            Sequence::Abba | Sequence::BySeed => {}
             Sequence::Blocks => shuffle_within_workloads(&mut order, &mut random),
         }
         slots.append(&mut order);
@@ -29,42 +29,42 @@ pub fn schedule(recipe: &Recipe) -> Vec<Slot> {
     slots
 }
 
-/// The first slot of each pairing of a workload with a variant.
-pub fn first_of_each(schedule: &[Slot]) -> Vec<Slot> {
-    let mut first: Vec<Slot> = Vec::new();
-    for slot in schedule {
+/// The first slot of each workload with a variant.
+pub fn first_of_each_pair(schedule: &Schedule) -> Vec<ScheduleSlot> {
+    let mut first: Vec<ScheduleSlot> = Vec::new();
+    for slot in schedule.iter() {
         if !first.iter().any(|known| (known.workload, known.variant) == (slot.workload, slot.variant)) {
-            first.push(*slot);
+            first.push(slot);
         }
     }
     first
 }
 
-/// One round, workload by workload: the variants, the baseline first and its twin last, so that there and
-/// back holds for the pair of equals too.
-fn round(recipe: &Recipe, round: u32, is_measured: bool) -> Vec<Slot> {
+/// One round, workload by workload: the variants, the baseline first and its twin last, so that reversal
+/// holds for the pair of twins too.
+fn build_round(recipe: &Recipe, round: u32, is_measured: bool) -> Vec<ScheduleSlot> {
     let mut slots = Vec::new();
     for workload in 0..recipe.workloads.len() {
-        let slot = |variant, role| Slot { workload, variant, round, role };
-        let role = if is_measured { Role::Measured } else { Role::WarmUp };
-        let others = (0..recipe.variants.len()).filter(|&variant| variant != recipe.baseline);
-        let variants = [recipe.baseline].into_iter().chain(others);
+        let slot = |variant, role| ScheduleSlot { workload, variant, round, role };
+        let role = if is_measured { TrialRole::Measured } else { TrialRole::WarmUp };
+        let other_variants = (0..recipe.variants.len()).filter(|&variant| variant != recipe.baseline);
+        let variants = [recipe.baseline].into_iter().chain(other_variants);
         slots.extend(
-            variants.filter(|&variant| recipe.crosses(workload, variant)).map(|variant| slot(variant, role)),
+            variants
+                .filter(|&variant| recipe.is_combined(workload, variant))
+                .map(|variant| slot(variant, role)),
         );
-        if is_measured && recipe.twins {
-            slots.push(slot(recipe.baseline, Role::Twin));
+        if is_measured && recipe.has_twins {
+            slots.push(slot(recipe.baseline, TrialRole::Twin));
         }
     }
     slots
 }
 
-/// Each workload's trials stay together; within them every order is as likely (Fisher and Yates).
-fn shuffle_within_workloads(slots: &mut [Slot], random: &mut SplitMix64) {
+/// Each workload's trials stay together; within them every order is equally likely.
+fn shuffle_within_workloads(slots: &mut [ScheduleSlot], random: &mut SplitMix64) {
     for block in slots.chunk_by_mut(|a, b| a.workload == b.workload) {
-        for last in (1..block.len()).rev() {
-            block.swap(last, random.below(last as u64 + 1) as usize);
-        }
+        random.shuffle(block);
     }
 }
 
@@ -74,7 +74,6 @@ mod tests {
 
     use super::*;
 
-    /// A recipe of so many workloads and variants.
     fn recipe(workloads: usize, variants: usize, order: &str, repeats: u32, seed: u64) -> Recipe {
         let mut text = format!(
             "name = \"a\"\nquestion = \"b\"\norder = \"{order}\"\nrepeats = {repeats}\nseed = {seed}\n\
@@ -94,44 +93,46 @@ mod tests {
     fn every_pairing_comes_once_a_round_whatever_the_order() {
         let mut random = SplitMix64::new(11);
         for _ in 0..200 {
-            let [workloads, variants] = [1 + random.below(4), 1 + random.below(5)].map(|n| n as usize);
-            let order = if random.below(2) == 0 { "abba" } else { "blocks" };
+            let [workloads, variants] =
+                [1 + random.next_below(4), 1 + random.next_below(5)].map(|n| n as usize);
+            let order = if random.next_below(2) == 0 { "abba" } else { "blocks" };
             let mut recipe =
-                recipe(workloads, variants, order, 1 + random.below(6) as u32, random.draw() >> 1);
-            recipe.warm_up = random.below(3) as u32;
-            recipe.twins = random.below(2) == 0;
-            let slots = schedule(&recipe);
-            let is_measured = |slot: &&Slot| slot.role == Role::Measured;
+                recipe(workloads, variants, order, 1 + random.next_below(6) as u32, random.next_u64() >> 1);
+            recipe.warm_up = random.next_below(3) as u32;
+            recipe.has_twins = random.next_below(2) == 0;
+            let slots = build_schedule(&recipe);
+            let is_measured = |slot: &&ScheduleSlot| slot.role == TrialRole::Measured;
             let measured: BTreeSet<_> =
                 slots.iter().filter(is_measured).map(|s| (s.round, s.workload, s.variant)).collect();
             assert_eq!(measured.len(), workloads * variants * recipe.repeats as usize);
             assert_eq!(slots.iter().filter(is_measured).count(), measured.len(), "none twice");
-            let twins: Vec<_> = slots.iter().filter(|slot| slot.role == Role::Twin).collect();
-            let of_round = if recipe.twins { workloads } else { 0 };
+            let twins: Vec<_> = slots.iter().filter(|slot| slot.role == TrialRole::Twin).collect();
+            let of_round = if recipe.has_twins { workloads } else { 0 };
             assert_eq!(twins.len(), of_round * recipe.repeats as usize);
             assert!(twins.iter().all(|slot| slot.variant == recipe.baseline));
-            let first = slots.iter().position(|slot| slot.role != Role::WarmUp).unwrap();
+            let first = slots.iter().position(|slot| slot.role != TrialRole::WarmUp).unwrap();
             assert_eq!(first, workloads * variants * recipe.warm_up as usize, "warm-up comes first");
-            assert!(slots[first..].iter().all(|slot| slot.role != Role::WarmUp));
-            assert_eq!(schedule(&recipe), slots, "the seed decides");
+            assert!(slots[first..].iter().all(|slot| slot.role != TrialRole::WarmUp));
+            assert_eq!(build_schedule(&recipe), slots, "the seed decides");
         }
     }
 
-    /// A drift that is straight in time adds the same to every variant.
+    /// A linear drift adds the same to every variant.
     #[test]
     fn there_and_back_balances_a_straight_drift() {
         for (workloads, variants) in [(1, 2), (1, 3), (3, 4), (2, 1)] {
-            let slots = schedule(&recipe(workloads, variants, "abba", 6, 1));
+            let slots = build_schedule(&recipe(workloads, variants, "abba", 6, 1));
             let mut places: BTreeMap<_, Vec<usize>> = BTreeMap::new();
-            let measured = slots.iter().filter(|slot| slot.role != Role::WarmUp);
+            let measured = slots.iter().filter(|slot| slot.role != TrialRole::WarmUp);
             for (place, slot) in measured.enumerate() {
-                let is_twin = slot.role == Role::Twin;
+                let is_twin = slot.role == TrialRole::Twin;
                 places.entry((slot.workload, slot.variant, is_twin)).or_default().push(place);
             }
             let sums: BTreeSet<usize> = places.values().map(|places| places.iter().sum()).collect();
             assert_eq!(sums.len(), 1, "{places:?}");
             let order = |round: u32| {
-                let of = slots.iter().filter(move |slot| slot.role != Role::WarmUp && slot.round == round);
+                let of =
+                    slots.iter().filter(move |slot| slot.role != TrialRole::WarmUp && slot.round == round);
                 of.map(|slot| (slot.workload, slot.variant)).collect::<Vec<_>>()
             };
             let back: Vec<_> = order(1).into_iter().rev().collect();
@@ -142,8 +143,12 @@ mod tests {
     #[test]
     fn blocks_differ_from_round_to_round_and_by_seed() {
         let order = |seed| {
-            let slots = schedule(&recipe(1, 4, "blocks", 40, seed));
-            slots.iter().filter(|s| s.role != Role::WarmUp).map(|s| (s.variant, s.role)).collect::<Vec<_>>()
+            let slots = build_schedule(&recipe(1, 4, "blocks", 40, seed));
+            slots
+                .iter()
+                .filter(|s| s.role != TrialRole::WarmUp)
+                .map(|s| (s.variant, s.role))
+                .collect::<Vec<_>>()
         };
         assert_ne!(order(1), order(2));
         let firsts: BTreeSet<usize> = order(3).chunks(5).map(|round| round[0].0).collect();
@@ -153,8 +158,8 @@ mod tests {
     #[test]
     fn a_variant_runs_only_over_its_workloads() {
         let mut recipe = recipe(2, 2, "abba", 2, 1);
-        recipe.variants[0].only = Some(vec!["w1".to_owned()]);
-        let slots = schedule(&recipe);
+        recipe.variants[0].only_workloads = Some(vec!["w1".to_owned()]);
+        let slots = build_schedule(&recipe);
         assert!(slots.iter().all(|slot| slot.variant != 0 || slot.workload == 1));
         assert!(slots.iter().any(|slot| slot.variant == 0));
     }

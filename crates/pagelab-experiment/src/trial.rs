@@ -1,250 +1,244 @@
-//! One trial: one process tree under the settings of its variant, in a control group of its own, watched
-//! from before its program begins until after it has ended.
+//! One trial: a process tree under the settings of its variant, in its own control group, observed from
+//! before its program begins until after it has ended.
 
-mod cache;
+mod caches;
 mod fragmentation;
 mod hog;
-mod launch;
-mod others;
+mod launched_process;
 pub(crate) mod output;
-mod result;
 mod settings;
-mod supervised;
+mod supervisor_summary;
+mod system_activity;
 mod warming;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
-use std::time::Duration;
 
-use pagelab_host::guard::Site;
+use pagelab_host::guard::GuardSite;
 use pagelab_model::experiment::{Flag, Measure, TrialEnd, measures};
 use pagelab_model::machine::Machine;
 use pagelab_model::{Bytes, Snapshot};
+use pagelab_packages::apt::FetchObserver;
 
 use crate::probe;
-use crate::recipe::{Metric, Runs};
-use crate::resolve::Resolved;
-use crate::swap::Swap;
-use launch::{Launched, Watched};
-use settings::Settings;
+use crate::recipe::{OutputMetric, WorkloadCommand};
+use crate::resolve::ResolvedExperiment;
+use crate::swap_file::ExperimentSwap;
+use launched_process::{GatedProcess, ProcessOutcome};
+use settings::TrialSettings;
 
-pub use others::{Others, averages};
+pub(crate) use settings::machine_wide_modes;
+pub use system_activity::{ActivitySample, describe_load};
 
-/// Less of the peak memory than this in huge pages, and what is measured is no effect of them.
-const ASKED: probe::Asked = probe::Asked { share_min: 0.05 };
+/// Minimum share of the peak memory in huge pages; below it the result is not an effect of huge pages.
+const HUGE_PAGE_SHARE_MIN: f64 = 0.05;
 
-/// What all trials of an experiment share.
-pub struct Bench<'a> {
-    /// Where settings and journals are, or why they cannot be had.
-    pub site: Result<Site, String>,
+/// Shared context of all trials of an experiment.
+pub struct TrialContext<'a> {
+    /// Directories of settings and journals, or the reason for their absence.
+    pub site: Result<GuardSite, String>,
     /// The machine, its caches and TLBs.
     pub machine: &'a Machine,
-    /// All memory.
-    pub total: Bytes,
-    /// Its swap file, where a variant wants one.
-    pub swap: Swap,
-    /// What is carried out.
-    pub resolved: &'a Resolved,
-    /// The signal that asked to stop, if one has.
-    pub stop: &'a dyn Fn() -> Option<i32>,
-    /// A look at the machine.
-    pub look: &'a dyn Fn() -> Snapshot,
-    /// For each workload why it cannot run, where that is known before: its trials are not begun.
-    pub missing: &'a [Option<String>],
-    /// The highest peak so far of each workload, bytes: as much is warmed before its next trial.
-    pub peaks: RefCell<BTreeMap<usize, u64>>,
-    /// What a model of the processor counts of a workload under a variant, where counters cannot be read.
-    pub model: Option<&'a Model<'a>>,
+    /// Total memory.
+    pub total_memory: Bytes,
+    /// Its swap file, if a variant needs one.
+    pub swap_file: RefCell<ExperimentSwap>,
+    /// The experiment.
+    pub resolved: &'a ResolvedExperiment,
+    /// The signal that requested a stop, if any.
+    pub stop_signal: &'a dyn Fn() -> Option<i32>,
+    /// Snapshot of the machine.
+    pub take_snapshot: &'a dyn Fn() -> Snapshot,
+    /// Progress of the set-up of external workloads, and what stops it.
+    pub setup_observer: RefCell<&'a mut dyn FetchObserver>,
+    /// The highest peak so far of each workload, bytes: the amount that is warmed before its next trial.
+    pub peak_bytes: RefCell<BTreeMap<usize, u64>>,
+    /// Counts of a processor model for a workload under a variant, if counters are not readable.
+    pub model: Option<&'a ProcessorModel<'a>>,
 }
 
-/// Runs a workload (its place) under a variant (its place) in a model of the processor.
-pub type Model<'a> = dyn Fn(usize, usize) -> Result<Vec<Measure>, String> + 'a;
+/// Runs a workload (its index) under a variant (its index) in a model of the processor.
+pub type ProcessorModel<'a> = dyn Fn(usize, usize) -> Result<Vec<Measure>, String> + 'a;
 
-/// The number that a program said in the way of a metric: that of the last line that is like it. An error is
-/// what stands there instead.
-pub fn number_in(metric: &Metric, text: &str) -> Option<Result<f64, String>> {
-    text.lines().rev().find_map(|line| output::find(metric, line.trim_end()))
+/// The number that a program printed for a metric: that of the last matching line. An error is the text in
+/// its place.
+pub fn find_metric(metric: &OutputMetric, text: &str) -> Option<Result<f64, String>> {
+    text.lines().rev().find_map(|line| output::find_metric(metric, line.trim_end()))
 }
 
-/// What a trial came to.
+/// Result of a trial.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Ran {
-    /// How it ended.
+pub struct TrialResult {
+    /// Its end.
     pub end: TrialEnd,
-    /// What the probes and the workload itself said.
+    /// Measures of the probes and of the workload.
     pub measures: Vec<Measure>,
-    /// What must be known before its numbers are believed.
+    /// Caveats of its numbers.
     pub flags: Vec<Flag>,
-    /// The last lines of its output, where it did not end well.
+    /// The last lines of its output, if it did not end well.
     pub last_output: String,
     /// Equal in all trials of the same command.
     pub checksum: Option<String>,
-    /// What was done besides, that the run file should tell.
+    /// Further notes for the run file.
     pub notes: Vec<String>,
 }
 
-/// Why a trial was ended by us.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Cut {
-    Stopped,
-    TooLong,
-}
-
-/// How a trial ended, before it is judged.
+/// End of a trial, before it is judged.
 #[derive(Debug)]
-struct Over {
+struct TrialExit {
     status: ExitStatus,
-    cut: Option<Cut>,
-    ended: probe::Ended,
+    /// Its end, if pagelab ended it.
+    cut: Option<TrialEnd>,
+    target_exit: probe::TargetExit,
     /// Processes that outlived the first one.
-    left_behind: u64,
-    /// Processes that the kernel killed for want of memory.
+    left_processes: u64,
+    /// Processes that the kernel killed by the OOM killer.
     oom_kills: u64,
 }
 
-/// Carries out one trial.
-pub fn run(bench: &Bench<'_>, workload: usize, variant: usize) -> Ran {
-    let recipe = &bench.resolved.recipe;
-    let (of, under) = (&recipe.workloads[workload], &recipe.variants[variant]);
-    if let Some(Some(why)) = bench.missing.get(workload) {
-        return Ran::without(TrialEnd::NotBegun(why.clone()), String::new());
-    }
-    let mut settings = match Settings::make(bench, of, under, recipe.seed) {
+/// Runs one trial.
+pub fn run_trial(context: &TrialContext<'_>, workload: usize, variant: usize) -> TrialResult {
+    let recipe = &context.resolved.recipe;
+    let (workload_recipe, variant_recipe) = (&recipe.workloads[workload], &recipe.variants[variant]);
+    let mut settings = match TrialSettings::apply(context, workload_recipe, variant_recipe) {
         Ok(settings) => settings,
-        Err(why) if (bench.stop)().is_some() => return Ran::without(TrialEnd::Stopped, why),
-        Err(why) => return Ran::without(TrialEnd::NotBegun(why), String::new()),
+        Err(why) => return TrialResult::not_started(context, why),
     };
-    let mut ran = in_settings(bench, workload, variant, &mut settings);
-    let undone = settings.finish();
-    ran.measures.extend(undone.measures);
-    ran.flags.extend(undone.flags);
-    ran.notes.extend(undone.notes);
-    // What a supervisor looked after was told by it.
-    let asks = under.plan.is_none() && bench.resolved.asks_for_huge_pages(workload, variant);
-    // A trial that did not end well has said enough.
-    if asks && ran.end == TrialEnd::Done {
-        ran.flags.extend(probe::huge_pages_missing(&ran.measures, ASKED));
+    let mut result = run_with_settings(context, workload, variant, &mut settings);
+    settings.finish(&mut result);
+    // The supervisor reports what it did.
+    let asks_for_huge_pages =
+        variant_recipe.supervised_plan.is_none() && context.resolved.asks_for_huge_pages(workload, variant);
+    // A trial that failed needs no further flags.
+    if asks_for_huge_pages && result.end == TrialEnd::Done {
+        result.flags.extend(probe::missing_huge_pages_flag(&result.measures, HUGE_PAGE_SHARE_MIN));
     }
-    ran
+    result
 }
 
-fn in_settings(bench: &Bench<'_>, workload: usize, variant: usize, settings: &mut Settings) -> Ran {
-    let recipe = &bench.resolved.recipe;
-    let of = &recipe.workloads[workload];
-    let watching = probe::prepare(&recipe.probes, settings.group.as_ref());
-    let launched = match Launched::at_gate(bench, workload, variant, settings) {
+fn run_with_settings(
+    context: &TrialContext<'_>,
+    workload: usize,
+    variant: usize,
+    settings: &mut TrialSettings,
+) -> TrialResult {
+    let recipe = &context.resolved.recipe;
+    let workload_recipe = &recipe.workloads[workload];
+    let probes = probe::prepare_probes(&recipe.probes);
+    let launched = match GatedProcess::start_at_gate(context, workload, variant, settings) {
         Ok(launched) => launched,
-        Err(why) if (bench.stop)().is_some() => return Ran::without(TrialEnd::Stopped, why),
-        Err(why) => return Ran::without(TrialEnd::NotBegun(why), String::new()),
+        Err(why) => return TrialResult::not_started(context, why),
     };
-    // While the child waits at its gate: nothing else comes between.
-    let warming = warming::Warming::before(bench, workload, variant);
+    // While the child waits at its gate: nothing else happens in between.
+    let warming = warming::TrialWarming::warm_for_trial(context, workload, variant);
     let mut notes = Vec::new();
-    let flags = launched.not_applied.iter().map(|text| flag(Flag::NOT_APPLIED, text.clone()));
-    let mut flags: Vec<Flag> = flags.collect();
-    let (before, hog_ns) = (Others::now(), settings.hog_cpu_ns());
-    let limit = bench.resolved.time_limit(workload);
-    let Watched { over, output, found, summary } = launched.run(watching, settings, limit, bench.stop);
-    let after = Others::now();
-    let own_ns = cpu_ns(&over.ended, &found.measures);
-    let own_ns = own_ns.saturating_add(settings.hog_cpu_ns().saturating_sub(hog_ns));
-    if let Some(share) = after.not_quiet_since(&before, own_ns) {
+    let mut flags: Vec<Flag> = launched.not_applied.iter().map(|text| not_applied(text.clone())).collect();
+    let (before, hog_ns) = (ActivitySample::read(), settings.hog_cpu_ns());
+    let limit = context.resolved.time_limit(workload);
+    let ProcessOutcome { exit, output, readings, supervisor_summary: summary } =
+        launched.run_to_end(probes, settings, limit, context.stop_signal);
+    let after = ActivitySample::read();
+    let our_cpu_ns = total_cpu_ns(&exit.target_exit, &readings.measures);
+    let own_ns = our_cpu_ns.saturating_add(settings.hog_cpu_ns().saturating_sub(hog_ns));
+    if let Some(share) = after.busy_share_since(&before, own_ns) {
         let text = format!("other programs had {:.0} % of a CPU meanwhile", share * 100.0);
-        flags.push(flag(Flag::NOT_QUIET, text));
+        flags.push(Flag { kind: Flag::NOT_QUIET.to_owned(), text });
     }
     if settings.hog.as_mut().is_some_and(|hog| !hog.is_alive()) {
-        flags.push(flag(Flag::NOT_APPLIED, "the competitor did not live as long as the trial".to_owned()));
+        flags.push(not_applied("the memory hog exited before the trial ended".to_owned()));
     }
-    flags.extend(found.flags);
-    let mut measures = found.measures;
+    flags.extend(readings.flags);
+    let mut measures = readings.measures;
     if let Some(warming) = warming {
-        warming.tell(&mut measures, &mut flags);
+        warming.add_measures(&mut measures, &mut flags);
     }
-    let is_unsummed = matches!(summary, Some(Err(_)));
-    let said = result::of(&of.runs, &output);
-    if let (Some(summary), Some(plan)) = (&summary, &recipe.variants[variant].plan) {
-        if over.ended.orphans == 0 {
-            supervised::not_waited_for(&mut measures);
+    let workload_report = output::read_report(&workload_recipe.command, &output);
+    if let (Some(summary), Some(plan)) = (&summary, &recipe.variants[variant].supervised_plan) {
+        if exit.target_exit.orphan_count == 0 {
+            supervisor_summary::mark_not_waited_for(&mut measures);
         }
-        supervised::add(summary, plan, &mut measures, &mut flags);
+        supervisor_summary::add_measures(summary, plan, &mut measures, &mut flags);
     }
-    let mut end = judge(&over, limit, &output, &of.runs, said.as_ref().err(), is_unsummed);
+    let (command, report_error) = (&workload_recipe.command, workload_report.as_ref().err());
+    let supervisor_failure = match &summary {
+        Some(Err(supervisor_summary::SummaryError::Failed(why))) => Some(why.as_str()),
+        _ => None,
+    };
+    let mut end = judge_end(&exit, &output, command, report_error, supervisor_failure);
     let mut checksum = None;
-    if let (TrialEnd::Done, Ok(said)) = (&end, said) {
+    if let (TrialEnd::Done, Ok(said)) = (&end, workload_report) {
         let is_new = |of: &Measure| !measures.iter().any(|known| known.name == of.name);
         let fresh: Vec<Measure> = said.measures.into_iter().filter(is_new).collect();
         measures.extend(fresh);
         flags.extend(said.flags);
         checksum = said.checksum;
     }
-    if end == TrialEnd::Done && after.has_dropped_since(&before) {
-        end = TrialEnd::Rejected("page cache was dropped from outside meanwhile".to_owned());
+    if end == TrialEnd::Done && after.has_dropped_caches_since(&before) {
+        end = TrialEnd::Rejected("another process dropped the page cache during the trial".to_owned());
     }
-    let last_output = if end == TrialEnd::Done { String::new() } else { output.last() };
-    if over.left_behind > 0 && !matches!(end, TrialEnd::LeftBehind(_)) {
-        notes.push(format!("{} processes that it left were ended", over.left_behind));
+    let last_output = if end == TrialEnd::Done { String::new() } else { output.last_lines() };
+    if exit.left_processes > 0 && !matches!(end, TrialEnd::LeftProcesses(_)) {
+        notes.push(format!("{} leftover processes were killed", exit.left_processes));
     }
-    Ran { end, measures, flags, last_output, checksum, notes }
+    TrialResult { end, measures, flags, last_output, checksum, notes }
 }
 
-impl Ran {
-    fn without(end: TrialEnd, last_output: String) -> Ran {
-        Ran { end, measures: Vec::new(), flags: Vec::new(), last_output, checksum: None, notes: Vec::new() }
+impl TrialResult {
+    /// A trial that did not begin, for this reason or because of a request to stop.
+    fn not_started(context: &TrialContext<'_>, why: String) -> TrialResult {
+        match (context.stop_signal)() {
+            Some(_) => TrialResult::without_measures(TrialEnd::Stopped, why),
+            None => TrialResult::without_measures(TrialEnd::NotStarted(why), String::new()),
+        }
+    }
+
+    pub(crate) fn without_measures(end: TrialEnd, last_output: String) -> TrialResult {
+        let (measures, flags, notes) = (Vec::new(), Vec::new(), Vec::new());
+        TrialResult { end, measures, flags, last_output, checksum: None, notes }
     }
 }
 
-/// CPU time of all of a trial's processes: its group counts those that nobody waited for, and a supervisor
+/// CPU time of all processes of a trial: its group counts those that were not waited for, and a supervisor
 /// waits for the program itself.
-fn cpu_ns(ended: &probe::Ended, measures: &[Measure]) -> u64 {
-    let waited_for = ended.rusage.utime_ns.saturating_add(ended.rusage.stime_ns);
+fn total_cpu_ns(target_exit: &probe::TargetExit, measures: &[Measure]) -> u64 {
+    let waited_for = target_exit.rusage.utime_ns.saturating_add(target_exit.rusage.stime_ns);
     let cpu = measures.iter().find(|measure| measure.name == measures::CPU);
     let counted = cpu.and_then(|cpu| cpu.value.as_ref().ok().copied()).unwrap_or(0.0);
     waited_for.max(counted as u64)
 }
 
-fn flag(kind: &str, text: String) -> Flag {
-    Flag { kind: kind.to_owned(), text }
+fn not_applied(text: String) -> Flag {
+    Flag { kind: Flag::NOT_APPLIED.to_owned(), text }
 }
 
-/// What it means, the gravest first.
-fn judge(
-    over: &Over,
-    limit: Duration,
-    output: &output::Output,
-    runs: &Runs,
-    nonsense: Option<&String>,
-    is_unsummed: bool,
+/// The end of a trial, the most severe first.
+fn judge_end(
+    exit: &TrialExit,
+    output: &output::TrialOutput,
+    command: &WorkloadCommand,
+    invalid_result: Option<&String>,
+    supervisor_failure: Option<&str>,
 ) -> TrialEnd {
-    let is_good = |code: i32| match runs {
-        Runs::BuiltIn { .. } | Runs::External { .. } => code == 0,
-        Runs::Command { good_codes, .. } => good_codes.contains(&code),
-    };
-    match over.cut {
-        Some(Cut::Stopped) => return TrialEnd::Stopped,
-        Some(Cut::TooLong) => {
-            return TrialEnd::TimedOut(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
-        }
-        None => {}
+    if let Some(end) = &exit.cut {
+        return end.clone();
     }
-    if over.oom_kills > 0 {
+    if exit.oom_kills > 0 {
         return TrialEnd::OutOfMemory;
     }
-    let code = over.status.code();
-    if let (Some(127), Some(why)) = (code, output.complained(crate::gate::CANNOT_START)) {
-        return TrialEnd::NotBegun(format!("it cannot be started: {why}"));
+    let code = exit.status.code();
+    if let (Some(127), Some(why)) = (code, output.stderr_line_starting(crate::gate::CANNOT_START)) {
+        return TrialEnd::NotStarted(format!("cannot start it: {why}"));
     }
-    if let (Some(2..=5), true) = (code, is_unsummed)
-        && let Some(why) = output.complained("pagelab: ")
-    {
-        return TrialEnd::NotBegun(format!("its supervisor did not start it: {why}"));
+    if let Some(why) = supervisor_failure {
+        return TrialEnd::NotStarted(format!("the supervisor did not start it: {why}"));
     }
-    match (code, over.status.signal()) {
-        (Some(code), _) if is_good(code) && over.left_behind > 0 => TrialEnd::LeftBehind(over.left_behind),
-        (Some(code), _) if is_good(code) => {
-            nonsense.map_or(TrialEnd::Done, |why| TrialEnd::Nonsense(why.clone()))
-        }
+    match (code, exit.status.signal()) {
+        (Some(code), _) if command.is_success(code) => match exit.left_processes {
+            0 => invalid_result.map_or(TrialEnd::Done, |why| TrialEnd::InvalidResult(why.clone())),
+            left => TrialEnd::LeftProcesses(left),
+        },
         (Some(code), _) => TrialEnd::Failed(code),
         (None, signal) => TrialEnd::Killed(signal.unwrap_or(0)),
     }
@@ -252,26 +246,21 @@ fn judge(
 
 #[cfg(test)]
 mod tests {
-    use pagelab_model::experiment::Better;
+    use pagelab_model::experiment::BetterDirection;
     use pagelab_model::run::Unit;
 
     use super::*;
 
-    /// A supervised program is waited for by its supervisor, and its group knows it all the same.
+    /// The supervisor waits for a supervised program; its group counts it all the same.
     #[test]
     fn what_a_group_counted_is_no_other_programs_time() {
         let second = 1_000_000_000;
         let rusage = probe::Rusage { utime_ns: second / 100, stime_ns: second / 100, ..Default::default() };
-        let ended = probe::Ended { wall_ns: second, rusage, orphans: 0 };
-        let cpu = |value| Measure {
-            name: measures::CPU.to_owned(),
-            unit: Unit::from(Unit::NANOSECONDS),
-            better: Better::Lower,
-            value: Ok(value),
-            source: String::new(),
-        };
-        assert_eq!(cpu_ns(&ended, &[cpu(1e9)]), second);
-        assert_eq!(cpu_ns(&ended, &[cpu(1.0)]), second / 50, "never less than what was waited for");
-        assert_eq!(cpu_ns(&ended, &[]), second / 50);
+        let ended = probe::TargetExit { wall_ns: second, rusage, orphan_count: 0 };
+        let cpu =
+            |value| Measure::new(measures::CPU, Unit::NANOSECONDS, BetterDirection::Lower, Ok(value), "");
+        assert_eq!(total_cpu_ns(&ended, &[cpu(1e9)]), second);
+        assert_eq!(total_cpu_ns(&ended, &[cpu(1.0)]), second / 50, "never less than what was waited for");
+        assert_eq!(total_cpu_ns(&ended, &[]), second / 50);
     }
 }

@@ -5,14 +5,14 @@
 //! #     <size>  <calls> <tag info>
 //!        45056       11 mm/page_ext.c:271 func:alloc_page_ext
 //! ```
-//! Whatever stands behind the two numbers is kept as the place (version 2.0 adds `accurate:no`). Sizes are
-//! printed signed; one below zero, a counter caught between two CPUs, is read as 0.
+//! The text after the two numbers is kept as the place (version 2.0 adds `accurate:no`). Sizes are printed
+//! signed; one below zero, a counter caught between two CPUs, is read as 0.
 
 use pagelab_model::Bytes;
 use pagelab_model::slab::AllocSite;
 
 use crate::ParseError;
-use crate::text::{RECORDS_MAX, amount, lines, name, show};
+use crate::text::{RECORDS_MAX, lines, parse_amount, parse_name, to_printable};
 
 const FORMAT: &str = "allocinfo";
 
@@ -30,15 +30,15 @@ pub fn parse(text: &[u8]) -> Result<Vec<AllocSite>, ParseError> {
             continue;
         }
         let fail = |problem: String| ParseError::at_line(FORMAT, number, problem);
-        let (bytes, calls, place) =
-            split_line(line).ok_or_else(|| fail(format!("`{}` is not `bytes calls place`", show(line))))?;
+        let (bytes, calls, place) = split_line(line)
+            .ok_or_else(|| fail(format!("`{}` is not `bytes calls place`", to_printable(line))))?;
         if sites.len() == RECORDS_MAX {
-            return Err(fail(format!("more than {RECORDS_MAX} places")));
+            return Err(fail(format!("more than {RECORDS_MAX} allocation sites")));
         }
-        sites.push(AllocSite { bytes, calls, place: name(FORMAT, number, place)?.to_owned() });
+        sites.push(AllocSite { bytes, calls, call_site: parse_name(FORMAT, number, place)?.to_owned() });
     }
     if sites.is_empty() && !head {
-        return Err(ParseError::whole(FORMAT, "neither a head nor a place in it"));
+        return Err(ParseError::for_input(FORMAT, "it has neither a header nor an allocation site"));
     }
     Ok(sites)
 }
@@ -46,7 +46,7 @@ pub fn parse(text: &[u8]) -> Result<Vec<AllocSite>, ParseError> {
 fn split_line(line: &[u8]) -> Option<(Bytes, u64, &[u8])> {
     let (bytes, rest) = split_word(line)?;
     let (calls, place) = split_word(rest)?;
-    Some((Bytes(amount(bytes)?), amount(calls)?, place))
+    Some((Bytes(parse_amount(bytes)?), parse_amount(calls)?, place))
 }
 
 fn split_word(line: &[u8]) -> Option<(&[u8], &[u8])> {
@@ -65,7 +65,7 @@ mod tests {
     #[test]
     fn sites_keep_their_place_as_printed() {
         let site =
-            |bytes, calls, place: &str| AllocSite { bytes: Bytes(bytes), calls, place: place.to_owned() };
+            |bytes, calls, place: &str| AllocSite { bytes: Bytes(bytes), calls, call_site: place.to_owned() };
         let expect = [
             site(45_056, 11, "mm/page_ext.c:271 func:alloc_page_ext"),
             site(0, 1, "drivers/a.c:8 [mod] func:b accurate:no"),
@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn bad_lines_are_named() {
         for (text, expect) in [
-            ("", "f: neither a head nor a place in it (read as allocinfo)"),
+            ("", "f: it has neither a header nor an allocation site (read as allocinfo)"),
             ("1 2\n", "f:1: `1 2` is not `bytes calls place` (read as allocinfo)"),
             ("1 x a.c:1\n", "f:1: `1 x a.c:1` is not `bytes calls place` (read as allocinfo)"),
             (
@@ -88,7 +88,7 @@ mod tests {
             ),
             ("1 1 a\x07\n", "f:1: `a\\u{7}` is not a name (read as allocinfo)"),
         ] {
-            assert_eq!(parse(text.as_bytes()).unwrap_err().in_file("f"), expect);
+            assert_eq!(parse(text.as_bytes()).unwrap_err().message_in_file("f"), expect);
         }
     }
 }

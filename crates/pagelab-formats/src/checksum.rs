@@ -1,4 +1,4 @@
-//! The checksum of what pagelab itself writes and reads back: lines of a journal, frames of a guest.
+//! Checksum of pagelab's own records: journal lines, guest frames.
 
 /// CRC-32 as in Ethernet, zip and zlib (IEEE 802.3, reflected 0xedb88320).
 pub fn crc32(bytes: &[u8]) -> u32 {

@@ -1,11 +1,11 @@
 //! Lists of processors and nodes as sysfs prints them: `0-3,7` (lib/bitmap.c, format `%*pbl`).
 
 use crate::ParseError;
-use crate::text::{number, show};
+use crate::text::{parse_number, split_once, to_printable};
 
 const FORMAT: &str = "list of processors or nodes";
 /// Largest number taken: the kernel's own limits are 8192 processors and 1024 nodes.
-const LARGEST: u64 = (1 << 16) - 1;
+const NUMBER_MAX: u64 = (1 << 16) - 1;
 
 /// The numbers, ascending. An empty line is an empty list.
 pub fn parse(text: &[u8]) -> Result<Vec<u32>, ParseError> {
@@ -16,19 +16,16 @@ pub fn parse(text: &[u8]) -> Result<Vec<u32>, ParseError> {
     }
     let fail = |problem: String| ParseError::at_line(FORMAT, 1, problem);
     for part in text.split(|&b| b == b',') {
-        let (first, last) = match part.iter().position(|&b| b == b'-') {
-            Some(dash) => (&part[..dash], &part[dash + 1..]),
-            None => (part, part),
+        let (first, last) = split_once(part, b'-').unwrap_or((part, part));
+        let (Some(first), Some(last)) = (parse_number(first), parse_number(last)) else {
+            return Err(fail(format!("`{}` is not a number or a range", to_printable(part))));
         };
-        let (Some(first), Some(last)) = (number(first), number(last)) else {
-            return Err(fail(format!("`{}` is not a number or a range", show(part))));
-        };
-        if last > LARGEST {
-            return Err(fail(format!("`{}` is beyond {LARGEST}", show(part))));
+        if last > NUMBER_MAX {
+            return Err(fail(format!("`{}` is beyond {NUMBER_MAX}", to_printable(part))));
         }
         // Ascending order also bounds the length of the list by LARGEST.
         if last < first || numbers.last().is_some_and(|&known| first <= u64::from(known)) {
-            return Err(fail(format!("`{}` is not in ascending order", show(part))));
+            return Err(fail(format!("`{}` is not in ascending order", to_printable(part))));
         }
         numbers.extend((first..=last).map(|n| n as u32));
     }
@@ -56,7 +53,7 @@ mod tests {
             ("0-5,5", "`5` is not in ascending order"),
         ] {
             let message = format!("f:1: {problem} (read as list of processors or nodes)");
-            assert_eq!(parse(text.as_bytes()).unwrap_err().in_file("f"), message);
+            assert_eq!(parse(text.as_bytes()).unwrap_err().message_in_file("f"), message);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `/proc/cpuinfo`: what the processor is, in the words of each architecture.
+//! `/proc/cpuinfo`: the processor, in the terms of each architecture.
 //!
 //! x86 and arm64 print a block for each logical processor, s390 one line for each, old ARM and MIPS a
 //! common head; the keys differ. Only keys that say the same thing everywhere are understood, all others
@@ -7,12 +7,12 @@
 use pagelab_model::machine::Cpu;
 
 use crate::ParseError;
-use crate::text::{lines, number, show};
+use crate::text::{lines, parse_number, split_label, to_printable};
 
 const FORMAT: &str = "cpuinfo";
 
 /// Flags that decide about huge pages, page tables and virtualisation.
-const FLAGS: [&str; 17] = [
+const RELEVANT_FLAGS: [&str; 17] = [
     "pse",
     "pdpe1gb",
     "la57",
@@ -36,79 +36,71 @@ const FLAGS: [&str; 17] = [
 const CORES_MAX: usize = 1 << 16;
 
 #[derive(Default)]
-struct Seen {
-    threads: u32,
+struct CpuBuilder {
+    /// Its names and its cores come at the end.
+    cpu: Cpu,
     model_name: Option<String>,
     vendor: Option<String>,
-    family: Option<u32>,
-    model: Option<u32>,
-    stepping: Option<u32>,
-    physical_bits: Option<u32>,
-    virtual_bits: Option<u32>,
-    clock_khz: Option<u64>,
     arm_implementer: Option<u64>,
     arm_part: Option<u64>,
-    flags: Vec<String>,
     package: Option<u32>,
     cores: Vec<(u32, u32)>,
 }
 
 /// Reads a whole cpuinfo. An empty text is an error.
 pub fn parse(text: &[u8]) -> Result<Cpu, ParseError> {
-    let mut seen = Seen::default();
+    let mut seen = CpuBuilder::default();
     for (at, line) in lines(text) {
         if line.trim_ascii().is_empty() {
             seen.package = None;
             continue;
         }
-        let Some(colon) = line.iter().position(|&b| b == b':') else {
-            let problem = format!("`{}` is not `key : value`", show(line));
+        let Some((key, value)) = split_label(line) else {
+            let problem = format!("`{}` is not `key : value`", to_printable(line));
             return Err(ParseError::at_line(FORMAT, at, problem));
         };
-        let key = String::from_utf8_lossy(line[..colon].trim_ascii());
-        let value = String::from_utf8_lossy(line[colon + 1..].trim_ascii());
-        seen.field(at, &key, &value)?;
+        seen.add_field(at, &String::from_utf8_lossy(key), &String::from_utf8_lossy(value))?;
     }
-    seen.cpu()
+    seen.finish()
 }
 
-impl Seen {
-    fn field(&mut self, at: u64, key: &str, value: &str) -> Result<(), ParseError> {
+impl CpuBuilder {
+    fn add_field(&mut self, line_number: u64, key: &str, value: &str) -> Result<(), ParseError> {
         match key {
             // x86, arm64, ARM, RISC-V, MIPS, POWER number their processors; s390 before 4.11 put the
             // number into the key, and prints `cpu number` since.
             "processor" | "cpu number" if value.parse::<u32>().is_ok() => {
-                self.threads = self.threads.saturating_add(1);
+                self.cpu.threads = self.cpu.threads.saturating_add(1);
             }
             // Old ARM kernels name the processor once, with a capital letter.
             "Processor" | "model name" | "cpu model" | "cpu" | "uarch" | "Model Name" => {
-                self.model_name.get_or_insert_with(|| shorten(value));
+                self.model_name.get_or_insert_with(|| collapse_blanks(value));
             }
             "vendor_id" => {
-                self.vendor.get_or_insert_with(|| shorten(value));
+                self.vendor.get_or_insert_with(|| collapse_blanks(value));
             }
-            "cpu family" => self.family = Some(decimal(at, key, value)?),
+            "cpu family" => self.cpu.family = Some(parse_decimal(line_number, key, value)?),
             "model" if value.bytes().all(|b| b.is_ascii_digit()) => {
-                self.model = Some(decimal(at, key, value)?);
+                self.cpu.model = Some(parse_decimal(line_number, key, value)?);
             }
             // The kernel prints `unknown` where CPUID does not say.
-            "stepping" if value != "unknown" => self.stepping = Some(decimal(at, key, value)?),
-            "physical id" => self.package = Some(decimal(at, key, value)?),
-            "core id" => self.core(decimal(at, key, value)?),
-            "CPU implementer" => self.arm_implementer = Some(hexadecimal(at, key, value)?),
-            "CPU part" => self.arm_part = Some(hexadecimal(at, key, value)?),
+            "stepping" if value != "unknown" => {
+                self.cpu.stepping = Some(parse_decimal(line_number, key, value)?)
+            }
+            "physical id" => self.package = Some(parse_decimal(line_number, key, value)?),
+            "core id" => self.add_core(parse_decimal(line_number, key, value)?),
+            "CPU implementer" => self.arm_implementer = Some(parse_hexadecimal(line_number, key, value)?),
+            "CPU part" => self.arm_part = Some(parse_hexadecimal(line_number, key, value)?),
             // An offline or unknown clock is printed as words or as 0.
-            "cpu MHz" if self.clock_khz.is_none() => self.clock_khz = kilohertz(value),
-            "address sizes" => self.address_sizes(at, value)?,
-            "flags" | "Features" if self.flags.is_empty() => {
-                self.flags = FLAGS
-                    .iter()
-                    .filter(|f| value.split(' ').any(|w| w == **f))
-                    .map(|&f| f.to_owned())
-                    .collect();
+            "cpu MHz" if self.cpu.clock_khz.is_none() => self.cpu.clock_khz = parse_khz(value),
+            "address sizes" => self.add_address_sizes(line_number, value)?,
+            "flags" | "Features" if self.cpu.flags.is_empty() => {
+                let mut flags = Vec::from(RELEVANT_FLAGS.map(str::to_owned));
+                flags.retain(|flag| value.split(' ').any(|word| word == flag));
+                self.cpu.flags = flags;
             }
             _ if key.strip_prefix("processor ").is_some_and(|n| n.parse::<u32>().is_ok()) => {
-                self.threads = self.threads.saturating_add(1);
+                self.cpu.threads = self.cpu.threads.saturating_add(1);
             }
             _ => {}
         }
@@ -116,7 +108,7 @@ impl Seen {
     }
 
     /// A `core id`, which counts together with the `physical id` of its block; arm64 prints neither.
-    fn core(&mut self, core: u32) {
+    fn add_core(&mut self, core: u32) {
         if let Some(package) = self.package
             && self.cores.len() < CORES_MAX
             && let Err(at) = self.cores.binary_search(&(package, core))
@@ -126,26 +118,24 @@ impl Seen {
     }
 
     /// `46 bits physical, 57 bits virtual`.
-    fn address_sizes(&mut self, at: u64, value: &str) -> Result<(), ParseError> {
+    fn add_address_sizes(&mut self, line_number: u64, value: &str) -> Result<(), ParseError> {
         let sizes = value.split_once(',').and_then(|(physical, virt)| {
             let physical = physical.trim().strip_suffix(" bits physical")?.parse().ok()?;
             let virt = virt.trim().strip_suffix(" bits virtual")?.parse().ok()?;
             Some((physical, virt))
         });
         let Some((physical, virt)) = sizes else {
-            let problem = format!(
-                "address sizes `{}` is not `N bits physical, M bits virtual`",
-                show(value.as_bytes())
-            );
-            return Err(ParseError::at_line(FORMAT, at, problem));
+            let value = to_printable(value.as_bytes());
+            let problem = format!("address sizes `{value}` is not `N bits physical, M bits virtual`");
+            return Err(ParseError::at_line(FORMAT, line_number, problem));
         };
-        (self.physical_bits, self.virtual_bits) = (Some(physical), Some(virt));
+        (self.cpu.physical_bits, self.cpu.virtual_bits) = (Some(physical), Some(virt));
         Ok(())
     }
 
-    fn cpu(self) -> Result<Cpu, ParseError> {
-        if self.threads == 0 && self.model_name.is_none() && self.vendor.is_none() {
-            return Err(ParseError::whole(FORMAT, "no processor in it"));
+    fn finish(self) -> Result<Cpu, ParseError> {
+        if self.cpu.threads == 0 && self.model_name.is_none() && self.vendor.is_none() {
+            return Err(ParseError::for_input(FORMAT, "no processor in it"));
         }
         let arm = self.arm_implementer.map(|id| (id, self.arm_part));
         let arm_vendor = arm.map(|(id, _)| arm_vendor(id));
@@ -157,21 +147,15 @@ impl Seen {
         Ok(Cpu {
             model_name,
             vendor: self.vendor.or(arm_vendor).unwrap_or_default(),
-            family: self.family,
-            model: self.model,
-            stepping: self.stepping,
-            threads: self.threads.max(1),
+            threads: self.cpu.threads.max(1),
             cores: u32::try_from(self.cores.len()).ok().filter(|&n| n > 0),
-            physical_bits: self.physical_bits,
-            virtual_bits: self.virtual_bits,
-            clock_khz: self.clock_khz,
-            flags: self.flags,
+            ..self.cpu
         })
     }
 }
 
 /// `2596.150` in MHz as kHz; the kernel prints three digits behind the point.
-fn kilohertz(value: &str) -> Option<u64> {
+fn parse_khz(value: &str) -> Option<u64> {
     let (whole, part) = value.split_once('.').unwrap_or((value, ""));
     let is_number = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
     if whole.is_empty() || !is_number(whole) || !is_number(part) {
@@ -181,22 +165,25 @@ fn kilohertz(value: &str) -> Option<u64> {
     whole.parse::<u64>().ok()?.checked_mul(1000)?.checked_add(part).filter(|&khz| khz > 0)
 }
 
-fn shorten(value: &str) -> String {
+fn collapse_blanks(value: &str) -> String {
     let start: String = value.chars().take(200).collect();
     start.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn decimal(at: u64, key: &str, value: &str) -> Result<u32, ParseError> {
-    number(value.as_bytes()).and_then(|n| u32::try_from(n).ok()).ok_or_else(|| not_number(at, key, value))
+fn parse_decimal(line_number: u64, key: &str, value: &str) -> Result<u32, ParseError> {
+    parse_number(value.as_bytes())
+        .and_then(|n| u32::try_from(n).ok())
+        .ok_or_else(|| not_a_number(line_number, key, value))
 }
 
-fn hexadecimal(at: u64, key: &str, value: &str) -> Result<u64, ParseError> {
+fn parse_hexadecimal(line_number: u64, key: &str, value: &str) -> Result<u64, ParseError> {
     let digits = value.strip_prefix("0x").unwrap_or(value);
-    u64::from_str_radix(digits, 16).map_err(|_| not_number(at, key, value))
+    u64::from_str_radix(digits, 16).map_err(|_| not_a_number(line_number, key, value))
 }
 
-fn not_number(at: u64, key: &str, value: &str) -> ParseError {
-    ParseError::at_line(FORMAT, at, format!("{key} `{}` is not a number", show(value.as_bytes())))
+fn not_a_number(line_number: u64, key: &str, value: &str) -> ParseError {
+    let problem = format!("{key} `{}` is not a number", to_printable(value.as_bytes()));
+    ParseError::at_line(FORMAT, line_number, problem)
 }
 
 /// Implementer codes of the Main ID Register, as in arch/arm64/include/asm/cputype.h.
@@ -295,7 +282,7 @@ core id\t\t: 0
             ("99999999999999999999", None),
         ];
         for (text, khz) in cases {
-            assert_eq!(kilohertz(text), khz, "{text}");
+            assert_eq!(parse_khz(text), khz, "{text}");
         }
     }
 
@@ -367,7 +354,7 @@ core id\t\t: 0
             ),
         ];
         for (text, message) in cases {
-            assert_eq!(parse(text.as_bytes()).unwrap_err().in_file("f"), message);
+            assert_eq!(parse(text.as_bytes()).unwrap_err().message_in_file("f"), message);
         }
         assert!(parse(b"stepping\t: unknown\nprocessor\t: 0\n").is_ok());
     }

@@ -1,9 +1,11 @@
-//! A length of time as a person types it: `5s`, `100ms`, `1h30m`, `12h`, `1d`.
+//! Durations on the command line: `5s`, `100ms`, `1h30m`, `12h`, `1d`.
 
 use std::time::Duration;
 
+use pagelab_model::size::strip_grouping;
+
 /// The units, and their nanoseconds.
-const UNITS: [(&str, u64); 7] = [
+static UNITS: [(&str, u64); 7] = [
     ("ns", 1),
     ("us", 1_000),
     ("ms", 1_000_000),
@@ -13,42 +15,48 @@ const UNITS: [(&str, u64); 7] = [
     ("d", 86_400_000_000_000),
 ];
 
-/// What is told when a text is no length of time.
-const WANTED: &str = "a number with a unit was wanted: ms, s, m (minutes), h or d, such as 100ms, 5s, 1h30m";
+/// Error message for a text that is not a duration.
+const EXPECTED: &str = "expected a duration, for example 100ms, 5s, 1h30m (units ms, s, m, h, d)";
 
-/// Reads a length of time: numbers with units, largest unit first, decimals allowed in the last. The error is
-/// a phrase that names the text and what was wanted instead.
+/// Parses a length of time as a person types it or as pagelab prints it: numbers with units, largest unit
+/// first, decimals allowed in the last, blanks allowed around units. The error states the reason and what was
+/// expected, without the text itself.
 pub fn parse(text: &str) -> Result<Duration, String> {
-    let refuse = |why: &str| Err(format!("`{}`: {why}; {WANTED}", text.escape_debug()));
-    let mut rest = text.trim();
+    let refuse = |why: &str| Err(format!("{why}; {EXPECTED}"));
+    if text.contains('_') {
+        return refuse("it has no unit");
+    }
+    let plain = strip_grouping(text);
+    let mut rest = plain.trim();
     if rest.is_empty() {
         return refuse("it is empty");
     }
     let (mut total_ns, mut last_unit) = (0_u64, u64::MAX);
     while !rest.is_empty() {
         let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
-        let (number, behind) = rest.split_at(end);
-        let end = behind.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(behind.len());
-        let (unit, next) = behind.split_at(end);
+        let (number, behind) = (&rest[..end], rest[end..].trim_start());
+        let end = behind.find(|c: char| !c.is_alphabetic()).unwrap_or(behind.len());
+        let (unit, next) = (&behind[..end], behind[end..].trim_start());
         let known = match unit {
             "min" => Some("m"),
-            "µs" => Some("us"),
+            // The micro sign, and the Greek letter.
+            "\u{b5}s" | "\u{3bc}s" => Some("us"),
             _ => Some(unit),
         };
         let Some(&(_, unit_ns)) = UNITS.iter().find(|(name, _)| Some(*name) == known) else {
             return refuse(match (number, unit) {
-                ("", _) => "that is no number",
+                ("", _) => "not a number",
                 (_, "") => "it has no unit",
-                _ => "its unit is not known",
+                _ => "unknown unit",
             });
         };
         if unit_ns >= last_unit {
             return refuse("its units do not become smaller");
         }
         if number.contains('.') && !next.is_empty() {
-            return refuse("decimals stand only in its last part");
+            return refuse("decimals are allowed in the last part only");
         }
-        let Some(part_ns) = decimal(number, unit_ns) else { return refuse("that is no number") };
+        let Some(part_ns) = parse_decimal_ns(number, unit_ns) else { return refuse("not a number") };
         match total_ns.checked_add(part_ns) {
             Some(sum) => total_ns = sum,
             None => return refuse("it is longer than 584 years"),
@@ -58,8 +66,22 @@ pub fn parse(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_nanos(total_ns))
 }
 
-/// `1.5` times a unit, exactly; what is below a nanosecond is cut off.
-fn decimal(number: &str, unit_ns: u64) -> Option<u64> {
+/// Parses a length of time, or a bare number of seconds, which some options took before they took units.
+pub fn parse_or_seconds(text: &str) -> Result<Duration, String> {
+    text.parse().map(Duration::from_secs).or_else(|_| parse(text))
+}
+
+/// Formats a time without rounding as one word, as an option takes it: `5s`, `200ms`, `1500ns`.
+pub fn format_argument(time: Duration) -> String {
+    let ns = time.as_nanos();
+    let fits = |unit: &&(&str, u64)| ns.is_multiple_of(u128::from(unit.1));
+    let seconds_and_below = &UNITS[..=3];
+    let (name, unit_ns) = seconds_and_below.iter().rev().find(fits).unwrap_or(&UNITS[0]);
+    format!("{}{name}", ns / u128::from(*unit_ns))
+}
+
+/// `1.5` times a unit, exactly; fractions of a nanosecond are truncated.
+fn parse_decimal_ns(number: &str, unit_ns: u64) -> Option<u64> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if fraction.len() > 15 || fraction.is_empty() && number.contains('.') {
         return None;
@@ -92,9 +114,19 @@ mod tests {
             ("2m30.25s", 150_250_000_000),
             ("0s", 0),
             ("7us3ns", 7_003),
+            ("5 s", 5_000_000_000),
+            ("1.25 µs", 1_250),
+            ("5\u{3bc}s", 5_000),
+            ("12 min 5 s", 725_000_000_000),
+            ("2 d 4 h", 187_200_000_000_000),
+            ("10\u{202f}000 s", 10_000_000_000_000),
         ] {
             assert_eq!(parse(text), Ok(Duration::from_nanos(ns)), "{text}");
         }
+        for (ns, text) in [(5_000_000_000, "5s"), (200_000_000, "200ms"), (1_500, "1500ns"), (0, "0s")] {
+            assert_eq!(format_argument(Duration::from_nanos(ns)), text);
+        }
+        assert_eq!(parse_or_seconds("60"), parse_or_seconds("1m"));
     }
 
     #[test]
@@ -102,21 +134,21 @@ mod tests {
         for (text, why) in [
             ("", "it is empty"),
             ("5", "it has no unit"),
-            ("5 s", "it has no unit"),
-            ("s", "that is no number"),
-            ("-5s", "that is no number"),
-            ("5sec", "its unit is not known"),
+            ("5 0s", "it has no unit"),
+            ("1_0s", "it has no unit"),
+            ("s", "not a number"),
+            ("-5s", "not a number"),
+            ("5sec", "unknown unit"),
             ("30m1h", "its units do not become smaller"),
-            ("1.5h3m", "decimals stand only in its last part"),
-            ("1.s", "that is no number"),
-            ("1.2.3s", "that is no number"),
-            ("99999999999d", "that is no number"),
+            ("1.5h3m", "decimals are allowed in the last part only"),
+            ("1.s", "not a number"),
+            ("1.2.3s", "not a number"),
+            ("99999999999d", "not a number"),
             ("200000d200000d", "its units do not become smaller"),
             ("5\u{7}s", "it has no unit"),
         ] {
             let error = parse(text).expect_err(text);
-            assert!(error.contains(why) && error.ends_with("such as 100ms, 5s, 1h30m"), "{text}: {error}");
-            assert!(!error.contains('\u{7}'), "control characters are escaped");
+            assert_eq!(error, format!("{why}; {EXPECTED}"), "{text}");
         }
     }
 }

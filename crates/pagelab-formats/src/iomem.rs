@@ -1,10 +1,10 @@
-//! `/proc/iomem`: what stands where in the physical address space.
+//! `/proc/iomem`: the layout of the physical address space.
 //!
 //! A reader without CAP_SYS_ADMIN gets every address as 0 (kernel/resource.c, since 4.6): ask
 //! [`Iomem::is_hidden`] before believing a range.
 
 use crate::ParseError;
-use crate::text::{at_most, lines, show};
+use crate::text::{collect_at_most, filled_lines, to_printable};
 
 const FORMAT: &str = "iomem";
 /// Large servers have some thousands.
@@ -17,8 +17,6 @@ pub struct Resource {
     pub start: u64,
     /// Last address: inclusive, as printed.
     pub last: u64,
-    /// 0 for a top-level resource, one more for each level inside.
-    pub depth: u32,
     /// The owner's name: `System RAM`, `Kernel code` …
     pub name: String,
 }
@@ -47,16 +45,15 @@ impl Iomem {
 
 /// Reads a whole iomem: `  01000000-02209987 : Kernel code`.
 pub fn parse(text: &[u8]) -> Result<Iomem, ParseError> {
-    let filled = lines(text).filter(|(_, line)| !line.trim_ascii().is_empty());
-    let resources = at_most(FORMAT, RESOURCES_MAX, filled.map(|(at, line)| resource(at, line)))?;
-    Ok(Iomem { resources })
+    let resources = filled_lines(text).map(|(at, line)| parse_resource(at, line));
+    Ok(Iomem { resources: collect_at_most(FORMAT, RESOURCES_MAX, resources)? })
 }
 
-fn resource(at: u64, line: &[u8]) -> Result<Resource, ParseError> {
-    let fail = |problem: &str| ParseError::at_line(FORMAT, at, format!("`{}` {problem}", show(line)));
-    let body = line.trim_ascii_start();
-    let depth = (line.len() - body.len()) / 2;
-    let text = String::from_utf8_lossy(body);
+fn parse_resource(line_number: u64, line: &[u8]) -> Result<Resource, ParseError> {
+    let fail = |problem: &str| {
+        ParseError::at_line(FORMAT, line_number, format!("`{}` {problem}", to_printable(line)))
+    };
+    let text = String::from_utf8_lossy(line.trim_ascii_start());
     let parts = text.split_once(" : ").and_then(|(range, name)| {
         let (start, last) = range.split_once('-')?;
         let address = |word: &str| u64::from_str_radix(word, 16).ok();
@@ -66,7 +63,7 @@ fn resource(at: u64, line: &[u8]) -> Result<Resource, ParseError> {
     if last < start {
         return Err(fail("ends before it starts"));
     }
-    Ok(Resource { start, last, depth: u32::try_from(depth).unwrap_or(u32::MAX), name: name.to_owned() })
+    Ok(Resource { start, last, name: name.to_owned() })
 }
 
 #[cfg(test)]
@@ -79,7 +76,7 @@ mod tests {
                     c0000000-cfffffff : PCI Bus 0000:00\n100000000-1ffffffff : System RAM (kmem)\n";
         let iomem = parse(text.as_bytes()).unwrap();
         assert!(!iomem.is_hidden());
-        assert_eq!(iomem.resources[1].depth, 1);
+        assert_eq!(iomem.resources[1].name, "Kernel code");
         let ram: Vec<_> = iomem.system_ram().collect();
         assert_eq!(ram, [(0x1000, 0x9fbff), (0x1_0000_0000, 0x1_ffff_ffff)]);
         assert!(parse(b"00000000-00000000 : System RAM\n").unwrap().is_hidden());
@@ -94,7 +91,7 @@ mod tests {
             ("2-1 : x\n", "`2-1 : x` ends before it starts"),
         ] {
             let message = format!("f:1: {problem} (read as iomem)");
-            assert_eq!(parse(text.as_bytes()).unwrap_err().in_file("f"), message);
+            assert_eq!(parse(text.as_bytes()).unwrap_err().message_in_file("f"), message);
         }
     }
 }

@@ -4,16 +4,16 @@
 //! ffffffff81000000 T _text
 //! ffffffffa0000000 t load_table   [dm_mod]
 //! ```
-//! With `kernel.kptr_restrict`, or without the privilege, every address is printed as zeros; that is told by
-//! [`Symbols::is_hidden`], never taken for an address.
+//! With `kernel.kptr_restrict`, or without the privilege, every address is printed as zeros;
+//! [`Symbols::is_hidden`] reports that, and zeros are never taken for addresses.
 
 use crate::ParseError;
-use crate::text::{RECORDS_MAX, hex, lines, show, words};
+use crate::text::{RECORDS_MAX, lines, parse_hex, to_printable, words};
 
 const FORMAT: &str = "kallsyms";
 
-/// Bytes after the start of the last symbol before an address beyond which it is not said to be in it.
-const FUNCTION_MAX: u64 = 1 << 20;
+/// Maximum distance from the last symbol before an address to attribute the address to it, in bytes.
+const FUNCTION_BYTES_MAX: u64 = 1 << 20;
 
 /// All symbols, by address.
 #[derive(Clone, Debug, Default)]
@@ -51,7 +51,7 @@ impl Symbols {
         self.entries.len()
     }
 
-    /// Whether there is none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -61,7 +61,7 @@ impl Symbols {
         self.is_hidden
     }
 
-    /// The function that `address` is in; `None` where the last symbol before it is data, or far away.
+    /// The function that `address` is in; `None` if the last symbol before it is data, or far away.
     pub fn find(&self, address: u64) -> Option<Symbol<'_>> {
         if self.is_hidden {
             return None;
@@ -70,7 +70,7 @@ impl Symbols {
         let last = self.entries[..behind].last()?;
         let first = self.entries.partition_point(|entry| entry.address < last.address);
         let entry = self.entries[first..behind].iter().find(|entry| entry.is_text)?;
-        if address - entry.address > FUNCTION_MAX {
+        if address - entry.address > FUNCTION_BYTES_MAX {
             return None;
         }
         let start = entry.name_start as usize;
@@ -88,10 +88,10 @@ pub fn parse(text: &[u8]) -> Result<Symbols, ParseError> {
         let mut words = words(line);
         let Some(address) = words.next() else { continue };
         let fail = || {
-            let problem = format!("`{}` is not `address type name`", show(line));
+            let problem = format!("`{}` is not `address type name`", to_printable(line));
             ParseError::at_line(FORMAT, line_number, problem)
         };
-        let address = hex(address).ok_or_else(fail)?;
+        let address = parse_hex(address).ok_or_else(fail)?;
         let (Some(kind), Some(name)) = (words.next(), words.next()) else { return Err(fail()) };
         let &[kind] = kind else { return Err(fail()) };
         let module = words.next().map(|word| word.trim_ascii()).unwrap_or_default();
@@ -111,7 +111,7 @@ pub fn parse(text: &[u8]) -> Result<Symbols, ParseError> {
         symbols.entries.push(Entry { address, name_start, name_len, module_len, is_text });
     }
     if symbols.entries.is_empty() {
-        return Err(ParseError::whole(FORMAT, "no symbol in it"));
+        return Err(ParseError::for_input(FORMAT, "no symbol in it"));
     }
     if !is_sorted {
         symbols.entries.sort_by_key(|entry| entry.address);
@@ -150,7 +150,7 @@ mod tests {
     fn hidden_addresses_are_told_and_not_used() {
         let hidden = parse(b"0000000000000000 T _text\n0000000000000000 t slow\n").unwrap();
         assert!(hidden.is_hidden() && hidden.find(0x10).is_none() && hidden.len() == 2);
-        let error = |text: &str| parse(text.as_bytes()).unwrap_err().in_file("f");
+        let error = |text: &str| parse(text.as_bytes()).unwrap_err().message_in_file("f");
         assert_eq!(error("x T a\n"), "f:1: `x T a` is not `address type name` (read as kallsyms)");
         assert_eq!(error("\n"), "f: no symbol in it (read as kallsyms)");
     }

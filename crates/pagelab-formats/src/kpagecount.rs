@@ -9,12 +9,20 @@ const FORMAT: &str = "kpagecount";
 /// Bytes of one entry.
 pub const ENTRY_BYTES: usize = 8;
 
-/// The mappings of each frame of a range, without allocation. A cut entry is an error.
+/// The mappings of each frame of a range, without allocation. A truncated entry is an error.
 pub fn counts(bytes: &[u8]) -> Result<impl Iterator<Item = u64>, ParseError> {
+    page_entries(FORMAT, bytes)
+}
+
+/// The entries of a file with a 64-bit word for each page.
+pub(crate) fn page_entries(
+    format: &'static str,
+    bytes: &[u8],
+) -> Result<impl Iterator<Item = u64>, ParseError> {
     let (whole, rest) = bytes.as_chunks::<ENTRY_BYTES>();
     if !rest.is_empty() {
         let at = (bytes.len() - rest.len()) as u64;
-        return Err(ParseError::at_byte(FORMAT, at, format!("{} bytes of an entry of 8", rest.len())));
+        return Err(ParseError::at_byte(format, at, format!("{} bytes of an entry of 8", rest.len())));
     }
     Ok(whole.iter().map(|entry| u64::from_ne_bytes(*entry)))
 }
@@ -34,7 +42,7 @@ mod tests {
     fn counts_are_words_and_a_cut_one_is_an_error() {
         let bytes: Vec<u8> = [3u64, 0, u64::MAX].iter().flat_map(|count| count.to_ne_bytes()).collect();
         assert_eq!(counts(&bytes).unwrap().collect::<Vec<_>>(), [3, 0, u64::MAX]);
-        let error = counts(&bytes[..20]).err().unwrap().in_file("f");
+        let error = counts(&bytes[..20]).err().unwrap().message_in_file("f");
         assert_eq!(error, "f: byte 16: 4 bytes of an entry of 8 (read as kpagecount)");
         fuzz(&bytes);
     }

@@ -1,4 +1,4 @@
-//! `/proc/kpageflags`: one 64-bit word of flags for each page frame, to counts by class for each pageblock.
+//! `/proc/kpageflags`: one 64-bit word of flags per page frame, counted by class for each pageblock.
 //!
 //! The rules, in the order in which they are tried (fs/proc/page.c, `stable_page_flags`):
 //!
@@ -7,7 +7,7 @@
 //! | none | unknown, or a hole | 1 |
 //! | NOPAGE | hole | up to 6.16; later kernels print 0 |
 //! | BUDDY | free | 2 |
-//! | HWPOISON | poisoned | whatever it was, nobody gets it again |
+//! | HWPOISON | poisoned | it is not allocated again |
 //! | OFFLINE | offline | balloon, standby; whether it can be moved is not exported |
 //! | HUGE | hugetlb | on heads and tails in every release |
 //! | SLAB | slab | 3 |
@@ -30,9 +30,9 @@
 //! 6. Older kernels have LRU, SLAB and SWAPBACKED on the head only.
 //! 7. MMAP alone is a driver's page that a program mapped; HEAD alone is a large kernel allocation.
 //!
-//! Pinned pages (DMA, RDMA) cannot be told from others: what is called movable is an upper bound.
+//! Pinned pages (DMA, RDMA) cannot be distinguished from others: the movable pages are an upper bound.
 
-use pagelab_model::{BlockCounts, FreeAreas, Order, PageClass, PageFlags, Pfn};
+use pagelab_model::{FreeAreas, Order, PageClass, PageFlags, PageblockCounts, Pfn};
 
 use crate::ParseError;
 
@@ -42,43 +42,32 @@ const FORMAT: &str = "kpageflags";
 pub const ENTRY_BYTES: usize = 8;
 
 /// Signs of anonymous or shared memory.
-const ANON_SIGNS: PageFlags =
-    PageFlags::ANON.and(PageFlags::KSM).and(PageFlags::SWAPBACKED).and(PageFlags::SWAPCACHE);
+const ANON_FLAGS: PageFlags =
+    PageFlags::ANON.union(PageFlags::KSM).union(PageFlags::SWAPBACKED).union(PageFlags::SWAPCACHE);
 
 /// Signs of page cache on a page that is not anonymous.
-const FILE_SIGNS: PageFlags = PageFlags::LRU
-    .and(PageFlags::UPTODATE)
-    .and(PageFlags::DIRTY)
-    .and(PageFlags::WRITEBACK)
-    .and(PageFlags::ACTIVE)
-    .and(PageFlags::UNEVICTABLE)
-    .and(PageFlags::LOCKED);
+const FILE_FLAGS: PageFlags = PageFlags::LRU
+    .union(PageFlags::UPTODATE)
+    .union(PageFlags::DIRTY)
+    .union(PageFlags::WRITEBACK)
+    .union(PageFlags::ACTIVE)
+    .union(PageFlags::UNEVICTABLE)
+    .union(PageFlags::LOCKED);
 
 /// Signs of a compound page.
-const COMPOUND: PageFlags = PageFlags::COMPOUND_HEAD.and(PageFlags::COMPOUND_TAIL).and(PageFlags::THP);
+const COMPOUND_FLAGS: PageFlags =
+    PageFlags::COMPOUND_HEAD.union(PageFlags::COMPOUND_TAIL).union(PageFlags::THP);
 
-/// What the flags of one page say by themselves.
+/// Meaning of the flags of one page by themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Own {
+enum ClassRule {
     /// The class.
-    Is(PageClass),
+    Class(PageClass),
     /// A tail without a flag that decides: as its head, or this where no head was seen.
-    AsHead(PageClass),
+    FollowHead(PageClass),
 }
 
-/// The class of a page: `head` is the class of the compound page's head, for a tail whose head was seen;
-/// `zero` is the class of a page without any flag.
-pub fn classify(flags: PageFlags, head: Option<PageClass>, zero: PageClass) -> PageClass {
-    if flags.0 == 0 {
-        return zero;
-    }
-    match own_class(flags) {
-        Own::Is(class) => class,
-        Own::AsHead(otherwise) => head.unwrap_or(otherwise),
-    }
-}
-
-fn own_class(flags: PageFlags) -> Own {
+fn class_rule(flags: PageFlags) -> ClassRule {
     const RULES: [(PageFlags, PageClass); 9] = [
         (PageFlags::NOPAGE, PageClass::Hole),
         (PageFlags::BUDDY, PageClass::Free),
@@ -90,21 +79,24 @@ fn own_class(flags: PageFlags) -> Own {
         (PageFlags::RESERVED, PageClass::Reserved),
         (PageFlags::ZERO_PAGE, PageClass::Kernel),
     ];
-    if let Some(&(_, class)) = RULES.iter().find(|(flag, _)| flags.has(*flag)) {
-        return Own::Is(class);
+    if let Some(&(_, class)) = RULES.iter().find(|(flag, _)| flags.has_any(*flag)) {
+        return ClassRule::Class(class);
     }
-    if flags.has(ANON_SIGNS) {
-        return Own::Is(if flags.has(COMPOUND) { PageClass::AnonHuge } else { PageClass::Anon });
+    if flags.has_any(ANON_FLAGS) {
+        let is_huge = flags.has_any(COMPOUND_FLAGS);
+        return ClassRule::Class(if is_huge { PageClass::AnonHuge } else { PageClass::Anon });
     }
-    if flags.has(FILE_SIGNS) {
-        return Own::Is(PageClass::File);
+    if flags.has_any(FILE_FLAGS) {
+        return ClassRule::Class(PageClass::File);
     }
-    let otherwise = if flags.has(PageFlags::THP) { PageClass::AnonHuge } else { PageClass::Kernel };
-    if flags.has(PageFlags::COMPOUND_TAIL) { Own::AsHead(otherwise) } else { Own::Is(otherwise) }
+    let otherwise = if flags.has_any(PageFlags::THP) { PageClass::AnonHuge } else { PageClass::Kernel };
+    match flags.has_any(PageFlags::COMPOUND_TAIL) {
+        true => ClassRule::FollowHead(otherwise),
+        false => ClassRule::Class(otherwise),
+    }
 }
 
-/// Every flag that has a name.
-const NAMED: u64 = {
+const NAMED_FLAGS: u64 = {
     let (mut bits, mut at) = (0, 0);
     while at < PageFlags::NAMED.len() {
         bits |= PageFlags::NAMED[at].1.0;
@@ -113,27 +105,27 @@ const NAMED: u64 = {
     bits
 };
 
-/// A block that the classifier hands out.
+/// A pageblock of the classifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Block {
+pub struct CountedPageblock {
     /// Frame number divided by the block size.
     pub number: u64,
-    /// Pages by class. Fewer than a whole block where the scan began, ended or was cut inside of it.
-    pub counts: BlockCounts,
+    /// Pages by class. Fewer than a whole block if the scan began, ended or was cut inside it.
+    pub counts: PageblockCounts,
     /// Whether all of its pages belong to one compound page, which may be larger than the block.
-    pub one_folio: bool,
+    pub is_single_folio: bool,
 }
 
-/// Sizes that a scan counts by.
+/// Sizes of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
-    /// Order of the blocks that are counted; at most [`Shape::BLOCK_ORDER_MAX`].
-    pub block_order: Order,
-    /// How many orders the buddy allocator has: no free block is larger than order `orders - 1`.
+pub struct ScanGeometry {
+    /// Order of the counted blocks; at most [`ScanGeometry::BLOCK_ORDER_MAX`].
+    pub pageblock_order: Order,
+    /// Number of orders of the buddy allocator: no free block is larger than order `orders - 1`.
     pub orders: usize,
 }
 
-impl Shape {
+impl ScanGeometry {
     /// Counts of a block are 32-bit; no kernel has pageblocks of 2^30 pages.
     pub const BLOCK_ORDER_MAX: Order = Order(30);
 }
@@ -143,23 +135,22 @@ impl Shape {
 /// Free blocks are rebuilt by splitting each run of free pages into the largest aligned blocks: buddies
 /// that are both free are one block, up to the largest order (mm/page_alloc.c, `__free_one_page`).
 #[derive(Clone, Debug)]
-pub struct Classifier {
-    block_order: u8,
-    top_order: u8,
-    /// The next frame.
-    next: u64,
+pub struct PageClassifier {
+    pageblock_order: u8,
+    max_order: u8,
+    next_frame: u64,
     /// Bytes taken so far, for messages.
-    bytes: u64,
-    /// The beginning of an entry that was cut by the end of a chunk, and its length.
-    part: ([u8; ENTRY_BYTES], usize),
+    bytes_read: u64,
+    /// The start of an entry split by the end of a chunk, and its length.
+    partial_entry: ([u8; ENTRY_BYTES], usize),
     /// Class of a page without flags.
-    zero: PageClass,
+    unflagged_class: PageClass,
     /// Flags of the last page, and its class; a new classifier behaves as after a page without flags.
     flags: u64,
     class: PageClass,
     /// Class of the compound page that the last page belongs to.
     head: Option<PageClass>,
-    counts: BlockCounts,
+    counts: PageblockCounts,
     /// Frame from which `counts` counts.
     counted_from: u64,
     /// Whether the first page of the block is the head of a compound page.
@@ -167,86 +158,81 @@ pub struct Classifier {
     /// Tails in the block.
     tails: u32,
     /// First frame of the run of free pages that the last page belongs to.
-    free_from: Option<u64>,
+    free_run_start: Option<u64>,
     free_blocks: [u64; FreeAreas::ORDERS_MAX],
     unnamed_bits: u64,
-    memo: Memo,
-    /// The class of each page since the last [`Classifier::take_classes`]; `None`: nobody asked.
+    class_cache: ClassCache,
+    /// The class of each page since the last [`PageClassifier::drain_classes`]; `None`: not requested.
     classes: Option<Vec<PageClass>>,
 }
 
-/// The classes of flag words seen lately: a machine has some dozens of different ones.
+/// Classes of recent flag words: a machine has some dozens of different ones.
 #[derive(Clone, Debug)]
-struct Memo([(u64, Own); Memo::SLOTS]);
+struct ClassCache([(u64, ClassRule); ClassCache::SLOTS]);
 
-impl Memo {
+impl ClassCache {
     const SLOTS: usize = 64;
 
-    fn own_class(&mut self, flags: u64) -> Own {
-        let slot = (flags.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58) as usize % Memo::SLOTS;
+    fn class_rule(&mut self, flags: u64) -> ClassRule {
+        let slot = (flags.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58) as usize % ClassCache::SLOTS;
         let (known, own) = self.0[slot];
         if known == flags {
             return own;
         }
-        let own = own_class(PageFlags(flags));
+        let own = class_rule(PageFlags(flags));
         self.0[slot] = (flags, own);
         own
     }
 }
 
-impl Classifier {
-    /// A classifier whose first entry is that of `first`. A page without any flag is `zero`.
-    pub fn new(shape: Shape, first: Pfn, zero: PageClass) -> Classifier {
-        let top = shape.orders.clamp(1, FreeAreas::ORDERS_MAX) - 1;
-        Classifier {
-            block_order: shape.block_order.0.min(Shape::BLOCK_ORDER_MAX.0),
-            top_order: top as u8,
-            next: first.0,
-            bytes: 0,
-            part: ([0; ENTRY_BYTES], 0),
-            zero,
+impl PageClassifier {
+    /// A classifier whose first entry is that of `first`. A page without any flag is `unflagged_class`.
+    pub fn new(geometry: ScanGeometry, first: Pfn, unflagged_class: PageClass) -> PageClassifier {
+        let max_order = geometry.orders.clamp(1, FreeAreas::ORDERS_MAX) - 1;
+        PageClassifier {
+            pageblock_order: geometry.pageblock_order.0.min(ScanGeometry::BLOCK_ORDER_MAX.0),
+            max_order: max_order as u8,
+            next_frame: first.0,
+            bytes_read: 0,
+            partial_entry: ([0; ENTRY_BYTES], 0),
+            unflagged_class,
             flags: 0,
-            class: zero,
+            class: unflagged_class,
             head: None,
-            counts: BlockCounts::default(),
+            counts: PageblockCounts::default(),
             counted_from: first.0,
             starts_with_head: false,
             tails: 0,
-            free_from: None,
+            free_run_start: None,
             free_blocks: [0; FreeAreas::ORDERS_MAX],
             unnamed_bits: 0,
-            memo: Memo([(0, Own::Is(zero)); Memo::SLOTS]),
+            class_cache: ClassCache([(0, ClassRule::Class(unflagged_class)); ClassCache::SLOTS]),
             classes: None,
         }
     }
 
-    /// The same classifier, which keeps the class of every single page for [`Classifier::take_classes`].
-    pub fn keeping_classes(mut self) -> Classifier {
+    /// The same classifier, which keeps the class of every single page for [`PageClassifier::drain_classes`].
+    pub fn with_page_classes(mut self) -> PageClassifier {
         self.classes = Some(Vec::new());
         self
     }
 
-    /// Gives the classes of the pages since the last call, and begins anew; empty unless they are kept.
-    pub fn take_classes(&mut self, take: impl FnOnce(&[PageClass])) {
+    /// Passes on the classes of the pages since the last call, and clears them; empty unless they are kept.
+    pub fn drain_classes(&mut self, take: impl FnOnce(&[PageClass])) {
         let Some(classes) = &mut self.classes else { return take(&[]) };
         take(classes);
         classes.clear();
     }
 
-    /// The frame whose entry comes next.
-    pub fn next(&self) -> Pfn {
-        Pfn(self.next)
-    }
-
-    /// Flag bits met so far that have no name in [`PageFlags`].
+    /// Flag bits so far without a name in [`PageFlags`].
     pub fn unnamed_bits(&self) -> PageFlags {
         PageFlags(self.unnamed_bits)
     }
 
-    /// Takes the next bytes; `sink` gets each block that they complete.
-    pub fn feed(&mut self, mut bytes: &[u8], sink: &mut impl FnMut(Block)) {
-        self.bytes = self.bytes.saturating_add(bytes.len() as u64);
-        let (part, held) = &mut self.part;
+    /// Reads the next bytes; `visit` gets each block that they complete.
+    pub fn feed(&mut self, mut bytes: &[u8], visit: &mut impl FnMut(CountedPageblock)) {
+        self.bytes_read = self.bytes_read.saturating_add(bytes.len() as u64);
+        let (part, held) = &mut self.partial_entry;
         if *held > 0 {
             let more = bytes.len().min(ENTRY_BYTES - *held);
             part[*held..*held + more].copy_from_slice(&bytes[..more]);
@@ -257,34 +243,38 @@ impl Classifier {
             }
             *held = 0;
             let whole = *part;
-            self.entries(&[whole], sink);
+            self.process_entries(&[whole], visit);
         }
         let (whole, rest) = bytes.as_chunks::<ENTRY_BYTES>();
-        self.entries(whole, sink);
-        self.part.0[..rest.len()].copy_from_slice(rest);
-        self.part.1 = rest.len();
+        self.process_entries(whole, visit);
+        self.partial_entry.0[..rest.len()].copy_from_slice(rest);
+        self.partial_entry.1 = rest.len();
     }
 
-    fn entries(&mut self, mut entries: &[[u8; ENTRY_BYTES]], sink: &mut impl FnMut(Block)) {
-        let block_pages = 1u64 << self.block_order;
+    fn process_entries(
+        &mut self,
+        mut entries: &[[u8; ENTRY_BYTES]],
+        sink: &mut impl FnMut(CountedPageblock),
+    ) {
+        let block_pages = 1u64 << self.pageblock_order;
         while !entries.is_empty() {
-            let in_block = block_pages - (self.next & (block_pages - 1));
+            let in_block = block_pages - (self.next_frame & (block_pages - 1));
             let take = entries.len().min(usize::try_from(in_block).unwrap_or(usize::MAX));
             let (now, later) = entries.split_at(take);
-            if self.next == self.counted_from {
+            if self.next_frame == self.counted_from {
                 let first = PageFlags(u64::from_ne_bytes(now[0]));
-                self.starts_with_head = first.has(PageFlags::COMPOUND_HEAD);
+                self.starts_with_head = first.has_any(PageFlags::COMPOUND_HEAD);
             }
-            self.pages_of_one_block(now);
+            self.process_block_entries(now);
             entries = later;
             if take as u64 == in_block {
-                self.hand_out(sink);
+                self.emit_block(sink);
             }
         }
     }
 
-    /// The hot loop: a page with the flags of the page before it costs one comparison.
-    fn pages_of_one_block(&mut self, entries: &[[u8; ENTRY_BYTES]]) {
+    /// The hot loop: a page with the flags of the previous page costs one comparison.
+    fn process_block_entries(&mut self, entries: &[[u8; ENTRY_BYTES]]) {
         let mut run_start = 0;
         let mut flags = self.flags;
         for (at, entry) in entries.iter().enumerate() {
@@ -293,12 +283,12 @@ impl Classifier {
                 self.count_run(flags, at - run_start);
                 run_start = at;
                 flags = word;
-                self.change_to(word, self.next.wrapping_add(at as u64));
+                self.change_flags(word, self.next_frame.wrapping_add(at as u64));
             }
         }
         self.count_run(flags, entries.len() - run_start);
         self.flags = flags;
-        self.next = self.next.saturating_add(entries.len() as u64);
+        self.next_frame = self.next_frame.saturating_add(entries.len() as u64);
     }
 
     fn count_run(&mut self, flags: u64, pages: usize) {
@@ -306,84 +296,79 @@ impl Classifier {
         if let Some(classes) = &mut self.classes {
             classes.resize(classes.len() + pages, self.class);
         }
-        if PageFlags(flags).has(PageFlags::COMPOUND_TAIL) {
+        if PageFlags(flags).has_any(PageFlags::COMPOUND_TAIL) {
             self.tails += pages as u32;
         }
     }
 
-    /// The page at `frame` has other flags than the page before it.
-    fn change_to(&mut self, word: u64, frame: u64) {
+    /// The page at `frame` has other flags than the previous page.
+    fn change_flags(&mut self, word: u64, frame: u64) {
         let flags = PageFlags(word);
-        self.unnamed_bits |= word & !NAMED;
-        let class = match self.memo.own_class(word) {
-            _ if word == 0 => self.zero,
-            Own::Is(class) => class,
-            Own::AsHead(otherwise) => self.head.unwrap_or(otherwise),
+        self.unnamed_bits |= word & !NAMED_FLAGS;
+        let class = match self.class_cache.class_rule(word) {
+            _ if word == 0 => self.unflagged_class,
+            ClassRule::Class(class) => class,
+            ClassRule::FollowHead(otherwise) => self.head.unwrap_or(otherwise),
         };
-        if flags.has(PageFlags::COMPOUND_HEAD) {
+        if flags.has_any(PageFlags::COMPOUND_HEAD) {
             self.head = Some(class);
-        } else if !flags.has(PageFlags::COMPOUND_TAIL) {
+        } else if !flags.has_any(PageFlags::COMPOUND_TAIL) {
             self.head = None;
         }
         if (class == PageClass::Free) != (self.class == PageClass::Free) {
             self.end_free_run(frame);
-            self.free_from = (class == PageClass::Free).then_some(frame);
+            self.free_run_start = (class == PageClass::Free).then_some(frame);
         }
         self.class = class;
     }
 
     fn end_free_run(&mut self, end: u64) {
-        if let Some(start) = self.free_from.take() {
-            split_run(start, end, self.top_order, &mut self.free_blocks);
+        if let Some(start) = self.free_run_start.take() {
+            split_run(start, end, self.max_order, &mut self.free_blocks);
         }
     }
 
-    fn hand_out(&mut self, sink: &mut impl FnMut(Block)) {
-        let pages = self.next - self.counted_from;
+    fn emit_block(&mut self, sink: &mut impl FnMut(CountedPageblock)) {
+        let pages = self.next_frame - self.counted_from;
         if pages > 0 {
-            sink(Block {
-                number: self.counted_from >> self.block_order,
+            sink(CountedPageblock {
+                number: self.counted_from >> self.pageblock_order,
                 counts: self.counts,
-                one_folio: u64::from(self.tails) + u64::from(self.starts_with_head) == pages,
+                is_single_folio: u64::from(self.tails) + u64::from(self.starts_with_head) == pages,
             });
         }
-        self.counts = BlockCounts::default();
+        self.counts = PageblockCounts::default();
         self.tails = 0;
         self.starts_with_head = false;
-        self.counted_from = self.next;
+        self.counted_from = self.next_frame;
     }
 
     /// Ends the block and the run of free pages that are being counted, such as at the end of a zone, and
-    /// goes on at `next`, where a page without flags is `zero`. An entry that was cut in the middle is
-    /// an error.
-    pub fn cut(
+    /// continues at `next`, where a page without flags is `unflagged_class`. An incomplete entry is an error.
+    pub fn end_segment(
         &mut self,
         next: Pfn,
-        zero: PageClass,
-        sink: &mut impl FnMut(Block),
+        unflagged_class: PageClass,
+        sink: &mut impl FnMut(CountedPageblock),
     ) -> Result<(), ParseError> {
-        if self.part.1 > 0 {
-            let at = self.bytes - self.part.1 as u64;
-            let held = self.part.1;
-            return Err(ParseError::at_byte(
-                FORMAT,
-                at,
-                format!("{held} bytes where an entry of {ENTRY_BYTES} is expected: the file was cut off"),
-            ));
+        if self.partial_entry.1 > 0 {
+            let held = self.partial_entry.1;
+            let problem = format!("{held} bytes; expected an entry of {ENTRY_BYTES}: the file is truncated");
+            return Err(ParseError::at_byte(FORMAT, self.bytes_read - held as u64, problem));
         }
-        self.hand_out(sink);
-        self.end_free_run(self.next);
-        if next.0 != self.next {
+        self.emit_block(sink);
+        self.end_free_run(self.next_frame);
+        if next.0 != self.next_frame {
             self.head = None;
         }
-        (self.next, self.counted_from, self.zero) = (next.0, next.0, zero);
-        (self.flags, self.class) = (0, zero);
+        (self.next_frame, self.counted_from, self.unflagged_class) = (next.0, next.0, unflagged_class);
+        (self.flags, self.class) = (0, unflagged_class);
         Ok(())
     }
 
-    /// The free blocks by order that ended since the last call, and starts to count anew.
-    pub fn take_free_blocks(&mut self) -> Vec<u64> {
-        let orders = usize::from(self.top_order) + 1;
+    /// The free blocks by order that ended since the last call; starts to count anew.
+    pub fn drain_free_blocks(&mut self) -> Vec<u64> {
+        let orders = usize::from(self.max_order) + 1;
         let counts = self.free_blocks[..orders].to_vec();
         self.free_blocks = [0; FreeAreas::ORDERS_MAX];
         counts
@@ -402,15 +387,15 @@ fn split_run(mut start: u64, end: u64, top_order: u8, counts: &mut [u64; FreeAre
 /// Any bytes, in two chunks cut anywhere: counts must add up to the entries.
 pub fn fuzz(data: &[u8]) {
     let &[order, cut, ref bytes @ ..] = data else { return };
-    let shape = Shape { block_order: Order(order % 12), orders: usize::from(order % 23) };
+    let shape = ScanGeometry { pageblock_order: Order(order % 12), orders: usize::from(order % 23) };
     let first = Pfn(u64::from(order) * 77);
-    let mut classifier = Classifier::new(shape, first, PageClass::Unknown);
+    let mut classifier = PageClassifier::new(shape, first, PageClass::Unknown);
     let mut pages = 0u64;
-    let mut sink = |block: Block| pages += u64::from(block.counts.total());
+    let mut sink = |block: CountedPageblock| pages += u64::from(block.counts.total());
     let (head, tail) = bytes.split_at(usize::from(cut).min(bytes.len()));
     classifier.feed(head, &mut sink);
     classifier.feed(tail, &mut sink);
-    let ended = classifier.cut(Pfn(u64::MAX), PageClass::Hole, &mut sink);
+    let ended = classifier.end_segment(Pfn(u64::MAX), PageClass::Hole, &mut sink);
     assert_eq!(ended.is_err(), !bytes.len().is_multiple_of(ENTRY_BYTES));
     if ended.is_ok() {
         assert_eq!(pages, (bytes.len() / ENTRY_BYTES) as u64);

@@ -1,79 +1,85 @@
-//! Tests of the kpageflags classifier: rules as a table, chunks, and a slow twin on random flags.
+//! Tests of the kpageflags classifier: a table of rules, chunks, and a naive twin on random flags.
 
 use super::*;
 use pagelab_model::Pages;
-use pagelab_model::seed::SplitMix64;
+use pagelab_model::random::SplitMix64;
 
 const HEAD: PageFlags = PageFlags::COMPOUND_HEAD;
 const TAIL: PageFlags = PageFlags::COMPOUND_TAIL;
-const LRU: PageFlags = PageFlags::LRU.and(PageFlags::UPTODATE);
-const ANON: PageFlags = PageFlags::ANON.and(PageFlags::SWAPBACKED).and(PageFlags::UPTODATE);
+const LRU: PageFlags = PageFlags::LRU.union(PageFlags::UPTODATE);
+const ANON: PageFlags = PageFlags::ANON.union(PageFlags::SWAPBACKED).union(PageFlags::UPTODATE);
 
 fn bytes_of(flags: &[PageFlags]) -> Vec<u8> {
     flags.iter().flat_map(|flags| flags.0.to_ne_bytes()).collect()
 }
 
-fn scan(shape: Shape, first: u64, bytes: &[u8], chunk: usize) -> (Vec<Block>, Vec<u64>) {
+fn scan(shape: ScanGeometry, first: u64, bytes: &[u8], chunk: usize) -> (Vec<CountedPageblock>, Vec<u64>) {
     let mut blocks = Vec::new();
-    let mut classifier = Classifier::new(shape, Pfn(first), PageClass::Unknown);
+    let mut classifier = PageClassifier::new(shape, Pfn(first), PageClass::Unknown);
     for part in bytes.chunks(chunk) {
         classifier.feed(part, &mut |block| blocks.push(block));
     }
-    classifier.cut(Pfn(0), PageClass::Unknown, &mut |block| blocks.push(block)).unwrap();
-    (blocks, classifier.take_free_blocks())
+    classifier.end_segment(Pfn(0), PageClass::Unknown, &mut |block| blocks.push(block)).unwrap();
+    (blocks, classifier.drain_free_blocks())
 }
 
 #[test]
 fn each_rule_decides_before_those_below_it() {
-    let slab_by_accident = PageFlags::SLAB.and(PageFlags::ANON).and(PageFlags::KSM);
+    let slab_by_accident = PageFlags::SLAB.union(PageFlags::ANON).union(PageFlags::KSM);
     let cases: &[(&[PageFlags], PageClass)] = &[
         (&[PageFlags(0)], PageClass::Unknown),
         (&[PageFlags::NOPAGE], PageClass::Hole),
-        (&[PageFlags::BUDDY.and(PageFlags::UPTODATE)], PageClass::Free),
-        (&[LRU.and(PageFlags::HWPOISON)], PageClass::Poisoned),
-        (&[PageFlags::OFFLINE.and(PageFlags::RESERVED)], PageClass::Offline),
+        (&[PageFlags::BUDDY.union(PageFlags::UPTODATE)], PageClass::Free),
+        (&[LRU.union(PageFlags::HWPOISON)], PageClass::Poisoned),
+        (&[PageFlags::OFFLINE.union(PageFlags::RESERVED)], PageClass::Offline),
         (
-            &[PageFlags::HUGE.and(HEAD).and(PageFlags::UPTODATE), PageFlags::HUGE.and(TAIL)],
+            &[PageFlags::HUGE.union(HEAD).union(PageFlags::UPTODATE), PageFlags::HUGE.union(TAIL)],
             PageClass::Hugetlb,
         ),
         (&[slab_by_accident], PageClass::Slab),
-        (&[PageFlags::PGTABLE.and(PageFlags::REFERENCED)], PageClass::PageTable),
-        (&[PageFlags::RESERVED.and(PageFlags::ZERO_PAGE)], PageClass::Reserved),
-        (&[PageFlags::ZERO_PAGE.and(PageFlags::THP).and(HEAD)], PageClass::Kernel),
+        (&[PageFlags::PGTABLE.union(PageFlags::REFERENCED)], PageClass::PageTable),
+        (&[PageFlags::RESERVED.union(PageFlags::ZERO_PAGE)], PageClass::Reserved),
+        (&[PageFlags::ZERO_PAGE.union(PageFlags::THP).union(HEAD)], PageClass::Kernel),
         // In a per-CPU LRU batch: no LRU yet.
-        (&[ANON.and(PageFlags::MMAP)], PageClass::Anon),
+        (&[ANON.union(PageFlags::MMAP)], PageClass::Anon),
         (&[PageFlags::SWAPBACKED], PageClass::Anon),
         (&[PageFlags::UPTODATE], PageClass::File),
-        (&[LRU.and(PageFlags::MMAP)], PageClass::File),
+        (&[LRU.union(PageFlags::MMAP)], PageClass::File),
         (&[PageFlags::LOCKED], PageClass::File),
-        (&[ANON.and(PageFlags::THP).and(HEAD)], PageClass::AnonHuge),
+        (&[ANON.union(PageFlags::THP).union(HEAD)], PageClass::AnonHuge),
         // Older kernels: LRU, SWAPBACKED and SLAB on the head only; the tails are as their head.
         (
-            &[PageFlags::SWAPBACKED.and(LRU).and(PageFlags::THP).and(HEAD), TAIL.and(PageFlags::THP)],
+            &[PageFlags::SWAPBACKED.union(LRU).union(PageFlags::THP).union(HEAD), TAIL.union(PageFlags::THP)],
             PageClass::AnonHuge,
         ),
         (
-            &[LRU.and(PageFlags::THP).and(HEAD), TAIL.and(PageFlags::THP).and(PageFlags::MMAP)],
+            &[LRU.union(PageFlags::THP).union(HEAD), TAIL.union(PageFlags::THP).union(PageFlags::MMAP)],
             PageClass::File,
         ),
-        (&[PageFlags::SLAB.and(HEAD), TAIL, TAIL, TAIL], PageClass::Slab),
+        (&[PageFlags::SLAB.union(HEAD), TAIL, TAIL, TAIL], PageClass::Slab),
         (&[HEAD, TAIL], PageClass::Kernel),
         (&[PageFlags::MMAP], PageClass::Kernel),
         (&[PageFlags(1 << 63)], PageClass::Kernel),
     ];
     for (flags, expected) in cases {
-        let (blocks, _) = scan(Shape { block_order: Order(9), orders: 11 }, 0, &bytes_of(flags), 8);
+        let (blocks, _) =
+            scan(ScanGeometry { pageblock_order: Order(9), orders: 11 }, 0, &bytes_of(flags), 8);
         assert_eq!(blocks.len(), 1);
-        assert_eq!(blocks[0].counts.of(*expected) as usize, flags.len(), "{flags:?}: {:?}", blocks[0]);
+        assert_eq!(
+            blocks[0].counts.pages_of_class(*expected) as usize,
+            flags.len(),
+            "{flags:?}: {:?}",
+            blocks[0]
+        );
     }
 }
 
 #[test]
 fn a_tail_without_a_head_before_it_is_kernel_memory_unless_it_is_thp() {
-    let flags = [TAIL, TAIL.and(PageFlags::THP), PageFlags::SLAB.and(HEAD), PageFlags::LRU, TAIL];
-    let (blocks, _) = scan(Shape { block_order: Order(9), orders: 11 }, 0, &bytes_of(&flags), 8);
+    let flags = [TAIL, TAIL.union(PageFlags::THP), PageFlags::SLAB.union(HEAD), PageFlags::LRU, TAIL];
+    let (blocks, _) = scan(ScanGeometry { pageblock_order: Order(9), orders: 11 }, 0, &bytes_of(&flags), 8);
     let counts = blocks[0].counts;
-    let of = |class| counts.of(class);
+    let of = |class| counts.pages_of_class(class);
     assert_eq!(
         [of(PageClass::Kernel), of(PageClass::AnonHuge), of(PageClass::Slab), of(PageClass::File)],
         [2, 1, 1, 1]
@@ -83,10 +89,11 @@ fn a_tail_without_a_head_before_it_is_kernel_memory_unless_it_is_thp() {
 #[test]
 fn one_folio_is_a_head_with_tails_only_or_a_block_inside_a_larger_one() {
     let check = |flags: [PageFlags; 4], expected: bool| {
-        let (blocks, _) = scan(Shape { block_order: Order(2), orders: 11 }, 0, &bytes_of(&flags), 64);
-        assert_eq!(blocks[0].one_folio, expected, "{flags:?}");
+        let (blocks, _) =
+            scan(ScanGeometry { pageblock_order: Order(2), orders: 11 }, 0, &bytes_of(&flags), 64);
+        assert_eq!(blocks[0].is_single_folio, expected, "{flags:?}");
     };
-    let (head, tail) = (ANON.and(HEAD), ANON.and(TAIL));
+    let (head, tail) = (ANON.union(HEAD), ANON.union(TAIL));
     check([head, tail, tail, tail], true);
     check([tail; 4], true);
     check([head, tail, head, tail], false);
@@ -99,7 +106,8 @@ fn one_folio_is_a_head_with_tails_only_or_a_block_inside_a_larger_one() {
 fn free_runs_become_the_largest_aligned_blocks() {
     let check = |first: u64, pages: usize, orders: usize, expected: &[(usize, u64)]| {
         let flags = vec![PageFlags::BUDDY; pages];
-        let (_, free) = scan(Shape { block_order: Order(3), orders }, first, &bytes_of(&flags), 24);
+        let (_, free) =
+            scan(ScanGeometry { pageblock_order: Order(3), orders }, first, &bytes_of(&flags), 24);
         let mut counts = vec![0; orders];
         for &(order, blocks) in expected {
             counts[order] = blocks;
@@ -116,35 +124,43 @@ fn free_runs_become_the_largest_aligned_blocks() {
 #[test]
 fn a_cut_entry_is_an_error_that_names_its_byte() {
     let mut classifier =
-        Classifier::new(Shape { block_order: Order(9), orders: 11 }, Pfn(0), PageClass::Hole);
+        PageClassifier::new(ScanGeometry { pageblock_order: Order(9), orders: 11 }, Pfn(0), PageClass::Hole);
     classifier.feed(&[0; 8], &mut |_| {});
     classifier.feed(&[0; 13], &mut |_| {});
-    let error = classifier.cut(Pfn(0), PageClass::Hole, &mut |_| {}).unwrap_err();
+    let error = classifier.end_segment(Pfn(0), PageClass::Hole, &mut |_| {}).unwrap_err();
     assert_eq!(
-        error.in_file("f"),
-        "f: byte 16: 5 bytes where an entry of 8 is expected: the file was cut off (read as kpageflags)"
+        error.message_in_file("f"),
+        "f: byte 16: 5 bytes; expected an entry of 8: the file is truncated (read as kpageflags)"
     );
 }
 
 #[test]
 fn unnamed_bits_are_kept() {
     let mut classifier =
-        Classifier::new(Shape { block_order: Order(9), orders: 11 }, Pfn(0), PageClass::Hole);
+        PageClassifier::new(ScanGeometry { pageblock_order: Order(9), orders: 11 }, Pfn(0), PageClass::Hole);
     classifier.feed(&bytes_of(&[PageFlags(1 << 50 | 1), PageFlags(1 << 27)]), &mut |_| {});
     assert_eq!(classifier.unnamed_bits(), PageFlags(1 << 50 | 1 << 27));
 }
 
+fn classify(flags: PageFlags, head: Option<PageClass>, unflagged_class: PageClass) -> PageClass {
+    match class_rule(flags) {
+        _ if flags.0 == 0 => unflagged_class,
+        ClassRule::Class(class) => class,
+        ClassRule::FollowHead(otherwise) => head.unwrap_or(otherwise),
+    }
+}
+
 /// The same, slowly: every page from the rules alone, free blocks by asking each aligned block.
-fn twin(shape: Shape, first: u64, flags: &[PageFlags]) -> (Vec<(u64, BlockCounts)>, Vec<u64>) {
-    let mut blocks: Vec<(u64, BlockCounts)> = Vec::new();
+fn twin(shape: ScanGeometry, first: u64, flags: &[PageFlags]) -> (Vec<(u64, PageblockCounts)>, Vec<u64>) {
+    let mut blocks: Vec<(u64, PageblockCounts)> = Vec::new();
     let mut classes = Vec::new();
     for (at, &page) in flags.iter().enumerate() {
-        let head = (0..at).rev().find(|&k| !flags[k].has(TAIL) || flags[k].has(HEAD));
-        let head = head.filter(|&k| page.has(TAIL) && flags[k].has(HEAD)).map(|k| classes[k]);
+        let head = (0..at).rev().find(|&k| !flags[k].has_any(TAIL) || flags[k].has_any(HEAD));
+        let head = head.filter(|&k| page.has_any(TAIL) && flags[k].has_any(HEAD)).map(|k| classes[k]);
         classes.push(classify(page, head, PageClass::Unknown));
-        let number = (first + at as u64) / shape.block_order.pages().0;
+        let number = (first + at as u64) / shape.pageblock_order.to_pages().0;
         if blocks.last().is_none_or(|last| last.0 != number) {
-            blocks.push((number, BlockCounts::default()));
+            blocks.push((number, PageblockCounts::default()));
         }
         blocks.last_mut().unwrap().1.0[classes[at].index()] += 1;
     }
@@ -152,10 +168,10 @@ fn twin(shape: Shape, first: u64, flags: &[PageFlags]) -> (Vec<(u64, BlockCounts
         frame.checked_sub(first).and_then(|at| classes.get(at as usize)) == Some(&PageClass::Free)
     };
     let end = first + flags.len() as u64;
-    let whole = |start: u64, order: u8| (start..start + Order(order).pages().0).all(free);
+    let whole = |start: u64, order: u8| (start..start + Order(order).to_pages().0).all(free);
     let top = shape.orders as u8 - 1;
     let count = |order: u8| {
-        let Pages(step) = Order(order).pages();
+        let Pages(step) = Order(order).to_pages();
         let starts = (first / step * step..end).step_by(step as usize);
         let merged = |start: u64| order < top && whole(start & !(2 * step - 1), order + 1);
         starts.filter(|&start| whole(start, order) && !merged(start)).count() as u64
@@ -167,7 +183,7 @@ fn twin(shape: Shape, first: u64, flags: &[PageFlags]) -> (Vec<(u64, BlockCounts
 #[test]
 fn a_slow_twin_agrees_block_by_block_on_random_flags() {
     let mut draws = SplitMix64::new(0x5eed);
-    let mut random = move || draws.draw();
+    let mut random = move || draws.next_u64();
     let words = [
         PageFlags(0),
         PageFlags::BUDDY,
@@ -177,16 +193,19 @@ fn a_slow_twin_agrees_block_by_block_on_random_flags() {
         HEAD,
         TAIL,
         TAIL,
-        ANON.and(HEAD).and(PageFlags::THP),
-        TAIL.and(PageFlags::THP),
-        PageFlags::SLAB.and(HEAD),
+        ANON.union(HEAD).union(PageFlags::THP),
+        TAIL.union(PageFlags::THP),
+        PageFlags::SLAB.union(HEAD),
         PageFlags::RESERVED,
-        PageFlags::HUGE.and(TAIL),
-        HEAD.and(TAIL),
-        PageFlags::MMAP.and(TAIL),
+        PageFlags::HUGE.union(TAIL),
+        HEAD.union(TAIL),
+        PageFlags::MMAP.union(TAIL),
     ];
     for round in 0..300 {
-        let shape = Shape { block_order: Order((random() % 6) as u8), orders: 1 + (random() % 8) as usize };
+        let shape = ScanGeometry {
+            pageblock_order: Order((random() % 6) as u8),
+            orders: 1 + (random() % 8) as usize,
+        };
         let first = random() % 100;
         let mut flags = Vec::new();
         while flags.len() < 400 {
@@ -196,7 +215,8 @@ fn a_slow_twin_agrees_block_by_block_on_random_flags() {
         }
         let (slow, slow_free) = twin(shape, first, &flags);
         let (fast, free) = scan(shape, first, &bytes_of(&flags), 1 + (random() % 500) as usize);
-        let fast: Vec<(u64, BlockCounts)> = fast.iter().map(|block| (block.number, block.counts)).collect();
+        let fast: Vec<(u64, PageblockCounts)> =
+            fast.iter().map(|block| (block.number, block.counts)).collect();
         assert_eq!(fast, slow, "round {round}, {shape:?}");
         assert_eq!(free, slow_free, "round {round}, {shape:?}");
     }

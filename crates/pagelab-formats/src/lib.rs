@@ -1,4 +1,4 @@
-//! Kernel text and binary records to the model, and back.
+//! Parsers of kernel texts and binary records into the model, and writers of some of them.
 //!
 //! Every parser is a plain function from bytes to a value or a [`ParseError`] that names the line.
 //! Unknown fields, words and bits are kept; a malformed line is an error, never a guess; no input
@@ -9,13 +9,11 @@ pub mod allocinfo;
 pub mod buddyinfo;
 pub mod cgroup;
 pub mod checksum;
-pub mod choice;
-mod collect;
+mod counter_builder;
 pub mod cpu_list;
 pub mod cpuinfo;
 pub mod duration;
 mod error;
-mod escape;
 pub mod exposition;
 pub mod free_text;
 pub mod fuzz;
@@ -24,7 +22,6 @@ pub mod kallsyms;
 pub mod kernel_log;
 pub mod kpagecount;
 pub mod kpageflags;
-pub mod largepages;
 pub mod maps;
 pub mod meminfo;
 pub mod mountinfo;
@@ -36,19 +33,18 @@ pub mod perf_record;
 pub mod perf_stat;
 pub mod plan_toml;
 pub mod pressure;
-pub mod process_stat;
-pub mod region_counts;
+pub mod process_status;
+pub mod region_list;
 pub mod ring_page;
-pub mod scalar;
+pub mod setting;
 pub mod shell_time;
 pub mod show_mem;
 pub mod size;
 pub mod slabinfo;
 pub mod smaps;
-pub mod status;
-pub mod swap_header;
-pub mod swaps;
+pub mod swap;
 pub mod text;
+pub mod toml_document;
 pub mod trace_format;
 pub mod vmstat;
 pub mod zoneinfo;

@@ -4,63 +4,65 @@
 //! MemTotal:        8028908 kB
 //! HugePages_Total:       0
 //! ```
-//! A negative amount (an old kernel's `HardwareCorrupted`) is kept as [`crate::text::counter`] says.
+//! A negative amount (an old kernel's `HardwareCorrupted`) becomes its two's complement
+//! ([`crate::text::parse_counter`]).
 
 use pagelab_model::Meminfo;
 
 use crate::ParseError;
-use crate::collect::Collect;
+use crate::counter_builder::CounterBuilder;
 use crate::text::{
-    RECORDS_MAX, after_name, counter, ends_line, labelled, lines, name, show, skip_blanks, take_counter,
-    words,
+    RECORDS_MAX, filled_lines, is_at_line_end, parse_counter, parse_name, skip_blanks, split_counter,
+    split_label, strip_name, to_printable, words,
 };
 
 const FORMAT: &str = "meminfo";
 
-/// Reads a whole meminfo text. Blank lines are passed over; an empty text is an error.
+/// Parses a complete meminfo text. Blank lines are skipped; an empty text is an error.
 pub fn parse(text: &[u8]) -> Result<Meminfo, ParseError> {
-    let mut fields = Collect::new();
+    let mut fields = CounterBuilder::new();
     let mut in_kib = Vec::new();
-    for (number, line) in lines(text).filter(|(_, line)| !line.trim_ascii().is_empty()) {
+    for (number, line) in filled_lines(text) {
         let fail = |problem: String| ParseError::at_line(FORMAT, number, problem);
-        let (field, value, kib) = split_line(line)
-            .ok_or_else(|| fail(format!("`{}` is not `Name: number` with or without kB", show(line))))?;
+        let (field, value, kib) = split_line(line).ok_or_else(|| {
+            fail(format!("`{}` is not `Name: number` with or without kB", to_printable(line)))
+        })?;
         if in_kib.len() == RECORDS_MAX {
             return Err(fail(format!("more than {RECORDS_MAX} fields")));
         }
-        fields.push(name(FORMAT, number, field)?, value);
+        fields.push(parse_name(FORMAT, number, field)?, value);
         in_kib.push(kib);
     }
     if in_kib.is_empty() {
-        return Err(ParseError::whole(FORMAT, "no field in it"));
+        return Err(ParseError::for_input(FORMAT, "no field in it"));
     }
     Ok(Meminfo { fields: fields.finish(), in_kib })
 }
 
-/// Overwrites the values of `known` from a newer text of the same machine, without allocation.
-/// `false` if the text has other fields, or is malformed: read it with [`parse`] then.
-/// `known` may be partly overwritten in that case.
-pub fn parse_again(text: &[u8], known: &mut Meminfo) -> bool {
+/// Overwrites the values of `known` from a newer text of the same machine, without allocation. Returns
+/// `false` if the text has other fields or is malformed: then `known` may be partly overwritten, and the text
+/// must be read with [`parse`].
+pub fn reparse(text: &[u8], known: &mut Meminfo) -> bool {
     let names = known.fields.names().clone();
     let mut rest = text;
     for ((name, slot), kib) in names.iter().zip(known.fields.values_mut()).zip(&known.in_kib) {
-        let Some((value, after)) = after_name(rest, name, b':').map(skip_blanks).and_then(take_counter)
+        let Some((value, after)) = strip_name(rest, name, b':').map(skip_blanks).and_then(split_counter)
         else {
             return false;
         };
         let after = if *kib { after.strip_prefix(b" kB") } else { Some(after) };
-        let Some(after) = after.filter(|after| ends_line(after)) else { return false };
+        let Some(after) = after.filter(|after| is_at_line_end(after)) else { return false };
         *slot = value;
         rest = after.get(1..).unwrap_or_default();
     }
     rest.is_empty()
 }
 
-/// Name, number and whether the line ends in kB.
+/// Splits a line into name, number, and whether it ends in kB.
 fn split_line(line: &[u8]) -> Option<(&[u8], u64, bool)> {
-    let (name, rest) = labelled(line)?;
+    let (name, rest) = split_label(line)?;
     let mut words = words(rest);
-    let value = counter(words.next()?)?;
+    let value = parse_counter(words.next()?)?;
     let kib = match words.next() {
         None => false,
         Some(b"kB") => true,
@@ -78,7 +80,7 @@ mod tests {
                         HardwareCorrupted:    -4 kB\n";
 
     fn error(text: &[u8]) -> String {
-        parse(text).unwrap_err().in_file("f")
+        parse(text).unwrap_err().message_in_file("f")
     }
 
     #[test]
@@ -93,12 +95,12 @@ mod tests {
     #[test]
     fn a_second_reading_overwrites_in_place_and_refuses_another_shape() {
         let mut info = parse(TEXT.as_bytes()).unwrap();
-        assert!(parse_again(TEXT.replace("252308", "7").replace("  3", "512").as_bytes(), &mut info));
+        assert!(reparse(TEXT.replace("252308", "7").replace("  3", "512").as_bytes(), &mut info));
         assert_eq!(
             (info.bytes("MemTotal"), info.count("HugePages_Total")),
             (Some(Bytes(7 << 10)), Some(512))
         );
-        assert!(parse_again(TEXT.trim_end().as_bytes(), &mut info));
+        assert!(reparse(TEXT.trim_end().as_bytes(), &mut info));
         for (from, to) in [
             ("17316 kB", "17316"),
             ("17316 kB", "17316 MB"),
@@ -110,7 +112,7 @@ mod tests {
             ("-4 kB\n", "-4 kB\nNew: 1 kB\n"),
             ("-4 kB\n", "-4 kB\n\n"),
         ] {
-            assert!(!parse_again(TEXT.replace(from, to).as_bytes(), &mut info), "{from} to {to}");
+            assert!(!reparse(TEXT.replace(from, to).as_bytes(), &mut info), "{from} to {to}");
         }
     }
 

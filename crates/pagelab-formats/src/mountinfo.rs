@@ -1,8 +1,7 @@
-//! `/proc/self/mountinfo`: what is mounted where, with the root of each mount inside its file system.
+//! `/proc/self/mountinfo`: mount points, with the root of each mount inside its file system.
 
 use crate::ParseError;
-use crate::escape::unescape;
-use crate::text::{at_most, lines, number, show, words};
+use crate::text::{collect_at_most, filled_lines, parse_number, to_printable, unescape, words};
 
 const FORMAT: &str = "mountinfo";
 /// The kernel allows 100 000 mounts in a namespace (fs.mount-max).
@@ -13,21 +12,13 @@ const MOUNTS_MAX: usize = 1 << 17;
 pub struct Mount {
     /// Id of the mount.
     pub id: u64,
-    /// Id of the mount that it is on.
-    pub parent: u64,
-    /// `major:minor` of the file system.
-    pub device: String,
     /// The directory of the file system that is mounted here; `/` for the whole. In a container a
     /// control group mount may show another one.
     pub root: String,
     /// Where it is mounted, as this process sees it.
     pub mount_point: String,
-    /// Options of the mount.
-    pub options: String,
     /// `ext4`, `cgroup2`, `debugfs` …
     pub fs_type: String,
-    /// Device or name.
-    pub source: String,
     /// Options of the file system, such as the controllers of a version 1 control group.
     pub super_options: String,
 }
@@ -41,31 +32,31 @@ impl Mount {
 
 /// Reads a whole mountinfo; a namespace without mounts is an empty list.
 pub fn parse(text: &[u8]) -> Result<Vec<Mount>, ParseError> {
-    let filled = lines(text).filter(|(_, line)| !line.trim_ascii().is_empty());
-    at_most(FORMAT, MOUNTS_MAX, filled.map(|(at, line)| mount(at, line)))
+    collect_at_most(FORMAT, MOUNTS_MAX, filled_lines(text).map(|(at, line)| parse_mount(at, line)))
 }
 
-/// `36 35 98:0 /root /mnt rw,noatime master:1 - ext3 /dev/root rw,errors=continue`: an open number of
-/// optional fields stands before the lone dash.
-fn mount(at: u64, line: &[u8]) -> Result<Mount, ParseError> {
-    let fail = |problem: &str| ParseError::at_line(FORMAT, at, format!("`{}` {problem}", show(line)));
+/// `36 35 98:0 /root /mnt rw,noatime master:1 - ext3 /dev/root rw,errors=continue`: any number of optional
+/// fields comes before the single dash.
+fn parse_mount(line_number: u64, line: &[u8]) -> Result<Mount, ParseError> {
+    let fail = |problem: &str| {
+        ParseError::at_line(FORMAT, line_number, format!("`{}` {problem}", to_printable(line)))
+    };
     let mut fields = words(line);
     let mut next = || fields.next().ok_or_else(|| fail("has fewer than 10 fields"));
-    let id = number(next()?).ok_or_else(|| fail("does not start with the number of a mount"))?;
-    let parent = number(next()?).ok_or_else(|| fail("has no number of a parent mount"))?;
-    let device = unescape(next()?);
+    let id = parse_number(next()?).ok_or_else(|| fail("does not start with the number of a mount"))?;
+    parse_number(next()?).ok_or_else(|| fail("has no number of a parent mount"))?;
+    let _device = next()?;
     let root = unescape(next()?);
     let mount_point = unescape(next()?);
-    let options = unescape(next()?);
+    let _options = next()?;
     while next()? != b"-" {}
     let fs_type = unescape(next()?);
-    // A file system without a source has an empty word there, which leaves one field fewer.
-    let (source, super_options) = match (fields.next(), fields.next()) {
-        (Some(source), Some(options)) => (unescape(source), unescape(options)),
-        (Some(options), None) => (String::new(), unescape(options)),
+    // A file system without a source has an empty name there, which leaves one field fewer.
+    let super_options = match (fields.next(), fields.next()) {
+        (Some(_), Some(options)) | (Some(options), None) => unescape(options),
         (None, _) => return Err(fail("has fewer than 10 fields")),
     };
-    Ok(Mount { id, parent, device, root, mount_point, options, fs_type, source, super_options })
+    Ok(Mount { id, root, mount_point, fs_type, super_options })
 }
 
 #[cfg(test)]
@@ -82,7 +73,7 @@ mod tests {
         let mounts = parse(text.as_bytes()).unwrap();
         assert!(mounts[0].has_super_option("memory") && !mounts[0].has_super_option("mem"));
         assert_eq!((mounts[1].root.as_str(), mounts[1].fs_type.as_str()), ("/mnt 1", "ext3"));
-        assert_eq!((mounts[2].source.as_str(), mounts[2].super_options.as_str()), ("", "rw"));
+        assert_eq!(mounts[2].super_options, "rw");
         assert_eq!(parse(b"").unwrap(), []);
     }
 
@@ -99,7 +90,7 @@ mod tests {
         ];
         for (text, problem) in cases {
             let message = format!("f:1: {problem} (read as mountinfo)");
-            assert_eq!(parse(text.as_bytes()).unwrap_err().in_file("f"), message);
+            assert_eq!(parse(text.as_bytes()).unwrap_err().message_in_file("f"), message);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a scrape of Prometheus' node_exporter says about memory, as the kernel's own records.
+//! Memory metrics of a node_exporter scrape, as the kernel's own records.
 //!
 //! | metric | is |
 //! |---|---|
@@ -13,15 +13,15 @@
 
 use std::collections::BTreeMap;
 
-use pagelab_model::{BuddyInfo, Counters, FreeAreas, Meminfo, NodeId, ZoneFree, ZoneKey};
+use pagelab_model::{BuddyInfo, Counters, FreeAreas, Meminfo, NodeId, ZoneFreeAreas, ZoneKey};
 
 use crate::ParseError;
 use crate::exposition::{self, Sample};
-use crate::text::{RECORDS_MAX, show};
+use crate::text::{RECORDS_MAX, to_printable};
 
 const FORMAT: &str = "node_exporter scrape";
 
-/// What one scrape says.
+/// Content of one scrape.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Scrape {
     /// Its time stamp in milliseconds since 1970, where its samples have one.
@@ -36,7 +36,7 @@ pub struct Scrape {
     pub buddyinfo: Option<BuddyInfo>,
     /// Amounts.
     pub meminfo: Option<Meminfo>,
-    /// Counters; node_exporter shows a part of them unless it is told otherwise.
+    /// Counters; node_exporter shows a part of them by default.
     pub vmstat: Option<Counters>,
     /// Microseconds in which some task, and in which all tasks, waited for memory.
     pub pressure_some_us: Option<u64>,
@@ -55,12 +55,11 @@ pub struct Uname {
     pub machine: Option<String>,
 }
 
-/// One scrape under construction.
 #[derive(Default)]
-struct Building {
+struct ScrapeBuilder {
     scrape: Scrape,
-    meminfo: Fields,
-    vmstat: Fields,
+    meminfo: NamedFields,
+    vmstat: NamedFields,
     zones: Vec<(ZoneKey, Vec<Option<u64>>)>,
     /// The machine that Prometheus names, which must be one.
     instance: Option<String>,
@@ -68,15 +67,15 @@ struct Building {
 
 /// Named values in the order of their lines.
 #[derive(Default)]
-struct Fields {
-    places: BTreeMap<Box<str>, usize>,
+struct NamedFields {
+    indices: BTreeMap<Box<str>, usize>,
     values: Vec<(Box<str>, u64, bool)>,
 }
 
-impl Fields {
+impl NamedFields {
     /// Adds a field; `false` if there is one of that name.
     fn push(&mut self, name: &str, value: u64, in_kib: bool) -> bool {
-        let is_new = self.places.insert(name.into(), self.values.len()).is_none();
+        let is_new = self.indices.insert(name.into(), self.values.len()).is_none();
         if is_new {
             self.values.push((name.into(), value, in_kib));
         }
@@ -88,25 +87,26 @@ impl Fields {
     }
 }
 
-const TWICE: &str =
-    "stands twice: several scrapes in one text need time stamps, else give each a file of its own";
+const DUPLICATE_SAMPLE: &str =
+    "is given twice: several scrapes in one text need time stamps; hint: use one file for each";
 
 /// All scrapes of a text by time; an empty list where nothing in it is about memory.
 pub fn parse(text: &[u8]) -> Result<Vec<Scrape>, ParseError> {
-    let mut found: BTreeMap<(u32, Option<i64>), Building> = BTreeMap::new();
+    let mut found: BTreeMap<(u32, Option<i64>), ScrapeBuilder> = BTreeMap::new();
     let mut taken = 0;
-    exposition::each(text, is_wanted, |sample| {
+    exposition::for_each_sample(text, is_memory_metric, |sample| {
         taken += 1;
         if taken > RECORDS_MAX {
             return Err(sample.error(format!("more than {RECORDS_MAX} values")));
         }
-        // Time stamps tell scrapes apart; without them `# EOF` does.
+        // Time stamps separate scrapes; without them `# EOF` does.
         let text = if sample.at_ms.is_some() { 0 } else { sample.texts_before };
-        take(found.entry((text, sample.at_ms)).or_default(), &sample)
+        add_sample(found.entry((text, sample.at_ms)).or_default(), &sample)
     })?;
-    let built = found.into_iter().map(|((_, stamp_ms), building)| finish(stamp_ms, building));
-    let scrapes: Vec<Scrape> = built.collect::<Result<_, ParseError>>()?;
-    Ok(scrapes.into_iter().filter(Scrape::has_memory).collect())
+    let built = found.into_iter().map(|((_, stamp_ms), building)| build_scrape(stamp_ms, building));
+    let mut scrapes: Vec<Scrape> = built.collect::<Result<_, ParseError>>()?;
+    scrapes.retain(Scrape::has_memory);
+    Ok(scrapes)
 }
 
 impl Scrape {
@@ -118,8 +118,8 @@ impl Scrape {
     }
 }
 
-fn is_wanted(name: &str) -> bool {
-    const WHOLE: [&str; 6] = [
+fn is_memory_metric(name: &str) -> bool {
+    const EXACT_NAMES: [&str; 6] = [
         "node_buddyinfo_blocks",
         "node_time_seconds",
         "node_boot_time_seconds",
@@ -128,73 +128,65 @@ fn is_wanted(name: &str) -> bool {
         STALLED,
     ];
     const PREFIXES: [&str; 2] = ["node_memory_", "node_vmstat_"];
-    WHOLE.contains(&name)
+    EXACT_NAMES.contains(&name)
         || PREFIXES.iter().any(|prefix| name.starts_with(prefix)) && !name.starts_with("node_memory_numa_")
 }
 
 const WAITING: &str = "node_pressure_memory_waiting_seconds_total";
 const STALLED: &str = "node_pressure_memory_stalled_seconds_total";
 
-fn take(building: &mut Building, sample: &Sample<'_>) -> Result<(), ParseError> {
-    let fail = |problem: &str| sample.error(format!("{}: {problem}", show(sample.name.as_bytes())));
+fn add_sample(builder: &mut ScrapeBuilder, sample: &Sample<'_>) -> Result<(), ParseError> {
+    let fail = |problem: &str| sample.error(format!("{}: {problem}", to_printable(sample.name.as_bytes())));
     if let Some(instance) = sample.label("instance") {
-        match &building.instance {
+        match &builder.instance {
             Some(known) if known != instance => {
                 let both = format!(
                     "it has values of two machines, {} and {}: import one at a time",
-                    show(known.as_bytes()),
-                    show(instance.as_bytes())
+                    to_printable(known.as_bytes()),
+                    to_printable(instance.as_bytes())
                 );
                 return Err(sample.error(both));
             }
             Some(_) => {}
-            None => building.instance = Some(instance.to_owned()),
+            None => builder.instance = Some(instance.to_owned()),
         }
     }
     let count = || sample.count().ok_or_else(|| fail("its value is not a count"));
-    let once = |is_new: bool| if is_new { Ok(()) } else { Err(fail(TWICE)) };
+    let microseconds = || to_microseconds(sample).ok_or_else(|| fail("its value is not a time"));
+    let set_once = |is_new: bool| if is_new { Ok(()) } else { Err(fail(DUPLICATE_SAMPLE)) };
     match &*sample.name {
-        "node_buddyinfo_blocks" => blocks(&mut building.zones, sample, count()?),
-        "node_time_seconds" => once(building.scrape.time_s.replace(sample.value).is_none()),
-        "node_boot_time_seconds" => once(building.scrape.boot_s.replace(sample.value).is_none()),
+        "node_buddyinfo_blocks" => add_blocks(&mut builder.zones, sample, count()?),
+        "node_time_seconds" => set_once(builder.scrape.time_s.replace(sample.value).is_none()),
+        "node_boot_time_seconds" => set_once(builder.scrape.boot_s.replace(sample.value).is_none()),
         "node_uname_info" => {
             let label = |name: &str| sample.label(name).filter(|text| !text.is_empty()).map(str::to_owned);
-            let uname = &mut building.scrape.uname;
+            let uname = &mut builder.scrape.uname;
             let (host_name, release, machine) = (label("nodename"), label("release"), label("machine"));
             let is_new = *uname == Uname::default();
             *uname = Uname { host_name, release, machine };
-            once(is_new)
+            set_once(is_new)
         }
-        WAITING => {
-            let us = microseconds(sample).ok_or_else(|| fail("its value is not a time"))?;
-            once(building.scrape.pressure_some_us.replace(us).is_none())
-        }
-        STALLED => {
-            let us = microseconds(sample).ok_or_else(|| fail("its value is not a time"))?;
-            once(building.scrape.pressure_full_us.replace(us).is_none())
-        }
+        WAITING => set_once(builder.scrape.pressure_some_us.replace(microseconds()?).is_none()),
+        STALLED => set_once(builder.scrape.pressure_full_us.replace(microseconds()?).is_none()),
         name => match (name.strip_prefix("node_memory_"), name.strip_prefix("node_vmstat_")) {
             (Some(field), _) => {
                 let (field, in_kib) =
                     field.strip_suffix("_bytes").map_or((field, false), |field| (field, true));
                 let value = count()?;
                 if in_kib && value % 1024 != 0 {
-                    return Err(fail("its value is not a number of KiB, as the kernel's are"));
+                    return Err(fail("its value is not a number of KiB"));
                 }
-                once(building.meminfo.push(
-                    &kernel_name(field),
-                    if in_kib { value / 1024 } else { value },
-                    in_kib,
-                ))
+                let value = if in_kib { value / 1024 } else { value };
+                set_once(builder.meminfo.push(&to_kernel_name(field), value, in_kib))
             }
-            (None, Some(field)) => once(building.vmstat.push(field, count()?, false)),
+            (None, Some(field)) => set_once(builder.vmstat.push(field, count()?, false)),
             (None, None) => Ok(()),
         },
     }
 }
 
 /// `Active_anon` as the kernel writes it: `Active(anon)`.
-fn kernel_name(field: &str) -> String {
+fn to_kernel_name(field: &str) -> String {
     let of = |end: &str| field.strip_suffix(end).filter(|front| matches!(*front, "Active" | "Inactive"));
     match (of("_anon"), of("_file")) {
         (Some(front), _) => format!("{front}(anon)"),
@@ -204,19 +196,19 @@ fn kernel_name(field: &str) -> String {
 }
 
 /// Seconds as whole microseconds, which is what the kernel counts.
-fn microseconds(sample: &Sample<'_>) -> Option<u64> {
+fn to_microseconds(sample: &Sample<'_>) -> Option<u64> {
     let us = (sample.value * 1e6).round();
     (0.0..9.2e18).contains(&us).then_some(us as u64)
 }
 
-fn blocks(
+fn add_blocks(
     zones: &mut Vec<(ZoneKey, Vec<Option<u64>>)>,
     sample: &Sample<'_>,
     count: u64,
 ) -> Result<(), ParseError> {
-    let fail = |problem: &str| sample.error(format!("{}: {problem}", show(sample.name.as_bytes())));
+    let fail = |problem: &str| sample.error(format!("{}: {problem}", to_printable(sample.name.as_bytes())));
     let label =
-        |name: &str| sample.label(name).ok_or_else(|| fail("it wants the labels node, size and zone"));
+        |name: &str| sample.label(name).ok_or_else(|| fail("it requires the labels node, size and zone"));
     let node = label("node")?.parse().map_err(|_| fail("`node` is not a number"))?;
     let order = label("size")?.parse().ok().filter(|&order: &usize| order < FreeAreas::ORDERS_MAX);
     let order = order.ok_or_else(|| fail("`size` is not an order"))?;
@@ -241,14 +233,14 @@ fn blocks(
     if counts.len() <= order {
         counts.resize(order + 1, None);
     }
-    if counts[order].replace(count).is_some() { Err(fail(TWICE)) } else { Ok(()) }
+    if counts[order].replace(count).is_some() { Err(fail(DUPLICATE_SAMPLE)) } else { Ok(()) }
 }
 
-fn finish(stamp_ms: Option<i64>, building: Building) -> Result<Scrape, ParseError> {
-    let Building { mut scrape, meminfo, vmstat, zones, instance } = building;
+fn build_scrape(stamp_ms: Option<i64>, builder: ScrapeBuilder) -> Result<Scrape, ParseError> {
+    let ScrapeBuilder { mut scrape, meminfo, vmstat, zones, instance } = builder;
     scrape.stamp_ms = stamp_ms;
     scrape.uname.host_name = scrape.uname.host_name.or(instance);
-    scrape.buddyinfo = buddyinfo(zones)?;
+    scrape.buddyinfo = build_buddyinfo(zones)?;
     if !meminfo.values.is_empty() {
         let in_kib = meminfo.values.iter().map(|(.., in_kib)| *in_kib).collect();
         scrape.meminfo = Some(Meminfo { fields: meminfo.counters(), in_kib });
@@ -259,18 +251,18 @@ fn finish(stamp_ms: Option<i64>, building: Building) -> Result<Scrape, ParseErro
 
 /// Zones whose orders are all there, and as many as the others'. The kernel's order of zones is not in a
 /// scrape: they come sorted by name, and stay so.
-fn buddyinfo(zones: Vec<(ZoneKey, Vec<Option<u64>>)>) -> Result<Option<BuddyInfo>, ParseError> {
+fn build_buddyinfo(zones: Vec<(ZoneKey, Vec<Option<u64>>)>) -> Result<Option<BuddyInfo>, ParseError> {
     let Some(orders) = zones.iter().map(|(_, counts)| counts.len()).max() else { return Ok(None) };
     let whole = |(key, counts): (ZoneKey, Vec<Option<u64>>)| {
         let areas = counts.into_iter().collect::<Option<Vec<u64>>>().filter(|counts| counts.len() == orders);
         let areas = areas.and_then(FreeAreas::new).ok_or_else(|| {
             let problem =
                 format!("zone {} of node {} lacks some of the {orders} orders", key.zone, key.node.0);
-            ParseError::whole(FORMAT, problem)
+            ParseError::for_input(FORMAT, problem)
         })?;
-        Ok(ZoneFree { key, areas })
+        Ok(ZoneFreeAreas { key, areas })
     };
-    let zones = zones.into_iter().map(whole).collect::<Result<Vec<ZoneFree>, ParseError>>()?;
+    let zones = zones.into_iter().map(whole).collect::<Result<Vec<ZoneFreeAreas>, ParseError>>()?;
     Ok(Some(BuddyInfo { zones }))
 }
 
@@ -325,16 +317,16 @@ go_goroutines 7
         let twice = format!("{TEXT}{TEXT}");
         let cut = TEXT.replace("node_buddyinfo_blocks{node=\"0\",size=\"1\",zone=\"DMA\"} 0\n", "");
         for (text, problem) in [
-            (&*twice, "stands twice: several scrapes in one text need time stamps"),
+            (&*twice, "is given twice: several scrapes in one text need time stamps"),
             (&cut, "zone DMA of node 0 lacks some of the 2 orders"),
             ("node_vmstat_a{instance=\"x\"} 1\nnode_vmstat_b{instance=\"y\"} 1\n", "two machines, x and y"),
             ("node_vmstat_a 0.5\n", "is not a count"),
             ("node_memory_A_bytes 1000\n", "not a number of KiB"),
-            ("node_buddyinfo_blocks{size=\"1\",zone=\"DMA\"} 0\n", "wants the labels"),
+            ("node_buddyinfo_blocks{size=\"1\",zone=\"DMA\"} 0\n", "requires the labels"),
             ("node_buddyinfo_blocks{node=\"0\",size=\"64\",zone=\"DMA\"} 0\n", "is not an order"),
             ("node_buddyinfo_blocks{node=\"0\",size=\"1\",zone=\"a/b\"} 0\n", "is not the name of a zone"),
         ] {
-            let error = parse(text.as_bytes()).unwrap_err().in_file("f");
+            let error = parse(text.as_bytes()).unwrap_err().message_in_file("f");
             assert!(error.contains(problem), "{error}");
         }
     }

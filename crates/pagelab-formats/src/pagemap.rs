@@ -14,6 +14,7 @@
 use pagelab_model::Pfn;
 
 use crate::ParseError;
+use crate::kpagecount::page_entries;
 
 const FORMAT: &str = "pagemap";
 
@@ -24,89 +25,55 @@ pub const ENTRY_BYTES: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PagemapEntry(pub u64);
 
-/// Where a page was swapped to.
+/// Swap entry of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SwapEntry {
-    /// Which swap area; special types stand for migration and hardware errors.
+    /// Swap area; special types represent migration and hardware errors.
     pub kind: u8,
     /// Offset in the swap area, in pages.
     pub offset: u64,
 }
 
 impl PagemapEntry {
-    const LOW: u64 = (1 << 55) - 1;
+    const PFN_MASK: u64 = (1 << 55) - 1;
     const SWAP_KIND_BITS: u32 = 5;
 
-    const fn bit(self, bit: u32) -> bool {
-        self.0 >> bit & 1 == 1
+    /// The frame behind the page; `None` if it is not present, or if the reader lacks the permission: the
+    /// kernel then prints 0, and frame 0 is never mapped.
+    pub fn pfn(self) -> Option<Pfn> {
+        Some(Pfn(self.0 & PagemapEntry::PFN_MASK)).filter(|pfn| self.is_present() && pfn.0 != 0)
     }
 
-    /// The frame behind the page; `None` if it is not present, or if the reader may not know: the kernel
-    /// then prints 0, and frame 0 is never mapped.
-    pub fn frame(self) -> Option<Pfn> {
-        (self.is_present() && self.0 & PagemapEntry::LOW != 0).then_some(Pfn(self.0 & PagemapEntry::LOW))
-    }
-
-    /// Where the page was swapped to; `None` if it is not swapped, or if the reader may not know: the kernel
-    /// then prints 0, and offset 0 of a swap area is its header.
+    /// Its swap entry; `None` if it is not swapped, or if the reader lacks the permission: the kernel then
+    /// prints 0, and offset 0 of a swap area is its header.
     pub fn swap(self) -> Option<SwapEntry> {
-        let low = self.0 & PagemapEntry::LOW;
+        let low = self.0 & PagemapEntry::PFN_MASK;
         let kind = (low & ((1 << PagemapEntry::SWAP_KIND_BITS) - 1)) as u8;
         let known = self.is_swapped() && low != 0;
         known.then_some(SwapEntry { kind, offset: low >> PagemapEntry::SWAP_KIND_BITS })
     }
 
-    /// Written since the last clear of `clear_refs`.
-    pub const fn is_soft_dirty(self) -> bool {
-        self.bit(55)
-    }
-
-    /// Mapped by this process alone, once.
-    pub const fn is_exclusive(self) -> bool {
-        self.bit(56)
-    }
-
-    /// Write-protected by userfaultfd.
-    pub const fn is_uffd_wp(self) -> bool {
-        self.bit(57)
-    }
-
-    /// In a guard region, where each access is a fault.
-    pub const fn is_guard(self) -> bool {
-        self.bit(58)
-    }
-
-    /// Page of a file, or of shared anonymous memory.
-    pub const fn is_file_or_shared(self) -> bool {
-        self.bit(61)
-    }
-
     /// In swap.
     pub const fn is_swapped(self) -> bool {
-        self.bit(62)
+        self.0 >> 62 & 1 == 1
     }
 
     /// In memory.
     pub const fn is_present(self) -> bool {
-        self.bit(63)
+        self.0 >> 63 == 1
     }
 }
 
-/// The entries of a range of virtual pages, without allocation. A cut entry is an error.
+/// The entries of a range of virtual pages, without allocation. A truncated entry is an error.
 pub fn entries(bytes: &[u8]) -> Result<impl Iterator<Item = PagemapEntry>, ParseError> {
-    let (whole, rest) = bytes.as_chunks::<ENTRY_BYTES>();
-    if !rest.is_empty() {
-        let at = (bytes.len() - rest.len()) as u64;
-        return Err(ParseError::at_byte(FORMAT, at, format!("{} bytes of an entry of 8", rest.len())));
-    }
-    Ok(whole.iter().map(|entry| PagemapEntry(u64::from_ne_bytes(*entry))))
+    Ok(page_entries(FORMAT, bytes)?.map(PagemapEntry))
 }
 
-/// Any bytes: a frame or a swap entry is never made of an absent page.
+/// Any bytes: an absent page never becomes a frame or a swap entry.
 pub fn fuzz(data: &[u8]) {
     let Ok(entries) = entries(data) else { return };
     for entry in entries {
-        assert!(entry.frame().is_none_or(|frame| entry.is_present() && frame != Pfn(0)));
+        assert!(entry.pfn().is_none_or(|frame| entry.is_present() && frame != Pfn(0)));
         assert!(entry.swap().is_none() || entry.is_swapped());
     }
 }
@@ -121,41 +88,28 @@ mod tests {
             (0, None, None),
             (1 << 63, None, None),
             (1 << 63 | 0x1234, Some(Pfn(0x1234)), None),
-            (1 << 63 | 1 << 61 | PagemapEntry::LOW, Some(Pfn(PagemapEntry::LOW)), None),
+            (1 << 63 | 1 << 61 | PagemapEntry::PFN_MASK, Some(Pfn(PagemapEntry::PFN_MASK)), None),
             (0x1234, None, None),
             (1 << 62, None, None),
             (1 << 62 | 7 << 5 | 3, None, Some(SwapEntry { kind: 3, offset: 7 })),
         ];
         for (word, frame, swap) in cases {
             let entry = PagemapEntry(word);
-            assert_eq!((entry.frame(), entry.swap()), (frame, swap), "{word:#x}");
+            assert_eq!((entry.pfn(), entry.swap()), (frame, swap), "{word:#x}");
         }
     }
 
     #[test]
     fn each_flag_is_its_own_bit() {
-        let flags = |bit: u32| {
+        for bit in 0..64 {
             let entry = PagemapEntry(1 << bit);
-            [
-                entry.is_soft_dirty(),
-                entry.is_exclusive(),
-                entry.is_uffd_wp(),
-                entry.is_guard(),
-                entry.is_file_or_shared(),
-                entry.is_swapped(),
-                entry.is_present(),
-            ]
-        };
-        for (index, bit) in [55, 56, 57, 58, 61, 62, 63].into_iter().enumerate() {
-            let mut expected = [false; 7];
-            expected[index] = true;
-            assert_eq!(flags(bit), expected, "bit {bit}");
+            assert_eq!((entry.is_swapped(), entry.is_present()), (bit == 62, bit == 63), "bit {bit}");
         }
     }
 
     #[test]
     fn a_cut_entry_is_an_error_that_names_its_byte() {
-        let error = entries(&[0; 17]).err().unwrap().in_file("f");
+        let error = entries(&[0; 17]).err().unwrap().message_in_file("f");
         assert_eq!(error, "f: byte 16: 1 bytes of an entry of 8 (read as pagemap)");
         assert_eq!(entries(&[0xff; 16]).unwrap().count(), 2);
         fuzz(&[0xff; 16]);

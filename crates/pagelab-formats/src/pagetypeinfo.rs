@@ -14,79 +14,88 @@
 //! `>100000`. Migratetypes are kept by the kernel's names, whichever and however many they are.
 
 use pagelab_model::free_areas::ZoneKey;
-use pagelab_model::pagetype::{Pagetypeinfo, TypeBlocks, TypeCount, TypeFree};
+use pagelab_model::pagetype::{CappedCount, MigratetypeFreeAreas, MigratetypePageblocks, Pagetypeinfo};
 use pagelab_model::{BuddyInfo, FreeAreas, NodeId, Order};
 
 use crate::ParseError;
-use crate::text::{RECORDS_MAX, labelled, lines, name, node_zone, number, show, words};
+use crate::text::{
+    RECORDS_MAX, filled_lines, parse_name, parse_node, parse_number, split_label, split_once, to_printable,
+    words,
+};
 
 const FORMAT: &str = "pagetypeinfo";
-const FREE_HEAD: &[u8] = b"Free pages count per migrate type at order";
-const BLOCKS_HEAD: &[u8] = b"Number of blocks type";
-const MIXED_HEAD: &[u8] = b"Number of mixed blocks";
+const FREE_TABLE_HEAD: &[u8] = b"Free pages count per migrate type at order";
+const PAGEBLOCK_TABLE_HEAD: &[u8] = b"Number of blocks type";
+const MIXED_TABLE_HEAD: &[u8] = b"Number of mixed blocks";
 
 /// More migratetypes than this are refused: the kernel has six.
 const TYPES_MAX: usize = 64;
 
-/// Reads a whole pagetypeinfo text. Blank lines are passed over; an empty text is an error.
+/// Reads a whole pagetypeinfo text. Blank lines are skipped; an empty text is an error.
 pub fn parse(text: &[u8]) -> Result<Pagetypeinfo, ParseError> {
-    let mut reader = Reader { info: Pagetypeinfo::default(), part: Part::Start };
-    for (number, line) in lines(text).filter(|(_, line)| !line.trim_ascii().is_empty()) {
-        reader.line(number, line)?;
+    let mut reader = Parser { info: Pagetypeinfo::default(), section: TableSection::Start };
+    for (number, line) in filled_lines(text) {
+        reader.parse_line(number, line)?;
     }
     if reader.info.free.is_empty() && reader.info.blocks.is_empty() {
-        return Err(ParseError::whole(FORMAT, "no zone in it"));
+        return Err(ParseError::for_input(FORMAT, "no zone in it"));
     }
     Ok(reader.info)
 }
 
-struct Reader {
+struct Parser {
     info: Pagetypeinfo,
-    part: Part,
+    section: TableSection,
 }
 
 /// The table whose rows come next.
-enum Part {
+enum TableSection {
     Start,
-    /// Free blocks; the head lists this many orders.
-    Free(usize),
-    /// Pageblocks; the head lists these migratetypes.
-    Blocks(Vec<String>),
+    /// Free blocks; the header lists this many orders.
+    FreeBlocks(usize),
+    /// Pageblocks; the header lists these migratetypes.
+    Pageblocks(Vec<String>),
     /// Mixed pageblocks.
-    Mixed(Vec<String>),
+    MixedPageblocks(Vec<String>),
 }
 
-impl Reader {
-    fn line(&mut self, line_number: u64, line: &[u8]) -> Result<(), ParseError> {
+impl Parser {
+    fn parse_line(&mut self, line_number: u64, line: &[u8]) -> Result<(), ParseError> {
         let fail = |problem: String| ParseError::at_line(FORMAT, line_number, problem);
         if line.starts_with(b"Node") {
-            return match &self.part {
-                Part::Start => Err(fail(format!("`{}` stands before the head of its table", show(line)))),
-                &Part::Free(orders) => self.free_row(line_number, line, orders),
-                Part::Blocks(types) => push_blocks(&mut self.info.blocks, line_number, line, types),
-                Part::Mixed(types) => push_blocks(&mut self.info.mixed, line_number, line, types),
+            return match &self.section {
+                TableSection::Start => {
+                    Err(fail(format!("`{}` is before the header of its table", to_printable(line))))
+                }
+                &TableSection::FreeBlocks(orders) => self.parse_free_row(line_number, line, orders),
+                TableSection::Pageblocks(types) => {
+                    push_blocks(&mut self.info.blocks, line_number, line, types)
+                }
+                TableSection::MixedPageblocks(types) => {
+                    push_blocks(&mut self.info.mixed, line_number, line, types)
+                }
             };
         }
-        if let Some(orders) = line.strip_prefix(FREE_HEAD) {
-            let orders =
-                orders_of(orders).ok_or_else(|| fail(format!("`{}` does not count from 0", show(line))))?;
-            self.part = Part::Free(orders);
-        } else if let Some(types) = line.strip_prefix(BLOCKS_HEAD) {
-            self.part = Part::Blocks(types_of(line_number, types)?);
-        } else if let Some(types) = line.strip_prefix(MIXED_HEAD) {
-            self.part = Part::Mixed(types_of(line_number, types)?);
+        if let Some(orders) = line.strip_prefix(FREE_TABLE_HEAD) {
+            let orders = parse_orders(orders)
+                .ok_or_else(|| fail(format!("`{}` does not count from 0", to_printable(line))))?;
+            self.section = TableSection::FreeBlocks(orders);
+        } else if let Some(types) = line.strip_prefix(PAGEBLOCK_TABLE_HEAD) {
+            self.section = TableSection::Pageblocks(parse_migratetypes(line_number, types)?);
+        } else if let Some(types) = line.strip_prefix(MIXED_TABLE_HEAD) {
+            self.section = TableSection::MixedPageblocks(parse_migratetypes(line_number, types)?);
         } else {
-            return self.head(line_number, line);
+            return self.parse_head(line_number, line);
         }
         Ok(())
     }
 
     /// `Page block order: 9` and `Pages per block:  512`, which every node repeats.
-    fn head(&mut self, line_number: u64, line: &[u8]) -> Result<(), ParseError> {
+    fn parse_head(&mut self, line_number: u64, line: &[u8]) -> Result<(), ParseError> {
         let fail = |problem: String| ParseError::at_line(FORMAT, line_number, problem);
-        let unknown = || fail(format!("`{}` is neither a row nor a head", show(line)));
-        let (label, value) = labelled(line).ok_or_else(unknown)?;
-        let value = number(value).ok_or_else(unknown)?;
+        let unknown = || fail(format!("`{}` is neither a row nor a header", to_printable(line)));
+        let (label, value) = split_label(line).ok_or_else(unknown)?;
+        let value = parse_number(value).ok_or_else(unknown)?;
         let same = match label {
             b"Page block order" => {
                 let order = u8::try_from(value).ok().filter(|&order| order < 64).ok_or_else(unknown)?;
@@ -95,23 +104,25 @@ impl Reader {
             b"Pages per block" => *self.info.pages_per_block.get_or_insert(value) == value,
             _ => return Err(unknown()),
         };
-        if same { Ok(()) } else { Err(fail(format!("`{}` says otherwise than an earlier line", show(line)))) }
+        if same { Ok(()) } else { Err(fail(format!("`{}` contradicts an earlier line", to_printable(line)))) }
     }
 
-    fn free_row(&mut self, line_number: u64, line: &[u8], orders: usize) -> Result<(), ParseError> {
+    fn parse_free_row(&mut self, line_number: u64, line: &[u8], orders: usize) -> Result<(), ParseError> {
         let fail = |problem: String| ParseError::at_line(FORMAT, line_number, problem);
-        let (key, migratetype, counts) = split_free_row(line)
-            .ok_or_else(|| fail(format!("`{}` is not `Node N, zone NAME, type NAME counts…`", show(line))))?;
-        let (node, zone) = key;
-        let key = ZoneKey { node, zone: name(FORMAT, line_number, zone)?.to_owned() };
-        let migratetype = name(FORMAT, line_number, migratetype)?.to_owned();
+        let ((node, zone), migratetype, counts) = split_free_row(line).ok_or_else(|| {
+            fail(format!("`{}` is not `Node N, zone NAME, type NAME counts…`", to_printable(line)))
+        })?;
+        let key = ZoneKey { node, zone: parse_name(FORMAT, line_number, zone)?.to_owned() };
+        let migratetype = parse_name(FORMAT, line_number, migratetype)?.to_owned();
         let counts = words(counts)
             .take(orders + 1)
-            .map(|word| type_count(word).ok_or_else(|| fail(format!("`{}` is not a count", show(word)))))
-            .collect::<Result<Vec<TypeCount>, ParseError>>()?;
+            .map(|word| {
+                parse_type_count(word).ok_or_else(|| fail(format!("`{}` is not a count", to_printable(word))))
+            })
+            .collect::<Result<Vec<CappedCount>, ParseError>>()?;
         if counts.len() != orders {
             return Err(fail(format!(
-                "zone {}, type {migratetype} has {} counts, the head lists {orders} orders",
+                "zone {}, type {migratetype} has {} counts, the header lists {orders} orders",
                 key.zone,
                 if counts.len() > orders { "more".to_owned() } else { counts.len().to_string() }
             )));
@@ -119,16 +130,16 @@ impl Reader {
         if self.info.free.len() == RECORDS_MAX {
             return Err(fail(format!("more than {RECORDS_MAX} rows")));
         }
-        self.info.free.push(TypeFree { key, migratetype, counts });
+        self.info.free.push(MigratetypeFreeAreas { key, migratetype, counts });
         Ok(())
     }
 }
 
 /// `0 1 2 …` as how many orders there are.
-fn orders_of(list: &[u8]) -> Option<usize> {
+fn parse_orders(list: &[u8]) -> Option<usize> {
     let mut orders = 0;
     for word in words(list) {
-        if number(word) != Some(orders as u64) || orders == FreeAreas::ORDERS_MAX {
+        if parse_number(word) != Some(orders as u64) || orders == FreeAreas::ORDERS_MAX {
             return None;
         }
         orders += 1;
@@ -136,38 +147,38 @@ fn orders_of(list: &[u8]) -> Option<usize> {
     (orders > 0).then_some(orders)
 }
 
-fn types_of(line_number: u64, list: &[u8]) -> Result<Vec<String>, ParseError> {
+fn parse_migratetypes(line_number: u64, list: &[u8]) -> Result<Vec<String>, ParseError> {
     let types = words(list)
         .take(TYPES_MAX + 1)
-        .map(|word| name(FORMAT, line_number, word).map(str::to_owned))
+        .map(|word| parse_name(FORMAT, line_number, word).map(str::to_owned))
         .collect::<Result<Vec<String>, ParseError>>()?;
     if types.is_empty() || types.len() > TYPES_MAX {
-        let problem = format!("the head lists no migratetype, or more than {TYPES_MAX}");
+        let problem = format!("the header lists no migratetype, or more than {TYPES_MAX}");
         return Err(ParseError::at_line(FORMAT, line_number, problem));
     }
     Ok(types)
 }
 
-type Row<'a> = ((NodeId, &'a [u8]), &'a [u8], &'a [u8]);
+type FreeRow<'a> = ((NodeId, &'a [u8]), &'a [u8], &'a [u8]);
 
 /// Zone, migratetype and counts of `Node    0, zone      DMA, type    Unmovable  1 2 3`.
-fn split_free_row(line: &[u8]) -> Option<Row<'_>> {
-    let (node, rest) = node_zone(line)?;
-    let comma = rest.iter().position(|&b| b == b',')?;
-    let after = rest[comma + 1..].trim_ascii_start().strip_prefix(b"type ")?.trim_ascii_start();
+fn split_free_row(line: &[u8]) -> Option<FreeRow<'_>> {
+    let (node, rest) = parse_node(line)?;
+    let (zone, after) = split_once(rest, b',')?;
+    let after = after.trim_ascii_start().strip_prefix(b"type ")?.trim_ascii_start();
     let end = after.iter().position(u8::is_ascii_whitespace)?;
-    Some(((node, &rest[..comma]), &after[..end], &after[end..]))
+    Some(((node, zone), &after[..end], &after[end..]))
 }
 
-fn type_count(word: &[u8]) -> Option<TypeCount> {
+fn parse_type_count(word: &[u8]) -> Option<CappedCount> {
     match word.strip_prefix(b">") {
-        Some(cap) => number(cap).map(TypeCount::MoreThan),
-        None => number(word).map(TypeCount::Exact),
+        Some(cap) => parse_number(cap).map(CappedCount::MoreThan),
+        None => parse_number(word).map(CappedCount::Exact),
     }
 }
 
 fn push_blocks(
-    table: &mut Vec<TypeBlocks>,
+    table: &mut Vec<MigratetypePageblocks>,
     line_number: u64,
     line: &[u8],
     types: &[String],
@@ -176,24 +187,25 @@ fn push_blocks(
     if table.len() == BuddyInfo::ZONES_MAX {
         return Err(fail(format!("more than {} zones", BuddyInfo::ZONES_MAX)));
     }
-    let row = node_zone(line).and_then(|(node, rest)| {
+    let row = parse_node(line).and_then(|(node, rest)| {
         let end = rest.iter().position(u8::is_ascii_whitespace)?;
         Some((node, &rest[..end], &rest[end..]))
     });
     let (node, zone, counts) =
-        row.ok_or_else(|| fail(format!("`{}` is not `Node N, zone NAME counts…`", show(line))))?;
-    let zone = name(FORMAT, line_number, zone)?;
+        row.ok_or_else(|| fail(format!("`{}` is not `Node N, zone NAME counts…`", to_printable(line))))?;
+    let zone = parse_name(FORMAT, line_number, zone)?;
     let mut rest = words(counts);
     let mut counts = Vec::with_capacity(types.len());
     for migratetype in types {
         let count = rest.next().ok_or_else(|| fail(format!("zone {zone} has no count for {migratetype}")))?;
-        let count = number(count).ok_or_else(|| fail(format!("`{}` is not a count", show(count))))?;
+        let count =
+            parse_number(count).ok_or_else(|| fail(format!("`{}` is not a count", to_printable(count))))?;
         counts.push((migratetype.clone(), count));
     }
     if rest.next().is_some() {
-        return Err(fail(format!("zone {zone} has more counts than the head lists migratetypes")));
+        return Err(fail(format!("zone {zone} has more counts than the header lists migratetypes")));
     }
-    table.push(TypeBlocks { key: ZoneKey { node, zone: zone.to_owned() }, counts });
+    table.push(MigratetypePageblocks { key: ZoneKey { node, zone: zone.to_owned() }, counts });
     Ok(())
 }
 
@@ -211,7 +223,7 @@ mod tests {
          Node 0, zone      DMA            0            2 \n";
 
     fn error(text: &str) -> String {
-        let message = parse(text.as_bytes()).unwrap_err().in_file("f");
+        let message = parse(text.as_bytes()).unwrap_err().message_in_file("f");
         message.strip_suffix(" (read as pagetypeinfo)").unwrap_or("another format").to_owned()
     }
 
@@ -225,7 +237,7 @@ mod tests {
         assert_eq!(nodes, [0, 0, 1, 1]);
         assert_eq!(
             info.free[0].counts,
-            [TypeCount::Exact(1), TypeCount::Exact(0), TypeCount::MoreThan(100_000)]
+            [CappedCount::Exact(1), CappedCount::Exact(0), CappedCount::MoreThan(100_000)]
         );
         assert_eq!((info.free[1].migratetype.as_str(), info.free[1].key.zone.as_str()), ("Strange", "DMA"));
         assert_eq!(info.blocks.len(), 2);
@@ -243,7 +255,7 @@ mod tests {
         assert_eq!(
             changed("Free pages count per", "Free pages per"),
             "f:4: `Free pages per migrate type at order       0      1      2 ` is neither a row \
-             nor a head"
+             nor a header"
         );
         assert_eq!(
             changed("0      1      2 \n", "0      2 \n"),
@@ -251,11 +263,11 @@ mod tests {
         );
         assert_eq!(
             changed(">100000", ""),
-            "f:5: zone DMA, type Unmovable has 2 counts, the head lists 3 orders"
+            "f:5: zone DMA, type Unmovable has 2 counts, the header lists 3 orders"
         );
         assert_eq!(
             changed(">100000", "1 1 1"),
-            "f:5: zone DMA, type Unmovable has more counts, the head lists 3 orders"
+            "f:5: zone DMA, type Unmovable has more counts, the header lists 3 orders"
         );
         assert_eq!(changed(">100000", ">"), "f:5: `>` is not a count");
         assert_eq!(changed(">100000", "-1"), "f:5: `-1` is not a count");
@@ -267,19 +279,19 @@ mod tests {
         assert_eq!(changed("1            7 \n\n", "1\n"), "f:9: zone DMA has no count for Strange");
         assert_eq!(
             changed("1            7 \n\n", "1 7 8\n"),
-            "f:9: zone DMA has more counts than the head lists migratetypes"
+            "f:9: zone DMA has more counts than the header lists migratetypes"
         );
         assert_eq!(
             changed("blocks type     Unmovable      Strange", "blocks type"),
-            "f:8: the head lists no migratetype, or more than 64"
+            "f:8: the header lists no migratetype, or more than 64"
         );
         assert_eq!(
             error("Node 0, zone DMA 1\n"),
-            "f:1: `Node 0, zone DMA 1` stands before the head of its table"
+            "f:1: `Node 0, zone DMA 1` is before the header of its table"
         );
         assert_eq!(
             error(&format!("{whole}Page block order: 10\n")),
-            "f:11: `Page block order: 10` says otherwise than an earlier line"
+            "f:11: `Page block order: 10` contradicts an earlier line"
         );
     }
 }

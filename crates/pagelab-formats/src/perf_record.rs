@@ -1,7 +1,7 @@
 //! Records in the ring of a perf event (include/uapi/linux/perf_event.h, `enum perf_event_type`).
 //!
-//! A record begins with its kind, flags and size. What a sample holds is said by the `sample_type` that the
-//! event was opened with; a [`Layout`] works the offsets out once.
+//! A record begins with its kind, flags and size. The `sample_type` of the event determines the content of a
+//! sample; a [`SampleLayout`] computes the offsets once.
 
 use crate::ParseError;
 
@@ -42,7 +42,7 @@ pub mod sample_type {
     pub const STACK_USER: u64 = 1 << 13;
     /// Latency in one word.
     pub const WEIGHT: u64 = 1 << 14;
-    /// What the access met.
+    /// Outcome of the access.
     pub const DATA_SRC: u64 = 1 << 15;
     /// Number of the event, in front.
     pub const IDENTIFIER: u64 = 1 << 16;
@@ -59,56 +59,59 @@ pub mod sample_type {
     /// Latencies in three parts of a word (5.12).
     pub const WEIGHT_STRUCT: u64 = 1 << 24;
 
-    /// Those that this module can read in a ring.
-    pub const KNOWN: u64 =
+    /// Bits that this module can read in a ring.
+    pub const SUPPORTED: u64 =
         IP | TID | TIME | ADDR | CALLCHAIN | ID | CPU | PERIOD | STREAM_ID | RAW | IDENTIFIER;
 }
 
 /// The fixed words of a sample in the order in which the kernel writes them (kernel/events/core.c,
 /// `perf_output_sample`).
-const WORDS: [u64; 9] = {
+const FIXED_FIELDS: [u64; 9] = {
     use sample_type::{ADDR, CPU, ID, IDENTIFIER, IP, PERIOD, STREAM_ID, TID, TIME};
     [IDENTIFIER, IP, TID, TIME, ADDR, ID, STREAM_ID, CPU, PERIOD]
 };
 
+/// `sample_id_all` in the bit field of `struct perf_event_attr`.
+pub const SAMPLE_ID_ALL: u64 = 1 << 18;
+
 /// The words at the end of every other record with `sample_id_all` (`__perf_event__output_id_sample`).
-const TRAILER: [u64; 6] = {
+const TRAILER_FIELDS: [u64; 6] = {
     use sample_type::{CPU, ID, IDENTIFIER, STREAM_ID, TID, TIME};
     [TID, TIME, ID, STREAM_ID, CPU, IDENTIFIER]
 };
 
-/// Where the words of a sample lie.
+/// Positions of the words of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub struct SampleLayout {
     tid: Option<usize>,
     time: Option<usize>,
     cpu: Option<usize>,
-    /// Where the parts of varying length begin.
+    /// Offset of the parts of varying length.
     fixed_end: usize,
     has_callchain: bool,
     has_raw: bool,
-    /// Bytes from the end of a record that is no sample to its time.
+    /// Offset of the time from the end of a record that is not a sample.
     time_from_end: Option<usize>,
 }
 
-impl Layout {
-    /// The layout of samples of this `sample_type`; `None` if it has bits that are not known here.
-    /// Records other than samples must have been asked for with `sample_id_all`.
-    pub fn new(sample_type: u64) -> Option<Layout> {
-        if sample_type & !sample_type::KNOWN != 0 {
+impl SampleLayout {
+    /// The layout of samples of this `sample_type`; `None` if it has bits that are not known here. Records
+    /// other than samples must be requested with `sample_id_all`.
+    pub fn new(sample_type: u64) -> Option<SampleLayout> {
+        if sample_type & !sample_type::SUPPORTED != 0 {
             return None;
         }
         let there = |bit: &&u64| sample_type & **bit != 0;
         let place = |word: u64| {
-            let at = WORDS.iter().filter(there).position(|&bit| bit == word)?;
+            let at = FIXED_FIELDS.iter().filter(there).position(|&bit| bit == word)?;
             Some(HEADER_BYTES + 8 * at)
         };
-        let from_end = TRAILER.iter().rev().filter(there).position(|&bit| bit == sample_type::TIME);
-        Some(Layout {
+        let from_end = TRAILER_FIELDS.iter().rev().filter(there).position(|&bit| bit == sample_type::TIME);
+        Some(SampleLayout {
             tid: place(sample_type::TID),
             time: place(sample_type::TIME),
             cpu: place(sample_type::CPU),
-            fixed_end: HEADER_BYTES + 8 * WORDS.iter().filter(there).count(),
+            fixed_end: HEADER_BYTES + 8 * FIXED_FIELDS.iter().filter(there).count(),
             has_callchain: sample_type & sample_type::CALLCHAIN != 0,
             has_raw: sample_type & sample_type::RAW != 0,
             time_from_end: from_end.map(|words| 8 * (words + 1)),
@@ -118,20 +121,25 @@ impl Layout {
     /// The time of a whole record on the event's clock; `None` if it has none.
     #[inline]
     pub fn time(&self, record: &[u8]) -> Option<u64> {
-        let at = match kind(record)? {
-            kinds::SAMPLE => self.time?,
+        let at = match record_kind(record)? {
+            record_type::SAMPLE => self.time?,
             _ => record.len().checked_sub(self.time_from_end?).filter(|&at| at >= HEADER_BYTES)?,
         };
-        u64_at(record, at)
+        read_u64(record, at)
     }
 }
 
-/// Kinds of records.
-mod kinds {
+/// Kinds of records of the kernel.
+pub(crate) mod record_type {
+    pub const MMAP: u32 = 1;
     pub const LOST: u32 = 2;
+    pub const COMM: u32 = 3;
+    pub const EXIT: u32 = 4;
     pub const THROTTLE: u32 = 5;
     pub const UNTHROTTLE: u32 = 6;
+    pub const FORK: u32 = 7;
     pub const SAMPLE: u32 = 9;
+    pub const MMAP2: u32 = 10;
     pub const LOST_SAMPLES: u32 = 13;
 }
 
@@ -152,9 +160,9 @@ pub enum Record<'a> {
     },
     /// The kernel stopped sampling for a moment, because it took too much time.
     Throttle,
-    /// It went on.
+    /// It continued.
     Unthrottle,
-    /// A kind that is of no use here, or that is not known.
+    /// Another kind.
     Other {
         /// Its number.
         kind: u32,
@@ -164,17 +172,17 @@ pub enum Record<'a> {
 /// One event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample<'a> {
-    /// Process, in the PID namespace of whoever opened the event; 0 where it is not visible there.
+    /// Process, in the PID namespace of the process that opened the event; 0 if it is not visible there.
     pub pid: u32,
     /// Thread, likewise.
     pub tid: u32,
     /// Nanoseconds on the event's clock.
     pub time_ns: u64,
-    /// CPU that it happened on.
+    /// Its CPU.
     pub cpu: u32,
-    /// Who called whom, innermost first; empty where it was not asked for.
+    /// Call chain, innermost first; empty if not requested.
     pub callchain: Callchain<'a>,
-    /// The tracepoint's own record, with padding at its end; empty where it was not asked for.
+    /// The tracepoint's own record, with padding at its end; empty if not requested.
     pub raw: &'a [u8],
 }
 
@@ -184,14 +192,14 @@ pub struct Callchain<'a> {
     words: &'a [[u8; 8]],
 }
 
-/// Whose addresses follow in a call chain.
+/// Owner of the addresses that follow in a call chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Space {
+pub enum CallchainContext {
     /// The kernel's.
     Kernel,
     /// The program's.
     User,
-    /// A hypervisor's or a guest's, or of a kind that is not known.
+    /// A hypervisor's or a guest's, or unknown.
     Other,
 }
 
@@ -201,28 +209,27 @@ impl<'a> Callchain<'a> {
         self.words.len()
     }
 
-    /// Whether there is none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.words.is_empty()
     }
 
-    /// The addresses with whose they are, without the marks. Addresses before the first mark are the
-    /// kernel's.
-    pub fn frames(self) -> impl Iterator<Item = (Space, u64)> + 'a {
-        // PERF_CONTEXT_MAX is -4095: what is above is a mark.
-        const FIRST_MARK: u64 = -4095i64 as u64;
+    /// The addresses with their owners, without the marks. Addresses before the first mark are the kernel's.
+    pub fn frames(self) -> impl Iterator<Item = (CallchainContext, u64)> + 'a {
+        // PERF_CONTEXT_MAX is -4095: larger values are context markers.
+        const FIRST_CONTEXT: u64 = -4095i64 as u64;
         const KERNEL: u64 = -128i64 as u64;
         const USER: u64 = -512i64 as u64;
-        let mut space = Space::Kernel;
+        let mut space = CallchainContext::Kernel;
         self.words.iter().filter_map(move |word| {
             let word = u64::from_ne_bytes(*word);
-            if word < FIRST_MARK {
+            if word < FIRST_CONTEXT {
                 return Some((space, word));
             }
             space = match word {
-                KERNEL => Space::Kernel,
-                USER => Space::User,
-                _ => Space::Other,
+                KERNEL => CallchainContext::Kernel,
+                USER => CallchainContext::User,
+                _ => CallchainContext::Other,
             };
             None
         })
@@ -230,61 +237,60 @@ impl<'a> Callchain<'a> {
 }
 
 #[inline]
-fn u64_at(record: &[u8], at: usize) -> Option<u64> {
+fn read_u64(record: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(*record.get(at..)?.first_chunk()?))
 }
 
 #[inline]
-fn u32_at(record: &[u8], at: usize) -> Option<u32> {
+fn read_u32(record: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(*record.get(at..)?.first_chunk()?))
 }
 
 #[inline]
-fn kind(record: &[u8]) -> Option<u32> {
-    u32_at(record, 0)
+fn record_kind(record: &[u8]) -> Option<u32> {
+    read_u32(record, 0)
 }
 
-/// Reads one whole record: header and as many bytes as its header says.
+/// Reads one whole record: header and the number of bytes in it.
 #[inline]
-pub fn parse<'a>(record: &'a [u8], layout: &Layout) -> Result<Record<'a>, ParseError> {
-    let kind = kind(record).ok_or_else(|| cut(record, "header"))?;
-    match kind {
-        kinds::SAMPLE => match sample(record, layout) {
-            Some(sample) => Ok(Record::Sample(sample)),
-            None => Err(cut(record, "sample")),
-        },
-        kinds::LOST => match u64_at(record, HEADER_BYTES + 8) {
-            Some(records) => Ok(Record::Lost { records }),
-            None => Err(cut(record, "lost record")),
-        },
-        kinds::LOST_SAMPLES => match u64_at(record, HEADER_BYTES) {
-            Some(samples) => Ok(Record::LostSamples { samples }),
-            None => Err(cut(record, "record of lost samples")),
-        },
-        kinds::THROTTLE => Ok(Record::Throttle),
-        kinds::UNTHROTTLE => Ok(Record::Unthrottle),
+pub fn parse<'a>(record: &'a [u8], layout: &SampleLayout) -> Result<Record<'a>, ParseError> {
+    match record_kind(record).ok_or_else(|| truncated_error(record, "header"))? {
+        record_type::SAMPLE => {
+            parse_sample(record, layout).map(Record::Sample).ok_or_else(|| truncated_error(record, "sample"))
+        }
+        record_type::LOST => {
+            let records = read_u64(record, HEADER_BYTES + 8);
+            Ok(Record::Lost { records: records.ok_or_else(|| truncated_error(record, "lost record"))? })
+        }
+        record_type::LOST_SAMPLES => {
+            let samples = read_u64(record, HEADER_BYTES);
+            let truncated = || truncated_error(record, "record of lost samples");
+            Ok(Record::LostSamples { samples: samples.ok_or_else(truncated)? })
+        }
+        record_type::THROTTLE => Ok(Record::Throttle),
+        record_type::UNTHROTTLE => Ok(Record::Unthrottle),
         kind => Ok(Record::Other { kind }),
     }
 }
 
 #[cold]
-fn cut(record: &[u8], what: &str) -> ParseError {
-    let problem = format!("the {what} is cut off after {} bytes", record.len());
+fn truncated_error(record: &[u8], what: &str) -> ParseError {
+    let problem = format!("the {what} is truncated after {} bytes", record.len());
     ParseError::at_byte(FORMAT, record.len() as u64, problem)
 }
 
 #[inline]
-fn sample<'a>(record: &'a [u8], layout: &Layout) -> Option<Sample<'a>> {
+fn parse_sample<'a>(record: &'a [u8], layout: &SampleLayout) -> Option<Sample<'a>> {
     let mut rest = record.get(layout.fixed_end..)?;
     let mut sample = Sample { pid: 0, tid: 0, time_ns: 0, cpu: 0, callchain: Callchain::default(), raw: &[] };
     if let Some(at) = layout.tid {
-        (sample.pid, sample.tid) = (u32_at(record, at)?, u32_at(record, at + 4)?);
+        (sample.pid, sample.tid) = (read_u32(record, at)?, read_u32(record, at + 4)?);
     }
     if let Some(at) = layout.time {
-        sample.time_ns = u64_at(record, at)?;
+        sample.time_ns = read_u64(record, at)?;
     }
     if let Some(at) = layout.cpu {
-        sample.cpu = u32_at(record, at)?;
+        sample.cpu = read_u32(record, at)?;
     }
     if layout.has_callchain {
         let (count, after) = rest.split_first_chunk::<8>()?;
@@ -299,16 +305,16 @@ fn sample<'a>(record: &'a [u8], layout: &Layout) -> Option<Sample<'a>> {
     Some(sample)
 }
 
-/// The records of a buffer one behind the other, each as long as its header says. A record that says it is
-/// shorter than a header or longer than what is left ends the walk with an error.
-pub fn records(mut buffer: &[u8]) -> impl Iterator<Item = Result<&[u8], ParseError>> {
+/// The records of a buffer one after the other, each of the length in its header. A record shorter than a
+/// header or longer than the rest ends the walk with an error.
+pub fn split_records(mut buffer: &[u8]) -> impl Iterator<Item = Result<&[u8], ParseError>> {
     let all = buffer.len();
     std::iter::from_fn(move || {
         if buffer.is_empty() {
             return None;
         }
         let at = (all - buffer.len()) as u64;
-        let split = size(buffer).and_then(|size| buffer.split_at_checked(size));
+        let split = record_size(buffer).and_then(|size| buffer.split_at_checked(size));
         Some(match split {
             Some((record, rest)) => {
                 buffer = rest;
@@ -324,18 +330,18 @@ pub fn records(mut buffer: &[u8]) -> impl Iterator<Item = Result<&[u8], ParseErr
 
 /// The size of the record that begins here, header included; `None` if no record can be this short.
 #[inline]
-pub fn size(bytes: &[u8]) -> Option<usize> {
+pub fn record_size(bytes: &[u8]) -> Option<usize> {
     let size = u16::from_ne_bytes(*bytes.get(6..)?.first_chunk()?);
     Some(usize::from(size)).filter(|&size| size >= HEADER_BYTES)
 }
 
-/// Any bytes under several layouts: parts lie within their record, and every walk ends.
+/// Any bytes under several layouts: parts are within their record, and every walk ends.
 pub fn fuzz(data: &[u8]) {
-    use sample_type::{CALLCHAIN, CPU, KNOWN, RAW, TID, TIME};
-    for sample_type in [TID | TIME | CPU | RAW, TID | TIME | CPU | CALLCHAIN | RAW, TIME, KNOWN] {
-        let Some(layout) = Layout::new(sample_type) else { continue };
+    use sample_type::{CALLCHAIN, CPU, RAW, SUPPORTED, TID, TIME};
+    for sample_type in [TID | TIME | CPU | RAW, TID | TIME | CPU | CALLCHAIN | RAW, TIME, SUPPORTED] {
+        let Some(layout) = SampleLayout::new(sample_type) else { continue };
         let mut walked = 0;
-        for record in records(data).map_while(Result::ok) {
+        for record in split_records(data).map_while(Result::ok) {
             walked += record.len();
             layout.time(record);
             if let Ok(Record::Sample(sample)) = parse(record, &layout) {
@@ -368,7 +374,7 @@ mod tests {
 
     #[test]
     fn a_sample_with_stack_and_raw_is_taken_apart() {
-        let layout = Layout::new(TID | TIME | CPU | CALLCHAIN | RAW).unwrap();
+        let layout = SampleLayout::new(TID | TIME | CPU | CALLCHAIN | RAW).unwrap();
         let (kernel, user) = (-128i64 as u64, -512i64 as u64);
         let words = [
             pair(7, 8),
@@ -386,7 +392,7 @@ mod tests {
         let Record::Sample(sample) = parse(&bytes, &layout).unwrap() else { panic!("a sample") };
         assert_eq!((sample.pid, sample.tid, sample.time_ns, sample.cpu), (7, 8, 1000, 3));
         let frames: Vec<_> = sample.callchain.frames().collect();
-        let (k, u) = (Space::Kernel, Space::User);
+        let (k, u) = (CallchainContext::Kernel, CallchainContext::User);
         assert_eq!(frames, [(k, 0xffff_8000), (k, 0xffff_9000), (u, 0x40_0000)]);
         assert_eq!(sample.raw, 0x2_028au32.to_ne_bytes());
         assert_eq!(layout.time(&bytes), Some(1000));
@@ -397,7 +403,7 @@ mod tests {
 
     #[test]
     fn losses_and_throttling_have_their_time_at_the_end() {
-        let layout = Layout::new(TID | TIME | CPU | RAW).unwrap();
+        let layout = SampleLayout::new(TID | TIME | CPU | RAW).unwrap();
         let trailer = [pair(1, 1), 77, pair(2, 0)];
         let with = |own: &[u64]| [own, &trailer].concat();
         let cases = [
@@ -416,24 +422,24 @@ mod tests {
 
     #[test]
     fn a_layout_follows_the_order_of_the_kernel() {
-        let layout = Layout::new(IDENTIFIER | IP | TID | TIME | STREAM_ID | CPU).unwrap();
+        let layout = SampleLayout::new(IDENTIFIER | IP | TID | TIME | STREAM_ID | CPU).unwrap();
         let bytes = record(9, &[1, 2, pair(3, 4), 5, 6, pair(7, 0)]);
         let Record::Sample(sample) = parse(&bytes, &layout).unwrap() else { panic!("a sample") };
         assert_eq!((sample.pid, sample.tid, sample.time_ns, sample.cpu), (3, 4, 5, 7));
-        assert_eq!(Layout::new(1 << 4), None, "PERF_SAMPLE_READ is not read here");
-        assert_eq!(Layout::new(RAW).unwrap().time(&bytes), None);
+        assert_eq!(SampleLayout::new(1 << 4), None, "PERF_SAMPLE_READ is not read here");
+        assert_eq!(SampleLayout::new(RAW).unwrap().time(&bytes), None);
     }
 
     #[test]
     fn a_walk_ends_at_an_impossible_size() {
         let good = record(5, &[1]);
         let twice = [good.clone(), good.clone()].concat();
-        assert_eq!(records(&twice).filter(|record| record.is_ok()).count(), 2);
+        assert_eq!(split_records(&twice).filter(|record| record.is_ok()).count(), 2);
         let mut zero = twice.clone();
         zero[22..24].copy_from_slice(&[0, 0]);
-        let walked: Vec<_> = records(&zero).collect();
+        let walked: Vec<_> = split_records(&zero).collect();
         assert_eq!((walked.len(), walked[1].is_err()), (2, true), "a size of 0 does not go on for ever");
-        assert!(records(&twice[..20]).last().unwrap().is_err());
+        assert!(split_records(&twice[..20]).last().unwrap().is_err());
         fuzz(&zero);
     }
 }

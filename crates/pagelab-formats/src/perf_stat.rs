@@ -1,13 +1,13 @@
-//! What `perf stat -x,` prints: counters of one run, a line each (tools/perf/util/stat-display.c).
+//! Output of `perf stat -x,`: counters of one run, one per line (tools/perf/util/stat-display.c).
 //!
 //! A line is value, unit, event, then the cgroup with `-G`, the deviation with `-r`, nanoseconds for which it
 //! counted, per cent of the time that it was switched on for which it counted, and a metric with its unit.
 //! `perf-stat(1)` puts the deviation behind these two; perf 6.1 and its source put it before them.
 
-use pagelab_model::{Absence, AbsentWhy, Reading};
+use pagelab_model::{Absence, AbsenceReason, Reading};
 
 use crate::ParseError;
-use crate::text::{at_most, lines, name, show};
+use crate::text::{collect_at_most, lines, parse_name, to_printable};
 
 const FORMAT: &str = "perf stat";
 /// Lines of one output; perf knows some thousand events.
@@ -15,18 +15,9 @@ const LINES_MAX: usize = 1 << 16;
 /// Separators that are recognised, as `-x` takes any.
 const SEPARATORS: [u8; 4] = [b',', b';', b'\t', b'|'];
 
-/// The counters of one output.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Stat {
-    /// In the order of their lines.
-    pub counters: Vec<Counter>,
-    /// What the file says of its start, such as `Sun Nov 22 08:07:13 2026`; perf writes it with `-o`.
-    pub started: Option<String>,
-}
-
 /// One counter.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Counter {
+pub struct StatCounter {
     /// Its name, as it was given to perf; never empty.
     pub event: String,
     /// Its unit, such as `msec`; empty for a plain number.
@@ -41,99 +32,81 @@ pub struct Counter {
     pub run_ns: Option<u64>,
     /// Per cent of the time that it was switched on for which it counted: below 100, it shared the hardware.
     pub running_percent: Option<f64>,
-    /// What perf derives of it: value and unit, such as 0.501 and `CPUs utilized`.
+    /// Value derived by perf, with its unit, such as 0.501 and `CPUs utilized`.
     pub metrics: Vec<(f64, String)>,
 }
 
-/// What one line is.
-enum Line {
-    Counter(Counter),
+enum OutputLine {
+    Counter(StatCounter),
     /// A further metric of the counter above it.
     Metric(f64, String),
     Empty,
 }
 
-/// Reads the whole output of one `perf stat -x,` of a run.
-pub fn parse(text: &[u8]) -> Result<Stat, ParseError> {
-    let mut stat = Stat::default();
+/// Reads the whole output of one `perf stat -x,` of a run: its counters, in the order of their lines.
+pub fn parse(text: &[u8]) -> Result<Vec<StatCounter>, ParseError> {
+    let mut counters: Vec<StatCounter> = Vec::new();
     let mut separator = None;
     let parsed = lines(text).filter_map(|(at, line)| {
         let line = line.trim_ascii();
-        if let Some(comment) = line.strip_prefix(b"#") {
-            let started = comment.trim_ascii().strip_prefix(b"started on ");
-            stat.started = started.map(|when| show(when.trim_ascii())).or(stat.started.take());
-            return None;
-        }
-        (!line.is_empty()).then(|| {
-            let by = *separator.get_or_insert_with(|| separator_of(line));
-            self::line(at, line, by).map(|line| (at, line))
+        (!line.is_empty() && !line.starts_with(b"#")).then(|| {
+            let by = *separator.get_or_insert_with(|| detect_separator(line));
+            parse_line(at, line, by).map(|line| (at, line))
         })
     });
-    for found in at_most(FORMAT, LINES_MAX, parsed)? {
+    for found in collect_at_most(FORMAT, LINES_MAX, parsed)? {
         match found {
-            (_, Line::Counter(counter)) => stat.counters.push(counter),
-            (_, Line::Empty) => {}
-            (at, Line::Metric(value, unit)) => match stat.counters.last_mut() {
+            (_, OutputLine::Counter(counter)) => counters.push(counter),
+            (_, OutputLine::Empty) => {}
+            (at, OutputLine::Metric(value, unit)) => match counters.last_mut() {
                 Some(counter) => counter.metrics.push((value, unit)),
                 None => return Err(ParseError::at_line(FORMAT, at, "a metric without a counter before it")),
             },
         }
     }
-    if stat.counters.is_empty() {
-        return Err(ParseError::whole(FORMAT, "no counter in it: `perf stat -x, -o FILE` writes them"));
+    if counters.is_empty() {
+        return Err(ParseError::for_input(FORMAT, "no counter in it: `perf stat -x, -o FILE` writes them"));
     }
-    Ok(stat)
+    Ok(counters)
 }
 
 /// The separator with which a line has most fields.
-fn separator_of(line: &[u8]) -> u8 {
+fn detect_separator(line: &[u8]) -> u8 {
     let fields = |by: &u8| line.iter().filter(|sign| *sign == by).count();
     SEPARATORS.into_iter().rev().max_by_key(fields).unwrap_or(b',')
 }
 
-fn line(at: u64, line: &[u8], separator: u8) -> Result<Line, ParseError> {
-    let fields = fields(line, separator);
+fn parse_line(line_number: u64, line: &[u8], separator: u8) -> Result<OutputLine, ParseError> {
+    let fields = split_fields(line, separator);
     let field = |place: usize| fields.get(place).copied().unwrap_or_default().trim_ascii();
-    let fail = |problem: String| Err(ParseError::at_line(FORMAT, at, problem));
-    let Some(found) = value(field(0)) else {
+    let fail = |problem: String| Err(ParseError::at_line(FORMAT, line_number, problem));
+    let Some(first_value) = parse_value(field(0)) else {
         return match field(0) {
-            [] if field(2).is_empty() => Ok(metric(&fields)),
+            [] if field(2).is_empty() => Ok(parse_metric(&fields)),
             // `CPU0,89,,context-switches,…`, `S0-D0-C0,1,11,,context-switches,…`
             first if is_value(field(1)) => fail(format!(
-                "counts of `{}` alone (perf stat -A, --per-…): an output with one line for each event is \
-                 wanted",
-                show(first)
+                "per-CPU counts of `{}` (perf stat -A, --per-…); expected one line for each event",
+                to_printable(first)
             )),
-            _ => fail(format!("`{}` is not `value,unit,event,…`", show(line))),
+            _ => fail(format!("`{}` is not `value,unit,event,…`", to_printable(line))),
         };
     };
     if is_value(field(1)) {
         // `     0.100188434,0.84,msec,task-clock,840899,100.00,,`
         return fail(format!(
-            "counts of an interval that ended at {} s (perf stat -I): an output of the whole run is wanted",
-            show(field(0))
+            "counts of an interval that ended at {} s (perf stat -I); expected counts of the whole run",
+            to_printable(field(0))
         ));
     }
     if field(2).is_empty() || is_value(field(2)) {
-        return fail(format!("`{}` names no event in its third field", show(line)));
+        return fail(format!("`{}` has no event in its third field", to_printable(line)));
     }
-    let event = name(FORMAT, at, field(2))?.to_owned();
-    let value = match found {
-        Value::Number(number) => Ok(number),
-        Value::NotCounted => Err(Absence::new(
-            format!("perf stat, event {event}"),
-            AbsentWhy::NotAsked,
-            "not counted: it never was on the hardware in this time",
-        )),
-        Value::NotSupported => Err(Absence::new(
-            format!("perf stat, event {event}"),
-            AbsentWhy::NotThere,
-            "not supported by this machine",
-        )),
-    };
-    let mut counter = Counter {
+    let event = parse_name(FORMAT, line_number, field(2))?.to_owned();
+    let value =
+        first_value.map_err(|(why, detail)| Absence::new(format!("perf stat, event {event}"), why, detail));
+    let mut counter = StatCounter {
         event,
-        unit: show(field(1)),
+        unit: to_printable(field(1)),
         value,
         cgroup: None,
         deviation_percent: None,
@@ -141,14 +114,14 @@ fn line(at: u64, line: &[u8], separator: u8) -> Result<Line, ParseError> {
         running_percent: None,
         metrics: Vec::new(),
     };
-    match rest(&mut counter, fields.get(3..).unwrap_or_default()) {
-        Ok(()) => Ok(Line::Counter(counter)),
-        Err(wrong) => fail(format!("`{}` of event {} is not {wrong}", show(line), counter.event)),
+    match parse_optional_fields(&mut counter, fields.get(3..).unwrap_or_default()) {
+        Ok(()) => Ok(OutputLine::Counter(counter)),
+        Err(wrong) => fail(format!("`{}` of event {} is not {wrong}", to_printable(line), counter.event)),
     }
 }
 
 /// The fields of a line. An event of a PMU, `cpu/event=0x3c,umask=0/`, may hold the separator.
-fn fields(line: &[u8], separator: u8) -> Vec<&[u8]> {
+fn split_fields(line: &[u8], separator: u8) -> Vec<&[u8]> {
     let mut fields = Vec::new();
     let (mut start, mut is_within) = (0, false);
     for (at, &sign) in line.iter().enumerate() {
@@ -163,14 +136,13 @@ fn fields(line: &[u8], separator: u8) -> Vec<&[u8]> {
     fields
 }
 
-/// What stands behind the event.
-fn rest(counter: &mut Counter, mut fields: &[&[u8]]) -> Result<(), &'static str> {
+fn parse_optional_fields(counter: &mut StatCounter, mut fields: &[&[u8]]) -> Result<(), &'static str> {
     let trimmed = |fields: &[&[u8]]| fields.first().map(|field| field.trim_ascii().to_vec());
     let Some(first) = trimmed(fields) else { return Ok(()) };
-    let is_deviation = |field: &[u8]| field.strip_suffix(b"%").and_then(number);
+    let is_deviation = |field: &[u8]| field.strip_suffix(b"%").and_then(parse_number);
     // A name, and no number: the cgroup.
-    if !first.is_empty() && number(&first).is_none() && is_deviation(&first).is_none() {
-        counter.cgroup = Some(show(&first));
+    if !first.is_empty() && parse_number(&first).is_none() && is_deviation(&first).is_none() {
+        counter.cgroup = Some(to_printable(&first));
         fields = &fields[1..];
     }
     if let Some(deviation) = trimmed(fields).as_deref().and_then(is_deviation) {
@@ -180,52 +152,52 @@ fn rest(counter: &mut Counter, mut fields: &[&[u8]]) -> Result<(), &'static str>
     let field = |place: usize| fields.get(place).copied().unwrap_or_default().trim_ascii();
     counter.run_ns = match field(0) {
         [] => None,
-        digits => Some(crate::text::number(digits).ok_or("followed by nanoseconds of its run")?),
+        digits => Some(crate::text::parse_number(digits).ok_or("followed by nanoseconds of its run")?),
     };
     counter.running_percent = match field(1) {
         [] => None,
         digits => {
-            let percent = number(digits).filter(|percent| (0.0..=100.0).contains(percent));
+            let percent = parse_number(digits).filter(|percent| (0.0..=100.0).contains(percent));
             Some(percent.ok_or("followed by per cent of its running time")?)
         }
     };
     let (metric, unit) = (field(2), field(3));
     if !metric.is_empty() && !unit.is_empty() {
         // `nan` and `inf` are no metric.
-        counter.metrics.extend(number(metric).map(|value| (value, show(unit))));
+        counter.metrics.extend(parse_number(metric).map(|value| (value, to_printable(unit))));
     }
     Ok(())
 }
 
 /// A line without value and event: a further metric, in its last two fields that hold something.
-fn metric(fields: &[&[u8]]) -> Line {
+fn parse_metric(fields: &[&[u8]]) -> OutputLine {
     let mut filled = fields.iter().map(|field| field.trim_ascii()).filter(|field| !field.is_empty());
-    match (filled.next().map(number), filled.next(), filled.next()) {
-        (Some(Some(value)), Some(unit), None) => Line::Metric(value, show(unit)),
-        _ => Line::Empty,
+    match (filled.next().map(parse_number), filled.next(), filled.next()) {
+        (Some(Some(value)), Some(unit), None) => OutputLine::Metric(value, to_printable(unit)),
+        _ => OutputLine::Empty,
     }
 }
 
-enum Value {
-    Number(f64),
-    NotCounted,
-    NotSupported,
-}
+/// A number, or why there is none.
+type CounterValue = Result<f64, (AbsenceReason, &'static str)>;
 
 fn is_value(field: &[u8]) -> bool {
-    value(field).is_some()
+    parse_value(field).is_some()
 }
 
-fn value(field: &[u8]) -> Option<Value> {
+fn parse_value(field: &[u8]) -> Option<CounterValue> {
     match field {
-        b"<not counted>" => Some(Value::NotCounted),
-        b"<not supported>" => Some(Value::NotSupported),
-        digits => number(digits).map(Value::Number),
+        b"<not counted>" => {
+            let detail = "not counted: it was never scheduled on the hardware";
+            Some(Err((AbsenceReason::NotRequested, detail)))
+        }
+        b"<not supported>" => Some(Err((AbsenceReason::NotThere, "not supported by this machine"))),
+        digits => parse_number(digits).map(Ok),
     }
 }
 
 /// A finite number as perf prints it: digits, a point, a sign, an exponent.
-fn number(field: &[u8]) -> Option<f64> {
+fn parse_number(field: &[u8]) -> Option<f64> {
     let is_plain = |sign: &u8| sign.is_ascii_digit() || b".-+eE".contains(sign);
     if !field.first().is_some_and(|first| first.is_ascii_digit() || *first == b'-')
         || !field.iter().all(is_plain)
@@ -240,7 +212,7 @@ fn number(field: &[u8]) -> Option<f64> {
 mod tests {
     use super::*;
 
-    /// What perf 6.1 wrote in a VM without counters.
+    /// Output of perf 6.1 in a VM without counters.
     const WRITTEN: &str = "# started on Sun Nov 22 08:07:13 2026\n\n\
         0.98,msec,task-clock,976863,100.00,0.501,CPUs utilized\n\
         47,,page-faults,976863,100.00,48.113,K/sec\n\
@@ -248,14 +220,13 @@ mod tests {
         <not counted>,,cycles,0,0.00,,\n";
 
     fn error(text: &str) -> String {
-        parse(text.as_bytes()).unwrap_err().in_file("f")
+        parse(text.as_bytes()).unwrap_err().message_in_file("f")
     }
 
     #[test]
     fn all_fields_of_a_file_are_read() {
-        let stat = parse(WRITTEN.as_bytes()).unwrap();
-        assert_eq!(stat.started.as_deref(), Some("Sun Nov 22 08:07:13 2026"));
-        let [clock, faults, misses, cycles] = &stat.counters[..] else { panic!("{stat:?}") };
+        let counters = parse(WRITTEN.as_bytes()).unwrap();
+        let [clock, faults, misses, cycles] = &counters[..] else { panic!("{counters:?}") };
         assert_eq!(
             (clock.event.as_str(), clock.unit.as_str(), &clock.value),
             ("task-clock", "msec", &Ok(0.98))
@@ -263,8 +234,8 @@ mod tests {
         assert_eq!((clock.run_ns, clock.running_percent), (Some(976_863), Some(100.0)));
         assert_eq!(clock.metrics, [(0.501, "CPUs utilized".to_owned())]);
         assert_eq!(faults.metrics, [(48.113, "K/sec".to_owned())]);
-        assert_eq!(misses.value.as_ref().unwrap_err().why, AbsentWhy::NotThere);
-        assert_eq!(cycles.value.as_ref().unwrap_err().why, AbsentWhy::NotAsked);
+        assert_eq!(misses.value.as_ref().unwrap_err().why, AbsenceReason::NotThere);
+        assert_eq!(cycles.value.as_ref().unwrap_err().why, AbsenceReason::NotRequested);
         assert_eq!((cycles.running_percent, &cycles.metrics), (Some(0.0), &vec![]));
     }
 
@@ -272,8 +243,8 @@ mod tests {
     fn the_lines_of_the_thp_report_are_read() {
         let text = "524074,,dTLB-load-misses,239317377674,100.00,,\n243742,,iTLB-load-misses,239317371268,100.00,,\n\
                     12672653,,cache-misses,239317364042,100.00,,\n";
-        let stat = parse(text.as_bytes()).unwrap();
-        let values: Vec<_> = stat.counters.iter().map(|of| (of.event.as_str(), of.value.clone())).collect();
+        let counters = parse(text.as_bytes()).unwrap();
+        let values: Vec<_> = counters.iter().map(|of| (of.event.as_str(), of.value.clone())).collect();
         assert_eq!(
             values,
             [
@@ -282,12 +253,12 @@ mod tests {
                 ("cache-misses", Ok(12_672_653.0))
             ]
         );
-        assert_eq!(stat.counters[0].run_ns, Some(239_317_377_674));
+        assert_eq!(counters[0].run_ns, Some(239_317_377_674));
     }
 
     #[test]
     fn repeats_cgroups_other_separators_and_events_of_a_pmu_are_read() {
-        let one = |line: &str| parse(line.as_bytes()).unwrap().counters.remove(0);
+        let one = |line: &str| parse(line.as_bytes()).unwrap().remove(0);
         let repeated = one("0.55,msec,task-clock,5.31%,552381,100.00,0.865,CPUs utilized");
         assert_eq!((repeated.deviation_percent, repeated.run_ns), (Some(5.31), Some(552_381)));
         let group = one("<not counted>,,context-switches,/,0,100.00,,");
@@ -301,7 +272,7 @@ mod tests {
         // Older than 3.16: nothing behind the event.
         assert_eq!(one("17,,cycles").run_ns, None);
         let more = parse(b"7,,instructions,5,100.00,0.4,insn per cycle\n,,,,,1.25,stalled cycles per insn\n");
-        assert_eq!(more.unwrap().counters[0].metrics[1], (1.25, "stalled cycles per insn".to_owned()));
+        assert_eq!(more.unwrap()[0].metrics[1], (1.25, "stalled cycles per insn".to_owned()));
     }
 
     #[test]
@@ -310,11 +281,10 @@ mod tests {
         check("", "f: no counter in it: `perf stat -x, -o FILE` writes them (read as perf stat)");
         check(
             "1,,a,5,100.00,,\n     0.100188434,0.84,msec,task-clock,840899,100.00,0.008,CPUs utilized\n",
-            "f:2: counts of an interval that ended at 0.100188434 s (perf stat -I): an output of the whole run \
-             is wanted (read as perf stat)",
+            "f:2: counts of an interval that ended at 0.100188434 s (perf stat -I); expected counts of the whole run (read as perf stat)",
         );
         for line in ["CPU0,89,,context-switches,5,100.00,,", "S0-D0-C0,1,11,,context-switches,22,100.00,,"] {
-            assert!(error(line).contains("alone (perf stat -A, --per-…)"), "{}", error(line));
+            assert!(error(line).contains("(perf stat -A, --per-…)"), "{}", error(line));
         }
         for line in [
             "hello",

@@ -9,7 +9,7 @@
 use pagelab_model::pressure::{Pressure, PressureLine};
 
 use crate::ParseError;
-use crate::text::{lines, number, show, words};
+use crate::text::{lines, parse_number, split_once, to_printable, words};
 
 const FORMAT: &str = "pressure";
 
@@ -24,22 +24,22 @@ pub fn parse(text: &[u8]) -> Result<Pressure, ParseError> {
         };
         let fail = |problem: String| ParseError::at_line(FORMAT, number, problem);
         if slot.is_some() {
-            return Err(fail(format!("`{}` is a second line of its kind", show(line))));
+            return Err(fail(format!("`{}` is a second line of its kind", to_printable(line))));
         }
-        let read = read_line(line);
+        let read = parse_line(line);
         *slot = Some(read.ok_or_else(|| {
-            fail(format!("`{}` is not `some avg10=0.00 avg60=0.00 avg300=0.00 total=0`", show(line)))
+            fail(format!("`{}` is not `some avg10=0.00 avg60=0.00 avg300=0.00 total=0`", to_printable(line)))
         })?);
     }
-    let some = some.ok_or_else(|| ParseError::whole(FORMAT, "no line `some` in it"))?;
+    let some = some.ok_or_else(|| ParseError::for_input(FORMAT, "no line `some` in it"))?;
     Ok(Pressure { some, full })
 }
 
 /// Overwrites `known` from a newer text, without allocation. `false` if the lines are not the same ones,
 /// or malformed: read it with [`parse`] then.
-pub fn parse_again(text: &[u8], known: &mut Pressure) -> bool {
+pub fn reparse(text: &[u8], known: &mut Pressure) -> bool {
     let mut lines = lines(text).map(|(_, line)| line);
-    let mut next = |kind: &[u8]| lines.next().filter(|line| line.starts_with(kind)).and_then(read_line);
+    let mut next = |kind: &[u8]| lines.next().filter(|line| line.starts_with(kind)).and_then(parse_line);
     let Some(some) = next(b"some ") else { return false };
     let full = match known.full {
         None => None,
@@ -55,16 +55,15 @@ pub fn parse_again(text: &[u8], known: &mut Pressure) -> bool {
     true
 }
 
-fn read_line(line: &[u8]) -> Option<PressureLine> {
+fn parse_line(line: &[u8]) -> Option<PressureLine> {
     let (mut avg10, mut avg60, mut avg300, mut total) = (None, None, None, None);
     for word in words(line).skip(1) {
-        let equals = word.iter().position(|&b| b == b'=')?;
-        let (key, value) = (&word[..equals], &word[equals + 1..]);
+        let (key, value) = split_once(word, b'=')?;
         match key {
-            b"avg10" => avg10 = Some(centipercent(value)?),
-            b"avg60" => avg60 = Some(centipercent(value)?),
-            b"avg300" => avg300 = Some(centipercent(value)?),
-            b"total" => total = Some(number(value)?),
+            b"avg10" => avg10 = Some(parse_centipercent(value)?),
+            b"avg60" => avg60 = Some(parse_centipercent(value)?),
+            b"avg300" => avg300 = Some(parse_centipercent(value)?),
+            b"total" => total = Some(parse_number(value)?),
             _ => {}
         }
     }
@@ -77,11 +76,10 @@ fn read_line(line: &[u8]) -> Option<PressureLine> {
 }
 
 /// `12.34` as 1234.
-fn centipercent(word: &[u8]) -> Option<u32> {
-    let dot = word.iter().position(|&b| b == b'.')?;
-    let (whole, cents) = (&word[..dot], &word[dot + 1..]);
-    let whole = u32::try_from(number(whole)?).ok()?;
-    let cents = number(cents).filter(|_| cents.len() == 2)?;
+fn parse_centipercent(word: &[u8]) -> Option<u32> {
+    let (whole, cents) = split_once(word, b'.')?;
+    let whole = u32::try_from(parse_number(whole)?).ok()?;
+    let cents = parse_number(cents).filter(|_| cents.len() == 2)?;
     whole.checked_mul(100)?.checked_add(cents as u32)
 }
 
@@ -93,7 +91,7 @@ mod tests {
                         full avg10=0.00 avg60=1.50 avg300=0.00 total=18446744073709551615\n";
 
     fn error(text: &str) -> String {
-        parse(text.as_bytes()).unwrap_err().in_file("f")
+        parse(text.as_bytes()).unwrap_err().message_in_file("f")
     }
 
     #[test]
@@ -109,7 +107,7 @@ mod tests {
         assert_eq!(pressure.full, Some(line(0, 150, 0, u64::MAX)));
         let some = TEXT.lines().next().unwrap();
         assert_eq!(parse(some.as_bytes()).unwrap(), Pressure { full: None, ..pressure });
-        // What a later kernel may add.
+        // Fields that a later kernel may add.
         let later = TEXT.replace("total", "avg900=0.01 total") + "idle avg10=1.00\n";
         assert_eq!(parse(later.as_bytes()).unwrap(), pressure);
     }
@@ -118,11 +116,11 @@ mod tests {
     fn a_second_reading_overwrites_in_place_and_refuses_another_shape() {
         let mut pressure = parse(TEXT.as_bytes()).unwrap();
         let newer = TEXT.replace("7826028", "7826029");
-        assert!(parse_again(newer.as_bytes(), &mut pressure));
+        assert!(reparse(newer.as_bytes(), &mut pressure));
         assert_eq!(pressure, parse(newer.as_bytes()).unwrap());
         let some = newer.lines().next().unwrap();
         for other in [some, "", &newer.replace("full", "idle"), &format!("{newer}{some}"), &newer[..90]] {
-            assert!(!parse_again(other.as_bytes(), &mut pressure), "{other}");
+            assert!(!reparse(other.as_bytes(), &mut pressure), "{other}");
             assert_eq!(pressure, parse(newer.as_bytes()).unwrap(), "nothing is overwritten in part");
         }
     }
@@ -143,7 +141,7 @@ mod tests {
             let text = TEXT.replace(from, to);
             let expect = format!(
                 "f:1: `{}` is not `some avg10=0.00 avg60=0.00 avg300=0.00 total=0` (read as pressure)",
-                show(text.lines().next().unwrap().as_bytes())
+                to_printable(text.lines().next().unwrap().as_bytes())
             );
             assert_eq!(error(&text), expect);
         }

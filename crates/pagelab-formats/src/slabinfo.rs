@@ -11,7 +11,7 @@ use pagelab_model::Bytes;
 use pagelab_model::slab::SlabCache;
 
 use crate::ParseError;
-use crate::text::{RECORDS_MAX, lines, name, number, show, words};
+use crate::text::{RECORDS_MAX, find_bytes, lines, parse_name, parse_number, to_printable, words};
 
 const FORMAT: &str = "slabinfo";
 
@@ -19,10 +19,10 @@ const FORMAT: &str = "slabinfo";
 pub fn parse(text: &[u8]) -> Result<Vec<SlabCache>, ParseError> {
     let mut lines = lines(text);
     let Some((_, head)) = lines.next() else {
-        return Err(ParseError::whole(FORMAT, "no line in it"));
+        return Err(ParseError::for_input(FORMAT, "no line in it"));
     };
     if !head.starts_with(b"slabinfo - version: 2.") {
-        let problem = format!("`{}` is not `slabinfo - version: 2.1`", show(head));
+        let problem = format!("`{}` is not `slabinfo - version: 2.1`", to_printable(head));
         return Err(ParseError::at_line(FORMAT, 1, problem));
     }
     let mut caches = Vec::new();
@@ -38,33 +38,34 @@ pub fn parse(text: &[u8]) -> Result<Vec<SlabCache>, ParseError> {
     Ok(caches)
 }
 
-/// One cache. Its name may hold blanks: it is what stands before the last five numbers before `: tunables`.
+/// One cache. Its name may contain blanks: it is the text before the last five numbers before `: tunables`.
 fn parse_line(line_number: u64, line: &[u8]) -> Result<SlabCache, ParseError> {
     let fail = |problem: String| ParseError::at_line(FORMAT, line_number, problem);
-    let (front, back) = split_at(line, b" : tunables ")
-        .ok_or_else(|| fail(format!("`{}` has no `: tunables`: it is cut off", show(line))))?;
-    let (_, slabs) = split_at(back, b" : slabdata ")
-        .ok_or_else(|| fail(format!("`{}` has no `: slabdata`: it is cut off", show(line))))?;
+    let (front, back) = split_around(line, b" : tunables ")
+        .ok_or_else(|| fail(format!("`{}` has no `: tunables`: it is truncated", to_printable(line))))?;
+    let (_, slabs) = split_around(back, b" : slabdata ")
+        .ok_or_else(|| fail(format!("`{}` has no `: slabdata`: it is truncated", to_printable(line))))?;
     let slabs = words(slabs)
         .nth(1)
-        .and_then(number)
-        .ok_or_else(|| fail("the second number behind `: slabdata` is missing".to_owned()))?;
+        .and_then(parse_number)
+        .ok_or_else(|| fail("the second number after `: slabdata` is missing".to_owned()))?;
     let mut rest = front.trim_ascii();
     let mut numbers = [0; 5];
     for slot in numbers.iter_mut().rev() {
         let blank = rest.iter().rposition(u8::is_ascii_whitespace);
         let word = &rest[blank.map_or(0, |blank| blank + 1)..];
-        *slot = number(word).ok_or_else(|| fail(format!("`{}` is not a number", show(word))))?;
+        *slot =
+            parse_number(word).ok_or_else(|| fail(format!("`{}` is not a number", to_printable(word))))?;
         rest = rest[..blank.unwrap_or(0)].trim_ascii_end();
     }
     let [objects_active, objects, object_size, objects_per_slab, pages_per_slab] = numbers;
     let object_size = Bytes(object_size);
-    let name = name(FORMAT, line_number, rest)?.to_owned();
+    let name = parse_name(FORMAT, line_number, rest)?.to_owned();
     Ok(SlabCache { name, objects_active, objects, object_size, objects_per_slab, pages_per_slab, slabs })
 }
 
-fn split_at<'a>(line: &'a [u8], mark: &[u8]) -> Option<(&'a [u8], &'a [u8])> {
-    let at = line.windows(mark.len()).position(|window| window == mark)?;
+fn split_around<'a>(line: &'a [u8], mark: &[u8]) -> Option<(&'a [u8], &'a [u8])> {
+    let at = find_bytes(line, mark)?;
     Some((&line[..at], &line[at + mark.len()..]))
 }
 
@@ -77,7 +78,7 @@ mod tests {
         "dentry 4242   4263    192   21    2 : tunables    0    0    0 : slabdata    200    203      0\n";
 
     fn read(lines: &str) -> Result<Vec<SlabCache>, String> {
-        parse(format!("{HEAD}{lines}").as_bytes()).map_err(|error| error.in_file("f"))
+        parse(format!("{HEAD}{lines}").as_bytes()).map_err(|error| error.message_in_file("f"))
     }
 
     #[test]
@@ -103,20 +104,20 @@ mod tests {
 
     #[test]
     fn bad_lines_are_named() {
-        assert_eq!(parse(b"").unwrap_err().in_file("f"), "f: no line in it (read as slabinfo)");
+        assert_eq!(parse(b"").unwrap_err().message_in_file("f"), "f: no line in it (read as slabinfo)");
         assert_eq!(
-            parse(b"slabinfo - version: 1.1\n").unwrap_err().in_file("f"),
+            parse(b"slabinfo - version: 1.1\n").unwrap_err().message_in_file("f"),
             "f:1: `slabinfo - version: 1.1` is not `slabinfo - version: 2.1` (read as slabinfo)"
         );
         let cut = |end: &str| DENTRY[..DENTRY.find(end).unwrap_or_default()].to_owned();
         for (lines, expect) in [
-            ("dentry 1 2\n".to_owned(), "`dentry 1 2` has no `: tunables`: it is cut off"),
+            ("dentry 1 2\n".to_owned(), "`dentry 1 2` has no `: tunables`: it is truncated"),
             (
                 cut(" : slabdata"),
                 "`dentry 4242   4263    192   21    2 : tunables    0    0    …` has no `: slabdata`: \
-                 it is cut off",
+                 it is truncated",
             ),
-            (cut("   203"), "the second number behind `: slabdata` is missing"),
+            (cut("   203"), "the second number after `: slabdata` is missing"),
             (DENTRY.replace("192", "-192"), "`-192` is not a number"),
             (DENTRY.replace("dentry ", ""), "`` is not a name"),
             (DENTRY.replace("dentry 4242", ""), "`` is not a number"),

@@ -1,4 +1,4 @@
-//! `/proc/PID/smaps` and `smaps_rollup`: what each mapping of a process is and holds (fs/proc/task_mmu.c).
+//! `/proc/PID/smaps` and `smaps_rollup`: type and memory of each mapping of a process (fs/proc/task_mmu.c).
 //!
 //! ```text
 //! 564a0e427000-564a0e429000 r--p 00000000 fe:00 247026      /usr/bin/cat
@@ -6,73 +6,76 @@
 //! THPeligible:           0
 //! VmFlags: rd mr mw me
 //! ```
-//! File names stand as the kernel prints them: a newline in one is `\012`, a file that was removed ends in
-//! ` (deleted)`. They are a stranger's bytes, to be escaped before they are shown on a terminal.
+//! File names are as the kernel prints them: a newline is `\012`, and a removed file ends in ` (deleted)`.
+//! They are untrusted, and must be escaped before they are shown on a terminal.
 
 use pagelab_model::Counters;
 use pagelab_model::process::{Mapping, SmapsRollup};
 
 use crate::ParseError;
-use crate::collect::Collect;
-use crate::text::{RECORDS_MAX, amount, hex, labelled, lines, name, number, show, words};
+use crate::counter_builder::CounterBuilder;
+use crate::text::{
+    RECORDS_MAX, lines, parse_amount, parse_hex, parse_name, parse_number, split_label, split_once,
+    to_printable, words,
+};
 
 const SMAPS: &str = "smaps";
 const ROLLUP: &str = "smaps_rollup";
 
-/// More amounts or flags than this in one mapping are refused: the kernel prints some 25 amounts, and a
-/// mapping's flags are the bits of a word.
+/// Maximum number of amounts or flags of one mapping: the kernel prints about 25 amounts, and a mapping's
+/// flags are the bits of a word.
 const FIELDS_MAX: usize = 64;
 
-/// More flags and unknown labels than this in one text are refused.
+/// Maximum number of flags and unknown labels of one text.
 const STRINGS_MAX: usize = 4 * RECORDS_MAX;
 
 /// Reads a whole smaps text. An empty one is that of a process without memory: a kernel thread or a zombie.
 pub fn parse(text: &[u8]) -> Result<Vec<Mapping>, ParseError> {
     let mut mappings: Vec<Mapping> = Vec::new();
-    let mut fields = Collect::new();
+    let mut fields = CounterBuilder::new();
     let mut strings = 0;
     for (number, line) in lines(text) {
         if !is_field(line) {
             if mappings.len() == RECORDS_MAX {
                 return Err(ParseError::at_line(SMAPS, number, format!("more than {RECORDS_MAX} mappings")));
             }
-            close(number, mappings.last_mut(), &mut fields)?;
-            mappings.push(head(number, line)?);
+            finish_mapping(number, mappings.last_mut(), &mut fields)?;
+            mappings.push(parse_head(number, line)?);
         } else if let Some(mapping) = mappings.last_mut() {
-            strings += field(number, line, mapping, &mut fields)?;
+            strings += parse_field_line(number, line, mapping, &mut fields)?;
             if strings > STRINGS_MAX {
                 let problem = format!("more than {STRINGS_MAX} flags and unknown labels");
                 return Err(ParseError::at_line(SMAPS, number, problem));
             }
         } else {
-            let problem = format!("`{}` stands before the first mapping", show(line));
+            let problem = format!("`{}` is before the first mapping", to_printable(line));
             return Err(ParseError::at_line(SMAPS, number, problem));
         }
     }
-    close(lines(text).count() as u64 + 1, mappings.last_mut(), &mut fields)?;
+    finish_mapping(lines(text).count() as u64 + 1, mappings.last_mut(), &mut fields)?;
     Ok(mappings)
 }
 
 /// Reads a whole smaps_rollup text.
 pub fn parse_rollup(text: &[u8]) -> Result<SmapsRollup, ParseError> {
-    let mut fields = Collect::new();
-    let mut other = Vec::new();
+    let mut fields = CounterBuilder::new();
+    let mut other_fields = Vec::new();
     for (number, line) in lines(text) {
-        if number == 1 && !is_field(line) && range(line).is_some() {
+        if number == 1 && !is_field(line) && parse_range(line).is_some() {
             continue;
         }
-        if fields.len() + other.len() == RECORDS_MAX {
+        if fields.len() + other_fields.len() == RECORDS_MAX {
             return Err(ParseError::at_line(ROLLUP, number, format!("more than {RECORDS_MAX} fields")));
         }
-        match read_field(ROLLUP, number, line)? {
-            Field::Kib(label, value) => fields.push(label, value),
-            Field::Other(label, text) => other.push((label.to_owned(), text)),
+        match parse_field(ROLLUP, number, line)? {
+            SmapsField::Kib(label, value) => fields.push(label, value),
+            SmapsField::Other(label, text) => other_fields.push((label.to_owned(), text)),
         }
     }
     if fields.len() == 0 {
-        return Err(ParseError::whole(ROLLUP, "no amount in it"));
+        return Err(ParseError::for_input(ROLLUP, "no amount in it"));
     }
-    Ok(SmapsRollup { fields_kib: fields.finish(), other })
+    Ok(SmapsRollup { fields_kib: fields.finish(), other: other_fields })
 }
 
 /// Whether the first word of a line ends in a colon: `Rss:`, unlike a range of addresses.
@@ -80,25 +83,29 @@ fn is_field(line: &[u8]) -> bool {
     words(line).next().is_some_and(|word| word.ends_with(b":"))
 }
 
-/// Gives the mapping before `line_number` its fields, and makes ready for the next one's.
-fn close(line_number: u64, last: Option<&mut Mapping>, fields: &mut Collect) -> Result<(), ParseError> {
+/// Assigns the fields to the mapping before `line_number`, and starts those of the next.
+fn finish_mapping(
+    line_number: u64,
+    last: Option<&mut Mapping>,
+    fields: &mut CounterBuilder,
+) -> Result<(), ParseError> {
     let Some(last) = last else { return Ok(()) };
     if fields.len() == 0 {
         let problem =
-            format!("mapping {:x}-{:x} has no amounts: its lines are cut off", last.start, last.end);
+            format!("mapping {:x}-{:x} has no amounts: its lines are truncated", last.start, last.end);
         return Err(ParseError::at_line(SMAPS, line_number - 1, problem));
     }
-    last.fields_kib = std::mem::replace(fields, Collect::new()).finish();
-    *fields = Collect::like(&last.fields_kib);
+    last.fields_kib = std::mem::replace(fields, CounterBuilder::new()).finish();
+    *fields = CounterBuilder::with_names_of(&last.fields_kib);
     Ok(())
 }
 
-fn head(line_number: u64, line: &[u8]) -> Result<Mapping, ParseError> {
+fn parse_head(line_number: u64, line: &[u8]) -> Result<Mapping, ParseError> {
     let fail = || {
-        let problem = format!("`{}` is not `start-end rwxp offset device inode name`", show(line));
+        let problem = format!("`{}` is not `start-end rwxp offset device inode name`", to_printable(line));
         ParseError::at_line(SMAPS, line_number, problem)
     };
-    let (start, end) = range(line).ok_or_else(fail)?;
+    let (start, end) = parse_range(line).ok_or_else(fail)?;
     let mut rest = line.trim_ascii_start();
     let mut next = || {
         let blank = rest.iter().position(u8::is_ascii_whitespace).unwrap_or(rest.len());
@@ -110,9 +117,9 @@ fn head(line_number: u64, line: &[u8]) -> Result<Mapping, ParseError> {
     Ok(Mapping {
         start,
         end,
-        permissions: name(SMAPS, line_number, permissions).map_err(|_| fail())?.to_owned(),
-        offset: hex(offset).ok_or_else(fail)?,
-        inode: number(inode).ok_or_else(fail)?,
+        permissions: parse_name(SMAPS, line_number, permissions).map_err(|_| fail())?.to_owned(),
+        offset: parse_hex(offset).ok_or_else(fail)?,
+        inode: parse_number(inode).ok_or_else(fail)?,
         name: String::from_utf8_lossy(rest).into_owned(),
         fields_kib: Counters::default(),
         thp_eligible: None,
@@ -122,30 +129,34 @@ fn head(line_number: u64, line: &[u8]) -> Result<Mapping, ParseError> {
 }
 
 /// The addresses at the start of a mapping's first line.
-fn range(line: &[u8]) -> Option<(u64, u64)> {
-    let word = words(line).next()?;
-    let dash = word.iter().position(|&b| b == b'-')?;
-    let (start, end) = (hex(&word[..dash])?, hex(&word[dash + 1..])?);
+fn parse_range(line: &[u8]) -> Option<(u64, u64)> {
+    let (start, end) = split_once(words(line).next()?, b'-')?;
+    let (start, end) = (parse_hex(start)?, parse_hex(end)?);
     (start <= end).then_some((start, end))
 }
 
-/// Takes in one line, and returns how many strings it added.
-fn field(line_number: u64, line: &[u8], of: &mut Mapping, fields: &mut Collect) -> Result<usize, ParseError> {
+/// Reads one line, and returns the number of added strings.
+fn parse_field_line(
+    line_number: u64,
+    line: &[u8],
+    of: &mut Mapping,
+    fields: &mut CounterBuilder,
+) -> Result<usize, ParseError> {
     let fail = |what: &str| ParseError::at_line(SMAPS, line_number, format!("more than {FIELDS_MAX} {what}"));
-    match read_field(SMAPS, line_number, line)? {
-        Field::Kib(..) if fields.len() == FIELDS_MAX => return Err(fail("amounts of one mapping")),
-        Field::Kib(label, value) => fields.push(label, value),
-        Field::Other("VmFlags", flags) => {
+    match parse_field(SMAPS, line_number, line)? {
+        SmapsField::Kib(..) if fields.len() == FIELDS_MAX => return Err(fail("amounts of one mapping")),
+        SmapsField::Kib(label, value) => fields.push(label, value),
+        SmapsField::Other("VmFlags", flags) => {
             of.vm_flags = flags.split_whitespace().take(FIELDS_MAX + 1).map(str::to_owned).collect();
             if of.vm_flags.len() > FIELDS_MAX {
                 return Err(fail("flags of one mapping"));
             }
             return Ok(of.vm_flags.len());
         }
-        Field::Other("THPeligible", text) if text == "0" || text == "1" => {
+        SmapsField::Other("THPeligible", text) if text == "0" || text == "1" => {
             of.thp_eligible = Some(text == "1")
         }
-        Field::Other(label, text) => {
+        SmapsField::Other(label, text) => {
             of.other.push((label.to_owned(), text));
             return Ok(1);
         }
@@ -154,26 +165,31 @@ fn field(line_number: u64, line: &[u8], of: &mut Mapping, fields: &mut Collect) 
 }
 
 /// A `Label: …` line.
-enum Field<'a> {
+enum SmapsField<'a> {
     /// An amount in kB.
     Kib(&'a str, u64),
     /// Anything else, as printed.
     Other(&'a str, String),
 }
 
-fn read_field<'a>(format: &'static str, line_number: u64, line: &'a [u8]) -> Result<Field<'a>, ParseError> {
+fn parse_field<'a>(
+    format: &'static str,
+    line_number: u64,
+    line: &'a [u8],
+) -> Result<SmapsField<'a>, ParseError> {
     let fail = |problem: String| ParseError::at_line(format, line_number, problem);
-    let (label, rest) = labelled(line)
+    let (label, rest) = split_label(line)
         .filter(|_| is_field(line))
-        .ok_or_else(|| fail(format!("`{}` is not `Label: number kB`", show(line))))?;
-    let label = name(format, line_number, label)?;
+        .ok_or_else(|| fail(format!("`{}` is not `Label: number kB`", to_printable(line))))?;
+    let label = parse_name(format, line_number, label)?;
     let mut parts = words(rest);
     match (parts.next(), parts.next(), parts.next()) {
         (Some(value), Some(b"kB"), None) => {
-            let value = amount(value).ok_or_else(|| fail(format!("`{}` is not a number", show(value))))?;
-            Ok(Field::Kib(label, value))
+            let value = parse_amount(value)
+                .ok_or_else(|| fail(format!("`{}` is not a number", to_printable(value))))?;
+            Ok(SmapsField::Kib(label, value))
         }
-        _ => Ok(Field::Other(label, String::from_utf8_lossy(rest).into_owned())),
+        _ => Ok(SmapsField::Other(label, String::from_utf8_lossy(rest).into_owned())),
     }
 }
 
@@ -191,7 +207,7 @@ mod tests {
     const ANON: &str = "ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0 ";
 
     fn error(text: &str) -> String {
-        parse(text.as_bytes()).unwrap_err().in_file("f")
+        parse(text.as_bytes()).unwrap_err().message_in_file("f")
     }
 
     #[test]
@@ -212,7 +228,7 @@ mod tests {
     #[test]
     fn a_process_without_memory_has_no_mappings_and_no_rollup() {
         assert_eq!(parse(b"").unwrap(), []);
-        let message = parse_rollup(b"").unwrap_err().in_file("f");
+        let message = parse_rollup(b"").unwrap_err().message_in_file("f");
         assert_eq!(message, "f: no amount in it (read as smaps_rollup)");
     }
 
@@ -232,7 +248,7 @@ mod tests {
         assert_eq!(rollup.bytes("AnonHugePages"), Some(Bytes(2 << 20)));
         assert_eq!(rollup.other, [("THPshare".to_owned(), "half of it".to_owned())]);
         assert_eq!(
-            parse_rollup(format!("{text}{text}").as_bytes()).unwrap_err().in_file("f"),
+            parse_rollup(format!("{text}{text}").as_bytes()).unwrap_err().message_in_file("f"),
             "f:5: `557d99862000-7ffe241ae000 ---p 00000000 00:00 0             …` is not `Label: number kB` \
              (read as smaps_rollup)"
         );
@@ -240,13 +256,13 @@ mod tests {
 
     #[test]
     fn bad_lines_are_named() {
-        let cut = "has no amounts: its lines are cut off (read as smaps)";
+        let cut = "has no amounts: its lines are truncated (read as smaps)";
         assert_eq!(error(HEAD), format!("f:1: mapping 564a0e427000-564a0e429000 {cut}"));
         assert_eq!(
             error(&format!("{HEAD}\n{ANON}\n{FIELDS}")),
             format!("f:1: mapping 564a0e427000-564a0e429000 {cut}")
         );
-        assert_eq!(error("Rss: 8 kB"), "f:1: `Rss: 8 kB` stands before the first mapping (read as smaps)");
+        assert_eq!(error("Rss: 8 kB"), "f:1: `Rss: 8 kB` is before the first mapping (read as smaps)");
         assert_eq!(error(&format!("{HEAD}\nRss: x kB\n")), "f:2: `x` is not a number (read as smaps)");
         for line in [
             "garbage",

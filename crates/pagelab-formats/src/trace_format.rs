@@ -1,5 +1,5 @@
-//! `events/SYSTEM/NAME/format` of tracefs: where the fields of a tracepoint's record lie
-//! (kernel/trace/trace_events.c, `f_show`).
+//! `events/SYSTEM/NAME/format` of tracefs: the fields of a tracepoint's record (kernel/trace/trace_events.c,
+//! `f_show`).
 //!
 //! ```text
 //! name: mm_page_alloc_extfrag
@@ -11,11 +11,11 @@
 //!
 //! print fmt: "pfn=0x%lx …", REC->pfn, …
 //! ```
-//! The layout differs between releases, so it is read on the machine that the records come from. A [`Field`]
-//! is looked up once by its name; reading it from a record is then a bounded load.
+//! The layout differs between releases, so it is read on the machine of the records. A [`NumberField`] is
+//! looked up once by its name; reading it from a record is then a bounded load.
 
 use crate::ParseError;
-use crate::text::{labelled, lines, number, show};
+use crate::text::{lines, parse_number, split_label, text_to_nul, to_printable};
 
 const FORMAT: &str = "trace event format";
 
@@ -32,11 +32,11 @@ pub struct TraceFormat {
     pub name: String,
     /// Its number on this machine until the next boot; records begin with it (`common_type`).
     pub id: u16,
-    /// Its fields, as they stand, those of every record (`common_…`) first.
+    /// Its fields in order, those of every record (`common_…`) first.
     pub fields: Vec<TraceField>,
-    /// How the kernel would print a record, as it stands: a C format and its arguments.
+    /// The kernel's print format, unchanged: a C format and its arguments.
     pub print_fmt: String,
-    /// Lines that are none of the above, as they stand.
+    /// Other lines, unchanged.
     pub other: Vec<String>,
 }
 
@@ -45,23 +45,21 @@ pub struct TraceFormat {
 pub struct TraceField {
     /// Its name, without the brackets of an array.
     pub name: String,
-    /// Its declaration in C, name included: `unsigned long pfn`, `__data_loc char[] name`.
-    pub declaration: String,
     /// Bytes from the record's start.
     pub offset: u32,
-    /// Bytes in all.
+    /// Total bytes.
     pub size: u32,
     /// Whether numbers in it have a sign.
     pub is_signed: bool,
-    /// What it holds.
-    pub shape: Shape,
-    /// Words of the line that are none of the above, such as `filter_type:1`.
+    /// Its type.
+    pub shape: FieldShape,
+    /// Other words of the line, such as `filter_type:1`.
     pub other: Vec<String>,
 }
 
-/// What a field holds.
+/// Content of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shape {
+pub enum FieldShape {
     /// A number, where its size is 1, 2, 4 or 8 bytes; else opaque bytes, such as a struct.
     Plain,
     /// Elements side by side: `char comm[16]`.
@@ -72,24 +70,24 @@ pub enum Shape {
     RelLoc,
 }
 
-/// Where one number lies: looked up once, read for each record.
+/// Position of one number: looked up once, read for each record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Field {
+pub struct NumberField {
     offset: u16,
     size: u8,
     is_signed: bool,
 }
 
-/// Where bytes lie: an array, or bytes elsewhere in the record.
+/// Position of bytes: an array, or bytes elsewhere in the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BytesField {
     offset: u16,
     size: u16,
-    shape: Shape,
+    shape: FieldShape,
 }
 
-impl Field {
-    /// The field's value, sign-extended to 64 bits where it has a sign; `None` if the record ends before it.
+impl NumberField {
+    /// The field's value, sign-extended to 64 bits if it has a sign; `None` if the record ends before it.
     #[inline]
     pub fn u64(self, record: &[u8]) -> Option<u64> {
         let bytes = record.get(usize::from(self.offset)..)?;
@@ -112,55 +110,53 @@ impl Field {
 }
 
 impl BytesField {
-    /// The field's bytes; `None` where the record does not hold them whole.
+    /// The field's bytes; `None` if the record does not contain all of them.
     pub fn bytes(self, record: &[u8]) -> Option<&[u8]> {
         let at = usize::from(self.offset);
         let own = record.get(at..at + usize::from(self.size))?;
-        if !matches!(self.shape, Shape::DataLoc | Shape::RelLoc) {
+        if !matches!(self.shape, FieldShape::DataLoc | FieldShape::RelLoc) {
             return Some(own);
         }
         let location = u32::from_ne_bytes(*own.first_chunk()?);
-        let base = if self.shape == Shape::RelLoc { at + own.len() } else { 0 };
+        let base = if self.shape == FieldShape::RelLoc { at + own.len() } else { 0 };
         let start = base + (location & 0xffff) as usize;
         record.get(start..start + (location >> 16) as usize)
     }
 
     /// The field's bytes as text up to the first zero byte.
     pub fn text(self, record: &[u8]) -> Option<String> {
-        let bytes = self.bytes(record)?;
-        let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
-        Some(String::from_utf8_lossy(&bytes[..end]).into_owned())
+        self.bytes(record).map(text_to_nul)
     }
 }
 
 impl TraceFormat {
-    /// The number of the tracepoint that a record is of: `common_type`, which every record begins with.
+    /// The number of a record's tracepoint: `common_type`, with which every record begins.
     #[inline]
-    pub fn id_of(record: &[u8]) -> Option<u16> {
+    pub fn read_event_id(record: &[u8]) -> Option<u16> {
         Some(u16::from_ne_bytes(*record.first_chunk()?))
     }
 
-    fn find(&self, name: &str) -> Option<&TraceField> {
+    fn find_field(&self, name: &str) -> Option<&TraceField> {
         self.fields.iter().find(|field| field.name == name)
     }
 
-    /// Where the number `name` lies; `None` if there is no such field or if it is no number.
-    pub fn field(&self, name: &str) -> Option<Field> {
-        let field = self.find(name)?;
-        let is_number = field.shape == Shape::Plain && matches!(field.size, 1 | 2 | 4 | 8);
+    /// Position of the number `name`; `None` if there is no such field, or if it is not a number.
+    pub fn field(&self, name: &str) -> Option<NumberField> {
+        let field = self.find_field(name)?;
+        let is_number = field.shape == FieldShape::Plain && matches!(field.size, 1 | 2 | 4 | 8);
         let offset = u16::try_from(field.offset).ok()?;
-        is_number.then_some(Field { offset, size: field.size as u8, is_signed: field.is_signed })
+        is_number.then_some(NumberField { offset, size: field.size as u8, is_signed: field.is_signed })
     }
 
-    /// Where the bytes of `name` lie, whatever it is.
+    /// Position of the bytes of `name`, of any type.
     pub fn bytes_field(&self, name: &str) -> Option<BytesField> {
-        let field = self.find(name)?;
+        let field = self.find_field(name)?;
         let (offset, size) = (u16::try_from(field.offset).ok()?, u16::try_from(field.size).ok()?);
         Some(BytesField { offset, size, shape: field.shape })
     }
 
-    /// The words that the kernel prints for the values of `name`, where it prints them by
-    /// `__print_symbolic` with plain numbers; else empty.
+    /// The words that the kernel prints for the values of `name` by `__print_symbolic` with plain numbers;
+    /// empty if it does not.
     pub fn symbols(&self, name: &str) -> Vec<(i64, String)> {
         let head = format!("__print_symbolic(REC->{name},");
         let Some((_, mut rest)) = self.print_fmt.split_once(&head) else { return Vec::new() };
@@ -184,69 +180,70 @@ impl TraceFormat {
 /// Reads a whole format file.
 pub fn parse(text: &[u8]) -> Result<TraceFormat, ParseError> {
     let (mut name, mut id, mut print_fmt) = (None, None, None);
-    let (mut fields, mut other): (Vec<TraceField>, Vec<String>) = (Vec::new(), Vec::new());
+    let (mut fields, mut other_lines): (Vec<TraceField>, Vec<String>) = (Vec::new(), Vec::new());
     for (line_number, line) in lines(text) {
         let fail = |problem: String| ParseError::at_line(FORMAT, line_number, problem);
-        // The print format comes last, and may go over several lines (ext4_fc_stats).
+        // The print format comes last, and may have several lines (ext4_fc_stats).
         if let Some(print_fmt) = &mut print_fmt {
             let more: &mut String = print_fmt;
             more.push('\n');
-            more.push_str(&owned(line));
+            more.push_str(&to_text(line));
             continue;
         }
-        match labelled(line) {
+        match split_label(line) {
             None if line.trim_ascii().is_empty() => {}
-            Some((b"name", word)) if name.is_none() => name = Some(owned(word)),
+            Some((b"name", word)) if name.is_none() => name = Some(to_text(word)),
             Some((b"ID", word)) if id.is_none() => {
-                let known = number(word).and_then(|id| u16::try_from(id).ok());
-                id = Some(known.ok_or_else(|| fail(format!("`{}` is not the ID of an event", show(word))))?);
+                let known = parse_number(word).and_then(|id| u16::try_from(id).ok());
+                let unknown = || fail(format!("`{}` is not the ID of an event", to_printable(word)));
+                id = Some(known.ok_or_else(unknown)?);
             }
             Some((b"format", b"")) => {}
-            Some((b"print fmt", rest)) => print_fmt = Some(owned(rest)),
+            Some((b"print fmt", rest)) => print_fmt = Some(to_text(rest)),
             Some((b"field" | b"field special", rest)) => {
                 if fields.len() == FIELDS_MAX {
                     return Err(fail(format!("more than {FIELDS_MAX} fields")));
                 }
-                fields.push(field(rest).ok_or_else(|| {
-                    fail(format!("`{}` is not `TYPE NAME; offset:N; size:N; signed:0;`", show(rest)))
+                fields.push(parse_field(rest).ok_or_else(|| {
+                    fail(format!("`{}` is not `TYPE NAME; offset:N; size:N; signed:0;`", to_printable(rest)))
                 })?);
             }
-            _ => other.push(owned(line)),
+            _ => other_lines.push(to_text(line)),
         }
     }
-    let missing = |what: &str| ParseError::whole(FORMAT, format!("no {what} in it"));
+    let missing = |what: &str| ParseError::for_input(FORMAT, format!("no {what} in it"));
     let (Some(name), Some(id)) = (name, id) else { return Err(missing("`name:` and `ID:`")) };
-    Ok(TraceFormat { name, id, fields, print_fmt: print_fmt.unwrap_or_default(), other })
+    Ok(TraceFormat { name, id, fields, print_fmt: print_fmt.unwrap_or_default(), other: other_lines })
 }
 
-fn owned(text: &[u8]) -> String {
+fn to_text(text: &[u8]) -> String {
     String::from_utf8_lossy(text).into_owned()
 }
 
 /// `unsigned long pfn;    offset:8;  size:8;  signed:0;`
-pub(crate) fn field(rest: &[u8]) -> Option<TraceField> {
-    let mut parts = rest.split(|&byte| byte == b';').map(<[u8]>::trim_ascii).filter(|part| !part.is_empty());
+pub(crate) fn parse_field(declaration_line: &[u8]) -> Option<TraceField> {
+    let mut parts =
+        declaration_line.split(|&byte| byte == b';').map(<[u8]>::trim_ascii).filter(|part| !part.is_empty());
     let declaration = parts.next()?;
     let (mut offset, mut size, mut is_signed, mut other) = (None, None, false, Vec::new());
     for part in parts {
-        match labelled(part) {
-            Some((b"offset", value)) => offset = Some(number(value)?),
-            Some((b"size", value)) => size = Some(number(value)?),
-            Some((b"signed", value)) => is_signed = number(value)? != 0,
-            _ => other.push(owned(part)),
+        match split_label(part) {
+            Some((b"offset", value)) => offset = Some(parse_number(value)?),
+            Some((b"size", value)) => size = Some(parse_number(value)?),
+            Some((b"signed", value)) => is_signed = parse_number(value)? != 0,
+            _ => other.push(to_text(part)),
         }
     }
     let (offset, size) = (offset?, size?);
     if offset.checked_add(size)? > RECORD_MAX || size == RECORD_MAX {
         return None;
     }
-    let (name, shape) = name_and_shape(declaration)?;
-    let declaration = owned(declaration);
-    Some(TraceField { name, declaration, offset: offset as u32, size: size as u32, is_signed, shape, other })
+    let (name, shape) = parse_name_and_shape(declaration)?;
+    Some(TraceField { name, offset: offset as u32, size: size as u32, is_signed, shape, other })
 }
 
-/// The last word of a declaration without its brackets, and what the rest says of its shape.
-fn name_and_shape(declaration: &[u8]) -> Option<(String, Shape)> {
+/// The last word of a declaration without its brackets, and its shape by the rest.
+fn parse_name_and_shape(declaration: &[u8]) -> Option<(String, FieldShape)> {
     let whole = std::str::from_utf8(declaration).ok()?;
     let (plain, has_brackets) = match whole.strip_suffix(']').and_then(|open| open.rsplit_once('[')) {
         Some((plain, _)) => (plain.trim_end(), true),
@@ -255,15 +252,15 @@ fn name_and_shape(declaration: &[u8]) -> Option<(String, Shape)> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let name = plain.rsplit(|c| !is_part(c)).next().filter(|name| !name.is_empty())?;
     let shape = match whole.split_ascii_whitespace().next()? {
-        "__data_loc" => Shape::DataLoc,
-        "__rel_loc" => Shape::RelLoc,
-        _ if has_brackets => Shape::Array,
-        _ => Shape::Plain,
+        "__data_loc" => FieldShape::DataLoc,
+        "__rel_loc" => FieldShape::RelLoc,
+        _ if has_brackets => FieldShape::Array,
+        _ => FieldShape::Plain,
     };
     Some((name.to_owned(), shape))
 }
 
-/// Any bytes: what is read of any record through what was parsed stays within the record.
+/// Any bytes: reads through a parsed format stay within the record.
 pub fn fuzz(data: &[u8]) -> Result<TraceFormat, ParseError> {
     let format = parse(data)?;
     for field in &format.fields {
@@ -312,7 +309,7 @@ mod tests {
         assert_eq!(format.fields[2].other, ["new:1"], "what a later kernel adds is kept");
         let record = record();
         let at = |name: &str| format.field(name).unwrap();
-        assert_eq!(TraceFormat::id_of(&record), Some(650));
+        assert_eq!(TraceFormat::read_event_id(&record), Some(650));
         assert_eq!(at("common_type").u64(&record), Some(650));
         assert_eq!((at("order").i64(&record), at("ptr").u64(&record)), (Some(-3), Some(u64::MAX)));
         let text = |name: &str| format.bytes_field(name).unwrap().text(&record);
@@ -336,7 +333,7 @@ mod tests {
 
     #[test]
     fn bad_lines_are_named() {
-        let error = |text: &str| parse(text.as_bytes()).unwrap_err().in_file("f");
+        let error = |text: &str| parse(text.as_bytes()).unwrap_err().message_in_file("f");
         assert_eq!(error(""), "f: no `name:` and `ID:` in it (read as trace event format)");
         assert!(error("name: a\nID: 65536\n").starts_with("f:2: `65536` is not the ID of an event"));
         for field in ["int a; offset:1;", "int a; offset:65535; size:2;", "; offset:1; size:1;", "int a[; "] {

@@ -1,33 +1,33 @@
 //! `/proc/vmstat`: event counters and page counts, one `name value` a line (mm/vmstat.c).
 //!
-//! A counter that the kernel prints without its name (see [`crate::zoneinfo`]) has the empty name here, and
-//! a negative counter is kept as [`crate::text::counter`] says.
+//! A counter that the kernel prints without its name (see [`crate::zoneinfo`]) has the empty name here, and a
+//! negative counter is kept as by [`crate::text::parse_counter`].
 
 use pagelab_model::Counters;
 
 use crate::ParseError;
-use crate::collect::Collect;
-use crate::text::{RECORDS_MAX, after_name, counter, ends_line, lines, name, show, take_counter};
+use crate::counter_builder::CounterBuilder;
+use crate::text::{
+    RECORDS_MAX, filled_lines, is_at_line_end, parse_counter, parse_name, split_counter, strip_name,
+    to_printable,
+};
 
 const FORMAT: &str = "vmstat";
 
-/// Reads a whole vmstat text. Blank lines are passed over; an empty text is an error.
+/// Reads a whole vmstat text. Blank lines are skipped; an empty text is an error.
 pub fn parse(text: &[u8]) -> Result<Counters, ParseError> {
-    let mut counters = Collect::new();
-    for (number, line) in lines(text) {
+    let mut counters = CounterBuilder::new();
+    for (number, line) in filled_lines(text) {
         let fail = |problem: String| ParseError::at_line(FORMAT, number, problem);
-        if line.trim_ascii().is_empty() {
-            continue;
-        }
         let (first, value) =
-            split_line(line).ok_or_else(|| fail(format!("`{}` is not `name number`", show(line))))?;
+            split_line(line).ok_or_else(|| fail(format!("`{}` is not `name number`", to_printable(line))))?;
         if counters.len() == RECORDS_MAX {
             return Err(fail(format!("more than {RECORDS_MAX} counters")));
         }
-        counters.push(if first.is_empty() { "" } else { name(FORMAT, number, first)? }, value);
+        counters.push(if first.is_empty() { "" } else { parse_name(FORMAT, number, first)? }, value);
     }
     if counters.len() == 0 {
-        return Err(ParseError::whole(FORMAT, "no counter in it"));
+        return Err(ParseError::for_input(FORMAT, "no counter in it"));
     }
     Ok(counters.finish())
 }
@@ -35,12 +35,12 @@ pub fn parse(text: &[u8]) -> Result<Counters, ParseError> {
 /// Overwrites the values of `known` from a newer text of the same machine, without allocation.
 /// `false` if the text has other counters, or is malformed: read it with [`parse`] then.
 /// `known` may be partly overwritten in that case.
-pub fn parse_again(text: &[u8], known: &mut Counters) -> bool {
+pub fn reparse(text: &[u8], known: &mut Counters) -> bool {
     let names = known.names().clone();
     let mut rest = text;
     for (name, slot) in names.iter().zip(known.values_mut()) {
         let Some((value, after)) =
-            after_name(rest, name, b' ').and_then(take_counter).filter(|(_, rest)| ends_line(rest))
+            strip_name(rest, name, b' ').and_then(split_counter).filter(|(_, rest)| is_at_line_end(rest))
         else {
             return false;
         };
@@ -53,7 +53,7 @@ pub fn parse_again(text: &[u8], known: &mut Counters) -> bool {
 fn split_line(line: &[u8]) -> Option<(&[u8], u64)> {
     let blank = line.iter().position(u8::is_ascii_whitespace)?;
     let (name, value) = line.split_at(blank);
-    Some((name, counter(value.trim_ascii())?))
+    Some((name, parse_counter(value.trim_ascii())?))
 }
 
 #[cfg(test)]
@@ -63,7 +63,7 @@ mod tests {
     const TEXT: &str = "nr_free_pages 34683\nnr_bounce -2\n 537792\npgfault 18446744073709551615\n";
 
     fn error(text: &[u8]) -> String {
-        parse(text).unwrap_err().in_file("f")
+        parse(text).unwrap_err().message_in_file("f")
     }
 
     #[test]
@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn a_second_reading_overwrites_in_place_and_refuses_another_shape() {
         let mut counters = parse(TEXT.as_bytes()).unwrap();
-        assert!(parse_again(TEXT.replace("34683", "0").replace("-2", "7").as_bytes(), &mut counters));
+        assert!(reparse(TEXT.replace("34683", "0").replace("-2", "7").as_bytes(), &mut counters));
         assert_eq!(counters.values(), [0, 7, 537_792, u64::MAX]);
         for (from, to) in [
             ("34683", "34683 1"),
@@ -89,9 +89,9 @@ mod tests {
             ("nr_free_pages 34683\n", ""),
             ("551615\n", "551615\npgnew 1\n"),
         ] {
-            assert!(!parse_again(TEXT.replace(from, to).as_bytes(), &mut counters), "{from} to {to}");
+            assert!(!reparse(TEXT.replace(from, to).as_bytes(), &mut counters), "{from} to {to}");
         }
-        assert!(!parse_again(b"", &mut counters));
+        assert!(!reparse(b"", &mut counters));
     }
 
     #[test]

@@ -16,151 +16,157 @@
 //!   node_unreclaimable:  0
 //!   start_pfn:           1
 //! ```
-//! Every line that has no field of its own in the record is kept in the counters of its zone, under its
-//! label: `node_unreclaimable`, `inactive_ratio`, `scanned` …; one of a per-CPU list stands there once for
-//! each CPU. A zone without memory ends after `protection`. Negative counters are kept as
-//! [`crate::text::counter`] says; amounts of pages below zero are read as 0, as the kernel itself does.
+//! Every line without a field in the record is kept in the counters of its zone, under its label:
+//! `node_unreclaimable`, `inactive_ratio`, `scanned` …; one of a per-CPU list is repeated for each CPU. A
+//! zone without memory ends after `protection`. Negative counters are kept as [`crate::text::parse_counter`]
+//! says; amounts of pages below zero are read as 0, as the kernel itself does.
 
 use pagelab_model::free_areas::ZoneKey;
-use pagelab_model::zoneinfo::{NodeStats, Pageset};
-use pagelab_model::{BuddyInfo, NodeId, Pages, Pfn, ZoneInfo, Zoneinfo};
+use pagelab_model::zoneinfo::{NodeStats, PerCpuPageset};
+use pagelab_model::{BuddyInfo, NodeId, Pages, Pfn, ZoneEntry, Zoneinfo};
 
 use crate::ParseError;
-use crate::collect::Collect;
-use crate::text::{RECORDS_MAX, amount, counter, labelled, lines, name, node_zone, number, show, words};
+use crate::counter_builder::CounterBuilder;
+use crate::text::{
+    RECORDS_MAX, filled_lines, parse_amount, parse_counter, parse_name, parse_node, parse_number,
+    split_label, to_printable, words,
+};
 
 const FORMAT: &str = "zoneinfo";
 
-/// More numbers than this in a `protection` line are refused: it has one for each kind of zone, at most 8.
+/// Maximum number of values in a `protection` line: it has one for each kind of zone, at most 8.
 const ZONE_KINDS_MAX: usize = 64;
 
-/// Reads a whole zoneinfo text. Blank lines are passed over; an empty text is an error.
+/// Reads a whole zoneinfo text. Blank lines are skipped; an empty text is an error.
 pub fn parse(text: &[u8]) -> Result<Zoneinfo, ParseError> {
-    let mut reader = Reader::default();
-    for (number, line) in lines(text).filter(|(_, line)| !line.trim_ascii().is_empty()) {
-        reader.line(number, line)?;
+    let mut reader = Parser::default();
+    for (number, line) in filled_lines(text) {
+        reader.parse_line(number, line)?;
     }
-    reader.close();
+    reader.close_zone();
     if reader.info.zones.is_empty() {
-        return Err(ParseError::whole(FORMAT, "no zone in it"));
+        return Err(ParseError::for_input(FORMAT, "no zone in it"));
     }
     Ok(reader.info)
 }
 
-/// What has been read so far, and what the counters of the next line belong to.
+/// Records read so far, and the owner of the counters of the next line.
 #[derive(Default)]
-struct Reader {
+struct Parser {
     info: Zoneinfo,
-    /// Counters of the open zone.
-    zone: Option<Collect>,
+    zone_counters: Option<CounterBuilder>,
     /// Counters of the open zone's node, while its `per-node stats` are read.
-    node: Option<Collect>,
-    /// Whether `pagesets` has been passed in the open zone.
-    in_pagesets: bool,
+    node_counters: Option<CounterBuilder>,
+    /// Whether `pagesets` of the open zone was read.
+    is_in_pagesets: bool,
 }
 
-impl Reader {
-    fn line(&mut self, line_number: u64, line: &[u8]) -> Result<(), ParseError> {
+impl Parser {
+    fn parse_line(&mut self, line_number: u64, line: &[u8]) -> Result<(), ParseError> {
         let fail = |problem: String| ParseError::at_line(FORMAT, line_number, problem);
         if line_number > RECORDS_MAX as u64 {
             return Err(fail(format!("more than {RECORDS_MAX} lines")));
         }
         if line.trim_ascii_start().starts_with(b"Node") {
-            let (node, zone) = node_zone(line)
-                .ok_or_else(|| fail(format!("`{}` is not `Node N, zone NAME`", show(line))))?;
-            return self.open(line_number, node, name(FORMAT, line_number, zone.trim_ascii())?);
+            let (node, zone) = parse_node(line)
+                .ok_or_else(|| fail(format!("`{}` is not `Node N, zone NAME`", to_printable(line))))?;
+            return self.open_zone(line_number, node, parse_name(FORMAT, line_number, zone.trim_ascii())?);
         }
-        let (Some(zone), Some(stats)) = (self.info.zones.last_mut(), &mut self.zone) else {
-            return Err(fail(format!("`{}` stands before the first zone", show(line))));
+        let (Some(zone), Some(stats)) = (self.info.zones.last_mut(), &mut self.zone_counters) else {
+            return Err(fail(format!("`{}` is before the first zone", to_printable(line))));
         };
         let mut parts = words(line);
         match (parts.next(), parts.next()) {
             (Some(b"per-node"), Some(b"stats")) => {
                 let known = self.info.nodes.last().map(|node| node.stats.clone()).unwrap_or_default();
-                self.node = Some(Collect::like(&known));
+                self.node_counters = Some(CounterBuilder::with_names_of(&known));
                 return Ok(());
             }
             (Some(b"pagesets"), None) => {
-                self.in_pagesets = true;
+                self.is_in_pagesets = true;
                 return Ok(());
             }
             (Some(b"pages"), Some(b"free")) => {
-                close_node(&mut self.info.nodes, zone.key.node, &mut self.node);
-                zone.free = Some(pages(parts.next()).ok_or_else(|| fail(not_a_count(line)))?);
+                close_node(&mut self.info.nodes, zone.key.node, &mut self.node_counters);
+                zone.free = Some(parse_pages(parts.next()).ok_or_else(|| fail(not_a_count_error(line)))?);
                 return Ok(());
             }
             _ => {}
         }
-        let known = match (&mut self.node, self.in_pagesets) {
-            (Some(stats), _) => plain(line_number, line, stats)?,
-            (None, true) => behind_pagesets(zone, line, stats),
-            (None, false) => before_pagesets(line_number, zone, line, stats)?,
+        let known = match (&mut self.node_counters, self.is_in_pagesets) {
+            (Some(stats), _) => parse_plain_counter(line_number, line, stats)?,
+            (None, true) => parse_pageset_line(zone, line, stats),
+            (None, false) => parse_zone_line(line_number, zone, line, stats)?,
         };
-        known.ok_or_else(|| fail(not_a_count(line)))
+        known.ok_or_else(|| fail(not_a_count_error(line)))
     }
 
-    fn open(&mut self, line_number: u64, node: NodeId, zone: &str) -> Result<(), ParseError> {
+    fn open_zone(&mut self, line_number: u64, node: NodeId, zone: &str) -> Result<(), ParseError> {
         let fail = |problem: String| Err(ParseError::at_line(FORMAT, line_number, problem));
-        self.close();
+        self.close_zone();
         let key = ZoneKey { node, zone: zone.to_owned() };
         if self.info.zones.iter().any(|known| known.key == key) {
-            return fail(format!("node {}, zone {zone} stands twice", node.0));
+            return fail(format!("node {}, zone {zone} is given twice", node.0));
         }
         if self.info.zones.len() == BuddyInfo::ZONES_MAX {
             return fail(format!("more than {} zones", BuddyInfo::ZONES_MAX));
         }
         let known = self.info.zones.last().map(|zone| zone.stats.clone()).unwrap_or_default();
-        self.zone = Some(Collect::like(&known));
-        self.in_pagesets = false;
-        self.info.zones.push(ZoneInfo::empty(key));
+        self.zone_counters = Some(CounterBuilder::with_names_of(&known));
+        self.is_in_pagesets = false;
+        self.info.zones.push(ZoneEntry::empty(key));
         Ok(())
     }
 
-    /// Gives the open zone and its node what has been collected for them.
-    fn close(&mut self) {
-        if let (Some(zone), Some(stats)) = (self.info.zones.last_mut(), self.zone.take()) {
-            close_node(&mut self.info.nodes, zone.key.node, &mut self.node);
+    /// Assigns the collected records to the open zone and its node.
+    fn close_zone(&mut self) {
+        if let (Some(zone), Some(stats)) = (self.info.zones.last_mut(), self.zone_counters.take()) {
+            close_node(&mut self.info.nodes, zone.key.node, &mut self.node_counters);
             zone.stats = stats.finish();
         }
     }
 }
 
-fn close_node(nodes: &mut Vec<NodeStats>, node: NodeId, stats: &mut Option<Collect>) {
+fn close_node(nodes: &mut Vec<NodeStats>, node: NodeId, stats: &mut Option<CounterBuilder>) {
     if let Some(stats) = stats.take() {
         nodes.push(NodeStats { node, stats: stats.finish() });
     }
 }
 
-fn not_a_count(line: &[u8]) -> String {
-    format!("`{}` is not a name and a number", show(line))
+fn not_a_count_error(line: &[u8]) -> String {
+    format!("`{}` is not a name and a number", to_printable(line))
 }
 
-fn pages(word: Option<&[u8]>) -> Option<Pages> {
-    word.and_then(amount).map(Pages)
+fn parse_pages(word: Option<&[u8]>) -> Option<Pages> {
+    word.and_then(parse_amount).map(Pages)
 }
 
 /// `name number`, kept in `stats`. Kernels 4.14 to 4.19 print the counter of indirectly reclaimable bytes
-/// without its name, which is kept as the empty name. The old `scanned 0 (a: 0 i: 0)` has more behind its
+/// without its name, which is kept as the empty name. The old `scanned 0 (a: 0 i: 0)` has more after its
 /// number.
-fn plain(line_number: u64, line: &[u8], stats: &mut Collect) -> Result<Option<()>, ParseError> {
-    if let Some(value) = counter(line.trim_ascii()) {
+fn parse_plain_counter(
+    line_number: u64,
+    line: &[u8],
+    stats: &mut CounterBuilder,
+) -> Result<Option<()>, ParseError> {
+    if let Some(value) = parse_counter(line.trim_ascii()) {
         stats.push("", value);
         return Ok(Some(()));
     }
     let mut parts = words(line);
-    let (label, value) = (parts.next().unwrap_or_default(), parts.next().and_then(counter));
+    let (label, value) = (parts.next().unwrap_or_default(), parts.next().and_then(parse_counter));
     let more = parts.next().is_some_and(|word| !word.starts_with(b"("));
     let Some(value) = value.filter(|_| !more) else { return Ok(None) };
-    stats.push(name(FORMAT, line_number, label)?, value);
+    stats.push(parse_name(FORMAT, line_number, label)?, value);
     Ok(Some(()))
 }
 
 /// A line between `pages free` and `pagesets`: a watermark, a size, the protection or a counter.
-fn before_pagesets(
+fn parse_zone_line(
     line_number: u64,
-    zone: &mut ZoneInfo,
+    zone: &mut ZoneEntry,
     line: &[u8],
-    stats: &mut Collect,
+    stats: &mut CounterBuilder,
 ) -> Result<Option<()>, ParseError> {
     let mut parts = words(line);
     let slot = match parts.next().unwrap_or_default() {
@@ -176,42 +182,42 @@ fn before_pagesets(
         b"protection:" => {
             let list = line.trim_ascii().strip_suffix(b")");
             let list = list.and_then(|list| list.splitn(2, |&b| b == b'(').nth(1));
-            let numbers = list.map(|list| list.split(|&b| b == b',').map(|n| amount(n.trim_ascii())));
+            let numbers = list.map(|list| list.split(|&b| b == b',').map(|n| parse_amount(n.trim_ascii())));
             let values: Option<Vec<u64>> =
                 numbers.and_then(|numbers| numbers.take(ZONE_KINDS_MAX + 1).collect());
             let values = values.filter(|values| values.len() <= ZONE_KINDS_MAX);
             return Ok(values.map(|values| zone.protection = values));
         }
-        word if word.ends_with(b":") => return Ok(behind_pagesets(zone, line, stats)),
-        _ => return plain(line_number, line, stats),
+        word if word.ends_with(b":") => return Ok(parse_pageset_line(zone, line, stats)),
+        _ => return parse_plain_counter(line_number, line, stats),
     };
-    let value = pages(parts.next()).filter(|_| parts.next().is_none());
+    let value = parse_pages(parts.next()).filter(|_| parts.next().is_none());
     Ok(value.map(|value| *slot = Some(value)))
 }
 
 /// A line after `pagesets`, all of which are `label: number`.
-fn behind_pagesets(zone: &mut ZoneInfo, line: &[u8], stats: &mut Collect) -> Option<()> {
-    let (label, rest) = labelled(line)?;
+fn parse_pageset_line(zone: &mut ZoneEntry, line: &[u8], stats: &mut CounterBuilder) -> Option<()> {
+    let (label, rest) = split_label(line)?;
     let mut parts = words(rest);
     let value = parts.next()?;
     if label == b"cpu" {
-        let cpu = u32::try_from(number(value)?).ok()?;
-        zone.pagesets.push(Pageset { cpu, ..Pageset::default() });
+        let cpu = u32::try_from(parse_number(value)?).ok()?;
+        zone.pagesets.push(PerCpuPageset { cpu, ..PerCpuPageset::default() });
         return Some(());
     }
     if parts.next().is_some() {
         return None;
     }
-    let pages = amount(value).map(Pages);
+    let pages = parse_amount(value).map(Pages);
     match (label, zone.pagesets.last_mut()) {
         (b"count", Some(set)) => set.count = pages?,
         (b"high", Some(set)) => set.high = Some(pages?),
         (b"batch", Some(set)) => set.batch = Some(pages?),
         (b"high_min", Some(set)) => set.high_min = Some(pages?),
         (b"high_max", Some(set)) => set.high_max = Some(pages?),
-        (b"vm stats threshold", Some(set)) => set.stat_threshold = Some(number(value)?),
-        (b"start_pfn", _) => zone.start = Some(Pfn(number(value)?)),
-        _ => stats.push(std::str::from_utf8(label).ok()?, counter(value)?),
+        (b"vm stats threshold", Some(set)) => set.stat_threshold = Some(parse_number(value)?),
+        (b"start_pfn", _) => zone.start = Some(Pfn(parse_number(value)?)),
+        _ => stats.push(std::str::from_utf8(label).ok()?, parse_counter(value)?),
     }
     Some(())
 }
@@ -284,7 +290,7 @@ Node 1, zone   Normal
 ";
 
     fn error(text: &str) -> String {
-        let message = parse(text.as_bytes()).unwrap_err().in_file("f");
+        let message = parse(text.as_bytes()).unwrap_err().message_in_file("f");
         message.strip_suffix(" (read as zoneinfo)").unwrap_or("another format").to_owned()
     }
 
@@ -309,7 +315,7 @@ Node 1, zone   Normal
         let stats =
             [("nr_free_pages", 3840), ("nr_mlock", u64::MAX), ("colour", 5), ("node_unreclaimable", 0)];
         assert!(dma.stats.iter().eq(stats), "{:?}", dma.stats);
-        let cpu0 = Pageset {
+        let cpu0 = PerCpuPageset {
             cpu: 0,
             count: Pages(11),
             high: pages(12),
@@ -318,8 +324,8 @@ Node 1, zone   Normal
             high_max: pages(240),
             stat_threshold: Some(4),
         };
-        assert_eq!(dma.pagesets, [cpu0, Pageset { cpu: 1, ..Pageset::default() }]);
-        assert_eq!(dma.pages_per_cpu(), Pages(11));
+        assert_eq!(dma.pagesets, [cpu0, PerCpuPageset { cpu: 1, ..PerCpuPageset::default() }]);
+        assert_eq!(dma.count_pcp_pages(), Pages(11));
         let movable = &info.zones[1];
         assert_eq!((movable.free, movable.min, movable.start), (pages(0), None, None));
         assert!(movable.stats.is_empty() && movable.pagesets.is_empty());
@@ -330,7 +336,10 @@ Node 1, zone   Normal
         let info = parse(OLD.as_bytes()).unwrap();
         let zone = &info.zones[0];
         assert!(info.nodes.is_empty());
-        assert_eq!((zone.managed, zone.present, zone.pages_per_cpu()), (None, Some(Pages(8192)), Pages(11)));
+        assert_eq!(
+            (zone.managed, zone.present, zone.count_pcp_pages()),
+            (None, Some(Pages(8192)), Pages(11))
+        );
         assert_eq!(zone.pagesets.iter().map(|set| set.cpu).collect::<Vec<_>>(), [0, 0]);
         let stats = [
             ("active", 367),
@@ -348,14 +357,14 @@ Node 1, zone   Normal
         let changed = |from: &str, to: &str| error(&NEW.replacen(from, to, 1));
         assert_eq!(
             changed("Node 0, zone      DMA\n", ""),
-            "f:1: `  per-node stats` stands before the first zone"
+            "f:1: `  per-node stats` is before the first zone"
         );
         assert_eq!(
             changed("Node 0, zone", "Node 0 zone"),
             "f:1: `Node 0 zone      DMA` is not `Node N, zone NAME`"
         );
         assert_eq!(changed("      DMA", ""), "f:1: `Node 0, zone` is not `Node N, zone NAME`");
-        assert_eq!(changed("zone  Movable", "zone      DMA"), "f:32: node 0, zone DMA stands twice");
+        assert_eq!(changed("zone  Movable", "zone      DMA"), "f:32: node 0, zone DMA is given twice");
         for (line, to) in [
             (3, "nr_inactive_anon"),
             (3, "nr_inactive_anon x"),

@@ -1,4 +1,4 @@
-//! Every file of the corpus of real machines parses, and machines that were read at one moment add up.
+//! Tests over the corpus of real machines: every file parses, and readings of one moment add up.
 #![allow(clippy::unwrap_used)] // a test's helpers may fail where they stand
 
 use std::fs;
@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use pagelab_formats::{
     ParseError, allocinfo, buddyinfo, meminfo, pagetypeinfo, pressure, slabinfo, vmstat, zoneinfo,
 };
-use pagelab_model::pagetype::TypeCount;
+use pagelab_model::pagetype::CappedCount;
 
-/// The corpus, or `None` after saying that it is not there.
+/// The corpus, or `None` after a message that it is absent.
 fn corpus() -> Option<PathBuf> {
     let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/corpus");
     let folder = std::env::var_os("PAGELAB_CORPUS").map_or(beside, PathBuf::from);
@@ -28,12 +28,12 @@ fn records(name: &str, text: &[u8]) -> Option<Result<usize, ParseError>> {
     Some(match name {
         "meminfo" => meminfo::parse(text).map(|mut info| {
             let copy = info.clone();
-            assert!(meminfo::parse_again(text, &mut info) && info == copy);
+            assert!(meminfo::reparse(text, &mut info) && info == copy);
             info.fields.len()
         }),
         "vmstat" => vmstat::parse(text).map(|mut counters| {
             let copy = counters.clone();
-            assert!(vmstat::parse_again(text, &mut counters) && counters == copy);
+            assert!(vmstat::reparse(text, &mut counters) && counters == copy);
             counters.len()
         }),
         _ if name == "buddyinfo" || name.starts_with("BUDDYINFO") => {
@@ -73,7 +73,7 @@ fn every_file_of_every_machine_parses_completely() {
             let text = fs::read(&path).unwrap();
             let shown = path.display().to_string();
             let read = records(name, &text).unwrap_or_else(|| panic!("{shown}: no parser for it"));
-            let read = read.unwrap_or_else(|error| panic!("{}", error.in_file(&shown)));
+            let read = read.unwrap_or_else(|error| panic!("{}", error.message_in_file(&shown)));
             assert_eq!(read, expected(name, &String::from_utf8(text).unwrap()), "{shown}");
             files += 1;
         }
@@ -99,8 +99,8 @@ fn check_machine(machine: &str, pages_off: &[(&str, [i128; 2])]) {
             let rows = types.free.iter().filter(|row| row.key == zone.key);
             rows.flat_map(|row| row.counts.iter().enumerate())
                 .map(|(order, count)| match count {
-                    TypeCount::Exact(blocks) => i128::from(*blocks) << order,
-                    TypeCount::MoreThan(_) => panic!("{machine} has a count that was cut"),
+                    CappedCount::Exact(blocks) => i128::from(*blocks) << order,
+                    CappedCount::MoreThan(_) => panic!("{machine} has a count that was cut"),
                 })
                 .sum()
         });

@@ -1,4 +1,4 @@
-//! Drives every fuzz target with the seeded mutator, for about two seconds in all.
+//! Test of every fuzz target with the seeded mutator, for about two seconds in total.
 //!
 //! `PAGELAB_FUZZ_SECONDS` lengthens it; `PAGELAB_FUZZ_SEED` repeats what a failure printed.
 #![allow(clippy::unwrap_used)] // a test's helpers may fail where they stand
@@ -9,13 +9,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use pagelab_formats::buddyinfo;
-use pagelab_formats::fuzz::{TARGETS, Target, mutate};
+use pagelab_formats::fuzz::{FuzzTarget, TARGETS, mutate};
 
 /// A text of the size that the mutator makes must be read in less, on a busy machine too; most take
 /// microseconds.
 const SLOWEST: Duration = Duration::from_secs(30);
 
-/// The round in which a target fails, with what it was given.
+/// The round in which a target fails, with its input.
 struct Failure {
     round: u64,
     input: Vec<u8>,
@@ -23,7 +23,7 @@ struct Failure {
 }
 
 /// Runs a target for one round.
-fn round(target: &Target, seed: u64, round: u64) -> Result<(), Failure> {
+fn round(target: &FuzzTarget, seed: u64, round: u64) -> Result<(), Failure> {
     let input = mutate(seed, round, target.seeds);
     let start = Instant::now();
     let ran = catch_unwind(AssertUnwindSafe(|| (target.run)(&input)));
@@ -70,7 +70,7 @@ fn canary(input: &[u8]) {
 #[test]
 fn a_canary_is_found() {
     let seeds = TARGETS.iter().find(|target| target.name == "buddyinfo").unwrap().seeds;
-    let target = Target { name: "canary", run: canary, seeds };
+    let target = FuzzTarget { name: "canary", run: canary, seeds };
     let found = (0..100_000).find_map(|number| round(&target, 1, number).err());
     assert!(found.is_some_and(|failure| !failure.input.is_empty()));
 }

@@ -1,4 +1,4 @@
-//! Files of perf that lie in the corpus: the bytes and the texts that perf prints of them say the same.
+//! Tests of perf files in the corpus: the binary files and perf's texts of them agree.
 #![allow(clippy::unwrap_used)] // a test's helpers may fail where they stand
 
 use std::collections::BTreeMap;
@@ -6,10 +6,10 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use pagelab_formats::perf_data::{self, About, Answer, DataSource, Event, Sample, Tally};
-use pagelab_formats::region_counts;
+use pagelab_formats::perf_data::{self, DataSource, Event, FileInfo, ReadSummary, Sample, TlbOutcome};
+use pagelab_formats::region_list;
 
-/// The folder, or `None` after saying that it is not there.
+/// The folder, or `None` after a message that it is absent.
 fn corpus() -> Option<PathBuf> {
     let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/corpus");
     let folder = std::env::var_os("PAGELAB_CORPUS").map_or(beside, PathBuf::from).join("perf");
@@ -25,11 +25,11 @@ fn no_zstd(_: &[u8], _: &mut [u8]) -> Result<(usize, usize), String> {
     Err("packed".to_owned())
 }
 
-fn read(bytes: &[u8]) -> (About, Tally, Vec<Event>) {
+fn read(bytes: &[u8]) -> (FileInfo, ReadSummary, Vec<Event>) {
     let mut events = Vec::new();
     let mut input = bytes;
     let (about, tally) =
-        perf_data::read(&mut input, &mut no_zstd, &mut |_, event| events.push(event)).unwrap();
+        perf_data::read_perf_data(&mut input, &mut no_zstd, &mut |_, event| events.push(event)).unwrap();
     (about, tally, events)
 }
 
@@ -48,34 +48,40 @@ fn bytes_and_texts_agree_sample_by_sample() {
         let (about, tally, events) = read(&fs::read(folder.join(name)).unwrap());
         let ours = samples(&events);
         let text = fs::read(folder.join(format!("{name}.script.txt"))).unwrap();
-        let script = perf_data::script(&text).unwrap();
-        assert_eq!((ours.len(), script.samples.len(), tally.strange, tally.late), (14, 14, 0, 0), "{name}");
+        let script = perf_data::parse_script(&text).unwrap();
+        assert_eq!(
+            (ours.len(), script.samples.len(), tally.unknown_samples, tally.late_events),
+            (14, 14, 0, 0),
+            "{name}"
+        );
         for (ours, theirs) in ours.iter().zip(&script.samples) {
             assert_eq!(Some(ours.address), theirs.address, "{name}");
             assert_eq!(ours.weight, theirs.weight, "{name}");
             // perf prints the process where it prints the thread too, else the thread.
             assert!([ours.pid, ours.tid].contains(&theirs.pid.unwrap()), "{name} {theirs:?}");
-            let of_bits = DataSource::of(ours.data_src.unwrap());
-            assert_eq!(of_bits.answer(false), theirs.tlb.answer(false), "{name}");
-            assert_eq!(about.events[ours.event].name, theirs.event, "{name}");
+            let of_bits = DataSource::from_data_src(ours.data_src.unwrap());
+            assert_eq!(of_bits.tlb_outcome(false), theirs.tlb.tlb_outcome(false), "{name}");
+            assert_eq!(about.events[ours.event_index].name, theirs.event, "{name}");
         }
-        let missed = |of: &&Sample| DataSource::of(of.data_src.unwrap()).answer(false) == Answer::Walked;
+        let missed = |of: &&Sample| {
+            DataSource::from_data_src(of.data_src.unwrap()).tlb_outcome(false) == TlbOutcome::PageWalk
+        };
         assert_eq!(ours.iter().filter(missed).count(), walked, "{name}");
         let report = fs::read(folder.join(format!("{name}.memreport.txt"))).unwrap();
-        let report = perf_data::report(&report).unwrap();
-        assert_eq!((report.rows.len(), report.lost), (14, 0), "{name}");
+        let report = perf_data::parse_report(&report).unwrap();
+        assert_eq!((report.rows.len(), report.lost_samples), (14, 0), "{name}");
         let mut addresses: Vec<_> = report.rows.iter().map(|row| row.address.unwrap()).collect();
         let mut expected: Vec<_> = ours.iter().map(|of| of.address).collect();
         addresses.sort_unstable();
         expected.sort_unstable();
         assert_eq!(addresses, expected, "{name}");
-        let missed = report.rows.iter().filter(|row| row.tlb.answer(false) == Answer::Walked);
+        let missed = report.rows.iter().filter(|row| row.tlb.tlb_outcome(false) == TlbOutcome::PageWalk);
         assert_eq!(missed.map(|row| row.samples).sum::<u64>(), walked as u64, "{name}");
     }
 }
 
 #[test]
-fn what_the_files_tell_is_what_perf_prints() {
+fn parsed_samples_equal_the_output_of_perf_script() {
     let Some(folder) = corpus() else { return };
     let (about, tally, events) = read(&fs::read(folder.join(GOOGLE)).unwrap());
     assert_eq!((about.hostname.as_str(), about.arch.as_str()), ("oxco15.prod.google.com", "x86_64"));
@@ -97,24 +103,25 @@ fn what_the_files_tell_is_what_perf_prints() {
     assert!(about.events[0].attr.is_frequency() && about.events[0].attr.config == 0x1cd);
 }
 
-/// Every file that ends too early is an error that names a place in it, and none stops the reader.
+/// Every truncated file is an error with an offset. None blocks the reader.
 #[test]
-fn a_file_cut_anywhere_is_an_error_at_a_place_in_it() {
+fn a_file_truncated_anywhere_is_an_error_with_its_offset() {
     let Some(folder) = corpus() else { return };
     let bytes = fs::read(folder.join(NUMATOP)).unwrap();
     let (.., whole) = read(&bytes);
-    // What stands behind the last feature that is read may be missing.
+    // Data after the last feature that is read may be missing.
     let needed = (0..=bytes.len()).rev().find(|&end| {
         let mut input = &bytes[..end];
-        perf_data::read(&mut input, &mut no_zstd, &mut |_, _| {}).is_err()
+        perf_data::read_perf_data(&mut input, &mut no_zstd, &mut |_, _| {}).is_err()
     });
     let needed = needed.unwrap();
     assert!(needed > 17_168, "{needed}: the features are needed");
     for end in (0..needed).step_by(7).chain(needed - 64..needed) {
         let mut seen = 0;
         let mut input = &bytes[..end];
-        let error =
-            perf_data::read(&mut input, &mut no_zstd, &mut |_, _| seen += 1).unwrap_err().in_file("f");
+        let error = perf_data::read_perf_data(&mut input, &mut no_zstd, &mut |_, _| seen += 1)
+            .unwrap_err()
+            .message_in_file("f");
         assert!(error.starts_with("f: byte "), "{end}: {error}");
         assert!(seen <= whole.len(), "{end}");
     }
@@ -123,7 +130,7 @@ fn a_file_cut_anywhere_is_an_error_at_a_place_in_it() {
 #[test]
 fn published_regions_are_read() {
     let Some(folder) = corpus() else { return };
-    let read = |name: &str| region_counts::parse(&fs::read(folder.join(name)).unwrap()).unwrap();
+    let read = |name: &str| region_list::parse_counts(&fs::read(folder.join(name)).unwrap()).unwrap();
     let (before, after) = (read("24623_all_regions_before.txt"), read("24623_all_regions_after.txt"));
     let top = |of: &BTreeMap<u64, u64>| of.iter().map(|(&at, &misses)| (at, misses)).max_by_key(|of| of.1);
     assert_eq!(top(&before), Some((0x187_b500_0000, 4257)));

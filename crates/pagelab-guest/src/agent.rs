@@ -1,10 +1,11 @@
-//! PID 1 of a guest: mounts what programs expect, carries out the job, says how it went, and goes off.
+//! PID 1 of a guest: it mounts file systems, runs the job, reports the result, and powers off.
 //!
 //! Nothing here ends the agent but the end of the job: what cannot be done is said in a sentence.
 
 mod command;
+mod devices;
 mod files;
-mod line;
+mod host_link;
 mod setup;
 
 use std::ffi::OsStr;
@@ -16,97 +17,99 @@ use pagelab_model::machine::CpuidLeaf;
 use pagelab_sys::{clock, cpuid};
 use rustix::system::{RebootCommand, reboot, uname};
 
-use crate::initramfs::JOB;
-use crate::job::{Job, Step};
-use crate::message::{End, Hello, Message};
-use crate::shape::{VALUE, WORD};
-use line::Line;
+use crate::config::{MARKER_NAME, MARKER_VALUE};
+use crate::initramfs::JOB_PATH;
+use crate::job::{GuestJob, JobStep};
+use crate::message::{AgentHello, AgentMessage, StepExit};
+use host_link::HostLink;
 
-/// How long the host is waited for after the last message. It ends QEMU at once, so that this passes only
-/// when nobody listens.
-const LAST_WORD: Duration = Duration::from_secs(10);
+/// How long the host is waited for after the last message. This ends QEMU at once, so it returns only if
+/// nothing listens.
+const SHUTDOWN_WAIT: Duration = Duration::from_secs(10);
 /// The CPUID leaf in which a hypervisor names itself, and the name of QEMU's emulator (TCG).
-const HYPERVISOR: u32 = 0x4000_0000;
-const EMULATOR: &[u8] = b"TCGTCGTCGTCG";
+const HYPERVISOR_LEAF: u32 = 0x4000_0000;
+const TCG_SIGNATURE: &[u8] = b"TCGTCGTCGTCG";
 
-/// The job, if this process is PID 1 of a guest of ours. PID 1 of a container is not, nor is that of an
-/// unpacked initramfs that somebody runs with a PID namespace of its own: this mounts and loads modules.
-pub fn job() -> Option<Result<Job, String>> {
-    if std::process::id() != 1 || !is_in_guest(std::env::var_os(WORD).as_deref(), &cpuid::leaves()) {
+/// The job, if this process is PID 1 of a guest of pagelab. PID 1 of a container is not, nor is that of an
+/// unpacked initramfs that runs in a PID namespace: this code mounts file systems and loads modules.
+pub fn read_job() -> Option<Result<GuestJob, String>> {
+    if std::process::id() != 1
+        || !has_guest_marker(std::env::var_os(MARKER_NAME).as_deref(), &cpuid::read_leaves())
+    {
         return None;
     }
-    Job::from_bytes(&fs::read(JOB).ok()?)
+    GuestJob::from_bytes(&fs::read(JOB_PATH).ok()?)
 }
 
-/// Whether this process, PID 1 or not, runs in a guest of ours: the job lies where the agent found it, and
-/// the processor is one that QEMU emulates. A machine that can be lost without harm.
-pub fn is_here() -> bool {
-    let is_ours = fs::read(JOB).is_ok_and(|bytes| Job::from_bytes(&bytes).is_some());
-    is_ours && is_emulated(&cpuid::leaves())
+/// Whether this process, PID 1 or not, runs in a guest of pagelab: the job is at the agent's path, and QEMU
+/// emulates the processor. A machine that can be lost without harm.
+pub fn runs_in_guest() -> bool {
+    let has_job = fs::read(JOB_PATH).is_ok_and(|bytes| GuestJob::from_bytes(&bytes).is_some());
+    has_job && is_emulated(&cpuid::read_leaves())
 }
 
-/// Whether the kernel was told so on its command line, whose unknown words it hands to PID 1 alone as
-/// environment (init/main.c, `unknown_bootoption`), and the processor is one that QEMU emulates.
-fn is_in_guest(word: Option<&OsStr>, leaves: &[CpuidLeaf]) -> bool {
-    word == Some(OsStr::new(VALUE)) && is_emulated(leaves)
+/// Whether the kernel command line contains the marker, whose unknown words the kernel passes only to PID 1
+/// as environment (init/main.c, `unknown_bootoption`), and QEMU emulates the processor.
+fn has_guest_marker(word: Option<&OsStr>, leaves: &[CpuidLeaf]) -> bool {
+    word == Some(OsStr::new(MARKER_VALUE)) && is_emulated(leaves)
 }
 
 fn is_emulated(leaves: &[CpuidLeaf]) -> bool {
-    let mut hypervisors = leaves.iter().filter(|leaf| leaf.leaf == HYPERVISOR);
-    hypervisors.any(|leaf| [leaf.ebx, leaf.ecx, leaf.edx].map(u32::to_le_bytes).concat() == EMULATOR)
+    let mut hypervisors = leaves.iter().filter(|leaf| leaf.leaf == HYPERVISOR_LEAF);
+    hypervisors.any(|leaf| [leaf.ebx, leaf.ecx, leaf.edx].map(u32::to_le_bytes).concat() == TCG_SIGNATURE)
 }
 
 /// Carries out the job and switches the guest off. It returns only when that is refused.
-pub fn run(job: Result<Job, String>) {
-    let line = setup::devices().and_then(|()| Line::open());
-    match line {
+pub fn run_job(job: Result<GuestJob, String>) {
+    let link = setup::mount_devtmpfs().and_then(|()| HostLink::open());
+    match link {
         Ok(line) => {
             let line = Arc::new(line);
-            carry_out(job, &line);
+            execute_job(job, &line);
             line.drain();
-            std::thread::sleep(LAST_WORD);
+            std::thread::sleep(SHUTDOWN_WAIT);
         }
         // Without a line there is the console, which is our standard error.
-        Err(why) => setup::on_the_console(&why),
+        Err(why) => setup::print_to_console(&why),
     }
     rustix::fs::sync();
     let _ = reboot(RebootCommand::PowerOff);
 }
 
-fn carry_out(job: Result<Job, String>, line: &Arc<Line>) {
+fn execute_job(job: Result<GuestJob, String>, link: &Arc<HostLink>) {
     let release = uname().release().to_string_lossy().into_owned();
     let version = env!("CARGO_PKG_VERSION").to_owned();
-    line.say(&Message::Hello(Hello { version, release, uptime_ns: clock::boottime_ns() }));
+    link.send(&AgentMessage::Hello(AgentHello { version, release, uptime_ns: clock::boottime_ns() }));
     let job = match job {
         Ok(job) => job,
         Err(why) => {
-            line.say(&Message::Failed(format!("the job cannot be read: {why}")));
+            link.send(&AgentMessage::JobFailed(format!("cannot read the job: {why}")));
             return;
         }
     };
     if let Some(modules) = job.bulk.clone() {
-        line.offer_bulk(modules);
+        link.offer_bulk(modules);
     }
-    let machine = setup::everything(&job, line);
+    let machine = setup::set_up_guest(&job, link);
     for (step, number) in job.steps.iter().zip(0..) {
-        line.say(&Message::Begins(number));
+        link.send(&AgentMessage::StepStarted(number));
         let end = match step {
-            Step::Pagelab(words) => match &machine {
-                Ok(group) => command::run(words, group.as_deref(), line),
-                Err(lacks) => End::NotRun(lacks.clone()),
+            JobStep::Pagelab(words) => match &machine {
+                Ok(group) => command::run_step(words, group.as_deref(), link),
+                Err(lacks) => StepExit::NotRun(lacks.clone()),
             },
-            Step::Write { path, text } => match fs::write(path, text) {
-                Ok(()) => End::Code(0),
-                Err(error) => End::NotRun(format!("cannot write {path}: {error}")),
+            JobStep::Write { path, text } => match fs::write(path, text) {
+                Ok(()) => StepExit::Code(0),
+                Err(error) => StepExit::NotRun(format!("cannot write {path}: {error}")),
             },
         };
-        line.say(&Message::Ended(end));
+        link.send(&AgentMessage::StepEnded(end));
     }
-    if !job.takes.is_empty() {
-        line.go_over();
+    if !job.output_paths.is_empty() {
+        link.switch_to_bulk();
     }
-    files::send(&job, line);
-    line.say(&Message::Done);
+    files::send_files(&job, link);
+    link.send(&AgentMessage::JobDone);
 }
 
 #[cfg(test)]
@@ -114,13 +117,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_guest_of_ours_is_one() {
+    fn only_a_guest_of_pagelab_is_one() {
         let leaf = |name: &[u8; 12]| {
             let word = |at: usize| u32::from_le_bytes([name[at], name[at + 1], name[at + 2], name[at + 3]]);
             let (ebx, ecx, edx) = (word(0), word(4), word(8));
-            CpuidLeaf { leaf: HYPERVISOR, sub_leaf: 0, eax: HYPERVISOR, ebx, ecx, edx }
+            CpuidLeaf { leaf: HYPERVISOR_LEAF, sub_leaf: 0, eax: HYPERVISOR_LEAF, ebx, ecx, edx }
         };
-        let word = Some(OsStr::new(VALUE));
+        let word = Some(OsStr::new(MARKER_VALUE));
         for (word, leaves, is) in [
             (word, vec![leaf(b"TCGTCGTCGTCG")], true),
             (word, vec![leaf(b"KVMKVMKVM\0\0\0")], false),
@@ -128,7 +131,7 @@ mod tests {
             (None, vec![leaf(b"TCGTCGTCGTCG")], false),
             (Some(OsStr::new("2")), vec![leaf(b"TCGTCGTCGTCG")], false),
         ] {
-            assert_eq!(is_in_guest(word, &leaves), is, "{word:?} {leaves:?}");
+            assert_eq!(has_guest_marker(word, &leaves), is, "{word:?} {leaves:?}");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Boots a guest, listens to it, and says how it ended.
+//! Boot of a guest, its supervision, and its outcome.
 
-mod listen;
-mod talk;
+mod protocol;
+mod session;
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
@@ -12,103 +12,98 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use pagelab_model::Bytes;
+use pagelab_model::size::{format_argument, format_exact};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::disks;
-use crate::error::{Error, Kind};
-use crate::initramfs::{self, Contents};
-use crate::job::{Job, MAGIC, Step};
-use crate::kernel::Kernel;
-use crate::outcome::Outcome;
-use crate::qemu::{self, Wiring};
-use crate::shape::{Shape, show};
-use crate::taken::{Taker, name_of};
+use crate::config::GuestConfig;
+use crate::disk;
+use crate::error::{Error, ErrorKind};
+use crate::file_receiver::{FileReceiver, output_name};
+use crate::initramfs;
+use crate::job::{GuestJob, JOB_MAGIC, JobStep};
+use crate::kernel::GuestKernel;
+use crate::outcome::GuestOutcome;
+use crate::qemu::{self, DescriptorNames};
 use pagelab_packages::program;
 
-pub use listen::Watcher;
+pub use session::GuestObserver;
 
 /// What guests are, and what the program in them must be made for.
-const GUEST: &str = "x86_64";
+const GUEST_SCOPE: &str = "x86_64";
 
 /// The part of a guest's memory that given files may be of: one in so many.
-const GIVES_PART: u64 = 4;
+const INPUT_MEMORY_DIVISOR: u64 = 4;
 
 /// The program that runs guests, by its usual name.
 pub const QEMU: &str = "qemu-system-x86_64";
 
 /// Everything that a guest needs, resolved.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct GuestPlan {
     /// QEMU's name or path.
     pub qemu: PathBuf,
     /// Whether QEMU puts itself into its sandbox.
     pub sandbox: bool,
     /// The kernel.
-    pub kernel: Kernel,
+    pub kernel: GuestKernel,
     /// The shape.
-    pub shape: Shape,
+    pub config: GuestConfig,
     /// What to run.
-    pub steps: Vec<Step>,
+    pub steps: Vec<JobStep>,
     /// The program that becomes PID 1 and runs the steps; `None` is the one that runs. It must be a pagelab.
     pub program: Option<PathBuf>,
     /// Files of the host to give.
-    pub gives: Vec<PathBuf>,
+    pub input_files: Vec<PathBuf>,
     /// Files and folders to take, by their path in the guest.
-    pub takes: Vec<String>,
+    pub output_paths: Vec<String>,
     /// The folder of the host where they go.
-    pub take_to: PathBuf,
+    pub output_dir: PathBuf,
     /// Bytes to take at most.
-    pub take_bytes_max: u64,
+    pub output_bytes_max: u64,
     /// How long to wait.
-    pub patience: Patience,
+    pub timeouts: GuestTimeouts,
 }
 
 /// How long to wait for a guest.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
+pub struct GuestTimeouts {
     /// For its first line.
     pub first_line: Duration,
     /// For its whole job, from the start.
-    pub whole: Duration,
+    pub total: Duration,
 }
 
-impl Default for Patience {
-    fn default() -> Patience {
-        Patience { first_line: Duration::from_secs(120), whole: Duration::from_secs(600) }
-    }
-}
-
-impl Plan {
+impl GuestPlan {
     /// A guest of this kernel and shape in which one command line of pagelab runs.
-    pub fn new(kernel: Kernel, shape: Shape, steps: Vec<Step>) -> Plan {
-        Plan {
+    pub fn new(kernel: GuestKernel, config: GuestConfig, steps: Vec<JobStep>) -> GuestPlan {
+        GuestPlan {
             qemu: PathBuf::from(QEMU),
             sandbox: true,
             kernel,
-            shape,
+            config,
             steps,
             program: None,
-            gives: Vec::new(),
-            takes: Vec::new(),
-            take_to: PathBuf::from("."),
-            take_bytes_max: 1 << 30,
-            patience: Patience::default(),
+            input_files: Vec::new(),
+            output_paths: Vec::new(),
+            output_dir: PathBuf::from("."),
+            output_bytes_max: 1 << 30,
+            timeouts: GuestTimeouts { first_line: Duration::from_secs(120), total: Duration::from_secs(600) },
         }
     }
 
     /// QEMU's command line as a shell would take it, with words for the descriptors.
     pub fn command_line(&self) -> String {
-        let wiring = Wiring::for_show(&self.shape, self.bulk_files().is_some());
-        qemu::show(&self.qemu.to_string_lossy(), &self.arguments(&wiring))
+        let descriptors = DescriptorNames::with_placeholders(&self.config, self.bulk_files().is_some());
+        qemu::format_command_line(&self.qemu.to_string_lossy(), &self.qemu_arguments(&descriptors))
     }
 
     /// The files of the modules that the guest loads.
     pub fn module_files(&self) -> Result<Vec<PathBuf>, Error> {
-        self.kernel.module_files(&self.shape.wants())
+        self.kernel.module_files(&self.config.required_modules())
     }
 
     /// The names of the same files.
-    pub fn module_names(&self) -> Result<Vec<String>, Error> {
+    pub fn list_module_names(&self) -> Result<Vec<String>, Error> {
         let files = self.module_files()?;
         let names = files.iter().filter_map(|path| path.file_name());
         Ok(names.map(|name| name.to_string_lossy().into_owned()).collect())
@@ -121,139 +116,142 @@ impl Plan {
 
     /// What can be checked without doing anything.
     pub fn check(&self) -> Result<(), Error> {
-        self.shape.check().map_err(|why| Error::new(Kind::Usage, why))?;
+        let usage_error = |message: String| Error::new(ErrorKind::Usage, message);
+        self.config.check().map_err(usage_error)?;
         let mut names = Vec::new();
-        for take in &self.takes {
-            let name = name_of(take).ok_or_else(|| {
-                Error::new(Kind::Usage, format!("--take {take}: has no name to put it under on this machine"))
-            })?;
+        for take in &self.output_paths {
+            let Some(name) = output_name(take) else {
+                let message = format!("cannot take {take}: it has no file name for this machine");
+                return Err(usage_error(message));
+            };
             if names.contains(&name) {
-                return Err(Error::new(
-                    Kind::Usage,
-                    format!("--take: two of the name {name}; rename one in the guest"),
-                ));
+                let message =
+                    format!("cannot take two files with the name {name}; hint: rename one in the guest");
+                return Err(usage_error(message));
             }
             names.push(name);
         }
-        self.check_gives()
+        self.check_input_files()
     }
 
-    /// Given files lie twice in the guest's memory while it boots, and once in ours; of two of one name the
-    /// later would take the place of the other.
-    fn check_gives(&self) -> Result<(), Error> {
-        let usage = |message: String| Err(Error::new(Kind::Usage, message));
+    /// The given files are twice in the guest's memory while it boots, and once in pagelab's; of two files
+    /// with one name the later would replace the other.
+    fn check_input_files(&self) -> Result<(), Error> {
+        let usage_error = |message: String| Err(Error::new(ErrorKind::Usage, message));
         let name = |path: &PathBuf| path.file_name().map(ToOwned::to_owned);
-        let is_twice = |(n, path): &(usize, &PathBuf)| self.gives[..*n].iter().any(|g| name(g) == name(path));
-        if let Some((_, path)) = self.gives.iter().enumerate().find(is_twice) {
-            return usage(format!("--give {}: two of that name; rename one", path.display()));
+        let is_twice =
+            |(n, path): &(usize, &PathBuf)| self.input_files[..*n].iter().any(|g| name(g) == name(path));
+        if let Some((_, path)) = self.input_files.iter().enumerate().find(is_twice) {
+            return usage_error(format!(
+                "cannot give {}: two files have this name; hint: rename one",
+                path.display()
+            ));
         }
         let mut bytes = 0u64;
-        for path in &self.gives {
-            bytes = bytes.saturating_add(initramfs::given_bytes(path)?);
+        for path in &self.input_files {
+            bytes = bytes.saturating_add(initramfs::input_file_bytes(path)?);
         }
-        if bytes > self.shape.memory.0 / GIVES_PART {
-            let whole = Bytes((bytes.saturating_mul(GIVES_PART) >> 20).saturating_add(1) << 20);
-            let (bytes, whole) = (show(Bytes(bytes)), show(whole));
-            return usage(format!("--give: {bytes} in all want a guest of {whole}: --memory {whole}"));
+        if bytes > self.config.memory.0 / INPUT_MEMORY_DIVISOR {
+            let whole = Bytes((bytes.saturating_mul(INPUT_MEMORY_DIVISOR) >> 20).saturating_add(1) << 20);
+            let (bytes, needed, memory) =
+                (format_exact(Bytes(bytes)), format_exact(whole), format_argument(whole));
+            return usage_error(format!(
+                "cannot give {bytes} of files: they need a guest of {needed}; hint: use --memory {memory}"
+            ));
         }
         Ok(())
     }
 
-    fn arguments(&self, wiring: &Wiring) -> Vec<String> {
-        qemu::arguments(&self.shape, &self.kernel.image.to_string_lossy(), wiring, self.sandbox)
+    fn qemu_arguments(&self, descriptors: &DescriptorNames) -> Vec<String> {
+        qemu::build_arguments(&self.config, &self.kernel.image.to_string_lossy(), descriptors, self.sandbox)
     }
 
-    /// The job, whose modules are these of the host.
-    fn job(&self, packed: &Packed) -> Job {
-        Job {
-            magic: MAGIC.to_owned(),
-            modules: packed.places(&packed.modules),
-            cgroup: self.shape.cgroup,
-            swap: self.shape.swap.is_some(),
-            disk: self.shape.disk.is_some(),
-            bulk: packed.bulk.as_ref().map(|files| packed.places(files)),
+    /// The job, with these modules of the host.
+    fn build_job(&self, host_modules: &HostModules) -> GuestJob {
+        GuestJob {
+            magic: JOB_MAGIC.to_owned(),
+            modules: host_modules.guest_paths(&host_modules.modules),
+            cgroup: self.config.cgroup,
+            swap: self.config.swap.is_some(),
+            disk: self.config.disk.is_some(),
+            bulk: host_modules.bulk.as_ref().map(|files| host_modules.guest_paths(files)),
             steps: self.steps.clone(),
-            takes: self.takes.clone(),
-            take_bytes_max: self.take_bytes_max,
+            output_paths: self.output_paths.clone(),
+            output_bytes_max: self.output_bytes_max,
         }
     }
 }
 
-/// Module files of the host for a guest.
 #[derive(Debug)]
-struct Packed {
+struct HostModules {
     modules: Vec<PathBuf>,
     bulk: Option<Vec<PathBuf>>,
 }
 
-impl Packed {
+impl HostModules {
     /// All of them, each once.
-    fn all(&self) -> Vec<PathBuf> {
+    fn all_files(&self) -> Vec<PathBuf> {
         let mut all = self.modules.clone();
         all.extend(self.bulk.iter().flatten().filter(|file| !self.modules.contains(file)).cloned());
         all
     }
 
-    /// Where these lie in the initramfs.
-    fn places(&self, files: &[PathBuf]) -> Vec<String> {
-        let all = self.all();
-        let places: Vec<_> = all.iter().zip(initramfs::module_places(&all)).collect();
+    /// Paths of these in the initramfs.
+    fn guest_paths(&self, files: &[PathBuf]) -> Vec<String> {
+        let all = self.all_files();
+        let places: Vec<_> = all.iter().zip(initramfs::module_paths(&all)).collect();
         let place = |file: &PathBuf| places.iter().find(|(path, _)| *path == file).map(|(_, p)| p.clone());
         files.iter().filter_map(place).collect()
     }
 }
 
 /// Runs the plan to its end. It blocks the thread that calls it: QEMU lives as long as that thread at most.
-/// An error means that there was no guest, or that the host ended it; whatever a guest itself does is an
-/// [`Outcome`].
-pub fn run(plan: &Plan, watcher: &mut dyn Watcher) -> Result<Outcome, Error> {
+/// An error means that there was no guest, or that the host ended it; all failures of the guest are a
+/// [`GuestOutcome`].
+pub fn run_guest(plan: &GuestPlan, observer: &mut dyn GuestObserver) -> Result<GuestOutcome, Error> {
     plan.check()?;
-    if std::env::consts::ARCH != GUEST {
+    if std::env::consts::ARCH != GUEST_SCOPE {
         let here = std::env::consts::ARCH;
         let message =
-            format!("guests are {GUEST} machines, and this pagelab is for {here}: run it on {GUEST}");
-        return Err(Error::new(Kind::NotAvailable, message));
+            format!("cannot start a guest: guests require {GUEST_SCOPE}, and this pagelab is for {here}");
+        return Err(Error::new(ErrorKind::NotAvailable, message));
     }
-    let program = program::find(&plan.qemu).ok_or_else(|| {
+    let program = program::find_program(&plan.qemu).ok_or_else(|| {
         let qemu = plan.qemu.display();
-        let message = format!("there is no {qemu} on this machine: `apt-get install qemu-system-x86`");
-        Error::new(Kind::NotAvailable, message)
+        let message = format!("cannot find {qemu}; hint: apt-get install qemu-system-x86");
+        Error::new(ErrorKind::NotAvailable, message)
     })?;
-    let packed = Packed { modules: plan.module_files()?, bulk: plan.bulk_files() };
-    let taker = match plan.takes.is_empty() {
-        true => None,
-        false => {
-            let names = plan.takes.iter().filter_map(|take| name_of(take)).collect();
-            let taker = Taker::new(&plan.take_to, names, plan.take_bytes_max);
-            Some(taker.map_err(|why| Error::new(Kind::Refused, why))?)
-        }
-    };
-    let modules = packed.all();
-    let contents = Contents { program: plan.program.as_deref(), modules: &modules, gives: &plan.gives };
-    let initramfs = initramfs::pack(&contents, &plan.job(&packed))?;
-    let swap = plan.shape.swap.map(disks::empty).transpose()?;
-    let disk = plan.shape.disk.map(disks::empty).transpose()?;
+    let host_modules = HostModules { modules: plan.module_files()?, bulk: plan.bulk_files() };
+    let names: Vec<String> = plan.output_paths.iter().filter_map(|take| output_name(take)).collect();
+    let receiver = (!names.is_empty())
+        .then(|| FileReceiver::new(&plan.output_dir, names, plan.output_bytes_max))
+        .transpose()
+        .map_err(|why| Error::new(ErrorKind::SystemRefused, why))?;
+    let (modules, job) = (host_modules.all_files(), plan.build_job(&host_modules));
+    let initramfs = initramfs::pack_initramfs(plan.program.as_deref(), &modules, &plan.input_files, &job)?;
+    let swap = plan.config.swap.map(disk::create_sparse_disk).transpose()?;
+    let disk = plan.config.disk.map(disk::create_sparse_disk).transpose()?;
     if let Some(disk) = &disk {
-        disks::format_ext4(disk, &mut || watcher.stop())?;
+        disk::format_ext4(disk, &mut || observer.stop_signal())?;
     }
-    let started =
-        start(plan, &program, packed.bulk.is_some(), [Some(&initramfs), swap.as_ref(), disk.as_ref()])?;
-    listen::listen(plan, started, taker, watcher)
+    let files = [Some(&initramfs), swap.as_ref(), disk.as_ref()];
+    let started = start_guest(plan, &program, host_modules.bulk.is_some(), files)?;
+    session::run_session(plan, started, receiver, observer)
 }
 
 /// A guest that was started: QEMU, and our ends of its channels.
 #[derive(Debug)]
-struct Started {
+struct RunningGuest {
     qemu: Child,
     console: UnixStream,
-    line: UnixStream,
+    host_link: UnixStream,
     bulk: Option<UnixStream>,
 }
 
-impl Started {
-    /// Ends QEMU and whatever it started, for one that is a script. Without a number of its own any more,
-    /// since it was waited for, nobody is sent anything.
-    fn end(&mut self) {
+impl RunningGuest {
+    /// Kills QEMU and its descendants, in case it is a script. It was waited for, so its PID is no longer
+    /// valid, and no signal is sent.
+    fn kill(&mut self) {
         if let (Ok(None), Some(group)) = (self.qemu.try_wait(), Pid::from_raw(self.qemu.id() as i32)) {
             let _ = kill_process_group(group, Signal::KILL);
         }
@@ -262,45 +260,54 @@ impl Started {
     }
 }
 
-/// Whatever happened, a watcher's panic included: after this there is no QEMU.
-impl Drop for Started {
+/// In every case, including a panic of a watcher, QEMU has exited after this.
+impl Drop for RunningGuest {
     fn drop(&mut self) {
-        self.end();
+        self.kill();
     }
 }
 
 /// Starts QEMU with its ends of the channels and with these files: initramfs, swap, disk.
-fn start(plan: &Plan, program: &Path, has_bulk: bool, files: [Option<&File>; 3]) -> Result<Started, Error> {
-    let failed =
-        |error: std::io::Error| Error::refused(format!("cannot start {}", plan.qemu.display()), error);
+fn start_guest(
+    plan: &GuestPlan,
+    program: &Path,
+    has_bulk: bool,
+    files: [Option<&File>; 3],
+) -> Result<RunningGuest, Error> {
+    let to_error =
+        |error: std::io::Error| Error::system_error(format!("cannot start {}", plan.qemu.display()), error);
     let pair = || {
-        let (ours, theirs) = UnixStream::pair()?;
-        ours.set_nonblocking(true)?;
-        Ok((ours, theirs))
+        let (own, other) = UnixStream::pair()?;
+        own.set_nonblocking(true)?;
+        Ok((own, other))
     };
-    let (console, their_console) = pair().map_err(failed)?;
-    let (line, their_line) = pair().map_err(failed)?;
-    let bulk = has_bulk.then(pair).transpose().map_err(failed)?;
-    let (bulk, their_bulk) = bulk.unzip();
+    let (console, qemu_console) = pair().map_err(to_error)?;
+    let (host_link, qemu_link) = pair().map_err(to_error)?;
+    let bulk = has_bulk.then(pair).transpose().map_err(to_error)?;
+    let (bulk, qemu_bulk) = bulk.unzip();
     let number = |fd: &dyn AsRawFd| fd.as_raw_fd().to_string();
     let [initramfs, swap, disk] = files;
-    let wiring = Wiring {
+    let descriptors = DescriptorNames {
         initramfs: initramfs.map(|file| number(file)).unwrap_or_default(),
-        console: number(&their_console),
-        line: number(&their_line),
-        bulk: their_bulk.as_ref().map(|bulk| number(bulk)),
+        console: number(&qemu_console),
+        host_link: number(&qemu_link),
+        bulk: qemu_bulk.as_ref().map(|bulk| number(bulk)),
         swap: swap.map(|file| number(file)),
         disk: disk.map(|file| number(file)),
     };
-    let mut kept = vec![their_console.as_fd(), their_line.as_fd()];
-    kept.extend(their_bulk.as_ref().map(AsFd::as_fd));
+    let mut kept = vec![qemu_console.as_fd(), qemu_link.as_fd()];
+    kept.extend(qemu_bulk.as_ref().map(AsFd::as_fd));
     kept.extend([initramfs, swap, disk].into_iter().flatten().map(AsFd::as_fd));
     let mut command = Command::new(program);
-    command.args(plan.arguments(&wiring)).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    command
+        .args(plan.qemu_arguments(&descriptors))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
     // A group of its own: what the terminal sends is for us, and we end the guest.
     command.process_group(0);
-    pagelab_sys::spawn::keep_open(&mut command, &kept);
+    pagelab_sys::spawn::keep_fds_open(&mut command, &kept);
     pagelab_sys::spawn::die_with_parent(&mut command);
-    let qemu = command.spawn().map_err(failed)?;
-    Ok(Started { qemu, console, line, bulk })
+    let qemu = command.spawn().map_err(to_error)?;
+    Ok(RunningGuest { qemu, console, host_link, bulk })
 }

@@ -1,106 +1,98 @@
-//! An initramfs: the cpio format "newc" (Documentation/driver-api/early-userspace/buffer-format.rst).
+//! Writer of an initramfs: the cpio format "newc"
+//! (Documentation/driver-api/early-userspace/buffer-format.rst).
 
 use std::error::Error;
 use std::fmt;
 use std::io::{self, Read, Write};
 
-const FOLDER: u32 = 0o040_755;
-const PROGRAM: u32 = 0o100_755;
-const PLAIN: u32 = 0o100_644;
-const LINK: u32 = 0o120_777;
+const DIR_MODE: u32 = 0o040_755;
+const EXECUTABLE_MODE: u32 = 0o100_755;
+const FILE_MODE: u32 = 0o100_644;
+const SYMLINK_MODE: u32 = 0o120_777;
 
-/// There were more or fewer bytes in a file than its size says.
+/// A file had more or fewer bytes than its size.
 #[derive(Debug)]
-pub struct WrongSize;
+pub struct SizeMismatch;
 
-impl fmt::Display for WrongSize {
+impl fmt::Display for SizeMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(
-            "has more or fewer bytes than its size says, as a file that grows, or one of the kernel's own",
-        )
+        f.write_str("its length differs from its size: a growing file, or a file of a virtual file system")
     }
 }
 
-impl Error for WrongSize {}
+impl Error for SizeMismatch {}
 
 /// Writes an archive entry by entry.
 #[derive(Debug)]
-pub struct Cpio<W: Write> {
-    out: W,
-    inode: u32,
+pub struct CpioWriter<W: Write> {
+    writer: W,
+    next_inode: u32,
 }
 
-impl<W: Write> Cpio<W> {
-    /// An archive that is written to `out`.
-    pub fn new(out: W) -> Cpio<W> {
-        Cpio { out, inode: 1 }
+impl<W: Write> CpioWriter<W> {
+    /// An archive that is written to `writer`.
+    pub fn new(writer: W) -> CpioWriter<W> {
+        CpioWriter { writer, next_inode: 1 }
     }
 
     /// A folder. The kernel makes no folders by itself: parents come first.
-    pub fn folder(&mut self, path: &str) -> io::Result<()> {
-        self.entry(path, FOLDER, 0, &mut io::empty())
+    pub fn add_dir(&mut self, path: &str) -> io::Result<()> {
+        self.write_entry(path, DIR_MODE, 0, &mut io::empty())
     }
 
     /// A symbolic link.
-    pub fn link(&mut self, path: &str, to: &str) -> io::Result<()> {
-        self.entry(path, LINK, to.len() as u64, &mut to.as_bytes())
+    pub fn add_symlink(&mut self, path: &str, target: &str) -> io::Result<()> {
+        self.write_entry(path, SYMLINK_MODE, target.len() as u64, &mut target.as_bytes())
     }
 
-    /// A program.
-    pub fn program(&mut self, path: &str, bytes: &[u8]) -> io::Result<()> {
-        self.entry(path, PROGRAM, bytes.len() as u64, &mut &bytes[..])
+    /// A file with `size` bytes from `reader`; an error if there are not exactly so many.
+    pub fn add_file(&mut self, path: &str, size: u64, reader: &mut dyn Read) -> io::Result<()> {
+        self.write_entry(path, FILE_MODE, size, reader)
     }
 
-    /// A file with `size` bytes from `from`; an error if there are not exactly so many.
-    pub fn file(&mut self, path: &str, size: u64, from: &mut dyn Read) -> io::Result<()> {
-        self.entry(path, PLAIN, size, from)
-    }
-
-    /// A file that can be run, with `size` bytes from `from`.
-    pub fn program_from(&mut self, path: &str, size: u64, from: &mut dyn Read) -> io::Result<()> {
-        self.entry(path, PROGRAM, size, from)
+    /// A file that can be run, with `size` bytes from `reader`.
+    pub fn add_executable(&mut self, path: &str, size: u64, reader: &mut dyn Read) -> io::Result<()> {
+        self.write_entry(path, EXECUTABLE_MODE, size, reader)
     }
 
     /// Ends the archive.
     pub fn finish(mut self) -> io::Result<W> {
-        self.inode = 0;
-        self.entry("/TRAILER!!!", 0, 0, &mut io::empty())?;
-        self.out.flush()?;
-        Ok(self.out)
+        self.next_inode = 0;
+        self.write_entry("/TRAILER!!!", 0, 0, &mut io::empty())?;
+        self.writer.flush()?;
+        Ok(self.writer)
     }
 
-    fn entry(&mut self, path: &str, mode: u32, size: u64, from: &mut dyn Read) -> io::Result<()> {
+    fn write_entry(&mut self, path: &str, mode: u32, size: u64, reader: &mut dyn Read) -> io::Result<()> {
         let name = path.trim_start_matches('/');
         let Ok(bytes) = u32::try_from(size) else {
-            return Err(io::Error::other(format!(
-                "{path}: larger than the 4 GiB that an initramfs can hold"
-            )));
+            return Err(io::Error::other(format!("{path}: larger than the 4 GiB limit of an initramfs")));
         };
-        let links = if mode == FOLDER { 2 } else { 1 };
+        let links = if mode == DIR_MODE { 2 } else { 1 };
         let (no_time, no_device, no_check) = (0, 0, 0);
-        write!(self.out, "070701{:08x}{mode:08x}{:08x}{:08x}", self.inode, 0, 0)?;
-        write!(self.out, "{links:08x}{no_time:08x}{bytes:08x}{no_device:08x}{no_device:08x}")?;
-        write!(self.out, "{no_device:08x}{no_device:08x}{:08x}{no_check:08x}", name.len() + 1)?;
+        write!(self.writer, "070701{:08x}{mode:08x}{:08x}{:08x}", self.next_inode, 0, 0)?;
+        write!(self.writer, "{links:08x}{no_time:08x}{bytes:08x}{no_device:08x}{no_device:08x}")?;
+        write!(self.writer, "{no_device:08x}{no_device:08x}{:08x}{no_check:08x}", name.len() + 1)?;
         // 110 bytes of head, then the name with a zero byte, each to the next multiple of four.
-        self.out.write_all(name.as_bytes())?;
-        self.zeros(1 + padding(110 + name.len() as u64 + 1))?;
-        let copied = io::copy(&mut from.take(size), &mut self.out)?;
+        self.writer.write_all(name.as_bytes())?;
+        self.write_zeros(1 + padding_bytes(110 + name.len() as u64 + 1))?;
+        let copied = io::copy(&mut reader.take(size), &mut self.writer)?;
         let mut more = [0];
-        if copied != size || from.read(&mut more)? != 0 {
-            return Err(io::Error::other(WrongSize));
+        if copied != size || reader.read(&mut more)? != 0 {
+            return Err(io::Error::other(SizeMismatch));
         }
-        self.zeros(padding(size))?;
-        self.inode += 1;
+        self.write_zeros(padding_bytes(size))?;
+        self.next_inode += 1;
         Ok(())
     }
 
-    fn zeros(&mut self, count: u64) -> io::Result<()> {
-        self.out.write_all(&[0; 8][..count as usize])
+    fn write_zeros(&mut self, count: u64) -> io::Result<()> {
+        self.writer.write_all(&[0; 8][..count as usize])
     }
 }
 
 /// Bytes from `length` to the next multiple of four.
-fn padding(length: u64) -> u64 {
+fn padding_bytes(length: u64) -> u64 {
     length.wrapping_neg() % 4
 }
 
@@ -110,10 +102,10 @@ mod tests {
 
     #[test]
     fn an_archive_has_the_layout_of_the_kernels_documentation() {
-        let mut cpio = Cpio::new(Vec::new());
-        cpio.folder("/bin").unwrap();
-        cpio.file("/a", 5, &mut &b"hello"[..]).unwrap();
-        cpio.link("/bin/x", "/init").unwrap();
+        let mut cpio = CpioWriter::new(Vec::new());
+        cpio.add_dir("/bin").unwrap();
+        cpio.add_file("/a", 5, &mut &b"hello"[..]).unwrap();
+        cpio.add_symlink("/bin/x", "/init").unwrap();
         let bytes = cpio.finish().unwrap();
         let mut at = 0;
         let mut found = Vec::new();
@@ -141,8 +133,8 @@ mod tests {
     #[test]
     fn a_file_that_is_not_as_long_as_it_said_is_refused() {
         for size in [4, 6] {
-            assert!(Cpio::new(Vec::new()).file("/a", size, &mut &b"hello"[..]).is_err());
+            assert!(CpioWriter::new(Vec::new()).add_file("/a", size, &mut &b"hello"[..]).is_err());
         }
-        assert!(Cpio::new(Vec::new()).file("/a", 1 << 32, &mut &b""[..]).is_err());
+        assert!(CpioWriter::new(Vec::new()).add_file("/a", 1 << 32, &mut &b""[..]).is_err());
     }
 }

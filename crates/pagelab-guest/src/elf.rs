@@ -1,9 +1,9 @@
-//! A program without what only debuggers read, so that a guest need not hold it in memory.
+//! ELF program without the sections that only debuggers read, to save memory in a guest.
 
 /// The part of an ELF file that the kernel maps: everything behind the last loaded segment is cut off, and
 /// with it the table of sections. A file that is not understood stays as it is.
-pub fn loaded_part(mut file: Vec<u8>) -> Vec<u8> {
-    if let Some(end) = loaded_end(&file)
+pub fn truncate_to_loaded(mut file: Vec<u8>) -> Vec<u8> {
+    if let Some(end) = find_loaded_end(&file)
         && end < file.len()
     {
         file.truncate(end);
@@ -16,8 +16,8 @@ pub fn loaded_part(mut file: Vec<u8>) -> Vec<u8> {
 }
 
 /// Where the last loaded segment ends in the file, for ELF files of 64 bits, little endian.
-fn loaded_end(file: &[u8]) -> Option<usize> {
-    const LOAD: u64 = 1; // PT_LOAD
+fn find_loaded_end(file: &[u8]) -> Option<usize> {
+    const PT_LOAD: u64 = 1; // PT_LOAD
     if !file.starts_with(b"\x7fELF\x02\x01") {
         return None;
     }
@@ -29,7 +29,7 @@ fn loaded_end(file: &[u8]) -> Option<usize> {
     let mut end = table.checked_add(size.checked_mul(count)?)?.max(64);
     for index in 0..count {
         let head = table.checked_add(index * size)?;
-        if number(head, 4)? == LOAD {
+        if number(head, 4)? == PT_LOAD {
             end = end.max(number(head + 8, 8)?.checked_add(number(head + 32, 8)?)?);
         }
     }
@@ -44,7 +44,7 @@ mod tests {
     #[test]
     fn a_program_runs_without_the_rest() {
         let whole = std::fs::read(std::env::current_exe().unwrap()).unwrap();
-        let part = loaded_part(whole.clone());
+        let part = truncate_to_loaded(whole.clone());
         assert!(part.len() < whole.len(), "{} of {}", part.len(), whole.len());
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("program");
@@ -63,7 +63,7 @@ mod tests {
     #[test]
     fn what_is_no_program_stays() {
         for bytes in [&b""[..], b"#!/bin/sh", b"\x7fELF\x02\x01", &[0xff; 200]] {
-            assert_eq!(loaded_part(bytes.to_vec()), bytes);
+            assert_eq!(truncate_to_loaded(bytes.to_vec()), bytes);
         }
     }
 }

@@ -1,85 +1,32 @@
-//! Why no guest was started, or why it was ended before its job was done by something on the host.
+//! Error of the host side of a guest: it was not started, or it was ended before its job was done.
 
-use std::error::Error as StdError;
-use std::fmt;
-use std::io;
+pub use pagelab_packages::error::{Error, ErrorKind};
 
-/// What kind of thing stood in the way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// What was asked for makes no sense.
-    Usage,
-    /// A file that was named is not there, or is not what was wanted.
-    Input,
-    /// A program, a kernel or memory that is not there.
-    NotAvailable,
-    /// The machine refused: a full disk, a failed call.
-    Refused,
-    /// Our own output could not be written.
-    Output,
-    /// A signal of this number asked to stop.
-    Stopped(i32),
-}
+#[cfg(test)]
+mod tests {
+    use std::io;
 
-/// A whole sentence: what was wanted, what stood in the way, and the way out where there is one.
-#[derive(Debug)]
-pub struct Error {
-    kind: Kind,
-    message: String,
-    cause: Option<io::Error>,
-}
+    use expect_test::expect;
 
-impl Error {
-    /// An error of this kind.
-    pub fn new(kind: Kind, message: impl Into<String>) -> Error {
-        Error { kind, message: message.into(), cause: None }
-    }
+    use super::*;
 
-    /// A call that the machine refused.
-    pub fn refused(what: impl Into<String>, cause: impl Into<io::Error>) -> Error {
-        Error { kind: Kind::Refused, message: what.into(), cause: Some(cause.into()) }
-    }
-
-    /// An error of writing what the guest said.
-    pub fn output(cause: io::Error) -> Error {
-        Error { kind: Kind::Output, message: "cannot write the output".to_owned(), cause: Some(cause) }
-    }
-
-    /// The end by a signal.
-    pub fn stopped(signal: i32) -> Error {
-        Error::new(Kind::Stopped(signal), "stopped; nothing is left of it")
-    }
-
-    /// The system's own error behind it.
-    pub fn into_cause(self) -> Option<io::Error> {
-        self.cause
-    }
-
-    /// What kind it is.
-    pub fn kind(&self) -> Kind {
-        self.kind
-    }
-}
-
-impl From<pagelab_packages::error::Error> for Error {
-    fn from(error: pagelab_packages::error::Error) -> Error {
-        let kind = match error.kind() {
-            pagelab_packages::error::Kind::NotAvailable => Kind::NotAvailable,
-            pagelab_packages::error::Kind::Refused => Kind::Refused,
-            pagelab_packages::error::Kind::Stopped(signal) => Kind::Stopped(signal),
-        };
-        Error { kind, message: error.to_string(), cause: error.into_cause() }
-    }
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl StdError for Error {
-    fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.cause.as_ref().map(|cause| cause as _)
+    /// The wording of each constructor; the cause is printed by the caller.
+    #[test]
+    fn constructors_have_one_grammar() {
+        let not_found = || io::Error::from(io::ErrorKind::NotFound);
+        let errors = [
+            Error::new(ErrorKind::Input, "cannot read a.txt: no such file"),
+            Error::system_error("cannot start qemu-system-x86_64", not_found()),
+            Error::output_error(not_found()),
+            Error::stopped(2),
+        ];
+        let lines = errors.map(|error| format!("{:?}: {error}\n", error.kind()));
+        expect![[r#"
+            Input: cannot read a.txt: no such file
+            SystemRefused: cannot start qemu-system-x86_64
+            Output: cannot write the output
+            Stopped(2): stopped by a signal; nothing was kept
+        "#]]
+        .assert_eq(&lines.concat());
     }
 }

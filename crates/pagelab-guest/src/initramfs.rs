@@ -1,4 +1,4 @@
-//! What a guest starts from: our own program as PID 1, modules, the job, given files, in a file in memory.
+//! Initramfs of a guest, in an in-memory file: pagelab as PID 1, modules, the job and given files.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -7,104 +7,104 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use crate::cpio::{Cpio, WrongSize};
+use crate::cpio::{CpioWriter, SizeMismatch};
 use crate::elf;
-use crate::error::{Error, Kind};
-use crate::job::{FOLDER, Job};
-use crate::places;
+use crate::error::{Error, ErrorKind};
+use crate::job::{GuestJob, WORK_DIR};
+use crate::paths;
 
-/// Where the job lies.
-pub const JOB: &str = "/job";
+/// Path of the job.
+pub const JOB_PATH: &str = "/job";
 /// The program by the name that users know.
-pub const PROGRAM: &str = "/bin/pagelab";
-const INIT: &str = "/init";
-const MODULES: &str = "/modules";
-
-/// What goes into it.
-#[derive(Debug)]
-pub struct Contents<'a> {
-    /// The program that becomes PID 1; `None` is the one that runs.
-    pub program: Option<&'a Path>,
-    /// Module files of the host, in the order to load them.
-    pub modules: &'a [PathBuf],
-    /// Files of the host for the folder in which steps run.
-    pub gives: &'a [PathBuf],
-}
+pub const PROGRAM_PATH: &str = "/bin/pagelab";
+const INIT_PATH: &str = "/init";
+const MODULES_DIR: &str = "/modules";
 
 /// The place of each module in the initramfs.
-pub fn module_places(modules: &[PathBuf]) -> Vec<String> {
+pub fn module_paths(modules: &[PathBuf]) -> Vec<String> {
     let name =
         |path: &PathBuf| path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-    // The number keeps two of one name apart, and shows the order to whoever looks.
-    (0..).zip(modules).map(|(index, path)| format!("{MODULES}/{index:02}-{}", name(path))).collect()
+    // The number distinguishes two files with one name, and shows the order.
+    (0..).zip(modules).map(|(index, path)| format!("{MODULES_DIR}/{index:02}-{}", name(path))).collect()
 }
 
-/// Packs everything into a file without a name.
-pub fn pack(contents: &Contents<'_>, job: &Job) -> Result<File, Error> {
-    let failed = |error: io::Error| Error::refused("cannot pack the initramfs", error);
-    let fd = memfd_create("pagelab-initramfs", MemfdFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
-    let mut cpio = Cpio::new(BufWriter::with_capacity(1 << 20, File::from(fd)));
-    let program = contents.program.unwrap_or(Path::new(places::SELF));
+/// Packs everything into a file without a name: the program that becomes PID 1 (`None` is the one that runs),
+/// module files of the host in the order to load them, and files for the folder in which steps run.
+pub fn pack_initramfs(
+    program: Option<&Path>,
+    modules: &[PathBuf],
+    input_files: &[PathBuf],
+    job: &GuestJob,
+) -> Result<File, Error> {
+    let to_error = |error: io::Error| Error::system_error("cannot pack the initramfs", error);
+    let fd = memfd_create("pagelab-initramfs", MemfdFlags::CLOEXEC).map_err(|e| to_error(e.into()))?;
+    let mut cpio = CpioWriter::new(BufWriter::with_capacity(1 << 20, File::from(fd)));
+    let program = program.unwrap_or(Path::new(paths::SELF_EXE));
     let bytes = std::fs::read(program)
-        .map_err(|error| Error::refused(format!("cannot read {}", program.display()), error))?;
-    let mounts = places::MOUNTS.map(|(_, place, _)| place);
-    // Only what is not inside another mount is a folder of ours.
+        .map_err(|error| Error::system_error(format!("cannot read {}", program.display()), error))?;
+    let mounts = paths::MOUNTS.map(|(_, place, _)| place);
+    // Only directories outside other mounts are created.
     let roots = mounts.into_iter().filter(|place| place.matches('/').count() == 1);
-    for folder in roots.chain(["/dev", "/bin", "/etc", MODULES, FOLDER, crate::job::DISK_FOLDER]) {
-        cpio.folder(folder).map_err(failed)?;
+    for folder in roots.chain(["/dev", "/bin", "/etc", MODULES_DIR, WORK_DIR, crate::job::DISK_MOUNT]) {
+        cpio.add_dir(folder).map_err(to_error)?;
     }
-    cpio.program(INIT, &elf::loaded_part(bytes)).map_err(failed)?;
-    cpio.link(PROGRAM, INIT).map_err(failed)?;
+    let init = elf::truncate_to_loaded(bytes);
+    cpio.add_executable(INIT_PATH, init.len() as u64, &mut &init[..]).map_err(to_error)?;
+    cpio.add_symlink(PROGRAM_PATH, INIT_PATH).map_err(to_error)?;
     let job = job.to_bytes();
-    cpio.file(JOB, job.len() as u64, &mut &job[..]).map_err(failed)?;
-    for (place, path) in module_places(contents.modules).iter().zip(contents.modules) {
-        let failed = |error| Error::refused(format!("cannot pack {}", path.display()), error);
-        let file = File::open(path).map_err(failed)?;
-        let bytes = file.metadata().map_err(failed)?.len();
-        cpio.file(place, bytes, &mut &file).map_err(failed)?;
+    cpio.add_file(JOB_PATH, job.len() as u64, &mut &job[..]).map_err(to_error)?;
+    for (archive_path, path) in module_paths(modules).iter().zip(modules) {
+        let to_error = |error| Error::system_error(format!("cannot pack {}", path.display()), error);
+        let file = File::open(path).map_err(to_error)?;
+        let bytes = file.metadata().map_err(to_error)?.len();
+        cpio.add_file(archive_path, bytes, &mut &file).map_err(to_error)?;
     }
-    for path in contents.gives {
+    for path in input_files {
         let name = path.file_name().and_then(|name| name.to_str());
         let no_name =
-            || Error::new(Kind::Usage, format!("--give {}: has no name to give it by", path.display()));
-        give(&mut cpio, &format!("{FOLDER}/{}", name.ok_or_else(no_name)?), path)?;
+            || Error::new(ErrorKind::Usage, format!("cannot give {}: it has no file name", path.display()));
+        add_input_file(&mut cpio, &format!("{WORK_DIR}/{}", name.ok_or_else(no_name)?), path)?;
     }
-    let file = cpio.finish().map_err(failed)?.into_inner().map_err(|error| failed(error.into_error()))?;
-    (&file).flush().map_err(failed)?;
+    let file = cpio.finish().map_err(to_error)?.into_inner().map_err(|error| to_error(error.into_error()))?;
+    (&file).flush().map_err(to_error)?;
     Ok(file)
 }
 
-/// The size of a file to give, asked before it is opened: opening a FIFO would wait for a writer.
-pub fn given_bytes(path: &Path) -> Result<u64, Error> {
-    let meta = std::fs::metadata(path).map_err(|error| unread(path, error))?;
+/// Size of a given file, read before it is opened: opening a FIFO would wait for a writer.
+pub fn input_file_bytes(path: &Path) -> Result<u64, Error> {
+    let meta = std::fs::metadata(path).map_err(|error| read_error(path, error))?;
     if !meta.is_file() {
-        let message =
-            format!("--give {}: a plain file was wanted; an archive takes several at once", path.display());
-        return Err(Error::new(Kind::Input, message));
+        let message = format!(
+            "cannot give {}: expected a regular file; hint: use an archive for several files",
+            path.display()
+        );
+        return Err(Error::new(ErrorKind::Input, message));
     }
     Ok(meta.len())
 }
 
-fn give<W: Write>(cpio: &mut Cpio<W>, place: &str, path: &Path) -> Result<(), Error> {
-    let bytes = given_bytes(path)?;
-    let mut file = File::open(path).map_err(|error| unread(path, error))?;
+fn add_input_file<W: Write>(cpio: &mut CpioWriter<W>, archive_path: &str, path: &Path) -> Result<(), Error> {
+    let bytes = input_file_bytes(path)?;
+    let mut file = File::open(path).map_err(|error| read_error(path, error))?;
     let is_program = file.metadata().is_ok_and(|meta| meta.permissions().mode() & 0o111 != 0);
     let given = match is_program {
-        true => cpio.program_from(place, bytes, &mut file),
-        false => cpio.file(place, bytes, &mut file),
+        true => cpio.add_executable(archive_path, bytes, &mut file),
+        false => cpio.add_file(archive_path, bytes, &mut file),
     };
-    given.map_err(|error| match error.get_ref().is_some_and(|e| e.is::<WrongSize>()) {
-        true => {
-            Error::new(Kind::Input, format!("--give {}: {error}: copy it, and give the copy", path.display()))
-        }
-        false => Error::refused(format!("cannot give {} to the guest", path.display()), error),
+    given.map_err(|error| match error.get_ref().is_some_and(|e| e.is::<SizeMismatch>()) {
+        true => Error::new(
+            ErrorKind::Input,
+            format!("cannot give {}: {error}; hint: copy it, and give the copy", path.display()),
+        ),
+        false => Error::system_error(format!("cannot give {} to the guest", path.display()), error),
     })
 }
 
-fn unread(path: &Path, error: io::Error) -> Error {
-    let (kind, way_out) = match error.kind() {
-        io::ErrorKind::PermissionDenied => (Kind::NotAvailable, "run as a user who may read it"),
-        _ => (Kind::Input, "give an existing file"),
+fn read_error(path: &Path, error: io::Error) -> Error {
+    let kind = ErrorKind::of_reading(&error);
+    let hint = match kind {
+        ErrorKind::NotAvailable => "run as a user who can read it",
+        _ => "give an existing file",
     };
-    Error::new(kind, format!("--give {}: {error}: {way_out}", path.display()))
+    Error::new(kind, format!("cannot read {}: {error}; hint: {hint}", path.display()))
 }

@@ -1,49 +1,49 @@
-//! What a guest is to do: one record that the host writes into the initramfs and PID 1 reads.
+//! Job of a guest: the record that the host writes into the initramfs and PID 1 reads.
 
 use std::ffi::OsString;
 
 use serde::{Deserialize, Serialize};
 
-/// What the record starts with, so that PID 1 of a container does not take somebody's file for a job.
-pub const MAGIC: &str = "pagelab guest job 1";
+/// Magic of the record, so that PID 1 of a container does not mistake another file for a job.
+pub const JOB_MAGIC: &str = "pagelab guest job 1";
 
 /// The whole job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Job {
-    /// [`MAGIC`].
+pub struct GuestJob {
+    /// [`JOB_MAGIC`].
     pub magic: String,
     /// Modules to load, in this order: paths in the initramfs.
     pub modules: Vec<String>,
-    /// Control groups to mount, and the limit to run steps under.
-    pub cgroup: Option<Cgroup>,
-    /// Whether there is a disk with the serial number [`SWAP`] to swap to.
+    /// Cgroup version to mount, and the limit to run steps under.
+    pub cgroup: Option<CgroupConfig>,
+    /// Whether there is a disk with the serial number [`SWAP_SERIAL`] to swap to.
     pub swap: bool,
-    /// Whether there is an ext4 disk with the serial number [`DISK`].
+    /// Whether there is an ext4 disk with the serial number [`DISK_SERIAL`].
     pub disk: bool,
     /// Modules for the bulk channel, in order, where there is one.
     pub bulk: Option<Vec<String>>,
-    /// What to run, one after the other, whatever becomes of the one before.
-    pub steps: Vec<Step>,
+    /// Steps to run in order, regardless of the results of earlier ones.
+    pub steps: Vec<JobStep>,
     /// Files and folders to send at the end: paths in the guest.
-    pub takes: Vec<String>,
+    pub output_paths: Vec<String>,
     /// Bytes to send at most.
-    pub take_bytes_max: u64,
+    pub output_bytes_max: u64,
 }
 
 /// Serial number of the disk to swap to.
-pub const SWAP: &str = "swap";
+pub const SWAP_SERIAL: &str = "swap";
 /// Serial number of the disk with a file system.
-pub const DISK: &str = "disk";
+pub const DISK_SERIAL: &str = "disk";
 /// Name of the bulk channel's port.
 pub const BULK_PORT: &str = "pagelab.bulk";
-/// Where steps run and given files lie.
-pub const FOLDER: &str = "/data";
+/// Working directory of steps, with the given files.
+pub const WORK_DIR: &str = "/data";
 /// Where the disk is mounted.
-pub const DISK_FOLDER: &str = "/disk";
+pub const DISK_MOUNT: &str = "/disk";
 
 /// One step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Step {
+pub enum JobStep {
     /// A command line of pagelab, without the program's name.
     Pagelab(Vec<OsString>),
     /// A text that is written to a file of the guest by PID 1 itself, such as a setting of the kernel.
@@ -57,7 +57,7 @@ pub enum Step {
 
 /// Control groups of the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Cgroup {
+pub struct CgroupConfig {
     /// Which version has the memory controller.
     pub version: CgroupVersion,
     /// The memory limit in bytes under which steps run.
@@ -73,15 +73,15 @@ pub enum CgroupVersion {
     V2,
 }
 
-impl Job {
+impl GuestJob {
     /// The record as bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
         serde_json::to_vec(self).unwrap_or_default()
     }
 
-    /// The job in a record; `None` if it is somebody else's file.
-    pub fn from_bytes(bytes: &[u8]) -> Option<Result<Job, String>> {
-        let head = format!("{{\"magic\":\"{MAGIC}\"");
+    /// Job in a record; `None` for another file.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Result<GuestJob, String>> {
+        let head = format!("{{\"magic\":\"{JOB_MAGIC}\"");
         bytes.starts_with(head.as_bytes()).then(|| serde_json::from_slice(bytes).map_err(|e| e.to_string()))
     }
 }
@@ -94,20 +94,20 @@ mod tests {
     #[test]
     fn a_job_comes_back_whatever_bytes_its_words_are_of() {
         let words = vec!["frag".into(), OsString::from_vec(vec![0xff, b'\n', 0x80])];
-        let job = Job {
-            magic: MAGIC.to_owned(),
+        let job = GuestJob {
+            magic: JOB_MAGIC.to_owned(),
             modules: vec!["/modules/a.ko".to_owned()],
-            cgroup: Some(Cgroup { version: CgroupVersion::V2, limit_bytes: Some(1 << 20) }),
+            cgroup: Some(CgroupConfig { version: CgroupVersion::V2, limit_bytes: Some(1 << 20) }),
             swap: true,
             disk: false,
             bulk: Some(vec!["/modules/b.ko.xz".to_owned()]),
-            steps: vec![Step::Pagelab(words), Step::Write { path: "/a".into(), text: "b".into() }],
-            takes: vec!["saved".to_owned()],
-            take_bytes_max: 5,
+            steps: vec![JobStep::Pagelab(words), JobStep::Write { path: "/a".into(), text: "b".into() }],
+            output_paths: vec!["saved".to_owned()],
+            output_bytes_max: 5,
         };
-        assert_eq!(Job::from_bytes(&job.to_bytes()), Some(Ok(job.clone())));
+        assert_eq!(GuestJob::from_bytes(&job.to_bytes()), Some(Ok(job.clone())));
         let bytes = job.to_bytes();
-        assert!(Job::from_bytes(&bytes[..bytes.len() - 1]).unwrap().is_err());
-        assert_eq!(Job::from_bytes(b"#!/bin/sh"), None);
+        assert!(GuestJob::from_bytes(&bytes[..bytes.len() - 1]).unwrap().is_err());
+        assert_eq!(GuestJob::from_bytes(b"#!/bin/sh"), None);
     }
 }

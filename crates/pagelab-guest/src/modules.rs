@@ -1,60 +1,60 @@
-//! Which module files of a kernel are to be loaded, in which order: `modules.dep`, `modules.builtin`.
+//! Module files to load, in order, from `modules.dep` and `modules.builtin`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The modules that a kernel has, by name.
 #[derive(Debug, Default)]
-pub struct Modules {
+pub struct ModuleIndex {
     /// File relative to the modules' folder, and the files that it needs.
     files: BTreeMap<String, (String, Vec<String>)>,
     builtin: BTreeSet<String>,
 }
 
 /// The name of a module from its file: without folder, without `.ko` and what follows; `-` counts as `_`.
-pub(crate) fn name(path: &str) -> String {
+pub(crate) fn module_name(path: &str) -> String {
     let file = path.rsplit('/').next().unwrap_or(path);
     file.split(".ko").next().unwrap_or(file).replace('-', "_")
 }
 
-impl Modules {
+impl ModuleIndex {
     /// Reads both lists. A line of `modules.dep` is `FILE: FILE FILE…`; other lines are passed over.
-    pub fn parse(dep: &str, builtin: &str) -> Modules {
-        let mut modules = Modules::default();
+    pub fn parse(dep: &str, builtin: &str) -> ModuleIndex {
+        let mut modules = ModuleIndex::default();
         for (file, needs) in dep.lines().filter_map(|line| line.split_once(':')) {
             let needs = needs.split_ascii_whitespace().map(str::to_owned).collect();
-            modules.files.insert(name(file), (file.trim().to_owned(), needs));
+            modules.files.insert(module_name(file), (file.trim().to_owned(), needs));
         }
         modules.builtin =
-            builtin.lines().map(|line| name(line.trim())).filter(|name| !name.is_empty()).collect();
+            builtin.lines().map(|line| module_name(line.trim())).filter(|name| !name.is_empty()).collect();
         modules
     }
 
-    /// The files to load for `wanted` and for all that these need, each once, needed ones first. What is
-    /// built in needs no file. The error is the name of a module that this kernel does not have.
-    pub fn load_order(&self, wanted: &[&str]) -> Result<Vec<String>, String> {
+    /// The files to load for `module_names` and for all that these need, each once, needed ones first.
+    /// Built-in modules need no file. The error is the name of a module that this kernel does not have.
+    pub fn load_order(&self, module_names: &[&str]) -> Result<Vec<String>, String> {
         let mut order = Vec::new();
-        let mut seen = BTreeSet::new();
-        for name in wanted {
-            self.visit(name, &mut seen, &mut order)?;
+        let mut visited = BTreeSet::new();
+        for name in module_names {
+            self.visit_dependencies(name, &mut visited, &mut order)?;
         }
         Ok(order)
     }
 
-    fn visit(
+    fn visit_dependencies(
         &self,
-        wanted: &str,
-        seen: &mut BTreeSet<String>,
+        module_names: &str,
+        visited: &mut BTreeSet<String>,
         order: &mut Vec<String>,
     ) -> Result<(), String> {
-        if !seen.insert(wanted.to_owned()) {
+        if !visited.insert(module_names.to_owned()) {
             return Ok(());
         }
-        let Some((file, needs)) = self.files.get(wanted) else {
-            return if self.builtin.contains(wanted) { Ok(()) } else { Err(wanted.to_owned()) };
+        let Some((file, needs)) = self.files.get(module_names) else {
+            return if self.builtin.contains(module_names) { Ok(()) } else { Err(module_names.to_owned()) };
         };
-        // depmod lists all that a module needs, whatever is needed itself further to the right.
+        // depmod lists all dependencies of a module, each before its own dependencies.
         for needed in needs {
-            self.visit(&name(needed), seen, order)?;
+            self.visit_dependencies(&module_name(needed), visited, order)?;
         }
         order.push(file.clone());
         Ok(())
@@ -79,10 +79,11 @@ no line at all
 
     #[test]
     fn needed_modules_come_first_and_built_in_ones_need_nothing() {
-        let modules = Modules::parse(DEP, "kernel/fs/ext4/ext4.ko\n\n");
+        let modules = ModuleIndex::parse(DEP, "kernel/fs/ext4/ext4.ko\n\n");
         let order = |wanted: &[&str]| {
-            let order =
-                modules.load_order(wanted).map(|files| files.iter().map(|f| name(f)).collect::<Vec<_>>());
+            let order = modules
+                .load_order(wanted)
+                .map(|files| files.iter().map(|f| module_name(f)).collect::<Vec<_>>());
             order.map(|names| names.join(" "))
         };
         let all = order(&["virtio_pci", "virtio_blk", "ext4"]);

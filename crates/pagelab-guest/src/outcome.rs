@@ -1,160 +1,160 @@
-//! How a guest ended: its job is finished, whatever its commands returned, or the guest was lost.
+//! Outcome of a guest: its job is finished, whatever its commands returned, or the guest was lost.
 
 use std::fmt;
 use std::time::Duration;
 
-use crate::message::{End, Hello};
-use crate::taken::Taken;
+use crate::file_receiver::ReceivedFile;
+use crate::message::{AgentHello, StepExit};
 
 /// How a guest ended.
 #[derive(Debug)]
-pub enum Outcome {
-    /// Every step was carried out, and the agent said so.
-    Finished(Finished),
-    /// The guest ended, or was ended, before that. Nothing is said about the command.
-    Lost(Lost),
+pub enum GuestOutcome {
+    /// Every step was executed, and the agent reported it.
+    Completed(CompletedJob),
+    /// The guest ended, or was ended, before that. The guest was lost; the command's result is unknown.
+    Lost(LostGuest),
 }
 
 /// A job that was carried out.
 #[derive(Debug)]
-pub struct Finished {
+pub struct CompletedJob {
     /// The steps, in the order of the job.
     pub steps: Vec<StepEnd>,
-    /// What was taken, in the order in which it came.
-    pub files: Vec<Taken>,
-    /// What was to be taken and could not be, in whole sentences.
-    pub not_taken: Vec<String>,
+    /// Copied files, in order of arrival.
+    pub files: Vec<ReceivedFile>,
+    /// Missing requested files, in complete sentences.
+    pub missing_files: Vec<String>,
     /// The rest.
-    pub about: About,
+    pub report: GuestReport,
 }
 
 /// A guest that was lost.
 #[derive(Debug)]
-pub struct Lost {
+pub struct LostGuest {
     /// Why.
-    pub why: Why,
+    pub reason: LossReason,
     /// Steps that had ended before.
     pub steps: Vec<StepEnd>,
     /// The rest.
-    pub about: About,
+    pub report: GuestReport,
 }
 
 /// A step that ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepEnd {
     /// How.
-    pub end: End,
-    /// What it wrote to standard output; the first [`OUTPUT_KEPT`] bytes.
+    pub end: StepExit,
+    /// Standard output; the first [`OUTPUT_BYTES_MAX`] bytes.
     pub stdout: Vec<u8>,
     /// The same of standard error.
     pub stderr: Vec<u8>,
     /// Whether more was written than is kept; it was passed on all the same.
-    pub is_cut: bool,
+    pub is_truncated: bool,
 }
 
 /// Bytes of each stream of a step that are kept.
-pub const OUTPUT_KEPT: usize = 16 << 20;
+pub const OUTPUT_BYTES_MAX: usize = 16 << 20;
 
-/// What is known about a guest besides its job.
+/// Properties of a guest besides its job.
 #[derive(Debug, Default)]
-pub struct About {
+pub struct GuestReport {
     /// The agent's first message.
-    pub hello: Option<Hello>,
-    /// What it cost until then.
-    pub first_line: Option<FirstLine>,
+    pub hello: Option<AgentHello>,
+    /// Cost up to that point.
+    pub first_message: Option<FirstMessageCost>,
     /// What the agent could not do, in whole sentences.
     pub notes: Vec<String>,
     /// The end of the kernel's console.
     pub console: Vec<u8>,
-    /// What QEMU itself said.
-    pub qemu_said: String,
+    /// Output of QEMU itself.
+    pub qemu_stderr: String,
     /// Wall time from the start of QEMU to its end.
-    pub wall: Duration,
-    /// CPU time of QEMU in user and system mode, last looked at before its end.
+    pub wall_time: Duration,
+    /// CPU time of QEMU in user and system mode, at the last reading before its exit.
     pub host_cpu: Duration,
 }
 
-/// What it cost until the agent said hello.
+/// Cost until the agent's hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FirstLine {
+pub struct FirstMessageCost {
     /// Wall time since QEMU was started.
-    pub wall: Duration,
+    pub wall_time: Duration,
     /// CPU time of QEMU in user and system mode.
     pub host_cpu: Duration,
 }
 
 /// Why a guest was lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum LossReason {
     /// Its kernel panicked: the line of the console.
     Panic(String),
     /// Its kernel had no memory left and nothing to kill: the line of the console.
     OutOfMemory(String),
     /// It switched itself off without a result.
     PoweredOff,
-    /// QEMU did not start a guest: its code and what it said.
-    Refused(Option<i32>, String),
-    /// QEMU gave up later: its code and what it said.
+    /// QEMU did not start a guest: exit code and output.
+    QemuRefused(Option<i32>, String),
+    /// QEMU failed later: exit code and output.
     QemuFailed(i32, String),
     /// A signal of this number ended QEMU.
     QemuKilled(i32),
     /// Its first line did not come in time; the last line of the console.
-    NoFirstLine(Duration, Option<String>),
+    NoFirstMessage(Duration, Option<String>),
     /// The job took longer than it may.
-    TooLong(Duration),
-    /// What came over the line is not what an agent says.
-    Damaged(String),
+    TimedOut(Duration),
+    /// Invalid data on the line.
+    ProtocolError(String),
     /// The agent gave up, in its words.
-    Agent(String),
+    AgentError(String),
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for LossReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Why::Panic(line) => write!(f, "its kernel panicked: {line}"),
-            Why::OutOfMemory(line) => {
-                write!(f, "its kernel ran out of memory: {line}; --memory gives it more")
+            LossReason::Panic(line) => write!(f, "its kernel panicked: {line}"),
+            LossReason::OutOfMemory(line) => {
+                write!(f, "its kernel ran out of memory: {line}; hint: --memory")
             }
-            Why::PoweredOff => f.write_str("it went off without a result"),
-            Why::Refused(code, said) => {
+            LossReason::PoweredOff => f.write_str("it powered off without a result"),
+            LossReason::QemuRefused(code, said) => {
                 let code = code.map_or_else(String::new, |code| format!(" (exit code {code})"));
                 let said = if said.is_empty() { "it gave no reason" } else { said };
                 write!(f, "QEMU did not start it{code}: {said}")
             }
-            Why::QemuFailed(code, said) => write!(f, "QEMU gave up with exit code {code}: {said}"),
-            Why::QemuKilled(signal) => {
+            LossReason::QemuFailed(code, said) => write!(f, "QEMU exited with code {code}: {said}"),
+            LossReason::QemuKilled(signal) => {
                 write!(f, "QEMU was killed by signal {signal}{}", signal_name(*signal))
             }
-            Why::NoFirstLine(after, last) => {
+            LossReason::NoFirstMessage(after, last) => {
                 let last = last.as_ref().map_or_else(
-                    || "its kernel said nothing".to_owned(),
-                    |line| format!("the last that its kernel said: {line}"),
+                    || "no kernel messages".to_owned(),
+                    |line| format!("last kernel message: {line}"),
                 );
-                write!(f, "no first line from it in {} s; {last}", after.as_secs())
+                write!(f, "its agent did not answer in {} s; {last}", after.as_secs())
             }
-            Why::TooLong(after) => {
-                write!(f, "it was not done in {} s; --timeout gives it longer", after.as_secs())
+            LossReason::TimedOut(after) => {
+                write!(f, "it did not finish in {} s; hint: --timeout", after.as_secs())
             }
-            Why::Damaged(what) => write!(f, "its line was damaged, {what}"),
-            Why::Agent(sentence) => write!(f, "its agent gave up: {sentence}"),
+            LossReason::ProtocolError(what) => write!(f, "its serial line was damaged: {what}"),
+            LossReason::AgentError(sentence) => write!(f, "its agent failed: {sentence}"),
         }
     }
 }
 
-impl Why {
+impl LossReason {
     /// A word for it, for programs.
-    pub fn word(&self) -> &'static str {
+    pub fn slug(&self) -> &'static str {
         match self {
-            Why::Panic(_) => "panic",
-            Why::OutOfMemory(_) => "out_of_memory",
-            Why::PoweredOff => "powered_off",
-            Why::Refused(..) => "refused",
-            Why::QemuFailed(..) => "qemu_failed",
-            Why::QemuKilled(_) => "qemu_killed",
-            Why::NoFirstLine(..) => "no_first_line",
-            Why::TooLong(_) => "too_long",
-            Why::Damaged(_) => "damaged",
-            Why::Agent(_) => "agent",
+            LossReason::Panic(_) => "panic",
+            LossReason::OutOfMemory(_) => "out_of_memory",
+            LossReason::PoweredOff => "powered_off",
+            LossReason::QemuRefused(..) => "refused",
+            LossReason::QemuFailed(..) => "qemu_failed",
+            LossReason::QemuKilled(_) => "qemu_killed",
+            LossReason::NoFirstMessage(..) => "no_first_line",
+            LossReason::TimedOut(_) => "too_long",
+            LossReason::ProtocolError(_) => "damaged",
+            LossReason::AgentError(_) => "agent",
         }
     }
 }
@@ -174,12 +174,12 @@ fn signal_name(signal: i32) -> String {
     format!(" ({name})")
 }
 
-impl Outcome {
-    /// What is known besides the job.
-    pub fn about(&self) -> &About {
+impl GuestOutcome {
+    /// Properties besides the job.
+    pub fn report(&self) -> &GuestReport {
         match self {
-            Outcome::Finished(finished) => &finished.about,
-            Outcome::Lost(lost) => &lost.about,
+            GuestOutcome::Completed(finished) => &finished.report,
+            GuestOutcome::Lost(lost) => &lost.report,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The bar of the fast snapshot: its CPU time against reading the same files and discarding what was read.
+//! Benchmark of the fast snapshot: its CPU time, compared with reading and discarding the same files.
 //!
 //! Prints one JSON line for each bar on stdout. Both sides read the same kept-open files with the same calls
 //! into buffers of the same size, in one thread, in blocks of the order ABBA; the time is the thread's CPU
@@ -9,20 +9,21 @@ use std::hint::black_box;
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 
-use pagelab_host::fast::{FastSnapshot, RESOURCES, Wanted};
+use pagelab_host::fast_snapshot::{FastSnapshot, FileSelection, PRESSURE_RESOURCES};
 use pagelab_host::paths;
 use pagelab_host::root::Root;
+use pagelab_model::order_statistics::median;
 use rustix::time::{ClockId, clock_gettime};
 
 /// Blocks of the order ABBA; each gives one ratio. Odd, so that the median is one of them.
-const BLOCKS: usize = 41;
+const ABBA_BLOCKS: usize = 41;
 /// Samples in each of the four parts of a block.
 const SAMPLES: usize = 250;
 
 fn main() {
     let root = Root::live();
-    let files = || -> Result<Discard, pagelab_model::Absence> { Discard::open(&root) };
-    let mut fast = FastSnapshot::open(&root, Wanted::ALL);
+    let files = || -> Result<DiscardReader, pagelab_model::Absence> { DiscardReader::open(&root) };
+    let mut fast = FastSnapshot::open(&root, FileSelection::ALL);
     let mut discard = match files() {
         Ok(files) => files,
         Err(absence) => {
@@ -35,7 +36,7 @@ fn main() {
         }
     };
     let mut ratios = Vec::new();
-    for block in 0..=BLOCKS {
+    for block in 0..=ABBA_BLOCKS {
         let (mut ours, mut theirs) = (0, 0);
         for is_ours in [true, false, false, true] {
             let start = thread_cpu_ns();
@@ -54,44 +55,44 @@ fn main() {
             ratios.push(ours as f64 / theirs as f64);
         }
     }
-    let mut sorted = ratios.clone();
-    sorted.sort_by(f64::total_cmp);
     let samples: Vec<String> = ratios.iter().map(|ratio| format!("{ratio:.4}")).collect();
     let _ = writeln!(
         io::stdout(),
         r#"{{"bar":"fast_snapshot_cpu_ratio","value":{:.4},"unit":"ratio","samples":[{}],"how":"{}"}}"#,
-        sorted[BLOCKS / 2],
+        median(&mut ratios.clone()).unwrap_or(f64::NAN),
         samples.join(","),
         format_args!(
             "thread CPU time of FastSnapshot::sample over the same preads of the same kept-open files \
-             discarded; median of {BLOCKS} blocks ABBA of 4 x {SAMPLES} samples"
+             discarded; median of {ABBA_BLOCKS} blocks ABBA of 4 x {SAMPLES} samples"
         )
     );
 }
 
 /// The files that [`FastSnapshot`] reads, with as many reads as it makes.
-struct Discard {
+struct DiscardReader {
     files: Vec<(File, usize)>,
     buffer: Vec<u8>,
 }
 
-impl Discard {
-    fn open(root: &Root) -> Result<Discard, pagelab_model::Absence> {
-        let mut discard = Discard { files: Vec::new(), buffer: vec![0; 16 << 10] };
+impl DiscardReader {
+    fn open(root: &Root) -> Result<DiscardReader, pagelab_model::Absence> {
+        let mut discard = DiscardReader { files: Vec::new(), buffer: vec![0; 16 << 10] };
         let memory = [(paths::BUDDYINFO, true), (paths::MEMINFO, false), (paths::VMSTAT, false)];
-        for (path, reads_the_end) in memory.into_iter().chain(RESOURCES.map(|(_, path)| (path, false))) {
-            let file = match root.file(path) {
-                Err(_) if RESOURCES.iter().any(|(_, pressure)| *pressure == path) => continue,
+        for (path, reads_the_end) in
+            memory.into_iter().chain(PRESSURE_RESOURCES.map(|(_, path)| (path, false)))
+        {
+            let file = match root.open_regular_file(path) {
+                Err(_) if PRESSURE_RESOURCES.iter().any(|(_, pressure)| *pressure == path) => continue,
                 file => file?,
             };
-            let reads = discard.reads_of(&file).map_err(|error| root.absence(path, &error))?;
+            let reads = discard.count_reads(&file).map_err(|error| root.absence(path, &error))?;
             discard.files.push((file, reads + usize::from(reads_the_end)));
         }
         Ok(discard)
     }
 
     /// Reads until the file's end, without the one that finds the end.
-    fn reads_of(&mut self, file: &File) -> io::Result<usize> {
+    fn count_reads(&mut self, file: &File) -> io::Result<usize> {
         let (mut reads, mut offset) = (0, 0);
         loop {
             match file.read_at(&mut self.buffer[offset..], offset as u64)? {

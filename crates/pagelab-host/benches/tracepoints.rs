@@ -1,5 +1,5 @@
-//! The bar of the reader of tracepoints: CPU of reading events in the order of time with their fields,
-//! against copying the same kind of records out of the rings.
+//! Benchmark of the tracepoint reader: CPU time of reading events in time order with their fields, compared
+//! with copying the records out of the rings.
 //!
 //! Prints one JSON line on stdout. Each side has rings of its own of 16 MiB a CPU, which are filled by
 //! faulting
@@ -13,18 +13,19 @@ use std::io::{self, Write};
 use pagelab_formats::perf_record::sample_type::{CPU, RAW, TID, TIME};
 use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
-use pagelab_host::tracepoints::{Options, StackDepth, Tracefs, Tracepoints, Wanted};
-use pagelab_model::{Absence, AbsentWhy, Bytes, Reading};
+use pagelab_host::tracepoints::{StackDepth, Tracefs, TracepointOptions, TracepointRequest, Tracepoints};
+use pagelab_model::order_statistics::median;
+use pagelab_model::{Absence, AbsenceReason, Bytes, Reading};
 use pagelab_sys::clock::thread_cpu_ns;
-use pagelab_sys::map::{Advice, Mapping};
-use pagelab_sys::perf_ring::{PerfEvent, Ring, Sampling};
+use pagelab_sys::mapping::{Advice, Mapping};
+use pagelab_sys::perf_ring::{PerfEvent, Ring, TracepointSampling};
 
 const BAR: &str = "tracepoint_drain_cpu_ratio";
 /// Blocks of the order ABBA; odd, so that the median is one of them.
-const BLOCKS: usize = 9;
+const ABBA_BLOCKS: usize = 9;
 const PAGES: usize = 60_000;
 const RING_BYTES: u64 = 16 << 20;
-const NAMES: [&str; 2] = ["mm_page_alloc", "mm_page_free"];
+const TRACEPOINTS: [&str; 2] = ["mm_page_alloc", "mm_page_free"];
 
 fn main() {
     let line = match measure() {
@@ -37,14 +38,14 @@ fn main() {
     let _ = writeln!(io::stdout(), "{line}");
 }
 
-fn failed(error: &io::Error) -> Absence {
-    Absence::new("perf_event_open", AbsentWhy::Failed, error.to_string())
+fn io_absence(error: &io::Error) -> Absence {
+    Absence::new("perf_event_open", AbsenceReason::Failed, error.to_string())
 }
 
 fn measure() -> Reading<String> {
     let (mut ratios, mut reading, mut copying) = (Vec::new(), Vec::new(), Vec::new());
     // The first block warms up caches and branch predictors.
-    for block in 0..=BLOCKS {
+    for block in 0..=ABBA_BLOCKS {
         let (mut ours, mut theirs) = (0.0, 0.0);
         for is_ours in [true, false, false, true] {
             match is_ours {
@@ -58,15 +59,11 @@ fn measure() -> Reading<String> {
             copying.push(theirs / 2.0);
         }
     }
-    let middle = |values: &[f64]| {
-        let mut sorted = values.to_vec();
-        sorted.sort_by(f64::total_cmp);
-        sorted[sorted.len() / 2]
-    };
+    let middle = |values: &[f64]| median(&mut values.to_vec()).unwrap_or(f64::NAN);
     let samples: Vec<String> = ratios.iter().map(|ratio| format!("{ratio:.3}")).collect();
     let how = format!(
         "CPU of an event read in the order of time with two fields ({:.0} ns) over that of a record copied out of \
-         its ring ({:.0} ns); median of {BLOCKS} blocks ABBA, 120 000 events of page faults each",
+         its ring ({:.0} ns); median of {ABBA_BLOCKS} blocks ABBA, 120 000 events of page faults each",
         middle(&reading),
         middle(&copying)
     );
@@ -78,40 +75,48 @@ fn measure() -> Reading<String> {
 }
 
 /// Faults pages in one by one and gives them back.
-fn churn() -> Reading<()> {
+fn fault_and_free_pages() -> Reading<()> {
     let bytes = Bytes((PAGES * rustix::param::page_size()) as u64);
     let done = Mapping::anonymous(bytes, Bytes(1)).and_then(|mut memory| {
         memory.advise(0..bytes.0, Advice::NoHugePage)?;
-        memory.touch(0..bytes.0)
+        memory.touch_for_writing(0..bytes.0)
     });
-    done.map_err(|error| failed(&error))
+    done.map_err(|error| io_absence(&error))
 }
 
 /// Nanoseconds of CPU for an event.
 fn read_events() -> Reading<f64> {
     let root = Root::live();
-    let wanted = NAMES.map(|name| Wanted { system: "kmem", name, filter: "", stacks: StackDepth::None });
-    let options = Options { ring_bytes: Bytes(RING_BYTES), own_events: true, ..Options::default() };
-    let (mut tracepoints, _) = Tracepoints::open(&Reader::new(&root), &wanted, &options)?;
+    let requests = TRACEPOINTS.map(|name| TracepointRequest {
+        system: "kmem",
+        name,
+        filter: "",
+        stacks: StackDepth::None,
+    });
+    let options =
+        TracepointOptions { ring_bytes: Bytes(RING_BYTES), own_events: true, ..TracepointOptions::default() };
+    let (mut tracepoints, _) = Tracepoints::open(&Reader::new(&root), &requests, &options)?;
     let field = |kind: usize, name: &str| {
         let found = tracepoints.kinds().get(kind).and_then(|kind| kind.format.field(name));
-        found.ok_or_else(|| Absence::new(name, AbsentWhy::NotThere, "no such field"))
+        found.ok_or_else(|| Absence::new(name, AbsenceReason::NotThere, "no such field"))
     };
     let fields = [(field(0, "pfn")?, field(0, "order")?), (field(1, "pfn")?, field(1, "order")?)];
-    tracepoints.enable().map_err(|error| failed(&error))?;
-    churn()?;
-    tracepoints.disable().map_err(|error| failed(&error))?;
+    tracepoints.enable().map_err(|error| io_absence(&error))?;
+    fault_and_free_pages()?;
+    tracepoints.disable().map_err(|error| io_absence(&error))?;
     let (mut sum, mut events) = (0u64, 0u64);
     let before = thread_cpu_ns();
-    let drained = tracepoints.drain(|event| {
+    tracepoints.drain(|event| {
         let (pfn, order) = fields[event.kind];
         events += 1;
-        sum = sum.wrapping_add(event.u64(pfn).unwrap_or(0) ^ event.u64(order).unwrap_or(0) ^ event.at_ns);
+        sum = sum.wrapping_add(event.u64(pfn).unwrap_or(0) ^ event.u64(order).unwrap_or(0) ^ event.time_ns);
     });
     let spent = thread_cpu_ns() - before;
-    drained.map_err(|error| failed(&error))?;
     black_box(sum);
-    assert!(events as usize > PAGES && tracepoints.losses().lost() == 0, "{events} events, or some lost");
+    assert!(
+        events as usize > PAGES && tracepoints.losses().lost_events() == 0,
+        "{events} events, or some lost"
+    );
     Ok(spent as f64 / events as f64)
 }
 
@@ -119,28 +124,29 @@ fn read_events() -> Reading<f64> {
 fn copy_records() -> Reading<f64> {
     let root = Root::live();
     let tracefs = Tracefs::find(&Reader::new(&root))?;
-    let ids = [tracefs.format("kmem", NAMES[0])?.id, tracefs.format("kmem", NAMES[1])?.id];
-    let mut filled = open_rings(ids).map_err(|error| failed(&error))?;
+    let ids =
+        [tracefs.read_format("kmem", TRACEPOINTS[0])?.id, tracefs.read_format("kmem", TRACEPOINTS[1])?.id];
+    let mut filled = open_rings(ids).map_err(|error| io_absence(&error))?;
     let all = |filled: &[(Ring, PerfEvent)], act: fn(&PerfEvent) -> io::Result<()>| {
         let done = filled.iter().try_for_each(|(ring, other)| act(ring.event()).and_then(|()| act(other)));
-        done.map_err(|error| failed(&error))
+        done.map_err(|error| io_absence(&error))
     };
     all(&filled, PerfEvent::enable)?;
-    churn()?;
+    fault_and_free_pages()?;
     all(&filled, PerfEvent::disable)?;
     let (mut copy, mut records) = (vec![0u8; RING_BYTES as usize], 0u64);
     let before = thread_cpu_ns();
     for (ring, _) in &mut filled {
-        ring.look();
+        ring.update_head();
         let mut at = 0;
-        while let Ok(Some(record)) = ring.record() {
+        while let Ok(Some(record)) = ring.next_record() {
             let size = record.len();
             copy[at..at + size].copy_from_slice(record);
             at += size;
             records += 1;
-            ring.pass(size);
+            ring.advance(size);
         }
-        ring.release();
+        ring.release_space();
     }
     let spent = thread_cpu_ns() - before;
     black_box(&copy);
@@ -152,13 +158,14 @@ fn open_rings(ids: [u16; 2]) -> io::Result<Vec<(Ring, PerfEvent)>> {
     let (kernel_frames, user_frames) = (false, false);
     let sample_type = TIME | TID | CPU | RAW;
     let wakeup_bytes = (RING_BYTES / 4) as u32;
-    let sampling = Sampling { sample_type, wakeup_bytes, frames_max: 0, kernel_frames, user_frames };
+    let sampling =
+        TracepointSampling { sample_type, wakeup_bytes, frames_max: 0, kernel_frames, user_frames };
     let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32);
     (0..cpus)
         .map(|cpu| {
-            let ring = Ring::new(PerfEvent::tracepoint(ids[0], cpu, &sampling)?, RING_BYTES)?;
-            let other = PerfEvent::tracepoint(ids[1], cpu, &sampling)?;
-            other.send_to(&ring)?;
+            let ring = Ring::new(PerfEvent::open_tracepoint(ids[0], cpu, &sampling)?, RING_BYTES)?;
+            let other = PerfEvent::open_tracepoint(ids[1], cpu, &sampling)?;
+            other.set_output(&ring)?;
             Ok((ring, other))
         })
         .collect()

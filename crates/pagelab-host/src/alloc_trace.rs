@@ -1,52 +1,56 @@
-//! What a trace of the page allocator begins with: the machine's zones, and what its numbers stand for.
+//! Header of an allocator trace: the machine's zones, and the meaning of its numbers.
 
 use pagelab_formats::{buddyinfo, pagetypeinfo, zoneinfo};
-use pagelab_model::alloc_trace::{TraceHead, TraceThrough, TraceZone};
+use pagelab_model::alloc_trace::{TraceBackend, TraceHeader, TraceZone};
 use pagelab_model::pagetype::Pagetypeinfo;
-use pagelab_model::zoneinfo::ZoneInfo;
+use pagelab_model::zoneinfo::ZoneEntry;
 use pagelab_model::{PageSize, Pages, Reading, Zoneinfo};
 
 use crate::paths;
 use crate::reader::Reader;
 
-/// The order of a pageblock where the kernel does not say: that of a huge page of 2 MiB.
-const USUAL_BLOCK_ORDER: u8 = 9;
+/// Pageblock order where the kernel does not report it: the order of a huge page of 2 MiB.
+const DEFAULT_PAGEBLOCK_ORDER: u8 = 9;
 
-/// The machine as a trace keeps it, with the zoneinfo that it was read from. `/proc/pagetypeinfo` is
-/// read once: the kernel walks its free lists for it, which takes up to 50 ms. Whose buffers the events come
-/// through is the caller's to say.
-pub fn head(reader: &Reader<'_>, page_size: PageSize, began: u64) -> Reading<(TraceHead, Zoneinfo)> {
+/// The machine as a trace keeps it, with the zoneinfo that it was read from. `/proc/pagetypeinfo` is read
+/// once: the kernel walks its free lists for it, which takes up to 50 ms. The caller states the source of the
+/// events.
+pub fn read_trace_head(
+    reader: &Reader<'_>,
+    page_size: PageSize,
+    start_ns: u64,
+) -> Reading<(TraceHeader, Zoneinfo)> {
     let zoneinfo = reader.parse(paths::ZONEINFO, zoneinfo::parse)?;
     let buddyinfo = reader.parse(paths::BUDDYINFO, buddyinfo::parse)?;
     let types = reader.parse(paths::PAGETYPEINFO, pagetypeinfo::parse).ok();
     let orders = buddyinfo.zones.iter().map(|zone| zone.areas.orders()).max().unwrap_or(0);
-    let mut zones: Vec<TraceZone> = zoneinfo.zones.iter().filter_map(zone).collect();
+    let mut zones: Vec<TraceZone> = zoneinfo.zones.iter().filter_map(to_trace_zone).collect();
     zones.sort_by_key(|zone| zone.first);
     let cpus = zoneinfo.zones.iter().map(|zone| zone.pagesets.len()).max().unwrap_or(0);
-    let block_order = types.as_ref().and_then(|types| types.pageblock_order).map(|order| order.0);
-    let head = TraceHead {
-        kernel: reader.line(paths::OSRELEASE).unwrap_or_default(),
+    let pageblock_order = types.as_ref().and_then(|types| types.pageblock_order).map(|order| order.0);
+    let head = TraceHeader {
+        kernel: reader.read_line(paths::OSRELEASE).unwrap_or_default(),
         page_bytes: u32::try_from(page_size.bytes()).unwrap_or(u32::MAX),
         max_order: u8::try_from(orders.saturating_sub(1)).unwrap_or(u8::MAX),
-        block_order: block_order.unwrap_or(USUAL_BLOCK_ORDER),
+        pageblock_order: pageblock_order.unwrap_or(DEFAULT_PAGEBLOCK_ORDER),
         cpus: u16::try_from(cpus).unwrap_or(u16::MAX),
         zones,
-        migratetypes: types.map(|types| names(&types)).unwrap_or_default(),
-        began,
-        through: TraceThrough::default(),
+        migratetypes: types.map(|types| migratetype_names(&types)).unwrap_or_default(),
+        began: start_ns,
+        backend: TraceBackend::default(),
     };
     Ok((head, zoneinfo))
 }
 
 /// The migratetypes in the kernel's order: the rows of the first zone.
-fn names(types: &Pagetypeinfo) -> Vec<String> {
+fn migratetype_names(types: &Pagetypeinfo) -> Vec<String> {
     let Some(first) = types.free.first() else { return Vec::new() };
     let rows = types.free.iter().take_while(|row| row.key == first.key);
     rows.map(|row| row.migratetype.clone()).collect()
 }
 
 /// A zone that has memory.
-fn zone(zone: &ZoneInfo) -> Option<TraceZone> {
+fn to_trace_zone(zone: &ZoneEntry) -> Option<TraceZone> {
     let pages = |pages: Option<Pages>| u32::try_from(pages.map_or(0, |pages| pages.0)).unwrap_or(u32::MAX);
     let spanned = zone.spanned.filter(|pages| pages.0 > 0)?;
     let set = zone.pagesets.first().copied().unwrap_or_default();
@@ -55,17 +59,17 @@ fn zone(zone: &ZoneInfo) -> Option<TraceZone> {
         first: u32::try_from(zone.start?.0).ok()?,
         spanned: pages(Some(spanned)),
         managed: pages(zone.managed),
-        marks: [zone.min, zone.low, zone.high].map(pages),
-        per_cpu: [set.batch, set.high].map(pages),
-        kept: zone.pagesets.iter().map(|set| pages(Some(set.count))).collect(),
-        reserves: zone.protection.clone(),
+        watermarks: [zone.min, zone.low, zone.high].map(pages),
+        pcp_batch_high: [set.batch, set.high].map(pages),
+        pcp_counts: zone.pagesets.iter().map(|set| pages(Some(set.count))).collect(),
+        lowmem_reserve: zone.protection.clone(),
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake::Tree;
+    use crate::fake_tree::FakeTree;
 
     const ZONEINFO: &str = "Node 0, zone    DMA32\n  pages free     3000\n        boost    0\n        min      10\n        \
         low      20\n        high     30\n        spanned  4096\n        present  4000\n        managed  3900\n        \
@@ -88,20 +92,28 @@ mod tests {
             ("/proc/pagetypeinfo", TYPES),
             ("/proc/sys/kernel/osrelease", "6.18.44\n"),
         ];
-        let (head, all) = Tree::look(&files, |reader, _| head(reader, PageSize::USUAL, 7)).unwrap();
-        assert_eq!((head.kernel.as_str(), head.max_order, head.block_order, head.cpus), ("6.18.44", 2, 8, 2));
+        let (head, all) =
+            FakeTree::read_with(&files, |reader, _| read_trace_head(reader, PageSize::DEFAULT, 7)).unwrap();
+        assert_eq!(
+            (head.kernel.as_str(), head.max_order, head.pageblock_order, head.cpus),
+            ("6.18.44", 2, 8, 2)
+        );
         assert_eq!(head.migratetypes, ["Unmovable", "Movable"]);
         assert_eq!((head.zones.len(), all.zones.len(), head.began), (1, 2, 7));
         let zone = &head.zones[0];
         assert_eq!((zone.first, zone.spanned, zone.managed), (4096, 4096, 3900));
-        assert_eq!(zone.kept, [5, 5]);
-        assert_eq!((zone.marks, zone.per_cpu, &zone.reserves[..]), ([10, 20, 30], [63, 378], &[0, 0, 7][..]));
+        assert_eq!(zone.pcp_counts, [5, 5]);
+        assert_eq!(
+            (zone.watermarks, zone.pcp_batch_high, &zone.lowmem_reserve[..]),
+            ([10, 20, 30], [63, 378], &[0, 0, 7][..])
+        );
     }
 
     #[test]
     fn without_pagetypeinfo_the_usual_pageblock_is_taken() {
         let files = [("/proc/zoneinfo", ZONEINFO), ("/proc/buddyinfo", "Node 0, zone DMA32 1 2\n")];
-        let (head, _) = Tree::look(&files, |reader, _| head(reader, PageSize::USUAL, 0)).unwrap();
-        assert_eq!((head.block_order, head.migratetypes.len()), (9, 0));
+        let (head, _) =
+            FakeTree::read_with(&files, |reader, _| read_trace_head(reader, PageSize::DEFAULT, 0)).unwrap();
+        assert_eq!((head.pageblock_order, head.migratetypes.len()), (9, 0));
     }
 }

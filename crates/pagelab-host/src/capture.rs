@@ -1,86 +1,93 @@
-//! The machine's memory files in one folder or archive, readable again as a root.
+//! Capture of the machine's memory files in one directory or archive, readable again as a root.
 //!
-//! What is taken stands in one table ([`captured::TABLE`]). Nothing is changed on the machine; memory in
-//! use is bounded by the largest text; the target's name appears only when everything is in it.
+//! The captured files are listed in one table ([`capture_table::TABLE`]). Nothing is changed on the machine;
+//! memory use is bounded by the largest text; the target gets its name only when it is complete.
 
-mod groups;
 mod kernel_log;
 pub(crate) mod pattern;
 mod privacy;
 mod processes;
 mod sink;
-mod stop;
 
 use std::collections::HashSet;
 use std::fmt;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use pagelab_model::{Absence, AbsentWhy, Bytes};
+use pagelab_model::{Absence, AbsenceReason, Bytes};
 use pagelab_sys::clock::{boottime_ns, realtime_ns};
+use rustix::process::Signal;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
+use sink::{CompressionOutcome, Sink};
 
+use crate::guard::stop_signals;
 use crate::machine::live_page_size;
 use crate::manifest::{FORMAT_VERSION, FileRecord, MANIFEST_FILE, Manifest};
 use crate::paths;
-use crate::paths::captured::{self, Privacy};
+use crate::paths::capture_table::{self, Privacy};
 use crate::root::Root;
-use sink::{Packed, Sink};
-pub use stop::Stop;
 
-/// What to take beside the table.
+/// Files to capture besides the table.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Options {
+pub struct CaptureOptions {
     /// Names and command lines of processes, and the host's name.
     pub with_processes: bool,
-    /// Leave out one word for each page: the largest file by far.
+    /// Omit kpageflags, one word for each page: by far the largest file.
     pub without_kpageflags: bool,
     /// Read pagetypeinfo, which costs up to 50 ms with interrupts off.
     pub with_pagetypeinfo: bool,
-    /// Leave out what the kernel's log says about failed allocations and kills for lack of memory.
+    /// Omit allocation failures and OOM kills in the kernel log.
     pub without_kernel_log: bool,
     /// Replace an existing capture.
     pub force: bool,
 }
 
-/// What was captured.
+/// Result of a capture.
 #[derive(Debug)]
-pub struct Summary {
-    /// The folder or archive.
+pub struct CaptureSummary {
+    /// The directory or archive.
     pub path: PathBuf,
-    /// Its size: of an archive its own, of a folder the sum of its files.
+    /// Its size: that of the archive, or the sum of the files of a directory.
     pub bytes: Bytes,
-    /// What it says about itself.
+    /// Its manifest.
     pub manifest: Manifest,
-    /// What is missing and what cannot be told without it, most important first.
+    /// Missing files and the consequence of each, most important first.
     pub losses: Vec<(Absence, &'static str)>,
 }
 
-/// Why nothing was captured.
+/// Error of a capture.
 #[derive(Debug)]
 pub struct CaptureError {
     /// The kind of reason, for an exit code.
-    pub refusal: Refusal,
+    pub kind: CaptureErrorKind,
     message: String,
 }
 
-/// Kinds of reasons for which nothing was captured.
+/// Kind of the error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// The target cannot be what was meant: it exists, or its name asks for an unknown format.
-    Target,
-    /// The saved tree to take the files from has none of them.
-    Input,
-    /// The target may not be written.
+pub enum CaptureErrorKind {
+    /// The target is unsuitable: it exists, or its name has an unknown format.
+    BadTarget,
+    /// The saved tree has none of the files.
+    BadInput,
+    /// Writing the target is not permitted.
     NotPermitted,
     /// Writing failed.
-    Machine,
-    /// A signal of this number asked to stop.
-    Stopped(i32),
+    WriteFailed,
+    /// Stopped by the signal of this number.
+    Interrupted(i32),
 }
 
 impl CaptureError {
-    fn new(refusal: Refusal, message: impl Into<String>) -> CaptureError {
-        CaptureError { refusal, message: message.into() }
+    fn new(refusal: CaptureErrorKind, message: impl Into<String>) -> CaptureError {
+        CaptureError { kind: refusal, message: message.into() }
+    }
+
+    fn cannot_write(kind: CaptureErrorKind, target: &Path, why: &str) -> CaptureError {
+        CaptureError::new(kind, format!("cannot write {}: {why}", target.display()))
     }
 }
 
@@ -92,47 +99,45 @@ impl fmt::Display for CaptureError {
 
 impl std::error::Error for CaptureError {}
 
-/// Captures what `root` has into `target`: an archive if its name ends in `.tar.zst`, else a folder.
-pub fn capture(root: &Root, target: &Path, options: Options) -> Result<Summary, CaptureError> {
-    let stop = Stop::watch().map_err(|error| {
-        CaptureError::new(
-            Refusal::Machine,
-            format!("{}: cannot watch for signals: {error}", target.display()),
-        )
+/// Captures the files of `root` into `target`: an archive if its name ends in `.tar.zst`, else a directory.
+pub fn capture(root: &Root, target: &Path, options: CaptureOptions) -> Result<CaptureSummary, CaptureError> {
+    let stop = StopSignal::watch().map_err(|error| {
+        let why = format!("cannot install signal handlers: {error}");
+        CaptureError::cannot_write(CaptureErrorKind::WriteFailed, target, &why)
     })?;
     let sink = Sink::create(target, options.force)?;
-    let mut taking = Taking {
+    let mut session = CaptureSession {
         root,
         stop: stop.clone(),
         options,
         sink,
-        manifest: opening_manifest(root, options),
-        seen: HashSet::new(),
+        manifest: new_manifest(root, options),
+        attempted_paths: HashSet::new(),
         losses: Vec::new(),
         text_bytes: 0,
         started_ns: boottime_ns(),
     };
-    match taking.everything() {
-        Ok(()) => taking.finish(target),
+    match session.capture_all() {
+        Ok(()) => session.finish(target),
         Err(error) => Err(match stop.signal() {
             Some(signal) => {
-                let message = format!("{}: stopped; nothing of it is left", target.display());
-                CaptureError::new(Refusal::Stopped(signal), message)
+                let kind = CaptureErrorKind::Interrupted(signal);
+                CaptureError::cannot_write(kind, target, "stopped by a signal; nothing was kept")
             }
-            None => sink::write_failed(target, &error),
+            None => sink::write_error(target, &error),
         }),
     }
 }
 
-/// What is known before anything is read. A saved tree that is captured again keeps its own origin.
-fn opening_manifest(root: &Root, options: Options) -> Manifest {
+/// Facts known before anything is read. A saved tree that is captured again keeps its own origin.
+fn new_manifest(root: &Root, options: CaptureOptions) -> Manifest {
     let mut manifest = match root.manifest() {
-        Some(origin) => Manifest { files: Vec::new(), absent: Vec::new(), ..origin.clone() },
+        Some(origin) => Manifest { files: Vec::new(), absences: Vec::new(), ..origin.clone() },
         None => Manifest::default(),
     };
     manifest.format_version = FORMAT_VERSION;
     manifest.tool_version = env!("CARGO_PKG_VERSION").to_owned();
-    // What was left out when the tree was saved cannot come back.
+    // Files omitted when the tree was saved stay absent.
     manifest.with_processes = options.with_processes && (root.is_live() || manifest.with_processes);
     if root.is_live() {
         let uname = rustix::system::uname();
@@ -152,64 +157,63 @@ fn opening_manifest(root: &Root, options: Options) -> Manifest {
     manifest
 }
 
-/// A capture on its way.
-struct Taking<'a> {
+struct CaptureSession<'a> {
     root: &'a Root,
-    stop: Stop,
-    options: Options,
+    stop: StopSignal,
+    options: CaptureOptions,
     sink: Sink,
     manifest: Manifest,
-    /// Paths that were taken or tried.
-    seen: HashSet<String>,
+    /// Captured and attempted paths.
+    attempted_paths: HashSet<String>,
     losses: Vec<(Absence, &'static str)>,
     text_bytes: u64,
     started_ns: u64,
 }
 
-/// All text of a capture, so that its archive can be read again.
-const TEXTS_MAX: Bytes = Bytes(500 << 20);
+/// Maximum text of a capture, so that its archive can be read again.
+const TEXT_BYTES_MAX: Bytes = Bytes(500 << 20);
 
-impl Taking<'_> {
-    fn everything(&mut self) -> io::Result<()> {
-        self.indices_with_their_buddyinfo()?;
-        for row in captured::TABLE {
+impl CaptureSession<'_> {
+    fn capture_all(&mut self) -> io::Result<()> {
+        self.capture_extfrag_indices()?;
+        for row in capture_table::TABLE {
             if row.privacy == Privacy::Names && !self.options.with_processes {
                 continue;
             }
-            self.row(row)?;
+            self.capture_row(row)?;
         }
-        groups::take(self)?;
+        processes::capture_cgroups(self)?;
         if self.options.with_pagetypeinfo {
-            self.text(paths::PAGETYPEINFO, "no free pages by migrate type")?;
+            self.capture_text(paths::PAGETYPEINFO, "no free pages by migrate type")?;
         } else {
-            self.not_asked(paths::PAGETYPEINFO, "capture with --with-pagetypeinfo");
+            self.note_not_requested(paths::PAGETYPEINFO, "capture with --with-pagetypeinfo");
         }
         if self.options.without_kpageflags {
-            self.not_asked(paths::KPAGEFLAGS, "capture without --without-kpageflags");
+            self.note_not_requested(paths::KPAGEFLAGS, "capture without --without-kpageflags");
         } else {
-            self.packed(paths::KPAGEFLAGS, "no count of spoiled pageblocks")?;
+            self.capture_compressed(paths::KPAGEFLAGS, "no count of polluted pageblocks")?;
         }
-        processes::take(self)?;
+        processes::capture_processes(self)?;
         if self.options.without_kernel_log {
-            self.not_asked(paths::KMSG, "capture without --without-kernel-log");
+            self.note_not_requested(paths::KMSG, "capture without --without-kernel-log");
             return Ok(());
         }
-        kernel_log::take(self)
+        kernel_log::capture_kernel_log(self)
     }
 
-    /// The kernel's indices are of use beside the buddyinfo that they were computed from, so both are
-    /// read until buddyinfo is the same before and after.
-    fn indices_with_their_buddyinfo(&mut self) -> io::Result<()> {
-        const TRIES: u32 = 20;
-        let buddyinfo = captured::TABLE[0].pattern;
-        if captured::EXTFRAG.iter().any(|path| self.root.kind(path).is_err()) {
+    /// The kernel's indices need the buddyinfo of their computation, so both are read until buddyinfo is the
+    /// same before and after.
+    fn capture_extfrag_indices(&mut self) -> io::Result<()> {
+        const ATTEMPTS_MAX: u32 = 20;
+        let buddyinfo = capture_table::TABLE[0].pattern;
+        if capture_table::EXTFRAG.iter().any(|path| self.root.entry_kind(path).is_err()) {
             return Ok(());
         }
         let mut last = None;
-        for _ in 0..TRIES {
+        for _ in 0..ATTEMPTS_MAX {
             let start = boottime_ns();
             let mut texts = Vec::new();
-            for path in [buddyinfo, captured::EXTFRAG[0], captured::EXTFRAG[1], buddyinfo] {
+            for path in [buddyinfo, capture_table::EXTFRAG[0], capture_table::EXTFRAG[1], buddyinfo] {
                 match self.root.read(path) {
                     Ok(text) => texts.push((path, text)),
                     Err(_) => return Ok(()),
@@ -223,43 +227,46 @@ impl Taking<'_> {
         }
         let Some((start, texts, unmoved)) = last else { return Ok(()) };
         if !unmoved {
-            let note = format!("buddyinfo and the kernel's own indices moved apart in all {TRIES} tries");
+            let note = format!("buddyinfo changed between the index files in all {ATTEMPTS_MAX} tries");
             self.manifest.notes.push(note);
         }
         let took = boottime_ns() - start;
         for (path, text) in texts {
-            self.seen.insert(path.to_owned());
-            self.store(path, &text, None, start, took)?;
+            self.attempted_paths.insert(path.to_owned());
+            self.store_text(path, &text, None, start, took)?;
         }
         Ok(())
     }
 
-    fn row(&mut self, row: &captured::Row) -> io::Result<()> {
+    fn capture_row(&mut self, row: &capture_table::CaptureRow) -> io::Result<()> {
         if !row.pattern.contains('*') {
-            return self.text(row.pattern, row.loss);
+            return self.capture_text(row.pattern, row.loss);
         }
-        let found = pattern::expand(self.root, row.pattern);
-        for (path, kind) in &found.paths {
+        let is_found = pattern::expand(self.root, row.pattern);
+        for (path, kind) in &is_found.paths {
             match kind {
-                pattern::Found::File => self.text(path, "")?,
-                pattern::Found::Link(target) => self.link(path, target)?,
+                pattern::MatchKind::File => self.capture_text(path, "")?,
+                pattern::MatchKind::Link(target) if self.attempted_paths.insert(path.to_owned()) => {
+                    self.sink.write_link(path, target)?;
+                }
+                pattern::MatchKind::Link(_) => {}
             }
         }
-        if let Some(mut absence) = found.absence {
-            if absence.why == AbsentWhy::NotThere && !row.otherwise.is_empty() {
-                absence.detail = row.otherwise.to_owned();
+        if let Some(mut absence) = is_found.absence {
+            if absence.why == AbsenceReason::NotThere && row.pattern.starts_with(paths::DEBUGFS) {
+                absence.detail = "debugfs is not mounted".to_owned();
             }
-            self.missing(absence, row.loss);
+            self.note_missing(absence, row.loss);
         }
-        if found.cut {
-            self.manifest.notes.push(format!("{}: only the first {}", row.pattern, found.paths.len()));
+        if is_found.is_truncated {
+            self.manifest.notes.push(format!("{}: only the first {}", row.pattern, is_found.paths.len()));
         }
         Ok(())
     }
 
-    /// Takes one text, or notes why it is missing.
-    fn text(&mut self, path: &str, loss: &'static str) -> io::Result<()> {
-        if captured::TRIGGERS.contains(&path) || !self.seen.insert(path.to_owned()) {
+    /// Captures one text, or notes why it is missing.
+    fn capture_text(&mut self, path: &str, loss: &'static str) -> io::Result<()> {
+        if capture_table::TRIGGERS.contains(&path) || !self.attempted_paths.insert(path.to_owned()) {
             return Ok(());
         }
         let start = boottime_ns();
@@ -267,115 +274,112 @@ impl Taking<'_> {
         let took = boottime_ns() - start;
         match read {
             Ok(text) => {
-                let (text, altered) = self.redacted(path, text);
-                self.store(path, &text, altered, start, took)
+                let (text, altered) = match path {
+                    paths::SELF_MOUNTINFO => {
+                        let kept = "only the mounts of cgroup, debugfs and hugetlbfs";
+                        privacy::redact_text(text, kept, privacy::redact_mounts)
+                    }
+                    _ => (text, None),
+                };
+                self.store_text(path, &text, altered, start, took)
             }
             Err(absence) => {
-                self.missing(absence, loss);
+                self.note_missing(absence, loss);
                 Ok(())
             }
         }
     }
 
-    /// The text as it may be stored; with the length that the kernel gave if it was changed.
-    fn redacted(&self, path: &str, text: Vec<u8>) -> (Vec<u8>, Option<Altered>) {
-        if path == paths::SELF_MOUNTINFO {
-            return privacy::altered(
-                text,
-                "only the mounts of cgroup, debugfs and hugetlbfs",
-                privacy::mounts,
-            );
-        }
-        (text, None)
-    }
-
-    fn store(
+    fn store_text(
         &mut self,
         path: &str,
         text: &[u8],
-        altered: Option<Altered>,
-        start: u64,
-        took: u64,
+        altered: Option<Alteration>,
+        read_start_ns: u64,
+        read_ns: u64,
     ) -> io::Result<()> {
         self.stop.check()?;
         self.text_bytes += text.len() as u64;
-        if self.text_bytes > TEXTS_MAX.0 {
+        if self.text_bytes > TEXT_BYTES_MAX.0 {
             self.text_bytes -= text.len() as u64;
-            let detail = "left out: more than 500 MiB of text in one capture";
-            self.missing(Absence::new(path, AbsentWhy::Failed, detail), "");
+            let detail = "omitted: more than 500 MiB of text in one capture";
+            self.note_missing(Absence::new(path, AbsenceReason::Failed, detail), "");
             return Ok(());
         }
-        self.sink.file(path, text)?;
+        self.sink.write_file(path, text)?;
         self.manifest.files.push(FileRecord {
             path: path.to_owned(),
-            bytes: altered.as_ref().map_or(text.len() as u64, |altered| altered.bytes),
+            bytes: altered.as_ref().map_or(text.len() as u64, |altered| altered.original_bytes),
             stored_bytes: text.len() as u64,
-            read_start_ns: start,
-            read_ns: took,
-            altered: altered.map(|altered| altered.how.to_owned()),
+            read_start_ns,
+            read_ns,
+            alteration: altered.map(|altered| altered.description.to_owned()),
         });
         Ok(())
     }
 
-    fn link(&mut self, path: &str, target: &str) -> io::Result<()> {
-        if self.seen.insert(path.to_owned()) { self.sink.link(path, target) } else { Ok(()) }
-    }
-
-    /// Takes one file of any length, compressed on the way.
-    fn packed(&mut self, path: &str, loss: &'static str) -> io::Result<()> {
+    /// Captures one file of any length, compressed.
+    fn capture_compressed(&mut self, path: &str, loss: &'static str) -> io::Result<()> {
         let start = boottime_ns();
-        let mut stream = match self.root.stream(path) {
+        let mut stream = match self.root.open_reader(path) {
             Ok(stream) => stream,
             Err(absence) => {
-                self.missing(absence, loss);
+                self.note_missing(absence, loss);
                 return Ok(());
             }
         };
-        match self.sink.packed(path, &mut stream)? {
-            Packed::Stored { bytes, stored_bytes } => self.manifest.files.push(FileRecord {
+        match self.sink.write_compressed(path, &mut stream)? {
+            CompressionOutcome::Stored { bytes, stored_bytes } => self.manifest.files.push(FileRecord {
                 path: path.to_owned(),
                 bytes,
                 stored_bytes,
                 read_start_ns: start,
                 read_ns: boottime_ns() - start,
-                altered: None,
+                alteration: None,
             }),
-            Packed::Unreadable(error) => {
+            CompressionOutcome::Unreadable(error) => {
                 let absence = self.root.absence(path, &error);
-                self.missing(absence, loss);
+                self.note_missing(absence, loss);
             }
-            Packed::TooLarge => {
-                let detail = "compresses to more than an archive may hold";
-                self.missing(Absence::new(path, AbsentWhy::Failed, detail).or("capture into a folder"), loss);
+            CompressionOutcome::TooLarge => {
+                let detail = "compresses to more than the limit of an archive";
+                self.note_missing(
+                    Absence::new(path, AbsenceReason::Failed, detail).with_hint("capture into a directory"),
+                    loss,
+                );
             }
         }
         Ok(())
     }
 
-    fn not_asked(&mut self, path: &str, way_out: &str) {
-        self.manifest.absent.push(Absence::new(path, AbsentWhy::NotAsked, "").or(way_out));
+    fn note_not_requested(&mut self, path: &str, hint: &str) {
+        self.manifest.absences.push(Absence::new(path, AbsenceReason::NotRequested, "").with_hint(hint));
     }
 
-    fn missing(&mut self, absence: Absence, loss: &'static str) {
+    fn note_missing(&mut self, absence: Absence, loss: &'static str) {
         if !loss.is_empty() {
             self.losses.push((absence.clone(), loss));
         }
-        self.manifest.absent.push(absence);
+        self.manifest.absences.push(absence);
     }
 
-    fn finish(mut self, target: &Path) -> Result<Summary, CaptureError> {
+    fn finish(mut self, target: &Path) -> Result<CaptureSummary, CaptureError> {
         if self.manifest.files.is_empty() {
-            let way = "a saved tree has proc/ and sys/ in it, or is a folder of files from there";
-            let message = format!("{}: nothing in it that a capture takes; {way}", self.root.name());
-            return Err(CaptureError::new(Refusal::Input, message));
+            let way = "expected proc/ and sys/ in the tree, or a directory of files from there";
+            let message = format!(
+                "cannot capture {}: it contains no file for a capture; hint: {way}",
+                self.root.name()
+            );
+            return Err(CaptureError::new(CaptureErrorKind::BadInput, message));
         }
         if self.root.is_live() {
             self.manifest.duration_ns = boottime_ns() - self.started_ns;
         }
         let json = self.manifest.to_json();
-        let finished = self.sink.file(&format!("/{MANIFEST_FILE}"), &json).and_then(|()| self.sink.finish());
-        let bytes = finished.map_err(|error| sink::write_failed(target, &error))?;
-        Ok(Summary {
+        let finished =
+            self.sink.write_file(&format!("/{MANIFEST_FILE}"), &json).and_then(|()| self.sink.finish());
+        let bytes = finished.map_err(|error| sink::write_error(target, &error))?;
+        Ok(CaptureSummary {
             path: target.to_owned(),
             bytes: Bytes(bytes),
             manifest: self.manifest,
@@ -384,15 +388,15 @@ impl Taking<'_> {
     }
 }
 
-/// How a stored text differs from what the kernel gave.
-struct Altered {
-    how: &'static str,
-    /// Bytes that the kernel gave.
-    bytes: u64,
+/// Difference of a stored text from the text of the kernel.
+struct Alteration {
+    description: &'static str,
+    /// Bytes of the kernel's text.
+    original_bytes: u64,
 }
 
-/// Reads up to a whole buffer, however many calls that takes.
-fn fill(reader: &mut dyn Read, buffer: &mut [u8]) -> io::Result<usize> {
+/// Reads up to a whole buffer, in several calls if necessary.
+fn read_full(reader: &mut dyn Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {
         match reader.read(&mut buffer[filled..]) {
@@ -403,4 +407,44 @@ fn fill(reader: &mut dyn Read, buffer: &mut [u8]) -> io::Result<usize> {
         }
     }
     Ok(filled)
+}
+
+/// Name of a signal that ends a run.
+pub fn signal_name(signal: i32) -> &'static str {
+    match signal {
+        SIGHUP => "SIGHUP",
+        SIGINT => "SIGINT",
+        SIGTERM => "SIGTERM",
+        _ => "a signal",
+    }
+}
+
+/// Number of the stop signal; 0 if none arrived.
+#[derive(Clone, Debug)]
+pub struct StopSignal(Arc<AtomicUsize>);
+
+impl StopSignal {
+    /// From now on SIGINT, SIGTERM and SIGHUP are only recorded, and a file that grows beyond the limit of
+    /// this process (SIGXFSZ) is an error of the write. Signals ignored at the start stay ignored.
+    pub fn watch() -> io::Result<StopSignal> {
+        let stop = StopSignal(Arc::default());
+        for signal in stop_signals() {
+            flag::register_usize(signal, stop.0.clone(), signal.unsigned_abs() as usize)?;
+        }
+        flag::register(Signal::XFSZ.as_raw(), Arc::new(AtomicBool::new(false)))?;
+        Ok(stop)
+    }
+
+    /// Stop signal, if one arrived.
+    pub fn signal(&self) -> Option<i32> {
+        i32::try_from(self.0.load(Ordering::Relaxed)).ok().filter(|&signal| signal != 0)
+    }
+
+    /// Fails once a stop signal has arrived.
+    pub fn check(&self) -> io::Result<()> {
+        match self.signal() {
+            None => Ok(()),
+            Some(signal) => Err(io::Error::other(format!("stopped by signal {signal}"))),
+        }
+    }
 }

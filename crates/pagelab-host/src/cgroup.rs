@@ -1,29 +1,30 @@
-//! The memory limit that this process lives under: the tightest of its control groups on the way up.
+//! Memory limit of this process: the tightest of its control group and the ancestors.
 
-use pagelab_formats::cgroup::Membership;
+use pagelab_formats::cgroup::CgroupMembership;
 use pagelab_formats::mountinfo::Mount;
-use pagelab_formats::{ParseError, cgroup as format, scalar, vmstat};
+use pagelab_formats::{ParseError, cgroup as format, setting, vmstat};
 use pagelab_model::machine::{Cgroup, CgroupVersion};
-use pagelab_model::{Absence, AbsentWhy, Bytes, Reading};
+use pagelab_model::{Absence, AbsenceReason, Bytes, Reading};
 
 use crate::paths;
 use crate::reader::Reader;
 
 /// Version 1 prints no limit as the largest number of whole pages (include/linux/page_counter.h); no
 /// machine has this much memory.
-const NO_LIMIT_FROM: u64 = 1 << 62;
-/// Levels looked at on the way up; the kernel's own default depth limit is far above any real tree.
+const UNLIMITED_MIN: u64 = 1 << 62;
+/// Maximum of levels on the way up; the kernel's own default depth limit is far above any real tree.
 const LEVELS_MAX: usize = 64;
 
-/// Reads version, path and limit. `mounts` says where the hierarchies are mounted.
+/// Reads version, path and limit. `mounts` has the mount points of the hierarchies.
 pub fn read(reader: &Reader<'_>, mounts: &Reading<Vec<Mount>>) -> Reading<Cgroup> {
     let groups = reader.parse(paths::SELF_CGROUP, format::parse)?;
-    let v1 = groups.iter().find(|group| group.has("memory"));
+    let v1 = groups.iter().find(|group| group.has_controller("memory"));
     let v2 = groups.iter().find(|group| group.is_v2());
     let Some(group) = v1.or(v2) else {
+        let source = reader.root().display_path(paths::SELF_CGROUP);
         let detail = "no hierarchy has the memory controller";
-        return Err(Absence::new(reader.root().show(paths::SELF_CGROUP), AbsentWhy::NotThere, detail)
-            .or("boot without cgroup_disable=memory, on a kernel with CONFIG_MEMCG=y"));
+        return Err(Absence::new(source, AbsenceReason::NotThere, detail)
+            .with_hint("boot without cgroup_disable=memory, on a kernel with CONFIG_MEMCG=y"));
     };
     let version = match (v1, v2) {
         (Some(_), Some(_)) => CgroupVersion::Hybrid,
@@ -31,15 +32,16 @@ pub fn read(reader: &Reader<'_>, mounts: &Reading<Vec<Mount>>) -> Reading<Cgroup
         (None, _) => CgroupVersion::V2,
     };
     let mounts = mounts.as_ref().map_err(Clone::clone)?;
-    let Some(mount) = mount_of(group, mounts) else {
+    let Some(mount) = find_mount(group, mounts) else {
+        let source = reader.root().display_path(paths::SELF_MOUNTINFO);
         let detail = "the hierarchy with the memory controller is not mounted";
-        return Err(Absence::new(reader.root().show(paths::SELF_MOUNTINFO), AbsentWhy::NotThere, detail)
-            .or("mount -t cgroup2 none /mnt, as root"));
+        return Err(Absence::new(source, AbsenceReason::NotThere, detail)
+            .with_hint("mount -t cgroup2 none /mnt, as root"));
     };
-    let levels = levels(group, mount);
-    let Limits { limit, level, used, room } = match v1 {
-        Some(_) => limits_v1(reader, &levels),
-        None => limits(reader, &levels, &V2),
+    let levels = cgroup_dirs(group, mount);
+    let Limits { limit, level, usage, headroom } = match v1 {
+        Some(_) => read_limits_v1(reader, &levels),
+        None => read_limits(reader, &levels, &V2),
     };
     let path = |level: String| {
         let path = level.strip_prefix(mount.mount_point.trim_end_matches('/')).unwrap_or_default();
@@ -50,115 +52,108 @@ pub fn read(reader: &Reader<'_>, mounts: &Reading<Vec<Mount>>) -> Reading<Cgroup
         path: group.path.clone(),
         memory_limit: limit,
         limit_path: level.map(path),
-        memory_used: used,
-        memory_room: room,
+        memory_used: usage,
+        memory_room: headroom,
     })
 }
 
 /// The mount that shows the group: of several, the one with the deepest root above it.
-fn mount_of<'m>(group: &Membership, mounts: &'m [Mount]) -> Option<&'m Mount> {
+fn find_mount<'m>(group: &CgroupMembership, mounts: &'m [Mount]) -> Option<&'m Mount> {
     let fits = |mount: &&Mount| match group.is_v2() {
         true => mount.fs_type == "cgroup2",
         false => mount.fs_type == "cgroup" && mount.has_super_option("memory"),
     };
-    let rank = |mount: &&Mount| below(&group.path, &mount.root).map(|_| mount.root.len());
+    let rank = |mount: &&Mount| strip_root(&group.path, &mount.root).map(|_| mount.root.len());
     mounts.iter().filter(fits).max_by_key(rank)
 }
 
-/// `path` as seen from `root`, where it lies below it: `/a/b` from `/a` is `/b`.
-fn below<'p>(path: &'p str, root: &str) -> Option<&'p str> {
+/// `path` relative to `root` if it is below it: `/a/b` from `/a` is `/b`.
+fn strip_root<'p>(path: &'p str, root: &str) -> Option<&'p str> {
     let rest = path.strip_prefix(root.trim_end_matches('/'))?;
     (rest.is_empty() || rest.starts_with('/')).then_some(rest)
 }
 
 /// Directories from the process's own group up to the mount point. A path that is not below the root of
 /// the mount, as in a container without a control group namespace, leaves the mount point alone.
-fn levels(group: &Membership, mount: &Mount) -> Vec<String> {
+pub(crate) fn cgroup_dirs(group: &CgroupMembership, mount: &Mount) -> Vec<String> {
     let base = mount.mount_point.trim_end_matches('/');
-    let inside = below(&group.path, &mount.root).unwrap_or("").trim_end_matches('/');
+    let inside = strip_root(&group.path, &mount.root).unwrap_or("").trim_end_matches('/');
     let inside = if inside.split('/').any(|part| part == "..") { "" } else { inside };
-    let mut levels = Vec::new();
-    let mut rest = inside;
-    while levels.len() < LEVELS_MAX {
-        levels.push(format!("{base}{rest}"));
-        match rest.rfind('/') {
-            Some(at) => rest = &rest[..at],
-            None => break,
-        }
-    }
-    levels
+    let levels = std::iter::successors(Some(inside), |rest| Some(rest.rsplit_once('/')?.0));
+    levels.take(LEVELS_MAX).map(|rest| format!("{base}{rest}")).collect()
 }
 
 /// Names of the two files of a version.
-struct Files {
+struct ControlFiles {
     limit: &'static str,
-    used: &'static str,
+    usage: &'static str,
 }
 
-const V1: Files = Files { limit: "memory.limit_in_bytes", used: "memory.usage_in_bytes" };
-const V2: Files = Files { limit: "memory.max", used: "memory.current" };
+const V1: ControlFiles = ControlFiles { limit: "memory.limit_in_bytes", usage: "memory.usage_in_bytes" };
+const V2: ControlFiles = ControlFiles { limit: "memory.max", usage: "memory.current" };
 
 /// A limit file: `max`, or bytes.
-fn limit(text: &[u8]) -> Result<Option<u64>, ParseError> {
+fn parse_limit(text: &[u8]) -> Result<Option<u64>, ParseError> {
     if text.trim_ascii() == b"max" {
         return Ok(None);
     }
-    scalar::parse_u64(text).map(|bytes| Some(bytes).filter(|&bytes| bytes < NO_LIMIT_FROM))
+    setting::parse_u64(text).map(|bytes| Some(bytes).filter(|&bytes| bytes < UNLIMITED_MIN))
 }
 
-/// What the levels on the way up allow.
+/// Limits of the ancestors.
 #[derive(Default)]
 struct Limits {
     /// The smallest limit.
     limit: Option<Bytes>,
-    /// The folder of the group that has it, where it can be seen.
+    /// The folder of the group that has it, if it can be seen.
     level: Option<String>,
-    /// What is charged where the smallest limit is.
-    used: Option<Bytes>,
-    /// What may still be charged until any limit is reached.
-    room: Option<Bytes>,
+    /// Charge of the cgroup with the smallest limit.
+    usage: Option<Bytes>,
+    /// Memory that may still be charged until any limit is reached.
+    headroom: Option<Bytes>,
 }
 
-/// Looks at all levels. The root of a hierarchy, and a group without the controller, have no file; they limit
+/// Reads all levels. The root of a hierarchy, and a group without the controller, have no file; they limit
 /// nothing. A larger limit may leave less room than the smallest one: its group has other members.
-fn limits(reader: &Reader<'_>, levels: &[String], files: &Files) -> Limits {
+fn read_limits(reader: &Reader<'_>, levels: &[String], files: &ControlFiles) -> Limits {
     let limited = levels.iter().filter_map(|level| {
-        let bytes = reader.parse(&format!("{level}/{}", files.limit), limit).ok()??;
-        Some((Bytes(bytes), used(reader, level, files), level))
+        let bytes = reader.parse(&format!("{level}/{}", files.limit), parse_limit).ok()??;
+        Some((Bytes(bytes), read_usage(reader, level, files), level))
     });
     let limited: Vec<(Bytes, Option<Bytes>, &String)> = limited.collect();
     let Some(&(limit, used, level)) = limited.iter().min_by_key(|(limit, ..)| *limit) else {
         return Limits::default();
     };
-    let rooms: Option<Vec<Bytes>> = limited.into_iter().map(|(limit, used, _)| room(limit, used)).collect();
+    let rooms: Option<Vec<Bytes>> =
+        limited.into_iter().map(|(limit, used, _)| headroom_below(limit, used)).collect();
     let room = rooms.and_then(|rooms| rooms.into_iter().min());
-    Limits { limit: Some(limit), level: Some(level.clone()), used, room }
+    Limits { limit: Some(limit), level: Some(level.clone()), usage: used, headroom: room }
 }
 
-fn room(limit: Bytes, used: Option<Bytes>) -> Option<Bytes> {
-    used.map(|used| Bytes(limit.0.saturating_sub(used.0)))
+fn headroom_below(limit: Bytes, usage: Option<Bytes>) -> Option<Bytes> {
+    usage.map(|used| Bytes(limit.0.saturating_sub(used.0)))
 }
 
-fn used(reader: &Reader<'_>, level: &str, files: &Files) -> Option<Bytes> {
-    reader.parse(&format!("{level}/{}", files.used), scalar::parse_u64).ok().map(Bytes)
+fn read_usage(reader: &Reader<'_>, level: &str, files: &ControlFiles) -> Option<Bytes> {
+    reader.parse(&format!("{level}/{}", files.usage), setting::parse_u64).ok().map(Bytes)
 }
 
 /// Version 1: `hierarchical_memory_limit` counts the groups above those that can be seen from a
 /// container, and only those that count (`use_hierarchy`).
-fn limits_v1(reader: &Reader<'_>, levels: &[String]) -> Limits {
-    let Some(own) = levels.first() else { return Limits::default() };
-    let stat = reader.parse(&format!("{own}/memory.stat"), vmstat::parse);
+fn read_limits_v1(reader: &Reader<'_>, levels: &[String]) -> Limits {
+    let Some(own_dir) = levels.first() else { return Limits::default() };
+    let stat = reader.parse(&format!("{own_dir}/memory.stat"), vmstat::parse);
     let whole = stat.ok().and_then(|stat| stat.get("hierarchical_memory_limit"));
-    let seen = limits(reader, levels, &V1);
+    let seen = read_limits(reader, levels, &V1);
     match whole.map(Bytes) {
-        Some(Bytes(NO_LIMIT_FROM..)) => Limits::default(),
+        Some(Bytes(UNLIMITED_MIN..)) => Limits::default(),
         Some(limit) if seen.limit == Some(limit) => seen,
         Some(limit) => {
-            let used = used(reader, own, &V1);
-            let room = room(limit, used);
-            // What is not known is less than what is, and stays unknown.
-            let room = if seen.limit.is_some() { room.min(seen.room) } else { room };
-            Limits { limit: Some(limit), level: None, used, room }
+            let used = read_usage(reader, own_dir, &V1);
+            let room = headroom_below(limit, used);
+            // An unknown limit may be lower than the known ones, so it stays unknown.
+            let room = if seen.limit.is_some() { room.min(seen.headroom) } else { room };
+            Limits { limit: Some(limit), level: None, usage: used, headroom: room }
         }
         None => seen,
     }
@@ -167,18 +162,18 @@ fn limits_v1(reader: &Reader<'_>, levels: &[String]) -> Limits {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake::Tree;
+    use crate::fake_tree::FakeTree;
 
     const MOUNT_V1: &str = "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n";
     const MOUNT_V2: &str = "41 31 0:38 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
 
-    fn of(files: &[(&str, &str)]) -> Reading<Cgroup> {
-        Tree::look(files, read)
+    fn read_fake(files: &[(&str, &str)]) -> Reading<Cgroup> {
+        FakeTree::read_with(files, read)
     }
 
     #[test]
     fn version_2_takes_the_tightest_on_the_way_up() {
-        let group = of(&[
+        let group = read_fake(&[
             ("/proc/self/cgroup", "0::/a/b\n"),
             ("/proc/self/mountinfo", MOUNT_V2),
             ("/sys/fs/cgroup/a/b/memory.max", "max\n"),
@@ -192,7 +187,7 @@ mod tests {
         assert_eq!((group.memory_limit, group.memory_used), (Some(Bytes(1000)), Some(Bytes(400))));
         assert_eq!(group.limit_path.as_deref(), Some("/a"));
         assert_eq!(group.memory_room, Some(Bytes(100)), "the larger limit leaves less room");
-        let unknown = of(&[
+        let unknown = read_fake(&[
             ("/proc/self/cgroup", "0::/a\n"),
             ("/proc/self/mountinfo", MOUNT_V2),
             ("/sys/fs/cgroup/a/memory.max", "1000\n"),
@@ -206,7 +201,7 @@ mod tests {
         let base = "/sys/fs/cgroup/memory/memory";
         let huge = "9223372036854771712\n";
         let files = |stat: &str| {
-            of(&[
+            read_fake(&[
                 ("/proc/self/cgroup", "4:memory:/docker/x\n0::/\n"),
                 ("/proc/self/mountinfo", &MOUNT_V1.replace(" / /sys", " /docker/x /sys")),
                 (&format!("{base}.limit_in_bytes"), huge),
@@ -225,7 +220,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_known_is_said() {
-        let reason = |files: &[(&str, &str)]| of(files).unwrap_err().reason().to_owned();
+        let reason = |files: &[(&str, &str)]| read_fake(files).unwrap_err().reason().to_owned();
         assert_eq!(reason(&[]), "not in the saved tree");
         assert_eq!(reason(&[("/proc/self/cgroup", "1:cpu:/\n")]), "no hierarchy has the memory controller");
         let unmounted = [("/proc/self/cgroup", "0::/\n"), ("/proc/self/mountinfo", MOUNT_V1)];
@@ -234,7 +229,8 @@ mod tests {
 
     #[test]
     fn levels_end_at_the_mount_point() {
-        let group = |path: &str| Membership { hierarchy: 0, controllers: vec![], path: path.to_owned() };
+        let group =
+            |path: &str| CgroupMembership { hierarchy: 0, controllers: vec![], path: path.to_owned() };
         let mount = |root: &str| {
             let line = MOUNT_V2.replace(" / /sys", &format!(" {root} /sys"));
             pagelab_formats::mountinfo::parse(line.as_bytes()).unwrap().remove(0)
@@ -247,7 +243,7 @@ mod tests {
             ("/../x", "/", &["/sys/fs/cgroup"]),
         ];
         for (path, root, expected) in cases {
-            assert_eq!(levels(&group(path), &mount(root)), expected, "{path} {root}");
+            assert_eq!(cgroup_dirs(&group(path), &mount(root)), expected, "{path} {root}");
         }
     }
 }

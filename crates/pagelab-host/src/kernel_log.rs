@@ -1,12 +1,12 @@
-//! Past allocation failures in the kernel's log: `/dev/kmsg`, the syslog call, or a saved text.
+//! Past allocation failures in the kernel log: `/dev/kmsg`, the syslog call, or a saved text.
 
 use std::io;
 use std::time::{Duration, Instant};
 
-use pagelab_formats::kernel_log::{Messages, parse, parse_record};
+use pagelab_formats::kernel_log::{LogScanner, parse, parse_record};
 use pagelab_model::snapshot::AllocFailures;
-use pagelab_model::{Absence, AbsentWhy, Reading};
-use pagelab_sys::presence;
+use pagelab_model::{Absence, AbsenceReason, Reading};
+use pagelab_sys::kernel_support;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
@@ -24,38 +24,38 @@ const TIME_MAX: Duration = Duration::from_secs(2);
 /// Reads the log's reports of failed allocations.
 pub fn read(reader: &Reader<'_>) -> Reading<AllocFailures> {
     if reader.root().is_live() {
-        return match records() {
+        return match read_failures() {
             Ok(failures) => Ok(failures),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let log = presence::kernel_log().map_err(|error| absence(reader, &error))?;
+                let log = kernel_support::read_kernel_log().map_err(|error| read_absence(reader, &error))?;
                 parse(&log).map_err(|error| {
-                    Absence::new("syslog(2)", AbsentWhy::Malformed, error.in_file("syslog(2)"))
+                    Absence::new("syslog(2)", AbsenceReason::Malformed, error.message_in_file("syslog(2)"))
                 })
             }
-            Err(error) => Err(absence(reader, &error)),
+            Err(error) => Err(read_absence(reader, &error)),
         };
     }
     let mut failures = match reader.parse(paths::KMSG, parse) {
-        Err(absence) if absence.why == AbsentWhy::NotSaved => reader.parse(paths::KMSG_TEXT, parse)?,
+        Err(absence) if absence.why == AbsenceReason::NotSaved => reader.parse(paths::KMSG_TEXT, parse)?,
         other => other?,
     };
-    // Where an extract begins says nothing of where the log began.
+    // The first record of an extract is not the first record of the log.
     failures.log_overwritten &= !is_extract(reader);
     Ok(failures)
 }
 
-/// Whether the saved log is not the whole log, as its capture says.
+/// Whether the saved log is an extract, according to its capture.
 pub(crate) fn is_extract(reader: &Reader<'_>) -> bool {
     let file = reader.root().manifest().and_then(|manifest| manifest.file(paths::KMSG));
-    file.is_some_and(|file| file.altered.is_some())
+    file.is_some_and(|file| file.alteration.is_some())
 }
 
 /// The reports among all records that the ring holds now.
-fn records() -> io::Result<AllocFailures> {
-    let mut messages = Messages::default();
-    let lost = each_record(|record| {
+fn read_failures() -> io::Result<AllocFailures> {
+    let mut messages = LogScanner::default();
+    let lost = for_each_record(|record| {
         if let Ok(message) = parse_record(record) {
-            messages.take(&message);
+            messages.add_message(&message);
         }
     })?;
     let mut failures = messages.failures;
@@ -63,9 +63,9 @@ fn records() -> io::Result<AllocFailures> {
     Ok(failures)
 }
 
-/// Gives each record that the ring holds now to `take`, and never waits for another. Whether some were
+/// Gives each record that the ring holds now to `visit`, and never waits for another. Whether some were
 /// overwritten before they were read.
-pub(crate) fn each_record(mut take: impl FnMut(&[u8])) -> io::Result<bool> {
+pub(crate) fn for_each_record(mut visit: impl FnMut(&[u8])) -> io::Result<bool> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
     let kmsg = rustix::fs::open(paths::KMSG, flags, Mode::empty())?;
     let mut buffer = vec![0u8; RECORD_MAX];
@@ -73,8 +73,8 @@ pub(crate) fn each_record(mut take: impl FnMut(&[u8])) -> io::Result<bool> {
     for _ in 0..RECORDS_MAX {
         match rustix::io::read(&kmsg, &mut buffer) {
             Ok(0) | Err(Errno::AGAIN) => break,
-            Ok(length) => take(&buffer[..length]),
-            // The record was overwritten before it was read: the next read goes on behind the gap.
+            Ok(length) => visit(&buffer[..length]),
+            // The record was overwritten before it was read: the next read continues after the gap.
             Err(Errno::PIPE) => lost = true,
             Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
@@ -86,12 +86,14 @@ pub(crate) fn each_record(mut take: impl FnMut(&[u8])) -> io::Result<bool> {
     Ok(lost)
 }
 
-fn absence(reader: &Reader<'_>, error: &io::Error) -> Absence {
+fn read_absence(reader: &Reader<'_>, error: &io::Error) -> Absence {
     match error.kind() {
-        io::ErrorKind::PermissionDenied => refused(reader.line(paths::DMESG_RESTRICT).ok().as_deref()),
+        io::ErrorKind::PermissionDenied => {
+            dmesg_restrict_absence(reader.read_line(paths::DMESG_RESTRICT).ok().as_deref())
+        }
         io::ErrorKind::Unsupported => Absence::new(
             paths::KMSG,
-            AbsentWhy::NotThere,
+            AbsenceReason::NotThere,
             "this kernel keeps no log (CONFIG_PRINTK is not set)",
         ),
         _ => reader.root().absence(paths::KMSG, error),
@@ -99,26 +101,26 @@ fn absence(reader: &Reader<'_>, error: &io::Error) -> Absence {
 }
 
 /// Why the log was refused, from the value of `dmesg_restrict`.
-fn refused(restrict: Option<&str>) -> Absence {
-    let (detail, way_out) = match restrict {
+fn dmesg_restrict_absence(restrict: Option<&str>) -> Absence {
+    let (detail, hint) = match restrict {
         Some("1") => (
-            "the log is for the privileged alone (kernel.dmesg_restrict is 1)",
+            "the log requires privileges (kernel.dmesg_restrict is 1)",
             "run as root, or sysctl kernel.dmesg_restrict=0",
         ),
-        _ => ("permission denied", "run as root, or join the group that may read it"),
+        _ => ("permission denied", "run as root, or join the group that can read it"),
     };
-    Absence::new(paths::KMSG, AbsentWhy::NotPermitted, detail).or(way_out)
+    Absence::new(paths::KMSG, AbsenceReason::NotPermitted, detail).with_hint(hint)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake::Tree;
+    use crate::fake_tree::FakeTree;
 
     #[test]
     fn a_saved_log_in_either_form() {
         let read_from = |files: &[(&str, &str)]| {
-            let tree = Tree::new(files);
+            let tree = FakeTree::new(files);
             let root = tree.root();
             read(&Reader::new(&root))
         };
@@ -128,7 +130,7 @@ mod tests {
         let report = first(read_from(&[("/dev/kmsg", record), ("/proc/kmsg.txt", text)]));
         assert_eq!((report.process.as_str(), report.at_us), ("a", Some(77)));
         assert_eq!(first(read_from(&[("/proc/kmsg.txt", text)])).order, Some(4));
-        assert_eq!(read_from(&[]).unwrap_err().why, AbsentWhy::NotSaved);
+        assert_eq!(read_from(&[]).unwrap_err().why, AbsenceReason::NotSaved);
     }
 
     #[test]
@@ -142,7 +144,7 @@ mod tests {
         let overwritten = |altered: &str| {
             let record = "4,9,77,-;a: page allocation failure: order:3, mode:0x1\n";
             let manifest = manifest(altered);
-            let tree = Tree::new(&[("/dev/kmsg", record), ("/pagelab-capture.json", &manifest)]);
+            let tree = FakeTree::new(&[("/dev/kmsg", record), ("/pagelab-capture.json", &manifest)]);
             let root = tree.root();
             let failures = read(&Reader::new(&root)).unwrap();
             assert_eq!(failures.reports.len(), 1);
@@ -154,9 +156,9 @@ mod tests {
 
     #[test]
     fn a_refused_log_names_the_setting() {
-        let absence = refused(Some("1"));
-        assert_eq!(absence.reason(), "the log is for the privileged alone (kernel.dmesg_restrict is 1)");
-        assert_eq!(absence.way_out.as_deref(), Some("run as root, or sysctl kernel.dmesg_restrict=0"));
-        assert_eq!(refused(Some("0")).why, AbsentWhy::NotPermitted);
+        let absence = dmesg_restrict_absence(Some("1"));
+        assert_eq!(absence.reason(), "the log requires privileges (kernel.dmesg_restrict is 1)");
+        assert_eq!(absence.hint.as_deref(), Some("run as root, or sysctl kernel.dmesg_restrict=0"));
+        assert_eq!(dmesg_restrict_absence(Some("0")).why, AbsenceReason::NotPermitted);
     }
 }

@@ -1,7 +1,7 @@
-//! The machine that pagelab runs on, or a saved tree of its files: readers, settings, guard, capture.
+//! This machine, or a saved tree of its files: readers, settings, guard, capture.
 //!
-//! Every reader takes a [`root::Root`]; a live host and a saved tree give the same records. The names
-//! of kernel files stand in [`paths`] and nowhere else.
+//! Every reader takes a [`root::Root`]; a live host and a saved tree give the same records. The names of
+//! kernel files are in [`paths`] only.
 
 pub mod address_space;
 pub mod alloc_trace;
@@ -11,8 +11,8 @@ pub mod cgroup;
 pub mod collect;
 pub mod extfrag;
 #[cfg(test)]
-mod fake;
-pub mod fast;
+mod fake_tree;
+pub mod fast_snapshot;
 pub mod guard;
 pub mod instruments;
 pub mod kernel_log;

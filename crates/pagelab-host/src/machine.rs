@@ -1,82 +1,82 @@
-//! What the machine is: processor, caches, kernel, virtualisation, containers, limits.
+//! Description of the machine: processor, caches, kernel, virtualisation, containers, limits.
 
 use pagelab_formats::mountinfo::Mount;
-use pagelab_formats::{buddyinfo, cpu_list, cpuinfo, iomem, scalar, size, smaps};
-use pagelab_model::machine::{Cache, Cpu, DirectMap, Hypervisor, RamRange};
-use pagelab_model::{Absence, AbsentWhy, Bytes, Counters, Machine, Meminfo, NodeId, PageSize, Reading};
+use pagelab_formats::{buddyinfo, cpu_list, cpuinfo, iomem, setting, size, smaps};
+use pagelab_model::machine::{Cache, Cpu, CpuidLeaf, DirectMap, Hypervisor, RamRange};
+use pagelab_model::{Absence, AbsenceReason, Bytes, Counters, Machine, Meminfo, NodeId, PageSize, Reading};
 
 use crate::reader::Reader;
 use crate::{cgroup, page_reporting, paths};
 
-/// What the caller knows better than the files do.
+/// Facts that the caller provides instead of the files.
 #[derive(Clone, Debug, Default)]
-pub struct Known {
+pub struct MachineOverrides {
     /// The base page size and how it was learnt, from a manifest or an argument.
     pub page_size: Option<(PageSize, String)>,
     /// The hypervisor and where its name is from, such as CPUID.
     pub hypervisor: Option<Hypervisor>,
 }
 
-/// Processes looked through for the page size of a saved tree.
+/// Maximum number of processes searched for the page size of a saved tree.
 const PROCESSES_FOR_PAGE_SIZE: usize = 16;
-/// Caches of one processor looked at.
+/// Maximum of caches read per processor.
 const CACHES_MAX: usize = 32;
 
 /// Reads everything but the TLBs, which take more than files.
 pub fn read(
     reader: &Reader<'_>,
-    known: &Known,
+    overrides: &MachineOverrides,
     mounts: &Reading<Vec<Mount>>,
     meminfo: &Reading<Meminfo>,
     vmstat: &Reading<Counters>,
 ) -> Machine {
     let cpu = reader.parse(paths::CPUINFO, cpuinfo::parse);
-    let kernel_version = reader.line(paths::KERNEL_VERSION);
-    let kernel_release = reader.line(paths::OSRELEASE).or_else(|absence| {
+    let kernel_version = reader.read_line(paths::KERNEL_VERSION);
+    let kernel_release = reader.read_line(paths::OSRELEASE).or_else(|absence| {
         let release = kernel_version.as_ref().ok().and_then(|line| line.split(' ').nth(2));
         release.map(str::to_owned).ok_or(absence)
     });
-    let (page_size, page_size_source) = page_size(reader, known);
+    let (page_size, page_size_source) = page_size(reader, overrides);
     let buddyinfo = reader.root().read(paths::BUDDYINFO).ok().and_then(|text| buddyinfo::parse(&text).ok());
     let orders = buddyinfo.and_then(|info| info.zones.iter().map(|zone| zone.areas.orders()).max());
     Machine {
-        host_name: reader.line(paths::HOSTNAME).ok().filter(|name| !name.is_empty()),
+        host_name: reader.read_line(paths::HOSTNAME).ok().filter(|name| !name.is_empty()),
         kernel_release,
         kernel_version,
-        kernel_cmdline: reader.line(paths::KERNEL_CMDLINE),
-        architecture: architecture(reader),
+        kernel_cmdline: reader.read_line(paths::KERNEL_CMDLINE),
+        architecture: read_architecture(reader),
         page_size,
         page_size_source,
-        caches: caches(reader),
-        tlb: Err(Absence::new("CPUID", AbsentWhy::NotAsked, "")),
-        nodes: nodes(reader),
-        hypervisor: hypervisor(reader, known, &cpu),
-        direct_map: direct_map(reader, meminfo, vmstat),
+        caches: read_caches(reader),
+        tlb: Err(Absence::new("CPUID", AbsenceReason::NotRequested, "")),
+        nodes: read_nodes(reader),
+        hypervisor: detect_hypervisor(reader, overrides, &cpu),
+        direct_map: read_direct_map(reader, meminfo, vmstat),
         cgroup: cgroup::read(reader, mounts),
-        container_signs: container_signs(reader, mounts),
+        container_signs: detect_container_signs(reader, mounts),
         memory_block: reader
             .parse(&format!("{}/block_size_bytes", paths::MEMORY_BLOCKS), size::parse_hexadecimal),
-        ram: ram(reader),
+        ram: read_ram_ranges(reader),
         page_reporting: page_reporting::read(reader, page_size, orders.unwrap_or(0)),
         cpu,
     }
 }
 
-fn architecture(reader: &Reader<'_>) -> Reading<String> {
-    reader.line(paths::ARCH).or_else(|absence| match reader.root().is_live() {
+fn read_architecture(reader: &Reader<'_>) -> Reading<String> {
+    reader.read_line(paths::ARCH).or_else(|absence| match reader.root().is_live() {
         true => Ok(rustix::system::uname().machine().to_string_lossy().into_owned()),
         false => Err(absence),
     })
 }
 
-/// The size of a huge page of PMD size (`hpage_pmd_size`, 4.10); `None` where the setting is absent or odd.
-pub fn told_pmd_size(reader: &Reader<'_>) -> Option<Bytes> {
-    reader.line(paths::THP_PMD_SIZE).ok().and_then(|line| line.parse().ok()).map(Bytes)
+/// The size of a huge page of PMD size (`hpage_pmd_size`, 4.10); `None` if the setting is absent or odd.
+pub fn reported_pmd_size(reader: &Reader<'_>) -> Option<Bytes> {
+    reader.read_line(paths::THP_PMD_SIZE).ok().and_then(|line| line.parse().ok()).map(Bytes)
 }
 
-/// The same; where the kernel does not tell it, that which its architecture has with this base page.
+/// The same; if the kernel does not report it, the size that the architecture has with this base page.
 pub fn pmd_size(reader: &Reader<'_>, page_size: PageSize) -> Bytes {
-    told_pmd_size(reader).unwrap_or_else(|| page_size.block(page_size.usual_pmd_order()))
+    page_size.block_bytes(page_size.pmd_order(reported_pmd_size(reader)))
 }
 
 /// The base page size of the running kernel.
@@ -84,24 +84,25 @@ pub fn live_page_size() -> Option<PageSize> {
     PageSize::new(rustix::param::page_size() as u64)
 }
 
-/// The base page size: asked of a live kernel; of a saved tree what the caller knows, else the smallest
-/// page of any saved mapping, else a guess.
-pub(crate) fn page_size(reader: &Reader<'_>, known: &Known) -> (PageSize, String) {
-    if let Some((page_size, source)) = &known.page_size {
+/// The base page size: that of a live kernel; for a saved tree the given one, else the smallest page of any
+/// saved mapping, else a guess.
+pub(crate) fn page_size(reader: &Reader<'_>, overrides: &MachineOverrides) -> (PageSize, String) {
+    if let Some((page_size, source)) = &overrides.page_size {
         return (*page_size, source.clone());
     }
-    if reader.root().is_live() {
-        return live_page_size().map_or((PageSize::USUAL, "assumed"), |size| (size, "sysconf")).named();
-    }
-    saved_page_size(reader).unwrap_or_else(|| guessed_page_size(reader)).named()
+    let (page_size, source) = match reader.root().is_live() {
+        true => live_page_size().map_or((PageSize::DEFAULT, "assumed"), |size| (size, "sysconf")),
+        false => saved_page_size(reader).unwrap_or_else(|| guess_page_size(reader)),
+    };
+    (page_size, source.to_owned())
 }
 
-/// What a saved tree's mappings say of the base page size, with the name of the source.
+/// Base page size according to the mappings of a saved tree, with the name of the source.
 pub fn saved_page_size(reader: &Reader<'_>) -> Option<(PageSize, &'static str)> {
-    let processes = reader.root().list(paths::PROC).unwrap_or_default();
+    let processes = reader.root().list_dir(paths::PROC).unwrap_or_default();
     let pids = processes.iter().filter_map(|name| name.parse::<u32>().ok()).take(PROCESSES_FOR_PAGE_SIZE);
-    let mut files =
-        std::iter::once(paths::SELF_SMAPS.to_owned()).chain(pids.map(|pid| paths::process(pid, "smaps")));
+    let mut files = std::iter::once(paths::SELF_SMAPS.to_owned())
+        .chain(pids.map(|pid| paths::process_file(pid, "smaps")));
     files.find_map(|file| {
         let mappings = reader.parse(&file, smaps::parse).ok()?;
         let pages = mappings.iter().filter_map(|mapping| mapping.fields_kib.get("KernelPageSize"));
@@ -112,62 +113,53 @@ pub fn saved_page_size(reader: &Reader<'_>) -> Option<(PageSize, &'static str)> 
 
 /// The base page size of a saved tree that does not say: that with which a PMD entry maps what the tree
 /// calls a huge page, else the usual one. Only a guess, since powerpc has other PMD sizes.
-pub fn guessed_page_size(reader: &Reader<'_>) -> (PageSize, &'static str) {
+pub fn guess_page_size(reader: &Reader<'_>) -> (PageSize, &'static str) {
     let sizes = (10..=30).filter_map(|shift| PageSize::new(1 << shift));
-    let pmd_size = told_pmd_size(reader);
-    let maps =
-        |pmd_size| sizes.into_iter().find(|size| size.order_of(pmd_size) == Some(size.usual_pmd_order()));
+    let pmd_size = reported_pmd_size(reader);
+    let maps = |pmd_size| {
+        sizes.into_iter().find(|size| size.order_for_size(pmd_size) == Some(size.default_pmd_order()))
+    };
     match pmd_size.and_then(maps) {
         Some(size) => (size, "assumed from hpage_pmd_size; see --page-size"),
-        None => (PageSize::USUAL, "assumed"),
+        None => (PageSize::DEFAULT, "assumed"),
     }
 }
 
-/// A page size with the name of its source as an owned text.
-trait Named {
-    fn named(self) -> (PageSize, String);
-}
-
-impl Named for (PageSize, &str) {
-    fn named(self) -> (PageSize, String) {
-        (self.0, self.1.to_owned())
-    }
-}
-
-fn nodes(reader: &Reader<'_>) -> Reading<Vec<NodeId>> {
+fn read_nodes(reader: &Reader<'_>) -> Reading<Vec<NodeId>> {
     let nodes = reader.parse(paths::NODE_ONLINE, cpu_list::parse)?;
     Ok(nodes.into_iter().map(NodeId).collect())
 }
 
 /// Caches of the first processor that is online, the data cache of a level before its instruction cache.
-fn caches(reader: &Reader<'_>) -> Reading<Vec<Cache>> {
+fn read_caches(reader: &Reader<'_>) -> Reading<Vec<Cache>> {
     let online = reader.parse(paths::CPU_ONLINE, cpu_list::parse).unwrap_or_default();
     let dir = format!("{}/cpu{}/cache", paths::CPUS, online.first().copied().unwrap_or(0));
-    let names = reader.root().list(&dir)?;
+    let names = reader.root().list_dir(&dir)?;
     let mut caches: Vec<Cache> = names
         .iter()
         .filter(|name| name.starts_with("index"))
         .take(CACHES_MAX)
-        .filter_map(|name| cache(reader, &format!("{dir}/{name}")))
+        .filter_map(|name| read_cache(reader, &format!("{dir}/{name}")))
         .collect();
     caches.sort_by_key(|cache| (cache.level, cache.kind == "Instruction"));
     if caches.is_empty() {
-        return Err(Absence::new(reader.root().show(&dir), AbsentWhy::NotThere, "it names no cache"));
+        let source = reader.root().display_path(&dir);
+        return Err(Absence::new(source, AbsenceReason::NotThere, "it names no cache"));
     }
     Ok(caches)
 }
 
-/// One cache; one whose level or size is not told is passed over, as some VMs have them.
-fn cache(reader: &Reader<'_>, dir: &str) -> Option<Cache> {
+/// One cache; a cache without level or size is skipped, as some VMs have them.
+fn read_cache(reader: &Reader<'_>, dir: &str) -> Option<Cache> {
     let number = |file: &str| {
-        let value = reader.parse(&format!("{dir}/{file}"), scalar::parse_u64).ok()?;
+        let value = reader.parse(&format!("{dir}/{file}"), setting::parse_u64).ok()?;
         u32::try_from(value).ok().filter(|&value| value > 0)
     };
-    let line = |file: &str| reader.line(&format!("{dir}/{file}")).ok();
+    let line = |file: &str| reader.read_line(&format!("{dir}/{file}")).ok();
     Some(Cache {
         level: number("level")?,
         kind: line("type")?,
-        size: reader.parse(&format!("{dir}/size"), size::parse_suffixed).ok().filter(|size| size.0 > 0)?,
+        size: reader.parse(&format!("{dir}/size"), size::parse_cache_size).ok().filter(|size| size.0 > 0)?,
         ways: number("ways_of_associativity"),
         line: number("coherency_line_size").map(|bytes| Bytes(u64::from(bytes))),
         shared_cpus: line("shared_cpu_list").unwrap_or_default(),
@@ -190,50 +182,54 @@ const VIRTUAL_PRODUCTS: [(&str, &str); 12] = [
     ("Apple Virtualization", "Apple Virtualization"),
 ];
 
-/// Whether the machine is virtual. A name from CPUID comes from the caller; files are asked after it.
-fn hypervisor(reader: &Reader<'_>, known: &Known, cpu: &Reading<Cpu>) -> Reading<Hypervisor> {
-    if let Some(known) = &known.hypervisor {
+/// Whether the machine is virtual. The caller passes a name from CPUID; without one, files are read.
+fn detect_hypervisor(
+    reader: &Reader<'_>,
+    overrides: &MachineOverrides,
+    cpu: &Reading<Cpu>,
+) -> Reading<Hypervisor> {
+    if let Some(known) = &overrides.hypervisor {
         return Ok(known.clone());
     }
     let present = |name: &str, source: &str| {
         Ok(Hypervisor::Present { name: name.to_owned(), source: source.to_owned() })
     };
-    if let Ok(name) = reader.line(paths::HYPERVISOR_TYPE) {
+    if let Ok(name) = reader.read_line(paths::HYPERVISOR_TYPE) {
         return present(&name, paths::HYPERVISOR_TYPE);
     }
-    if let Ok(names) = reader.line(paths::DT_HYPERVISOR) {
+    if let Ok(names) = reader.read_line(paths::DT_HYPERVISOR) {
         // A device tree lists names from the most to the least specific, each with a zero byte behind it.
         let name = names.split('\0').next().unwrap_or_default();
         return present(name, paths::DT_HYPERVISOR);
     }
-    let flagged = cpu.as_ref().is_ok_and(|cpu| cpu.flags.iter().any(|flag| flag == "hypervisor"));
+    let has_flag = cpu.as_ref().is_ok_and(|cpu| cpu.flags.iter().any(|flag| flag == "hypervisor"));
     for path in [paths::DMI_PRODUCT, paths::DMI_VENDOR] {
-        let Ok(text) = reader.line(path) else { continue };
+        let Ok(text) = reader.read_line(path) else { continue };
         if let Some((_, name)) = VIRTUAL_PRODUCTS.iter().find(|(word, _)| text.contains(word)) {
             return present(name, path);
         }
         // Cloud providers sell the same product with and without a hypervisor.
-        if flagged && (text.contains("Amazon EC2") || text.contains("Google")) {
+        if has_flag && (text.contains("Amazon EC2") || text.contains("Google")) {
             return present(&text, path);
         }
     }
     match cpu {
-        _ if flagged => present("", "the flag `hypervisor` of cpuinfo"),
+        _ if has_flag => present("", "the flag `hypervisor` of cpuinfo"),
         Ok(_) => Ok(Hypervisor::None),
         Err(absence) => Err(absence.clone()),
     }
 }
 
 /// x86 alone counts its direct map in these sizes (arch/x86/mm/pat/set_memory.c); splits since 5.13.
-fn direct_map(
+fn read_direct_map(
     reader: &Reader<'_>,
     meminfo: &Reading<Meminfo>,
     vmstat: &Reading<Counters>,
 ) -> Reading<DirectMap> {
     let meminfo = meminfo.as_ref().map_err(Clone::clone)?;
     let Some(base) = meminfo.bytes("DirectMap4k") else {
-        let source = format!("{}, DirectMap4k", reader.root().show(paths::MEMINFO));
-        return Err(Absence::new(source, AbsentWhy::NotThere, "this architecture does not count it"));
+        let source = format!("{}, DirectMap4k", reader.root().display_path(paths::MEMINFO));
+        return Err(Absence::new(source, AbsenceReason::NotThere, "this architecture does not count it"));
     };
     let sum = |names: [&str; 2]| {
         Bytes(names.iter().filter_map(|name| meminfo.bytes(name)).fold(0, |sum, b| sum.saturating_add(b.0)))
@@ -248,35 +244,35 @@ fn direct_map(
     })
 }
 
-fn ram(reader: &Reader<'_>) -> Reading<Vec<RamRange>> {
+fn read_ram_ranges(reader: &Reader<'_>) -> Reading<Vec<RamRange>> {
     let iomem = reader.parse(paths::IOMEM, iomem::parse)?;
-    let source = reader.root().show(paths::IOMEM);
+    let source = reader.root().display_path(paths::IOMEM);
     if iomem.is_hidden() {
-        let detail = "the kernel shows physical addresses to the privileged alone";
-        return Err(Absence::new(source, AbsentWhy::NotPermitted, detail).or("run as root"));
+        let detail = "the kernel shows physical addresses to privileged users only";
+        return Err(Absence::new(source, AbsenceReason::NotPermitted, detail).with_hint("run as root"));
     }
     let ranges: Vec<RamRange> = iomem.system_ram().map(|(start, last)| RamRange { start, last }).collect();
     match ranges.is_empty() {
-        true => Err(Absence::new(source, AbsentWhy::NotThere, "it names no `System RAM`")),
+        true => Err(Absence::new(source, AbsenceReason::NotThere, "it names no `System RAM`")),
         false => Ok(ranges),
     }
 }
 
 /// Signs that this process is in a container. Each may have another cause; none is proof.
-fn container_signs(reader: &Reader<'_>, mounts: &Reading<Vec<Mount>>) -> Vec<String> {
+fn detect_container_signs(reader: &Reader<'_>, mounts: &Reading<Vec<Mount>>) -> Vec<String> {
     let mut signs = Vec::new();
     for marker in [paths::DOCKERENV, paths::CONTAINERENV] {
         if reader.root().read(marker).is_ok() {
-            signs.push(format!("{marker} is there"));
+            signs.push(format!("{marker} exists"));
         }
     }
-    if let Ok(name) = reader.line(paths::SYSTEMD_CONTAINER) {
-        signs.push(format!("{} says {name}", paths::SYSTEMD_CONTAINER));
+    if let Ok(name) = reader.read_line(paths::SYSTEMD_CONTAINER) {
+        signs.push(format!("{} contains {name}", paths::SYSTEMD_CONTAINER));
     }
-    if let Ok(groups) = reader.line(paths::SELF_CGROUP) {
+    if let Ok(groups) = reader.read_line(paths::SELF_CGROUP) {
         let words = ["docker", "kubepods", "libpod", "lxc", "containerd", "crio"];
         if let Some(word) = words.iter().find(|word| groups.contains(*word)) {
-            signs.push(format!("the control group's path names {word}"));
+            signs.push(format!("the cgroup path contains {word}"));
         }
     }
     let root_mount = mounts.iter().flatten().rfind(|mount| mount.mount_point == "/");
@@ -284,7 +280,7 @@ fn container_signs(reader: &Reader<'_>, mounts: &Reading<Vec<Mount>>) -> Vec<Str
         signs.push("the root file system is an overlay".to_owned());
     }
     // The first namespace maps all 2^32 − 1 ids to themselves.
-    if let Ok(map) = reader.line(paths::SELF_UID_MAP)
+    if let Ok(map) = reader.read_line(paths::SELF_UID_MAP)
         && map.split_whitespace().ne(["0", "0", "4294967295"])
     {
         signs.push("user ids are mapped by a user namespace".to_owned());
@@ -292,13 +288,39 @@ fn container_signs(reader: &Reader<'_>, mounts: &Reading<Vec<Mount>>) -> Vec<Str
     signs
 }
 
+/// First leaf of the hypervisor range; its registers contain a signature of 12 characters.
+const SIGNATURE_LEAF: u32 = 0x4000_0000;
+
+/// Signatures and common names; other signatures are shown unchanged.
+const SIGNATURE_NAMES: [(&str, &str); 6] = [
+    ("KVMKVMKVM", "KVM"),
+    ("Microsoft Hv", "Hyper-V"),
+    ("VMwareVMware", "VMware"),
+    ("XenVMMXenVMM", "Xen"),
+    ("TCGTCGTCGTCG", "QEMU TCG"),
+    ("bhyve bhyve ", "bhyve"),
+];
+
+/// Returns the hypervisor, if CPUID has a signature.
+pub fn from_cpuid(leaves: &[CpuidLeaf]) -> Option<Hypervisor> {
+    let leaf = leaves.iter().find(|leaf| leaf.leaf == SIGNATURE_LEAF)?;
+    let letters = [leaf.ebx, leaf.ecx, leaf.edx].map(u32::to_le_bytes).concat();
+    let signature: String = String::from_utf8_lossy(&letters).trim_end_matches('\0').to_owned();
+    if signature.trim().is_empty() {
+        return None;
+    }
+    let known = SIGNATURE_NAMES.iter().find(|(letters, _)| *letters == signature);
+    let name = known.map_or(signature, |(_, name)| (*name).to_owned());
+    Some(Hypervisor::Present { name, source: "CPUID leaf 0x40000000".to_owned() })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake::Tree;
+    use crate::fake_tree::FakeTree;
 
-    fn of(files: &[(&str, &str)], known: &Known) -> Machine {
-        Tree::look(files, |reader, mounts| {
+    fn read_fake(files: &[(&str, &str)], known: &MachineOverrides) -> Machine {
+        FakeTree::read_with(files, |reader, mounts| {
             let meminfo = reader.parse(paths::MEMINFO, pagelab_formats::meminfo::parse);
             let vmstat = reader.parse(paths::VMSTAT, pagelab_formats::vmstat::parse);
             let machine = read(reader, known, mounts, &meminfo, &vmstat);
@@ -308,7 +330,7 @@ mod tests {
     }
 
     fn plain(files: &[(&str, &str)]) -> Machine {
-        of(files, &Known::default())
+        read_fake(files, &MachineOverrides::default())
     }
 
     #[test]
@@ -345,16 +367,16 @@ mod tests {
         assert_eq!(seen, [("Data", Bytes(48 << 10)), ("Instruction", Bytes(32 << 10))]);
         assert_eq!(caches[0].ways, None);
         assert_eq!(machine.hypervisor, Ok(Hypervisor::None));
-        assert_eq!(machine.tlb.unwrap_err().why, AbsentWhy::NotAsked);
+        assert_eq!(machine.tlb.unwrap_err().why, AbsenceReason::NotRequested);
         assert_eq!(machine.container_signs, [""; 0]);
     }
 
     #[test]
     fn the_page_size_is_known_or_read_or_assumed_aloud() {
         let smaps = "00400000-00410000 r-xp 00000000 00:00 0 \nSize: 64 kB\nKernelPageSize: 64 kB\n";
-        let known = Known {
+        let known = MachineOverrides {
             page_size: PageSize::new(16 << 10).map(|s| (s, "manifest".to_owned())),
-            ..Known::default()
+            ..MachineOverrides::default()
         };
         let pmd = ("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size", "536870912\n");
         let odd = ("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size", "12345\n");
@@ -363,7 +385,7 @@ mod tests {
             (plain(&[pmd]), 64 << 10, "assumed from hpage_pmd_size; see --page-size"),
             (plain(&[odd]), 4 << 10, "assumed"),
             (plain(&[("/proc/7/smaps", smaps)]), 64 << 10, "smaps KernelPageSize"),
-            (of(&[("/proc/7/smaps", smaps)], &known), 16 << 10, "manifest"),
+            (read_fake(&[("/proc/7/smaps", smaps)], &known), 16 << 10, "manifest"),
         ];
         for (machine, bytes, source) in cases {
             assert_eq!((machine.page_size.bytes(), machine.page_size_source.as_str()), (bytes, source));
@@ -393,8 +415,8 @@ mod tests {
     #[test]
     fn hidden_addresses_are_a_matter_of_permission() {
         let absence = plain(&[("/proc/iomem", "00000000-00000000 : System RAM\n")]).ram.unwrap_err();
-        assert_eq!(absence.why, AbsentWhy::NotPermitted);
-        assert_eq!(absence.way_out.as_deref(), Some("run as root"));
+        assert_eq!(absence.why, AbsenceReason::NotPermitted);
+        assert_eq!(absence.hint.as_deref(), Some("run as root"));
     }
 
     #[test]
@@ -409,13 +431,31 @@ mod tests {
         assert_eq!(
             machine.container_signs,
             [
-                "/.dockerenv is there",
-                "/run/systemd/container says podman",
-                "the control group's path names docker",
+                "/.dockerenv exists",
+                "/run/systemd/container contains podman",
+                "the cgroup path contains docker",
                 "the root file system is an overlay",
                 "user ids are mapped by a user namespace",
             ]
         );
         assert_eq!(plain(&[("/proc/self/uid_map", " 0 0 4294967295\n")]).container_signs, [""; 0]);
+    }
+
+    #[test]
+    fn signatures_become_names_and_unknown_ones_stay() {
+        let of = |text: &[u8; 12]| {
+            let register =
+                |at: usize| u32::from_le_bytes([text[at], text[at + 1], text[at + 2], text[at + 3]]);
+            let (ebx, ecx, edx) = (register(0), register(4), register(8));
+            from_cpuid(&[CpuidLeaf { leaf: SIGNATURE_LEAF, sub_leaf: 0, eax: 0, ebx, ecx, edx }])
+        };
+        let name = |text| match of(text) {
+            Some(Hypervisor::Present { name, .. }) => Some(name),
+            _ => None,
+        };
+        assert_eq!(name(b"KVMKVMKVM\0\0\0").as_deref(), Some("KVM"));
+        assert_eq!(name(b"SomethingNew").as_deref(), Some("SomethingNew"));
+        assert_eq!(name(&[0; 12]), None);
+        assert_eq!(from_cpuid(&[]), None);
     }
 }

@@ -1,58 +1,72 @@
-//! What a capture says about itself: `pagelab-capture.json`, beside the files that it describes.
+//! Manifest of a capture: `pagelab-capture.json`, beside the files that it describes.
 //!
-//! The fields here are the contract in memory; the names in the file stand in the private records below,
-//! so that one can change without the other. Unknown fields of a newer version are passed over.
+//! The names in the file are a contract. Unknown fields of a newer version are passed over.
 
-use pagelab_model::{Absence, AbsentWhy, PageSize};
-use serde::{Deserialize, Serialize};
+use pagelab_model::{Absence, AbsenceReason, PageSize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The manifest's file name, at the root of a capture.
 pub const MANIFEST_FILE: &str = "pagelab-capture.json";
 
-/// The version that is written. A file with a higher one is read as far as it is understood.
+/// Version that is written. Of a file with a higher version the known fields are read.
 pub const FORMAT_VERSION: u32 = 1;
 
 const FORMAT: &str = "pagelab-capture";
 
-/// What a capture says about itself.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Manifest of a capture.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     /// Version of the format of the file.
     pub format_version: u32,
     /// Version of the pagelab that wrote it.
+    #[serde(default)]
     pub tool_version: String,
     /// Base page size of the machine.
+    #[serde(rename = "page_size_bytes")]
     pub page_size: Option<PageSize>,
     /// `uname -r` of the machine.
     pub kernel_release: Option<String>,
     /// `uname -m` of the machine.
     pub architecture: Option<String>,
-    /// Host name; `None` unless process names were asked for.
+    /// Host name; `None` unless process names were requested.
     pub host_name: Option<String>,
-    /// Effective user id of the one who captured it.
+    /// Effective user id of the capture.
     pub euid: Option<u32>,
     /// Wall clock at the beginning, in nanoseconds since 1970, UTC.
+    #[serde(rename = "started_realtime_ns")]
     pub realtime_ns: Option<u64>,
     /// The same moment in nanoseconds since boot, sleep included (CLOCK_BOOTTIME).
+    #[serde(rename = "started_boottime_ns")]
     pub boottime_ns: Option<u64>,
     /// From the beginning to the last byte read.
+    #[serde(default)]
     pub duration_ns: u64,
     /// Whether process names and command lines are in it.
+    #[serde(default)]
     pub with_processes: bool,
-    /// Processes with memory of their own that were there, whether or not they are in it.
+    /// Processes with memory of their own, whether or not they are in it.
     pub processes_seen: Option<u64>,
-    /// What was left out or changed on purpose, one sentence each.
+    /// Deliberate omissions and changes, one sentence each.
+    #[serde(default)]
     pub redactions: Vec<String>,
     /// Other things that a reader should know, one sentence each.
+    #[serde(default)]
     pub notes: Vec<String>,
     /// The files in it, in the order in which they were read.
+    #[serde(default)]
     pub files: Vec<FileRecord>,
-    /// What was wanted and is not in it; the source is the path.
-    pub absent: Vec<Absence>,
+    /// Requested but missing files; the source is the path.
+    #[serde(
+        rename = "absent",
+        default,
+        serialize_with = "write_absences",
+        deserialize_with = "read_absences"
+    )]
+    pub absences: Vec<Absence>,
 }
 
 /// One file of a capture.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileRecord {
     /// The path on the machine.
     pub path: String,
@@ -61,28 +75,35 @@ pub struct FileRecord {
     /// Bytes stored.
     pub stored_bytes: u64,
     /// When reading began, in nanoseconds since boot (CLOCK_BOOTTIME).
+    #[serde(rename = "read_start_boottime_ns")]
     pub read_start_ns: u64,
     /// How long reading took.
     pub read_ns: u64,
-    /// How the stored file differs from what the kernel gave; `None` if it does not.
-    pub altered: Option<String>,
+    /// Difference of the stored file from the file of the kernel; `None` if there is none.
+    #[serde(rename = "altered", default, skip_serializing_if = "Option::is_none")]
+    pub alteration: Option<String>,
 }
 
 impl Manifest {
     /// Reads a manifest's text. The error names line and column, and how to do without it.
     pub fn from_json(text: &[u8]) -> Result<Manifest, String> {
-        let record: ManifestRecord = serde_json::from_slice(text)
-            .map_err(|error| format!("not a manifest of `pagelab capture`: {error}"))?;
-        if record.format != FORMAT {
+        let not_a_manifest =
+            |error: serde_json::Error| format!("not a manifest of `pagelab capture`: {error}");
+        let head: ManifestHead = serde_json::from_slice(text).map_err(not_a_manifest)?;
+        if head.format != FORMAT {
             return Err(format!("not a manifest of `pagelab capture`: its format is not {FORMAT:?}"));
         }
-        record.try_into()
+        if let Some(bytes) = head.page_size_bytes.filter(|&bytes| PageSize::new(bytes).is_none()) {
+            return Err(format!("page_size_bytes is {bytes}, which no machine has"));
+        }
+        serde_json::from_slice(text).map_err(not_a_manifest)
     }
 
     /// The text of the file, indented, with a newline at its end.
     pub fn to_json(&self) -> Vec<u8> {
-        // Numbers, texts and lists cannot fail to be written to memory; an empty file would be told as such.
-        let mut text = serde_json::to_vec_pretty(&ManifestRecord::from(self)).unwrap_or_default();
+        let named = NamedManifest { format: FORMAT, manifest: self };
+        // Writing numbers, texts and lists to memory cannot fail; an empty file would be reported.
+        let mut text = serde_json::to_vec_pretty(&named).unwrap_or_default();
         text.push(b'\n');
         text
     }
@@ -93,43 +114,18 @@ impl Manifest {
     }
 }
 
-#[derive(Serialize, Deserialize)]
-struct ManifestRecord {
+/// The fields that are checked before the others.
+#[derive(Deserialize)]
+struct ManifestHead {
     format: String,
-    format_version: u32,
-    #[serde(default)]
-    tool_version: String,
     page_size_bytes: Option<u64>,
-    kernel_release: Option<String>,
-    architecture: Option<String>,
-    host_name: Option<String>,
-    euid: Option<u32>,
-    started_realtime_ns: Option<u64>,
-    started_boottime_ns: Option<u64>,
-    #[serde(default)]
-    duration_ns: u64,
-    #[serde(default)]
-    with_processes: bool,
-    processes_seen: Option<u64>,
-    #[serde(default)]
-    redactions: Vec<String>,
-    #[serde(default)]
-    notes: Vec<String>,
-    #[serde(default)]
-    files: Vec<FileJson>,
-    #[serde(default)]
-    absent: Vec<AbsentJson>,
 }
 
-#[derive(Serialize, Deserialize)]
-struct FileJson {
-    path: String,
-    bytes: u64,
-    stored_bytes: u64,
-    read_start_boottime_ns: u64,
-    read_ns: u64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    altered: Option<String>,
+#[derive(Serialize)]
+struct NamedManifest<'a> {
+    format: &'static str,
+    #[serde(flatten)]
+    manifest: &'a Manifest,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -137,112 +133,52 @@ struct AbsentJson {
     path: String,
     why: String,
     reason: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    way_out: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none", alias = "way_out")]
+    hint: Option<String>,
 }
 
-impl From<&Manifest> for ManifestRecord {
-    fn from(manifest: &Manifest) -> ManifestRecord {
-        let manifest = manifest.clone();
-        let file = |file: FileRecord| FileJson {
-            path: file.path,
-            bytes: file.bytes,
-            stored_bytes: file.stored_bytes,
-            read_start_boottime_ns: file.read_start_ns,
-            read_ns: file.read_ns,
-            altered: file.altered,
-        };
-        let absent = |absence: Absence| AbsentJson {
-            why: why_name(absence.why).to_owned(),
-            reason: absence.reason().to_owned(),
-            path: absence.source,
-            way_out: absence.way_out,
-        };
-        ManifestRecord {
-            format: FORMAT.to_owned(),
-            format_version: manifest.format_version,
-            tool_version: manifest.tool_version,
-            page_size_bytes: manifest.page_size.map(PageSize::bytes),
-            kernel_release: manifest.kernel_release,
-            architecture: manifest.architecture,
-            host_name: manifest.host_name,
-            euid: manifest.euid,
-            started_realtime_ns: manifest.realtime_ns,
-            started_boottime_ns: manifest.boottime_ns,
-            duration_ns: manifest.duration_ns,
-            with_processes: manifest.with_processes,
-            processes_seen: manifest.processes_seen,
-            redactions: manifest.redactions,
-            notes: manifest.notes,
-            files: manifest.files.into_iter().map(file).collect(),
-            absent: manifest.absent.into_iter().map(absent).collect(),
-        }
-    }
+fn write_absences<S: Serializer>(absences: &[Absence], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(absences.iter().cloned().map(|absence| AbsentJson {
+        why: why_name(absence.why).to_owned(),
+        reason: absence.reason().to_owned(),
+        path: absence.source,
+        hint: absence.hint,
+    }))
 }
 
-impl TryFrom<ManifestRecord> for Manifest {
-    type Error = String;
-
-    fn try_from(record: ManifestRecord) -> Result<Manifest, String> {
-        let page_size = match record.page_size_bytes {
-            None => None,
-            Some(bytes) => {
-                let size = PageSize::new(bytes);
-                Some(size.ok_or_else(|| format!("page_size_bytes is {bytes}, which no machine has"))?)
-            }
-        };
-        let file = |file: FileJson| FileRecord {
-            path: file.path,
-            bytes: file.bytes,
-            stored_bytes: file.stored_bytes,
-            read_start_ns: file.read_start_boottime_ns,
-            read_ns: file.read_ns,
-            altered: file.altered,
-        };
-        let absent = |absent: AbsentJson| {
-            let mut absence = Absence::new(absent.path, why_of(&absent.why), absent.reason);
-            absence.way_out = absent.way_out;
-            absence
-        };
-        Ok(Manifest {
-            format_version: record.format_version,
-            tool_version: record.tool_version,
-            page_size,
-            kernel_release: record.kernel_release,
-            architecture: record.architecture,
-            host_name: record.host_name,
-            euid: record.euid,
-            realtime_ns: record.started_realtime_ns,
-            boottime_ns: record.started_boottime_ns,
-            duration_ns: record.duration_ns,
-            with_processes: record.with_processes,
-            processes_seen: record.processes_seen,
-            redactions: record.redactions,
-            notes: record.notes,
-            files: record.files.into_iter().map(file).collect(),
-            absent: record.absent.into_iter().map(absent).collect(),
+fn read_absences<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Absence>, D::Error> {
+    let absent = Vec::<AbsentJson>::deserialize(deserializer)?.into_iter();
+    Ok(absent
+        .map(|absent| Absence {
+            hint: absent.hint,
+            ..Absence::new(absent.path, parse_why(&absent.why), absent.reason)
         })
-    }
+        .collect())
 }
 
-const WHY_NAMES: [(AbsentWhy, &str); 8] = [
-    (AbsentWhy::NotThere, "not_there"),
-    (AbsentWhy::NotPermitted, "not_permitted"),
-    (AbsentWhy::NotSaved, "not_saved"),
-    (AbsentWhy::NotAsked, "not_asked"),
-    (AbsentWhy::Malformed, "malformed"),
-    (AbsentWhy::Moving, "moving"),
-    (AbsentWhy::Undefined, "undefined"),
-    (AbsentWhy::Failed, "failed"),
+const WHY_NAMES: [(AbsenceReason, &str); 8] = [
+    (AbsenceReason::NotThere, "not_there"),
+    (AbsenceReason::NotPermitted, "not_permitted"),
+    (AbsenceReason::NotSaved, "not_saved"),
+    (AbsenceReason::NotRequested, "not_requested"),
+    (AbsenceReason::Malformed, "malformed"),
+    (AbsenceReason::Changing, "changing"),
+    (AbsenceReason::Undefined, "undefined"),
+    (AbsenceReason::Failed, "failed"),
 ];
 
+/// Names in manifests of earlier versions.
+const EARLIER_WHY_NAMES: [(AbsenceReason, &str); 2] =
+    [(AbsenceReason::NotRequested, "not_asked"), (AbsenceReason::Changing, "moving")];
+
 /// The name of a kind of reason in JSON.
-pub fn why_name(why: AbsentWhy) -> &'static str {
+pub fn why_name(why: AbsenceReason) -> &'static str {
     WHY_NAMES.iter().find(|(known, _)| *known == why).map_or("failed", |(_, name)| name)
 }
 
-fn why_of(name: &str) -> AbsentWhy {
-    WHY_NAMES.iter().find(|(_, known)| *known == name).map_or(AbsentWhy::Failed, |(why, _)| *why)
+fn parse_why(name: &str) -> AbsenceReason {
+    let mut names = WHY_NAMES.iter().chain(&EARLIER_WHY_NAMES);
+    names.find(|(_, known)| *known == name).map_or(AbsenceReason::Failed, |(why, _)| *why)
 }
 
 #[cfg(test)]
@@ -260,9 +196,9 @@ mod tests {
                 stored_bytes: 2,
                 read_start_ns: 3,
                 read_ns: 4,
-                altered: Some("names left out".to_owned()),
+                alteration: Some("names left out".to_owned()),
             }],
-            absent: WHY_NAMES.map(|(why, name)| Absence::new(name, why, "so").or("do")).to_vec(),
+            absences: WHY_NAMES.map(|(why, name)| Absence::new(name, why, "so").with_hint("do")).to_vec(),
             ..Manifest::default()
         }
     }
@@ -270,6 +206,17 @@ mod tests {
     #[test]
     fn what_is_written_is_read_again() {
         assert_eq!(Manifest::from_json(&sample().to_json()), Ok(sample()));
+    }
+
+    #[test]
+    fn names_of_earlier_versions_are_read() {
+        for (why, name) in EARLIER_WHY_NAMES {
+            assert_eq!(parse_why(name), why);
+            assert_ne!(why_name(why), name);
+        }
+        let earlier = br#"{"path": "x", "why": "moving", "reason": "so", "way_out": "do"}"#;
+        let absent: AbsentJson = serde_json::from_slice(earlier).unwrap();
+        assert_eq!(absent.hint.as_deref(), Some("do"));
     }
 
     #[test]

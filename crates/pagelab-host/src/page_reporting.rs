@@ -1,4 +1,4 @@
-//! Whether free memory is reported to the hypervisor, which then takes it back (mm/page_reporting.c, 5.7).
+//! Free page reporting: whether a hypervisor takes free memory back (mm/page_reporting.c, 5.7).
 //!
 //! A free block of the reporting order or larger is reported some two seconds after it was freed. Its first
 //! touch then waits for the host, many times as long as the kernel takes to clear it. A reported block has
@@ -16,115 +16,117 @@ use crate::root::Root;
 
 /// virtio's number of a memory balloon, and its feature bit VIRTIO_BALLOON_F_REPORTING
 /// (include/uapi/linux/virtio_balloon.h).
-const BALLOON: &str = "0x0005";
-const REPORTING_BIT: usize = 5;
+const BALLOON_DEVICE_ID: &str = "0x0005";
+const REPORTING_FEATURE_BIT: usize = 5;
 /// The word of the kernel's command line.
-const PARAMETER: &str = "page_reporting.page_reporting_order=";
-/// Virtio devices looked at.
+const CMDLINE_PARAMETER: &str = "page_reporting.page_reporting_order=";
 const DEVICES_MAX: usize = 64;
 /// Blocks whose flags are read at most; of a larger machine every second, fourth … is read.
-const BLOCKS_MAX: u64 = 1 << 16;
+const FREE_BLOCKS_MAX: u64 = 1 << 16;
 /// No kernel has larger orders.
-const ORDER_MAX: i64 = 63;
+const ORDER_MAX: u8 = 63;
 
-/// What there is of it, or `None` where free pages are not reported.
+/// Free page reporting of this machine; `None` if free pages are not reported.
 ///
-/// The order alone is no proof where the command line sets it: it is there without a driver too. Without one
-/// it is -1.
+/// The order alone is no proof if the command line sets it: it is set without a driver too. Without one it is
+/// -1.
 pub fn read(reader: &Reader<'_>, page_size: PageSize, orders: usize) -> Option<PageReporting> {
     let order = reader.root().read(paths::PAGE_REPORTING_ORDER).ok();
-    let order = order.and_then(|text| String::from_utf8_lossy(&text).trim().parse::<i64>().ok());
-    let order =
-        order.filter(|order| (0..=ORDER_MAX).contains(order)).and_then(|order| u8::try_from(order).ok());
-    let asked = asked(&reader.line(paths::KERNEL_CMDLINE).unwrap_or_default());
-    let device = balloon(reader);
+    let order = order.and_then(|text| String::from_utf8_lossy(&text).trim().parse::<u8>().ok());
+    let order = order.filter(|&order| order <= ORDER_MAX);
+    let requested_order = requested_order(&reader.read_line(paths::KERNEL_CMDLINE).unwrap_or_default());
+    let device = find_reporting_balloon(reader);
     let reported = match reader.root().is_live() {
-        true => order.and_then(|order| reported(reader.root(), page_size, Order(order), orders)),
+        true => order.and_then(|order| reported_bytes(reader.root(), page_size, Order(order), orders)),
         false => None,
     };
     let has_any = reported.is_some_and(|bytes| bytes.0 > 0);
-    let is_set_by_a_driver = order.is_some_and(|order| order > 0 && asked != Some(i64::from(order)));
+    let is_set_by_a_driver =
+        order.is_some_and(|order| order > 0 && requested_order != Some(i64::from(order)));
     let is_on = device.is_some() || has_any || is_set_by_a_driver;
-    let asked = asked.filter(|&asked| Some(asked) != order.map(i64::from));
-    is_on.then(|| PageReporting { order: order.map(Order), asked, device, reported })
+    let requested_order =
+        requested_order.filter(|&requested_order| Some(requested_order) != order.map(i64::from));
+    is_on.then(|| PageReporting { order: order.map(Order), requested_order, device, reported })
 }
 
 /// The order that the kernel's command line asks for. One above the largest order is refused, and the order
 /// of a pageblock taken in its place.
-fn asked(cmdline: &str) -> Option<i64> {
-    cmdline.split_whitespace().rev().find_map(|word| word.strip_prefix(PARAMETER)?.parse().ok())
+fn requested_order(cmdline: &str) -> Option<i64> {
+    cmdline.split_whitespace().rev().find_map(|word| word.strip_prefix(CMDLINE_PARAMETER)?.parse().ok())
 }
 
 /// The balloon that reports free pages: the features that were agreed on, as a text of 0 and 1 from bit 0 on.
-fn balloon(reader: &Reader<'_>) -> Option<String> {
+fn find_reporting_balloon(reader: &Reader<'_>) -> Option<String> {
     let root = reader.root();
     let line = |name: &str, file: &str| {
         let text = root.read(&format!("{}/{name}/{file}", paths::VIRTIO_DEVICES)).ok()?;
         Some(String::from_utf8_lossy(&text).trim().to_owned())
     };
-    let devices = root.list(paths::VIRTIO_DEVICES).unwrap_or_default();
+    let devices = root.list_dir(paths::VIRTIO_DEVICES).unwrap_or_default();
     devices.into_iter().take(DEVICES_MAX).find(|name| {
-        line(name, "device").as_deref() == Some(BALLOON)
-            && line(name, "features").is_some_and(|bits| bits.as_bytes().get(REPORTING_BIT) == Some(&b'1'))
+        line(name, "device").as_deref() == Some(BALLOON_DEVICE_ID)
+            && line(name, "features")
+                .is_some_and(|bits| bits.as_bytes().get(REPORTING_FEATURE_BIT) == Some(&b'1'))
     })
 }
 
-/// Free memory that was reported and not used since: what the host may have taken back. `None` where
-/// kpageflags cannot be read. One word is read of each block of the reporting order, some ten milliseconds
-/// for 24 GiB.
-pub fn reported(root: &Root, page_size: PageSize, order: Order, orders: usize) -> Option<Bytes> {
-    let flags = root.file(paths::KPAGEFLAGS).ok()?;
+/// Free memory that was reported and not used since: the host may have reclaimed it. `None` where kpageflags
+/// cannot be read. One word of each block of the reporting order is read, about ten milliseconds for 24 GiB.
+pub fn reported_bytes(root: &Root, page_size: PageSize, order: Order, orders: usize) -> Option<Bytes> {
+    let flags = root.open_regular_file(paths::KPAGEFLAGS).ok()?;
     let block = 1u64.checked_shl(u32::from(order.0))?;
     let largest = u32::try_from(orders.saturating_sub(1)).unwrap_or(0).max(u32::from(order.0));
     let largest = 1u64.checked_shl(largest)?;
-    let word = |frame: u64| {
+    let entry = |frame: u64| {
         let mut word = [0; 8];
         flags.read_exact_at(&mut word, frame.checked_mul(8)?).ok()?;
         Some(PageFlags(u64::from_ne_bytes(word)))
     };
-    // The file has no length: its end is looked for in steps of the largest block.
+    // The file has no length: its end is searched in steps of the largest block.
     let end = (0..63)
         .map(|shift| largest << shift)
         .take_while(|at| *at < 1 << 50)
-        .find(|&at| word(at.saturating_sub(1)).is_none())?;
-    let stride = (end / largest / BLOCKS_MAX.max(1)).max(1).next_power_of_two();
-    let (mut blocks, mut at) = (0u64, 0);
-    'machine: while at < end {
+        .find(|&at| entry(at.saturating_sub(1)).is_none())?;
+    let stride = (end / largest / FREE_BLOCKS_MAX.max(1)).max(1).next_power_of_two();
+    let (mut blocks, mut next_frame) = (0u64, 0);
+    'machine: while next_frame < end {
         let mut head_until = 0;
-        for frame in (at..at + largest).step_by(usize::try_from(block).ok()?) {
-            let Some(found) = word(frame) else { break 'machine };
-            let is_free = found.has(PageFlags::BUDDY);
-            if is_free && found.has(PageFlags::UPTODATE) {
-                // Free to the end of its alignment at the most.
-                head_until = frame + aligned(frame, largest);
+        for frame in (next_frame..next_frame + largest).step_by(usize::try_from(block).ok()?) {
+            let Some(found) = entry(frame) else { break 'machine };
+            let is_free = found.has_any(PageFlags::BUDDY);
+            if is_free && found.has_any(PageFlags::UPTODATE) {
+                // Free to the end of its alignment at most.
+                head_until = frame + largest_alignment(frame, largest);
             } else if !is_free || frame >= head_until {
                 head_until = 0;
             }
             blocks += u64::from(head_until > 0);
         }
-        at += largest.saturating_mul(stride);
+        next_frame += largest.saturating_mul(stride);
     }
     let frames = blocks.saturating_mul(stride).saturating_mul(block);
     Some(Bytes(frames.saturating_mul(page_size.bytes())))
 }
 
-/// The largest power of two that divides a frame's number, up to `most`.
-fn aligned(frame: u64, most: u64) -> u64 {
-    if frame == 0 { most } else { (1 << frame.trailing_zeros()).min(most) }
+/// The largest power of two that divides a frame's number, up to `limit`.
+fn largest_alignment(frame: u64, limit: u64) -> u64 {
+    if frame == 0 { limit } else { (1 << frame.trailing_zeros()).min(limit) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake::Tree;
+    use crate::fake_tree::FakeTree;
 
     const ORDER: &str = paths::PAGE_REPORTING_ORDER;
 
     fn check(files: &[(&str, &str)], expected: Option<(Option<u8>, Option<i64>, Option<&str>)>) {
-        let tree = Tree::new(files);
+        let tree = FakeTree::new(files);
         let root = tree.root();
-        let found = read(&Reader::new(&root), PageSize::USUAL, 11);
-        let found = found.as_ref().map(|of| (of.order.map(|order| order.0), of.asked, of.device.as_deref()));
+        let found = read(&Reader::new(&root), PageSize::DEFAULT, 11);
+        let found = found
+            .as_ref()
+            .map(|of| (of.order.map(|order| order.0), of.requested_order, of.device.as_deref()));
         assert_eq!(found, expected, "{files:?}");
     }
 
@@ -165,7 +167,7 @@ mod tests {
         std::fs::create_dir_all(&file).unwrap();
         std::fs::write(file.join("kpageflags"), bytes).unwrap();
         let root = Root::open(dir.path()).unwrap();
-        let found = reported(&root, PageSize::USUAL, Order(1), 3);
-        assert_eq!(found, Some(Bytes((4 + 2 + 2) * PageSize::USUAL.bytes())));
+        let found = reported_bytes(&root, PageSize::DEFAULT, Order(1), 3);
+        assert_eq!(found, Some(Bytes((4 + 2 + 2) * PageSize::DEFAULT.bytes())));
     }
 }

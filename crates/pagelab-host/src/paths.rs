@@ -1,4 +1,4 @@
-//! The one file in which the kernel's paths stand. They are resolved under a [`crate::root::Root`].
+//! Paths of the kernel; no other file contains one. They are resolved under a [`crate::root::Root`].
 
 /// Processors.
 pub const CPUINFO: &str = "/proc/cpuinfo";
@@ -42,7 +42,7 @@ pub const SELF_TASK: &str = "/proc/self/task";
 pub const SELF_MOUNTINFO: &str = "/proc/self/mountinfo";
 /// Status of the reader.
 pub const SELF_STATUS: &str = "/proc/self/status";
-/// Mappings of the reader in sum.
+/// Totals of the reader's mappings.
 pub const SELF_SMAPS_ROLLUP: &str = "/proc/self/smaps_rollup";
 /// Mappings of the reader.
 pub const SELF_SMAPS: &str = "/proc/self/smaps";
@@ -62,7 +62,7 @@ pub const MAX_MAP_COUNT: &str = "/proc/sys/vm/max_map_count";
 pub const STAT_REFRESH: &str = "/proc/sys/vm/stat_refresh";
 /// Whether allocation profiling counts.
 pub const MEM_PROFILING: &str = "/proc/sys/vm/mem_profiling";
-/// Who may use perf events.
+/// Permission for perf events.
 pub const PERF_EVENT_PARANOID: &str = "/proc/sys/kernel/perf_event_paranoid";
 /// Samples a second that a frequency may ask for at most.
 pub const PERF_EVENT_SAMPLE_RATE: &str = "/proc/sys/kernel/perf_event_max_sample_rate";
@@ -94,7 +94,7 @@ pub const VIRTIO_DEVICES: &str = "/sys/bus/virtio/devices";
 pub const MEMORY_BLOCKS: &str = "/sys/devices/system/memory";
 /// Processors that are online.
 pub const CPU_ONLINE: &str = "/sys/devices/system/cpu/online";
-/// CPUs that the scheduler balances nobody onto (`isolcpus=`).
+/// CPUs without load balancing (`isolcpus=`).
 pub const CPU_ISOLATED: &str = "/sys/devices/system/cpu/isolated";
 /// Processors.
 pub const CPUS: &str = "/sys/devices/system/cpu";
@@ -102,7 +102,7 @@ pub const CPUS: &str = "/sys/devices/system/cpu";
 pub const NODES: &str = "/sys/devices/system/node";
 /// Nodes that are online.
 pub const NODE_ONLINE: &str = "/sys/devices/system/node/online";
-/// The hypervisor's name, where it says it this way (Xen).
+/// The hypervisor's name, where it provides one (Xen).
 pub const HYPERVISOR_TYPE: &str = "/sys/hypervisor/type";
 /// Maker of the machine.
 pub const DMI_VENDOR: &str = "/sys/class/dmi/id/sys_vendor";
@@ -120,7 +120,7 @@ pub const TRACE_INSTANCES: &str = "/sys/kernel/tracing/instances";
 pub const TRACING_IN_DEBUGFS: &str = "tracing";
 /// The kernel's symbols.
 pub const KALLSYMS: &str = "/proc/kallsyms";
-/// Who may see addresses of the kernel.
+/// Visibility of kernel addresses.
 pub const KPTR_RESTRICT: &str = "/proc/sys/kernel/kptr_restrict";
 /// The kernel's log as records.
 pub const KMSG: &str = "/dev/kmsg";
@@ -136,11 +136,11 @@ pub const CONTAINERENV: &str = "/run/.containerenv";
 pub const SYSTEMD_CONTAINER: &str = "/run/systemd/container";
 
 /// A file of one process: `statm`, `status`, `smaps_rollup` …
-pub fn process(pid: u32, file: &str) -> String {
+pub fn process_file(pid: u32, file: &str) -> String {
     format!("{PROC}/{pid}/{file}")
 }
 
-/// Children of the thread that looks, with those orphans that came to it (3.5, if the kernel was built so).
+/// Children of the reading thread, with adopted orphans (3.5, if configured).
 pub const OWN_CHILDREN: &str = "/proc/thread-self/children";
 /// How long this process waited for a CPU.
 pub const SELF_SCHEDSTAT: &str = "/proc/self/schedstat";
@@ -148,7 +148,7 @@ pub const SELF_SCHEDSTAT: &str = "/proc/self/schedstat";
 pub const SELF_STATM: &str = "/proc/self/statm";
 /// Free blocks by zone and order.
 pub const BUDDYINFO: &str = "/proc/buddyinfo";
-/// Memory in sum.
+/// Memory totals.
 pub const MEMINFO: &str = "/proc/meminfo";
 /// Event counters.
 pub const VMSTAT: &str = "/proc/vmstat";
@@ -169,11 +169,11 @@ pub const THP_PMD_SIZE: &str = "/sys/kernel/mm/transparent_hugepage/hpage_pmd_si
 /// How willingly the kernel kills this process when memory ends.
 pub const SELF_OOM_SCORE_ADJ: &str = "/proc/self/oom_score_adj";
 
-/// The program of this process, whatever its file is called by now.
+/// Program of this process, even if its file was renamed.
 pub const SELF_EXE: &str = "/proc/self/exe";
 
-// What the guard changes, and what it needs to know who it is. A setting that is not reached through
-// one of these names is not written by pagelab at all.
+// Files that the guard changes, and files that identify it. A setting that is not reached through one of
+// these names is not written by pagelab at all.
 
 /// Where root's journals are.
 pub const JOURNAL_DIR: &str = "/run/pagelab";
@@ -185,31 +185,30 @@ pub const SELF_PID_NAMESPACE: &str = "/proc/self/ns/pid";
 pub const SELF_CMDLINE: &str = "/proc/self/cmdline";
 
 /// A process's stat line.
-pub fn process_stat(pid: u32) -> String {
+pub fn process_stat_file(pid: u32) -> String {
     format!("/proc/{pid}/stat")
 }
 
-/// What `pagelab capture` takes, and the names that a saved tree is told by.
-pub mod captured {
-    use super::PROC;
+/// Files of `pagelab capture`, and names that identify a saved tree.
+pub mod capture_table {
     use Privacy::{Hardware, Local, Memory, Names};
 
     /// Settings of the kernel; a plain folder of files has `osrelease` without the folders above it.
     pub const SYSCTL_KERNEL: &str = "/proc/sys/kernel/";
-    /// Names at the top of a saved tree that stands for `/`.
-    pub const TREE_SIGNS: &[&str] = &["proc", "sys", "pagelab-capture.json"];
+    /// Names at the top of a saved tree that is read as `/`.
+    pub const TREE_MARKERS: &[&str] = &["proc", "sys", "pagelab-capture.json"];
     /// Names at the top of a plain folder of files from the process file system.
-    pub const FLAT_SIGNS: &[&str] = &["buddyinfo", "meminfo", "vmstat", "zoneinfo"];
+    pub const FLAT_MARKERS: &[&str] = &["buddyinfo", "meminfo", "vmstat", "zoneinfo"];
     /// Files of one record for each page, without text in them.
-    pub const BINARY: &[&str] = &["kpageflags", "kpagecount", "kpagecgroup"];
+    pub const BINARY_FILES: &[&str] = &["kpageflags", "kpagecount", "kpagecgroup"];
     /// The kernel's own fragmentation indices (debugfs).
     pub const EXTFRAG: [&str; 2] =
         ["/sys/kernel/debug/extfrag/unusable_index", "/sys/kernel/debug/extfrag/extfrag_index"];
 
-    /// What a file says about more than memory.
+    /// Private information in a file beyond memory.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Privacy {
-        /// Amounts of memory, nothing else.
+        /// Amounts of memory only.
         Memory,
         /// The hardware, without serial numbers.
         Hardware,
@@ -219,81 +218,74 @@ pub mod captured {
         Names,
     }
 
-    /// One row of the table: a path, or a pattern in which `*` stands for a part of a name and a last `**`
-    /// for everything below.
+    /// One row of the table: a path, or a pattern in which `*` matches a part of a name and a final `**`
+    /// everything below.
     #[derive(Debug)]
-    pub struct Row {
+    pub struct CaptureRow {
         /// The path or pattern.
         pub pattern: &'static str,
         /// Why it is taken.
-        pub why: &'static str,
-        /// What it says about more than memory.
+        pub reason: &'static str,
+        /// Contents beyond amounts of memory.
         pub privacy: Privacy,
-        /// What a reader cannot tell without it; empty where that is little, or where most machines lack it.
+        /// Information lost without it; empty if that is little, or if most machines lack it.
         pub loss: &'static str,
-        /// Why it is often not there, where that is not the kernel's age or configuration.
-        pub otherwise: &'static str,
     }
 
-    const fn row(pattern: &'static str, privacy: Privacy, why: &'static str) -> Row {
-        Row { pattern, why, privacy, loss: "", otherwise: "" }
+    const fn row(pattern: &'static str, privacy: Privacy, why: &'static str) -> CaptureRow {
+        CaptureRow { pattern, reason: why, privacy, loss: "" }
     }
 
-    impl Row {
-        const fn without(mut self, loss: &'static str) -> Row {
+    impl CaptureRow {
+        const fn with_loss(mut self, loss: &'static str) -> CaptureRow {
             self.loss = loss;
             self
         }
-
-        const fn or(mut self, otherwise: &'static str) -> Row {
-            self.otherwise = otherwise;
-            self
-        }
     }
 
-    /// What is read, in this order: what moves fastest comes first and close together. pagetypeinfo,
+    /// Files in reading order: those that change fastest come first and close together. pagetypeinfo,
     /// kpageflags, processes and the kernel log have rules of their own (crate::capture).
-    pub const TABLE: &[Row] = &[
-        row("/proc/buddyinfo", Memory, "free blocks by zone and order").without("no fragmentation indices"),
-        row("/sys/kernel/debug/extfrag/*", Memory, "the kernel's own indices").or("debugfs is not mounted"),
-        row("/proc/meminfo", Memory, "memory in sum").without("no use of memory"),
-        row("/proc/vmstat", Memory, "event counters").without("no history since boot"),
-        row("/proc/zoneinfo", Memory, "zones, watermarks, per-CPU lists").without("no watermarks"),
+    pub const TABLE: &[CaptureRow] = &[
+        row("/proc/buddyinfo", Memory, "free blocks by zone and order").with_loss("no fragmentation indices"),
+        row("/sys/kernel/debug/extfrag/*", Memory, "the kernel's own indices"),
+        row("/proc/meminfo", Memory, "total memory").with_loss("no use of memory"),
+        row("/proc/vmstat", Memory, "event counters").with_loss("no history since boot"),
+        row("/proc/zoneinfo", Memory, "zones, watermarks, per-CPU lists").with_loss("no watermarks"),
         row("/proc/pressure/memory", Memory, "stalls for memory"),
         row("/proc/pressure/cpu", Memory, "stalls for processors"),
         row("/proc/pressure/io", Memory, "stalls for IO"),
         row("/proc/pressure/irq", Memory, "time in interrupts"),
-        row("/proc/slabinfo", Memory, "slab caches").without("no names for what spoils pageblocks"),
+        row("/proc/slabinfo", Memory, "slab caches").with_loss("no names of polluting slab caches"),
         row("/proc/allocinfo", Memory, "memory by allocation site of the kernel"),
         row("/proc/swaps", Local, "swap areas"),
         row("/proc/uptime", Memory, "age of the counters"),
-        row("/proc/cpuinfo", Hardware, "processor").without("no processor, no TLB"),
-        row("/proc/version", Local, "kernel and who built it"),
+        row("/proc/cpuinfo", Hardware, "processor").with_loss("no processor, no TLB"),
+        row("/proc/version", Local, "kernel release and build"),
         row("/proc/cmdline", Local, "boot parameters that change memory management"),
-        row("/proc/iomem", Hardware, "where memory lies"),
-        row("/proc/config.gz", Memory, "how the kernel was built"),
+        row("/proc/iomem", Hardware, "layout of physical memory"),
+        row("/proc/config.gz", Memory, "configuration of the kernel"),
         row("/proc/filesystems", Memory, "whether hugetlbfs and cgroup2 exist"),
-        row("/proc/sys/kernel/osrelease", Memory, "kernel release").without("no kernel release"),
+        row("/proc/sys/kernel/osrelease", Memory, "kernel release").with_loss("no kernel release"),
         row("/proc/sys/kernel/ostype", Memory, "Linux"),
         row("/proc/sys/kernel/arch", Hardware, "architecture"),
-        row("/proc/sys/kernel/dmesg_restrict", Memory, "who may read the kernel's log"),
-        row("/proc/sys/kernel/perf_event_paranoid", Memory, "who may count events"),
-        row("/proc/sys/kernel/numa_balancing", Memory, "whether pages move between nodes"),
-        row("/proc/sys/vm/*", Memory, "settings of memory management").without("no settings"),
-        row("/proc/self/cgroup", Local, "which memory limits hold"),
+        row("/proc/sys/kernel/dmesg_restrict", Memory, "permission to read the kernel log"),
+        row("/proc/sys/kernel/perf_event_paranoid", Memory, "permission to use perf events"),
+        row("/proc/sys/kernel/numa_balancing", Memory, "whether pages migrate between nodes"),
+        row("/proc/sys/vm/*", Memory, "settings of memory management").with_loss("no settings"),
+        row("/proc/self/cgroup", Local, "memory limits in effect"),
         row("/proc/self/mountinfo", Local, "where cgroups, debugfs and hugetlbfs are mounted"),
         row("/proc/self/uid_map", Local, "whether this is a container"),
         row("/.dockerenv", Local, "whether this is a container"),
         row("/run/systemd/container", Local, "whether this is a container"),
-        row("/sys/kernel/mm/transparent_hugepage/**", Memory, "huge page modes").without("no THP modes"),
+        row("/sys/kernel/mm/transparent_hugepage/**", Memory, "huge page modes").with_loss("no THP modes"),
         row("/sys/kernel/mm/hugepages/**", Memory, "hugetlb pools"),
-        row("/sys/kernel/mm/ksm/*", Memory, "merging of equal pages, which splits huge pages"),
+        row("/sys/kernel/mm/ksm/*", Memory, "KSM, which splits huge pages"),
         row("/sys/kernel/mm/lru_gen/*", Memory, "multi-generational LRU"),
         row("/sys/kernel/mm/numa/*", Memory, "demotion to slower nodes"),
         row("/sys/kernel/mm/swap/*", Memory, "swap readahead"),
         row("/sys/kernel/mm/mempolicy/**", Memory, "interleaving weights"),
         row("/sys/kernel/mm/cma/**", Memory, "contiguous memory areas"),
-        row("/sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", Memory, "whether DAMON is there and runs"),
+        row("/sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", Memory, "whether DAMON exists and runs"),
         row("/sys/module/page_reporting/parameters/*", Memory, "free page reporting to a hypervisor"),
         row("/sys/bus/virtio/devices/virtio*/device", Hardware, "whether there is a memory balloon"),
         row("/sys/bus/virtio/devices/virtio*/features", Hardware, "whether it reports free pages"),
@@ -310,7 +302,7 @@ pub mod captured {
         row("/sys/devices/system/memory/*", Hardware, "size of a memory block"),
         row("/sys/devices/system/memory/memory*/state", Hardware, "memory blocks that are online"),
         row("/sys/devices/system/memory/memory*/valid_zones", Hardware, "zones of memory blocks"),
-        row("/sys/devices/system/memory/memory*/removable", Hardware, "memory blocks that can go"),
+        row("/sys/devices/system/memory/memory*/removable", Hardware, "removable memory blocks"),
         row("/sys/devices/system/memory/memory*/phys_index", Hardware, "addresses of memory blocks"),
         row("/sys/devices/system/memory/memory*/node*", Hardware, "node of each memory block (links)"),
         row("/sys/devices/virtual/memory_tiering/memory_tier*/nodelist", Hardware, "memory tiers"),
@@ -355,11 +347,6 @@ pub mod captured {
         "memory.usage_in_bytes",
         "memory.memsw.limit_in_bytes",
     ];
-
-    /// A file of a process.
-    pub fn of_process(pid: u32, file: &str) -> String {
-        format!("{PROC}/{pid}/{file}")
-    }
 }
-/// Takes everything and gives nothing.
+/// Discards all input.
 pub const DEV_NULL: &str = "/dev/null";

@@ -1,8 +1,8 @@
-//! What lies behind one process's mappings: pagemap for the frames, kpageflags for the folios.
+//! Physical memory of one process's mappings: pagemap for the frames, kpageflags for the folios.
 //!
-//! The process goes on while it is looked at. Each stretch of pagemap is read before and after the flags of
-//! its frames, and pages whose entry changed in between are left out and counted; the mappings are read
-//! before and after all of it, and so is the start time, since a process id may be given anew.
+//! The process continues while it is read. Each stretch of pagemap is read before and after the flags of its
+//! frames, and pages whose entry changed in between are left out and counted; the mappings are read before
+//! and after all of it, and so is the start time, since PIDs are reused.
 
 use std::fs::File;
 use std::io;
@@ -10,15 +10,16 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::time::Instant;
 
-use pagelab_formats::pagemap::{self, PagemapEntry};
-use pagelab_formats::{process_stat, smaps};
+use pagelab_formats::pagemap::PagemapEntry;
+use pagelab_formats::{process_status, smaps};
 use pagelab_model::process::Mapping;
-use pagelab_model::process_map::{Behind, MappingMap, ProcessMap, Tear};
-use pagelab_model::{Absence, AbsentWhy, Bytes, Order, PageFlags, PageSize, Reading};
+use pagelab_model::process_map::{MappingBacking, PhysicalBacking, ProcessMap, ScanInconsistency};
+use pagelab_model::{Absence, AbsenceReason, Bytes, Order, PageFlags, PageSize, Reading};
 use pagelab_sys::pagemap_scan;
+use rustix::io::Errno;
 
-use crate::paths;
 use crate::reader::Reader;
+use crate::{address_space, paths};
 
 /// Pages whose entries are read at a time.
 const CHUNK_PAGES: u64 = 1 << 15;
@@ -26,156 +27,149 @@ const CHUNK_PAGES: u64 = 1 << 15;
 /// A stretch of page numbers of the address space.
 type PageRange = Range<u64>;
 
-/// Looks behind the mappings of a process of this machine.
+/// Reads the physical memory of the mappings of a process of this machine.
 pub fn read(reader: &Reader<'_>, pid: u32, page_size: PageSize, pmd_order: Order) -> Reading<ProcessMap> {
-    let begun = Instant::now();
-    let gone = |absence: Absence| match absence.why {
-        AbsentWhy::NotThere => Absence { detail: "there is no such process".to_owned(), ..absence }
-            .or("`ps -e` and `pgrep NAME` list those there are"),
-        AbsentWhy::NotPermitted => {
-            absence.or("run as its owner with CAP_SYS_ADMIN, or as root: frame numbers are for these only")
-        }
-        _ => absence,
-    };
+    let start = Instant::now();
+    let hint = "run as its owner with CAP_SYS_ADMIN, or as root: frame numbers require this";
+    let explain_absence = |absence: Absence| address_space::explain_absence(absence, hint);
     let root = reader.root();
-    let name = reader.line(&paths::process(pid, "comm")).map_err(gone)?;
-    let started = start_time(reader, pid);
-    let smaps_path = paths::process(pid, "smaps");
-    let before = reader.parse(&smaps_path, smaps::parse).map_err(gone)?;
-    let pagemap_path = paths::process(pid, "pagemap");
-    if before.is_empty() {
-        return Ok(without_memory(pid, name, page_size, pmd_order));
-    }
-    let pagemap = root.file(&pagemap_path).map_err(gone)?;
-    let (flags, folios_known) = match root.file(paths::KPAGEFLAGS) {
-        Ok(file) => (Some(file), Ok(())),
-        Err(absence) => (None, Err(absence)),
-    };
-    let mut look = Look {
-        pagemap,
-        flags,
-        page_size,
-        pmd_order,
-        has_scan: true,
-        entries: (Vec::new(), Vec::new()),
-        words: Vec::new(),
-    };
-    let mut mappings = Vec::with_capacity(before.len());
-    let mut ended = false;
-    for mapping in before {
-        let behind = match look.behind(&mapping) {
-            // A process that has ended has no memory: reading its pagemap gives nothing or this error.
-            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => {
-                ended = true;
-                Behind::new()
-            }
-            behind => behind.map_err(|error| root.absence(&pagemap_path, &error))?,
-        };
-        mappings.push(MappingMap { mapping, behind });
-    }
-    let after = reader.parse(&smaps_path, smaps::parse);
-    ended |= after.as_ref().map_or(true, Vec::is_empty) && !mappings.is_empty();
-    ended |= start_time(reader, pid) != started;
-    let tear = tear(&mappings, after.as_ref().ok(), ended);
-    let read_ns = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
-    let map =
-        ProcessMap { pid, name: Some(name), page_size, pmd_order, mappings, folios_known, tear, read_ns };
-    refuse_hidden(map, root.show(&pagemap_path))
-}
-
-/// A kernel thread, or a process that has ended and was not waited for.
-fn without_memory(pid: u32, name: String, page_size: PageSize, pmd_order: Order) -> ProcessMap {
-    let (mappings, tear) = (Vec::new(), Tear::default());
-    ProcessMap {
+    let name = reader.read_line(&paths::process_file(pid, "comm")).map_err(explain_absence)?;
+    let start_ticks = start_time(reader, pid);
+    let smaps_path = paths::process_file(pid, "smaps");
+    let mappings_before = reader.parse(&smaps_path, smaps::parse).map_err(explain_absence)?;
+    let pagemap_path = paths::process_file(pid, "pagemap");
+    let empty = ProcessMap {
         pid,
         name: Some(name),
         page_size,
         pmd_order,
-        mappings,
+        mappings: Vec::new(),
         folios_known: Ok(()),
-        tear,
+        inconsistency: ScanInconsistency::default(),
         read_ns: 0,
+    };
+    // A kernel thread or a zombie.
+    if mappings_before.is_empty() {
+        return Ok(empty);
     }
+    let pagemap = root.open_regular_file(&pagemap_path).map_err(explain_absence)?;
+    let (flags, folios_known) = match root.open_regular_file(paths::KPAGEFLAGS) {
+        Ok(file) => (Some(file), Ok(())),
+        Err(absence) => (None, Err(absence)),
+    };
+    let mut scanner = MappingScanner {
+        pagemap,
+        kpageflags: flags,
+        page_size,
+        pmd_order,
+        has_pagemap_scan: true,
+        entry_buffer: Vec::new(),
+        flag_buffer: Vec::new(),
+    };
+    let mut mappings = Vec::with_capacity(mappings_before.len());
+    let mut ended = false;
+    for mapping in mappings_before {
+        let behind = match scanner.scan_mapping(&mapping) {
+            // An exited process has no memory: reading its pagemap returns nothing or this error.
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::SRCH) => {
+                ended = true;
+                PhysicalBacking::new()
+            }
+            behind => behind.map_err(|error| root.absence(&pagemap_path, &error))?,
+        };
+        mappings.push(MappingBacking { mapping, backing: behind });
+    }
+    let after = reader.parse(&smaps_path, smaps::parse);
+    ended |= after.as_ref().map_or(true, Vec::is_empty) && !mappings.is_empty();
+    ended |= start_time(reader, pid) != start_ticks;
+    let inconsistency = detect_inconsistency(&mappings, after.as_ref().ok(), ended);
+    let read_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    let map = ProcessMap { mappings, folios_known, inconsistency, read_ns, ..empty };
+    refuse_hidden(map, root.display_path(&pagemap_path))
 }
 
-/// A look in which no frame could be seen is none.
+/// An observation without a visible frame is an absence.
 fn refuse_hidden(map: ProcessMap, source: String) -> Reading<ProcessMap> {
     let (mut present, mut hidden) = (0, 0);
     for mapping in &map.mappings {
-        present += mapping.behind.present;
-        hidden += mapping.behind.hidden;
+        present += mapping.backing.present;
+        hidden += mapping.backing.hidden_pages;
     }
     if hidden > 0 && hidden == present {
         let detail = format!("the kernel hides the frame numbers of all {present} present pages");
-        let way_out = "run with CAP_SYS_ADMIN in the first user namespace, such as by root";
-        return Err(Absence::new(source, AbsentWhy::NotPermitted, detail).or(way_out));
+        let hint = "run with CAP_SYS_ADMIN in the first user namespace, such as by root";
+        return Err(Absence::new(source, AbsenceReason::NotPermitted, detail).with_hint(hint));
     }
     Ok(map)
 }
 
 /// When the process started, in ticks since boot.
 fn start_time(reader: &Reader<'_>, pid: u32) -> Option<u64> {
-    reader.parse(&paths::process_stat(pid), process_stat::parse).ok().map(|stat| stat.start_ticks)
+    reader.parse(&paths::process_stat_file(pid), process_status::parse_stat).ok().map(|stat| stat.start_ticks)
 }
 
-fn resident<'m>(mappings: impl Iterator<Item = &'m Mapping>) -> Bytes {
+fn total_resident<'m>(mappings: impl Iterator<Item = &'m Mapping>) -> Bytes {
     Bytes::from_kib(mappings.filter_map(|mapping| mapping.fields_kib.get("Rss")).fold(0, u64::saturating_add))
 }
 
-fn tear(before: &[MappingMap], after: Option<&Vec<Mapping>>, ended: bool) -> Tear {
+fn detect_inconsistency(
+    before: &[MappingBacking],
+    after: Option<&Vec<Mapping>>,
+    ended: bool,
+) -> ScanInconsistency {
     let place = |mapping: &Mapping| (mapping.start, mapping.end, mapping.permissions.clone(), mapping.inode);
     let now: std::collections::HashSet<_> = after.into_iter().flatten().map(place).collect();
     let changed = before.iter().filter(|mapping| !now.contains(&place(&mapping.mapping))).count();
-    Tear {
+    ScanInconsistency {
         mappings_changed: if after.is_some() { changed as u64 } else { 0 },
-        resident_before: resident(before.iter().map(|mapping| &mapping.mapping)),
-        resident_after: after.map(|after| resident(after.iter())),
-        ended,
+        resident_before: total_resident(before.iter().map(|mapping| &mapping.mapping)),
+        resident_after: after.map(|after| total_resident(after.iter())),
+        has_ended: ended,
     }
 }
 
-/// What is needed to look at a process.
-struct Look {
+/// Open files for reading a process.
+struct MappingScanner {
     pagemap: File,
-    flags: Option<File>,
+    kpageflags: Option<File>,
     page_size: PageSize,
     pmd_order: Order,
-    /// Whether PAGEMAP_SCAN is believed to be there.
-    has_scan: bool,
-    /// Entries of a stretch, read before and after the flags of its frames.
-    entries: (Vec<u8>, Vec<u8>),
+    /// Whether PAGEMAP_SCAN is assumed to exist.
+    has_pagemap_scan: bool,
+    /// Bytes of the entries of a stretch.
+    entry_buffer: Vec<u8>,
     /// Flags of the frames of a run.
-    words: Vec<u8>,
+    flag_buffer: Vec<u8>,
 }
 
-impl Look {
-    fn behind(&mut self, mapping: &Mapping) -> io::Result<Behind> {
-        let mut behind = Behind::new();
-        for range in self.populated(mapping)? {
+impl MappingScanner {
+    fn scan_mapping(&mut self, mapping: &Mapping) -> io::Result<PhysicalBacking> {
+        let mut behind = PhysicalBacking::new();
+        for range in self.find_populated(mapping)? {
             let mut at = range.start;
             while at < range.end {
                 let end = range.end.min(at + CHUNK_PAGES);
-                self.stretch(at..end, &mut behind)?;
+                self.scan_range(at..end, &mut behind)?;
                 at = end;
             }
         }
         Ok(behind)
     }
 
-    /// The pages of a mapping that are worth a look. Address space is often reserved by the terabyte; before
-    /// 6.7 a mapping without resident memory or swap is passed over, and others are read whole.
-    fn populated(&mut self, mapping: &Mapping) -> io::Result<Vec<PageRange>> {
+    /// Pages of a mapping to read. Address space is often reserved by the terabyte; before 6.7 a mapping
+    /// without resident memory or swap is passed over, and others are read whole.
+    fn find_populated(&mut self, mapping: &Mapping) -> io::Result<Vec<PageRange>> {
         let size = self.page_size.bytes();
-        if self.has_scan {
+        if self.has_pagemap_scan {
             let mut ranges = Vec::new();
             let take = |range: Range<u64>| ranges.push(range.start / size..range.end.div_ceil(size));
-            match pagemap_scan::populated(&self.pagemap, mapping.start..mapping.end, take) {
+            match pagemap_scan::for_each_populated(&self.pagemap, mapping.start..mapping.end, take) {
                 Ok(()) => return Ok(ranges),
-                Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOTTY.raw_os_error()) => {
-                    self.has_scan = false;
+                Err(error) if Errno::from_io_error(&error) == Some(Errno::NOTTY) => {
+                    self.has_pagemap_scan = false;
                 }
-                // An address beyond what tasks have, such as vsyscall.
-                Err(error) if error.raw_os_error() == Some(rustix::io::Errno::FAULT.raw_os_error()) => {
+                // An address outside of task memory, such as vsyscall.
+                Err(error) if Errno::from_io_error(&error) == Some(Errno::FAULT) => {
                     return Ok(Vec::new());
                 }
                 Err(error) => return Err(error),
@@ -188,147 +182,145 @@ impl Look {
         Ok(if has_any { vec![whole] } else { Vec::new() })
     }
 
-    fn stretch(&mut self, pages: PageRange, behind: &mut Behind) -> io::Result<()> {
-        let (mut first, mut second) = std::mem::take(&mut self.entries);
-        let read = read_entries(&self.pagemap, &pages, &mut first)?;
-        let entries: Vec<PagemapEntry> =
-            pagemap::entries(&first[..read]).map(Iterator::collect).unwrap_or_default();
-        let mut at = 0;
-        let mut found = Vec::new();
-        while at < entries.len() {
-            let run = run_from(&entries, at);
-            if let Some(frame) = entries[at].frame() {
-                let mut own = Behind::new();
-                self.run(pages.start + at as u64, frame.0, run as u64, &mut own)?;
-                found.push((at..at + run, own));
+    fn scan_range(&mut self, pages: PageRange, behind: &mut PhysicalBacking) -> io::Result<()> {
+        let entries = read_entries(&self.pagemap, &pages, &mut self.entry_buffer)?;
+        let mut index = 0;
+        let mut entries_found = Vec::new();
+        while index < entries.len() {
+            let run = run_length(&entries, index);
+            if let Some(frame) = entries[index].pfn() {
+                let mut own = PhysicalBacking::new();
+                self.count_run(pages.start + index as u64, frame.0, run as u64, &mut own)?;
+                entries_found.push((index..index + run, own));
             }
-            behind.swapped += entries[at..at + run].iter().filter(|entry| entry.is_swapped()).count() as u64;
-            let hidden = |entry: &&PagemapEntry| entry.is_present() && entry.frame().is_none();
-            let hidden = entries[at..at + run].iter().filter(hidden).count() as u64;
-            (behind.hidden, behind.present) = (behind.hidden + hidden, behind.present + hidden);
-            at += run;
+            let of_run = &entries[index..index + run];
+            behind.swapped += of_run.iter().filter(|entry| entry.is_swapped()).count() as u64;
+            let hidden = |entry: &&PagemapEntry| entry.is_present() && entry.pfn().is_none();
+            let hidden = of_run.iter().filter(hidden).count() as u64;
+            (behind.hidden_pages, behind.present) = (behind.hidden_pages + hidden, behind.present + hidden);
+            index += run;
         }
-        let read = read_entries(&self.pagemap, &pages, &mut second)?;
-        let now: Vec<PagemapEntry> =
-            pagemap::entries(&second[..read]).map(Iterator::collect).unwrap_or_default();
-        for (run, own) in found {
+        let now = read_entries(&self.pagemap, &pages, &mut self.entry_buffer)?;
+        for (run, own) in entries_found {
             let frames = |entries: &[PagemapEntry]| -> Option<Vec<_>> {
-                Some(entries.get(run.clone())?.iter().map(|entry| entry.frame()).collect())
+                Some(entries.get(run.clone())?.iter().map(|entry| entry.pfn()).collect())
             };
             behind.present += run.len() as u64;
             match frames(&entries) == frames(&now) {
-                true => behind.add(&own),
-                false => behind.moved += run.len() as u64,
+                true => behind.merge(&own),
+                false => behind.changed_pages += run.len() as u64,
             }
         }
-        self.entries = (first, second);
         Ok(())
     }
 
     /// Counts one run of frames and the folios in it.
-    fn run(&mut self, page: u64, frame: u64, pages: u64, behind: &mut Behind) -> io::Result<()> {
-        let Some(file) = &self.flags else {
+    fn count_run(
+        &mut self,
+        page: u64,
+        frame: u64,
+        pages: u64,
+        behind: &mut PhysicalBacking,
+    ) -> io::Result<()> {
+        let Some(file) = &self.kpageflags else {
             behind.add_run(page, frame, pages);
             return Ok(());
         };
-        let mut words = std::mem::take(&mut self.words);
-        // One more, to see whether the last folio goes on.
-        let flags = read_flags(file, frame, pages + 1, &mut words)?;
-        if flags.first().is_some_and(|flags| flags.has(PageFlags::ZERO_PAGE)) {
-            behind.zero += pages;
-            self.words = words;
+        // One more page, to detect whether the last folio continues.
+        let flags = read_flags(file, frame, pages + 1, &mut self.flag_buffer)?;
+        if flags.first().is_some_and(|flags| flags.has_any(PageFlags::ZERO_PAGE)) {
+            behind.zero_pages += pages;
             return Ok(());
         }
         behind.add_run(page, frame, pages);
         let mut at = 0;
         while at < pages {
-            let (order, own) = self.folio(file, frame, at, pages, &flags)?;
+            let (order, own) = self.find_folio(file, frame, at, pages, &flags)?;
             match order {
                 Some(order) => behind.add_folio(order, own),
-                None => behind.odd += own,
+                None => behind.other_compound_pages += own,
             }
             at += own.max(1);
         }
-        self.words = words;
         Ok(())
     }
 
-    /// The order of the folio that page `at` of a run belongs to, and how many pages of the run do from there
-    /// on. `None` for what is no folio of 2^n pages.
-    fn folio(
+    /// The order of the folio that page `index` of a run belongs to, and how many pages of the run do from
+    /// there on. `None` if it is not a folio of 2^n pages.
+    fn find_folio(
         &self,
         file: &File,
         frame: u64,
-        at: u64,
+        index: u64,
         pages: u64,
         flags: &[PageFlags],
     ) -> io::Result<(Option<Order>, u64)> {
         let of =
             |at: u64| usize::try_from(at).ok().and_then(|at| flags.get(at)).copied().unwrap_or(PageFlags(0));
-        let is_tail = |flags: PageFlags| flags.has(PageFlags::COMPOUND_TAIL);
-        if !of(at).has(PageFlags::COMPOUND_HEAD) && !is_tail(of(at)) {
+        let is_tail = |flags: PageFlags| flags.has_any(PageFlags::COMPOUND_TAIL);
+        if !of(index).has_any(PageFlags::COMPOUND_HEAD) && !is_tail(of(index)) {
             return Ok((Some(Order(0)), 1));
         }
         let tails = |from: u64| (from..pages).take_while(|&at| is_tail(of(at))).count() as u64;
-        let own = if is_tail(of(at)) { tails(at) } else { 1 + tails(at + 1) };
-        // What is before and behind of the run belongs to the folio too. A folio is aligned to its size.
-        let largest = 1u64 << self.largest(of(at)).0;
-        let head = match is_tail(of(at)) {
-            false => frame + at,
+        let pages_here = if is_tail(of(index)) { tails(index) } else { 1 + tails(index + 1) };
+        // The pages before and after the run belong to the folio too. A folio is aligned to its size.
+        let order_max = 1u64 << self.folio_order_max(of(index)).0;
+        let head = match is_tail(of(index)) {
+            false => frame + index,
             true => {
-                let low = (frame + at) / largest * largest;
-                let before = read_flags(file, low, frame + at - low, &mut Vec::new())?;
+                let low = (frame + index) / order_max * order_max;
+                let before = read_flags(file, low, frame + index - low, &mut Vec::new())?;
                 let tails = before.iter().rev().take_while(|flags| is_tail(**flags)).count() as u64;
-                (frame + at).saturating_sub(tails + 1)
+                (frame + index).saturating_sub(tails + 1)
             }
         };
-        let mut end = frame + at + own;
-        if at + own == pages && is_tail(of(pages)) {
-            let high = (end / largest + 1) * largest;
+        let mut end = frame + index + pages_here;
+        if index + pages_here == pages && is_tail(of(pages)) {
+            let high = (end / order_max + 1) * order_max;
             let behind = read_flags(file, end, high - end, &mut Vec::new())?;
             end += behind.iter().take_while(|flags| is_tail(**flags)).count() as u64;
         }
         let size = end - head;
         let order = Order(u8::try_from(size.trailing_zeros()).unwrap_or(u8::MAX));
-        Ok((size.is_power_of_two().then_some(order), own))
+        Ok((size.is_power_of_two().then_some(order), pages_here))
     }
 
     /// The largest order that a folio with these flags may have: transparent ones end at PMD size.
-    fn largest(&self, flags: PageFlags) -> Order {
-        if flags.has(PageFlags::HUGE) { Order(self.pmd_order.0 * 2) } else { self.pmd_order }
+    fn folio_order_max(&self, flags: PageFlags) -> Order {
+        if flags.has_any(PageFlags::HUGE) { Order(self.pmd_order.0 * 2) } else { self.pmd_order }
     }
 }
 
-/// The length of the run of entries from `at` on: frames that follow each other, or pages without a frame.
-fn run_from(entries: &[PagemapEntry], at: usize) -> usize {
-    let first = entries[at].frame();
-    let follows = |(index, entry): &(usize, &PagemapEntry)| match (first, entry.frame()) {
+/// The length of the run of entries from `start` on: frames that follow each other, or pages without a frame.
+fn run_length(entries: &[PagemapEntry], start: usize) -> usize {
+    let first = entries[start].pfn();
+    let follows = |(index, entry): &(usize, &PagemapEntry)| match (first, entry.pfn()) {
         (Some(first), Some(frame)) => frame.0 == first.0 + *index as u64,
         (None, None) => true,
         _ => false,
     };
-    entries[at..].iter().enumerate().take_while(follows).count().max(1)
+    entries[start..].iter().enumerate().take_while(follows).count().max(1)
 }
 
-/// Bytes of whole entries that were read; fewer than asked for where the address space ends.
-fn read_entries(pagemap: &File, pages: &PageRange, buffer: &mut Vec<u8>) -> io::Result<usize> {
-    let bytes = (pages.end - pages.start) as usize * pagemap::ENTRY_BYTES;
-    buffer.resize(buffer.len().max(bytes), 0);
-    let read = read_at(pagemap, pages.start * pagemap::ENTRY_BYTES as u64, &mut buffer[..bytes])?;
-    Ok(read / pagemap::ENTRY_BYTES * pagemap::ENTRY_BYTES)
+/// Entries of these pages; fewer than requested at the end of the address space.
+fn read_entries(pagemap: &File, pages: &PageRange, buffer: &mut Vec<u8>) -> io::Result<Vec<PagemapEntry>> {
+    Ok(read_words(pagemap, pages.start, pages.end - pages.start, buffer)?.map(PagemapEntry).collect())
 }
 
 fn read_flags(file: &File, first: u64, count: u64, buffer: &mut Vec<u8>) -> io::Result<Vec<PageFlags>> {
-    const ENTRY: usize = pagelab_formats::kpageflags::ENTRY_BYTES;
-    let bytes = usize::try_from(count).unwrap_or(0).saturating_mul(ENTRY);
-    buffer.resize(bytes, 0);
-    let read = read_at(file, first.saturating_mul(ENTRY as u64), buffer)?;
-    let (words, _) = buffer[..read].as_chunks::<ENTRY>();
-    Ok(words.iter().map(|word| PageFlags(u64::from_ne_bytes(*word))).collect())
+    Ok(read_words(file, first, count, buffer)?.map(PageFlags).collect())
 }
 
-/// Reads until the buffer is full or nothing comes.
-fn read_at(file: &File, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+/// Up to `count` words of 64 bits from word `first` on, until the file ends.
+fn read_words(
+    file: &File,
+    first: u64,
+    count: u64,
+    buffer: &mut Vec<u8>,
+) -> io::Result<impl Iterator<Item = u64>> {
+    const WORD_BYTES: usize = size_of::<u64>();
+    buffer.resize(usize::try_from(count).unwrap_or(0).saturating_mul(WORD_BYTES), 0);
+    let offset = first.saturating_mul(WORD_BYTES as u64);
     let mut filled = 0;
     while filled < buffer.len() {
         match file.read_at(&mut buffer[filled..], offset + filled as u64) {
@@ -338,7 +330,8 @@ fn read_at(file: &File, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
             Err(error) => return Err(error),
         }
     }
-    Ok(filled)
+    let (words, _) = buffer[..filled].as_chunks::<WORD_BYTES>();
+    Ok(words.iter().map(|word| u64::from_ne_bytes(*word)))
 }
 
 #[cfg(test)]

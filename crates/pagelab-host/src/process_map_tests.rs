@@ -1,18 +1,18 @@
-//! What is behind our own memory, against smaps and against another way of counting it.
+//! Tests of the physical memory of this process, against smaps and an independent count.
 
 use super::*;
 use crate::root::Root;
-use pagelab_sys::map::{Advice, Mapping as Memory};
+use pagelab_sys::mapping::{Advice, Mapping as Memory};
 
-/// Looks at this process; `None` where frames are hidden.
-fn look() -> Option<ProcessMap> {
+/// Reads the map of this process; `None` if frames are hidden.
+fn read_own_map() -> Option<ProcessMap> {
     let root = Root::live();
     let reader = Reader::new(&root);
     let page_size = crate::machine::live_page_size().unwrap();
-    match read(&reader, std::process::id(), page_size, page_size.usual_pmd_order()) {
+    match read(&reader, std::process::id(), page_size, page_size.default_pmd_order()) {
         Ok(map) => Some(map),
         Err(absence) => {
-            assert_eq!(absence.why, AbsentWhy::NotPermitted, "{absence:?}");
+            assert_eq!(absence.why, AbsenceReason::NotPermitted, "{absence:?}");
             eprintln!("skipped: kpageflags-unreadable: {}", absence.reason());
             None
         }
@@ -30,7 +30,7 @@ fn twin(addresses: Range<u64>, page_bytes: u64) -> Vec<u64> {
     let (pagemap, flags) =
         (File::open("/proc/self/pagemap").unwrap(), File::open("/proc/kpageflags").unwrap());
     let has = |frame: u64, bit: u32| word(&flags, frame) >> bit & 1 == 1;
-    let mut orders = vec![0; Behind::ORDERS];
+    let mut orders = vec![0; PhysicalBacking::ORDER_COUNT];
     for page in addresses.start / page_bytes..addresses.end / page_bytes {
         let entry = word(&pagemap, page);
         let frame = entry & ((1 << 55) - 1);
@@ -52,29 +52,29 @@ fn twin(addresses: Range<u64>, page_bytes: u64) -> Vec<u64> {
 #[test]
 fn huge_pages_of_our_own_are_seen_as_smaps_and_flags_say() {
     let page_size = crate::machine::live_page_size().unwrap();
-    let pmd = page_size.block(page_size.usual_pmd_order());
+    let pmd = page_size.block_bytes(page_size.default_pmd_order());
     let mut memory = Memory::anonymous(Bytes(8 * pmd.0), pmd).unwrap();
     memory.advise(0..4 * pmd.0, Advice::HugePage).unwrap();
     memory.advise(4 * pmd.0..8 * pmd.0, Advice::NoHugePage).unwrap();
     // A huge page split by unmapping half of it, and base pages with a gap.
-    memory.touch(0..6 * pmd.0).unwrap();
+    memory.touch_for_writing(0..6 * pmd.0).unwrap();
     memory.advise(3 * pmd.0..3 * pmd.0 + pmd.0 / 2, Advice::DontNeed).unwrap();
     let addresses = memory.addresses();
     let page_kib = page_size.bytes() / 1024;
     let counted = |map: &ProcessMap| {
-        let (mut sum, mut huge_kib, mut rss_kib) = (Behind::new(), 0, 0);
+        let (mut sum, mut huge_kib, mut rss_kib) = (PhysicalBacking::new(), 0, 0);
         for mapping in map.mappings.iter().filter(|m| addresses.contains(&m.mapping.start)) {
-            sum.add(&mapping.behind);
+            sum.merge(&mapping.backing);
             huge_kib += mapping.mapping.fields_kib.get("AnonHugePages").unwrap();
             rss_kib += mapping.mapping.fields_kib.get("Rss").unwrap();
         }
         (sum, huge_kib, rss_kib)
     };
-    // khugepaged may fill the gap while it is looked at, once: a look counts if the twin said the same before
-    // and after.
+    // khugepaged may fill the gap once during a reading: a reading counts if the twin's results before and
+    // after are equal.
     let twin = || twin(addresses.clone(), page_size.bytes());
     let between = || {
-        let (before, map) = (twin(), look());
+        let (before, map) = (twin(), read_own_map());
         let seen = map.as_ref().map(counted);
         seen.map(|seen| (seen, before == twin(), before))
     };
@@ -87,9 +87,9 @@ fn huge_pages_of_our_own_are_seen_as_smaps_and_flags_say() {
     }
     let ((sum, huge_kib, rss_kib), _, theirs) = found;
     assert_eq!(sum.present * page_kib, rss_kib);
-    assert_eq!((sum.hidden, sum.moved, sum.known()), (0, 0, sum.present));
-    let pmd_order = page_size.usual_pmd_order();
-    let half = pmd_order.pages().0 / 2;
+    assert_eq!((sum.hidden_pages, sum.changed_pages, sum.known_pages()), (0, 0, sum.present));
+    let pmd_order = page_size.default_pmd_order();
+    let half = pmd_order.to_pages().0 / 2;
     let huge = sum.folio_pages[pmd_order.index()];
     // Of the huge page that is mapped in part, the pages still belong to a folio of PMD size.
     assert!(huge * page_kib == huge_kib || (huge - half) * page_kib == huge_kib, "{huge} {huge_kib}");
@@ -99,18 +99,22 @@ fn huge_pages_of_our_own_are_seen_as_smaps_and_flags_say() {
 
 #[test]
 fn all_of_this_process_is_counted_as_smaps_counts_it() {
-    let Some(map) = look() else { return };
+    let Some(map) = read_own_map() else { return };
     let counted = |map: &ProcessMap| {
-        let mut sum = Behind::new();
-        map.mappings.iter().for_each(|mapping| sum.add(&mapping.behind));
-        assert!(!map.tear.ended);
-        assert!(sum.known() + sum.zero + sum.moved + sum.hidden == sum.present, "{sum:?}");
-        assert_eq!(sum.folio_pages.iter().sum::<u64>() + sum.odd, sum.known());
-        (sum.present, map.tear.resident_before.0 / map.page_size.bytes())
+        let mut sum = PhysicalBacking::new();
+        map.mappings.iter().for_each(|mapping| sum.merge(&mapping.backing));
+        assert!(!map.inconsistency.has_ended);
+        assert!(
+            sum.known_pages() + sum.zero_pages + sum.changed_pages + sum.hidden_pages == sum.present,
+            "{sum:?}"
+        );
+        assert_eq!(sum.folio_pages.iter().sum::<u64>() + sum.other_compound_pages, sum.known_pages());
+        (sum.present, map.inconsistency.resident_before.0 / map.page_size.bytes())
     };
-    // Other tests of this process take and give back memory meanwhile, so a look may be torn; not all are.
+    // Other tests of this process allocate and free memory meanwhile, so a reading may be inconsistent; not
+    // all are.
     let looks: Vec<(u64, u64)> = std::iter::once(map)
-        .chain(std::iter::repeat_with(look).flatten())
+        .chain(std::iter::repeat_with(read_own_map).flatten())
         .take(20)
         .map(|map| counted(&map))
         .collect();
@@ -122,8 +126,8 @@ fn all_of_this_process_is_counted_as_smaps_counts_it() {
 fn a_process_that_is_not_there_is_said_to_be_not_there() {
     let root = Root::live();
     let reader = Reader::new(&root);
-    let absence = read(&reader, u32::MAX - 1, PageSize::USUAL, Order(9)).unwrap_err();
-    assert_eq!((absence.why, absence.reason()), (AbsentWhy::NotThere, "there is no such process"));
+    let absence = read(&reader, u32::MAX - 1, PageSize::DEFAULT, Order(9)).unwrap_err();
+    assert_eq!((absence.why, absence.reason()), (AbsenceReason::NotThere, "no such process"));
 }
 
 #[test]
@@ -142,7 +146,7 @@ fn runs_are_frames_in_step_and_stretches_without_a_frame() {
     let mut at = 0;
     let mut runs = Vec::new();
     while at < entries.len() {
-        runs.push(run_from(&entries, at));
+        runs.push(run_length(&entries, at));
         at += runs.last().unwrap();
     }
     assert_eq!(runs, [3, 1, 1, 2, 1]);

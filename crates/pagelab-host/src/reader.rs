@@ -1,13 +1,14 @@
-//! Reading and parsing in one step, with every malformed file remembered as a problem.
+//! Reader that parses files and records each malformed one as a problem.
 
 use std::cell::RefCell;
 
 use pagelab_formats::ParseError;
-use pagelab_model::{Absence, AbsentWhy, Problem, Reading};
+use pagelab_formats::text::line_number_at;
+use pagelab_model::{Absence, AbsenceReason, Problem, Reading};
 
 use crate::root::Root;
 
-/// A root, and the problems met while reading under it.
+/// A root, and the problems of reading under it.
 #[derive(Debug)]
 pub struct Reader<'a> {
     root: &'a Root,
@@ -15,83 +16,78 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// A reader that has met no problem yet.
+    /// A reader without problems.
     pub fn new(root: &'a Root) -> Reader<'a> {
         Reader { root, problems: RefCell::new(Vec::new()) }
     }
 
-    /// The root it reads under.
+    /// Its root.
     pub fn root(&self) -> &'a Root {
         self.root
     }
 
-    /// Reads `path` whole and parses it. Absent stays absent; malformed becomes a problem as well.
+    /// Reads and parses `path`. An absence stays one; a malformed file becomes a problem as well.
     pub fn parse<T>(&self, path: &str, parse: impl FnOnce(&[u8]) -> Result<T, ParseError>) -> Reading<T> {
         self.parse_text(path, self.root.read(path), parse)
     }
 
-    /// The same for a text that was read from `path` already.
+    /// The same for a text already read from `path`.
     pub fn parse_text<T>(
         &self,
         path: &str,
         text: Reading<Vec<u8>>,
         parse: impl FnOnce(&[u8]) -> Result<T, ParseError>,
     ) -> Reading<T> {
-        let text = self.noted(text)?;
-        self.note_cut(path, &text);
+        let text = self.note_malformed(text)?;
+        self.note_truncated(path, &text);
         parse(&text).map_err(|error| {
-            let message = error.in_file(&self.root.show(path));
-            self.problem(Problem { message: message.clone(), bad_input: true });
-            Absence::new(self.root.show(path), AbsentWhy::Malformed, message)
+            let message = error.message_in_file(&self.root.display_path(path));
+            self.add_problem(Problem { message: message.clone(), is_bad_input: true });
+            Absence::new(self.root.display_path(path), AbsenceReason::Malformed, message)
         })
     }
 
-    /// The kernel ends every line. A last line without an end was cut, and its last number may be shorter
-    /// than it was: no parser can tell.
-    fn note_cut(&self, path: &str, text: &[u8]) {
+    /// The kernel ends every line. A last line without a newline is truncated, and its last number may be too
+    /// short, which no parser can detect.
+    fn note_truncated(&self, path: &str, text: &[u8]) {
         if text.last().is_some_and(|&last| last != b'\n') {
-            let lines = text.iter().filter(|&&byte| byte == b'\n').count() + 1;
+            let line = line_number_at(text, text.len());
             let message = format!(
-                "{}:{lines}: the last line has no end: the file was cut off, and its last number may be \
-                 wrong",
-                self.root.show(path)
+                "{}:{line}: the last line has no newline: the file was truncated, and its last number may \
+                 be wrong",
+                self.root.display_path(path)
             );
-            self.problem(Problem { message, bad_input: true });
+            self.add_problem(Problem { message, is_bad_input: true });
         }
     }
 
     /// A one-line text without the blanks around it.
-    pub fn line(&self, path: &str) -> Reading<String> {
-        let text = self.noted(self.root.read(path))?;
+    pub fn read_line(&self, path: &str) -> Reading<String> {
+        let text = self.note_malformed(self.root.read(path))?;
         Ok(String::from_utf8_lossy(text.trim_ascii()).into_owned())
     }
 
-    /// Remembers a reading that is malformed as a problem, and passes it on.
-    pub fn noted<T>(&self, reading: Reading<T>) -> Reading<T> {
+    /// Records a malformed reading as a problem, and passes it on.
+    pub fn note_malformed<T>(&self, reading: Reading<T>) -> Reading<T> {
         if let Err(absence) = &reading
-            && absence.why == AbsentWhy::Malformed
+            && absence.why == AbsenceReason::Malformed
         {
             let message = format!("{}: {}", absence.source, absence.reason());
-            self.problem(Problem { message, bad_input: true });
+            self.add_problem(Problem { message, is_bad_input: true });
         }
         reading
     }
 
-    /// Remembers a problem, once.
-    pub fn problem(&self, problem: Problem) {
+    /// Records a problem once.
+    pub fn add_problem(&self, problem: Problem) {
         let mut problems = self.problems.borrow_mut();
         if !problems.contains(&problem) {
             problems.push(problem);
         }
     }
 
-    /// All problems met so far.
+    /// All problems so far.
     pub fn problems(&self) -> Vec<Problem> {
         self.problems.borrow().clone()
-    }
-
-    /// All problems met.
-    pub fn into_problems(self) -> Vec<Problem> {
-        self.problems.into_inner()
     }
 }

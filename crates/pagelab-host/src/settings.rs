@@ -1,49 +1,55 @@
 //! The kernel's memory settings: transparent huge pages, hugetlb pools, /proc/sys/vm, swap.
 
-use pagelab_formats::{choice, scalar, swaps, text};
+use pagelab_formats::{setting, swap, text};
 use pagelab_model::settings::{HugetlbPool, Settings, ThpSettings, ThpSize};
-use pagelab_model::{Absence, AbsentWhy, Bytes, Counters, Reading};
+use pagelab_model::{Absence, AbsenceReason, Bytes, Counters, Reading};
 
 use crate::paths;
 use crate::reader::Reader;
 
 /// Files that act when they are touched: two are write-only, and reading `stat_refresh` makes every
 /// processor fold its counters (mm/vmstat.c, `vmstat_refresh`).
-const ACTING: [&str; 3] = ["compact_memory", "drop_caches", "stat_refresh"];
-/// Names taken from one directory; the kernel has some 60.
+const TRIGGER_FILES: [&str; 3] = ["compact_memory", "drop_caches", "stat_refresh"];
+/// Maximum number of names of one directory; the kernel has about 60.
 const NAMES_MAX: usize = 512;
 
 /// Reads all settings.
 pub fn read(reader: &Reader<'_>) -> Settings {
-    let (vm, vm_absent) = numbers(reader, paths::SYSCTL_VM);
-    Settings { thp: thp(reader), hugetlb: hugetlb(reader), vm, vm_absent, swap: swap(reader) }
+    let (vm, vm_absent) = read_number_files(reader, paths::SYSCTL_VM);
+    Settings {
+        thp: read_thp(reader),
+        hugetlb: read_hugetlb_pools(reader),
+        vm,
+        vm_absent,
+        swap: read_swap_areas(reader),
+    }
 }
 
-fn thp(reader: &Reader<'_>) -> Reading<ThpSettings> {
-    let names = reader.root().list(paths::THP).map_err(|absence| {
-        not_there(absence, "this kernel has no transparent huge pages", "CONFIG_TRANSPARENT_HUGEPAGE")
+fn read_thp(reader: &Reader<'_>) -> Reading<ThpSettings> {
+    let names = reader.root().list_dir(paths::THP).map_err(|absence| {
+        explain_absence(absence, "this kernel has no transparent huge pages", "CONFIG_TRANSPARENT_HUGEPAGE")
     })?;
     let at = |name: &str| format!("{}/{name}", paths::THP);
     Ok(ThpSettings {
-        enabled: reader.parse(&at("enabled"), choice::parse),
-        defrag: reader.parse(&at("defrag"), choice::parse),
-        shmem_enabled: reader.parse(&at("shmem_enabled"), choice::parse),
-        pmd_size: reader.parse(&at("hpage_pmd_size"), scalar::parse_u64).map(Bytes),
-        use_zero_page: reader.parse(&at("use_zero_page"), scalar::parse_u64),
-        sizes: thp_sizes(reader, &names),
-        khugepaged: numbers(reader, &at("khugepaged")).0,
+        enabled: reader.parse(&at("enabled"), setting::parse),
+        defrag: reader.parse(&at("defrag"), setting::parse),
+        shmem_enabled: reader.parse(&at("shmem_enabled"), setting::parse),
+        pmd_size: reader.parse(&at("hpage_pmd_size"), setting::parse_u64).map(Bytes),
+        use_zero_page: reader.parse(&at("use_zero_page"), setting::parse_u64),
+        sizes: read_thp_sizes(reader, &names),
+        khugepaged: read_number_files(reader, &at("khugepaged")).0,
     })
 }
 
-fn thp_sizes(reader: &Reader<'_>, names: &[String]) -> Vec<ThpSize> {
-    let mut sizes: Vec<ThpSize> = sized(names)
+fn read_thp_sizes(reader: &Reader<'_>, names: &[String]) -> Vec<ThpSize> {
+    let mut sizes: Vec<ThpSize> = parse_size_dirs(names)
         .map(|(size, name)| {
             let at = |file: &str| format!("{}/{name}/{file}", paths::THP);
             ThpSize {
                 size,
-                enabled: reader.parse(&at("enabled"), choice::parse),
-                shmem_enabled: reader.parse(&at("shmem_enabled"), choice::parse),
-                stats: numbers(reader, &at("stats")).0,
+                enabled: reader.parse(&at("enabled"), setting::parse),
+                shmem_enabled: reader.parse(&at("shmem_enabled"), setting::parse),
+                stats: read_number_files(reader, &at("stats")).0,
             }
         })
         .collect();
@@ -52,26 +58,26 @@ fn thp_sizes(reader: &Reader<'_>, names: &[String]) -> Vec<ThpSize> {
 }
 
 /// Names of the form `hugepages-2048kB` with their size.
-fn sized(names: &[String]) -> impl Iterator<Item = (Bytes, &String)> {
+pub(crate) fn parse_size_dirs(names: &[String]) -> impl Iterator<Item = (Bytes, &String)> {
     names.iter().take(NAMES_MAX).filter_map(|name| {
         let kib = name.strip_prefix("hugepages-")?.strip_suffix("kB")?;
-        Some((Bytes::from_kib(text::number(kib.as_bytes())?), name))
+        Some((Bytes::from_kib(text::parse_number(kib.as_bytes())?), name))
     })
 }
 
-fn hugetlb(reader: &Reader<'_>) -> Reading<Vec<HugetlbPool>> {
-    let names = reader
-        .root()
-        .list(paths::HUGETLB)
-        .map_err(|absence| not_there(absence, "this kernel has no hugetlb pages", "CONFIG_HUGETLBFS"))?;
-    let mut pools =
-        sized(&names).map(|(size, name)| pool(reader, size, name)).collect::<Reading<Vec<_>>>()?;
+fn read_hugetlb_pools(reader: &Reader<'_>) -> Reading<Vec<HugetlbPool>> {
+    let names = reader.root().list_dir(paths::HUGETLB).map_err(|absence| {
+        explain_absence(absence, "this kernel has no hugetlb pages", "CONFIG_HUGETLBFS")
+    })?;
+    let mut pools = parse_size_dirs(&names)
+        .map(|(size, name)| read_hugetlb_pool(reader, size, name))
+        .collect::<Reading<Vec<_>>>()?;
     pools.sort_by_key(|pool| pool.page_size);
     Ok(pools)
 }
 
-fn pool(reader: &Reader<'_>, page_size: Bytes, name: &str) -> Reading<HugetlbPool> {
-    let number = |file: &str| reader.parse(&format!("{}/{name}/{file}", paths::HUGETLB), scalar::parse_u64);
+fn read_hugetlb_pool(reader: &Reader<'_>, page_size: Bytes, name: &str) -> Reading<HugetlbPool> {
+    let number = |file: &str| reader.parse(&format!("{}/{name}/{file}", paths::HUGETLB), setting::parse_u64);
     Ok(HugetlbPool {
         page_size,
         total: number("nr_hugepages")?,
@@ -82,23 +88,23 @@ fn pool(reader: &Reader<'_>, page_size: Bytes, name: &str) -> Reading<HugetlbPoo
     })
 }
 
-fn swap(reader: &Reader<'_>) -> Reading<Vec<pagelab_model::settings::SwapArea>> {
-    let areas = reader.parse(paths::SWAPS, swaps::parse);
-    areas.map_err(|absence| not_there(absence, "this kernel cannot swap", "CONFIG_SWAP"))
+fn read_swap_areas(reader: &Reader<'_>) -> Reading<Vec<pagelab_model::settings::SwapArea>> {
+    let areas = reader.parse(paths::SWAPS, swap::parse);
+    areas.map_err(|absence| explain_absence(absence, "this kernel cannot swap", "CONFIG_SWAP"))
 }
 
-/// The files of a directory that hold one plain number, and those that could not be read. A file that
-/// holds something else (`lowmem_reserve_ratio` is a list) is neither.
-fn numbers(reader: &Reader<'_>, dir: &str) -> (Counters, Vec<Absence>) {
-    let names = match reader.root().list(dir) {
+/// The files of a directory that hold one plain number, and those that could not be read. A file with other
+/// content (`lowmem_reserve_ratio` is a list) is neither.
+fn read_number_files(reader: &Reader<'_>, dir: &str) -> (Counters, Vec<Absence>) {
+    let names = match reader.root().list_dir(dir) {
         Ok(names) => names,
         Err(absence) => return (Counters::default(), vec![absence]),
     };
     let (mut numbers, mut absent) = (Vec::new(), Vec::new());
-    for name in names.iter().take(NAMES_MAX).filter(|name| !ACTING.contains(&name.as_str())) {
-        match reader.noted(reader.root().read(&format!("{dir}/{name}"))) {
+    for name in names.iter().take(NAMES_MAX).filter(|name| !TRIGGER_FILES.contains(&name.as_str())) {
+        match reader.note_malformed(reader.root().read(&format!("{dir}/{name}"))) {
             Ok(content) => {
-                numbers.extend(text::number(content.trim_ascii()).map(|value| (name.as_str(), value)));
+                numbers.extend(text::parse_number(content.trim_ascii()).map(|value| (name.as_str(), value)));
             }
             Err(absence) => absent.push(absence),
         }
@@ -106,25 +112,25 @@ fn numbers(reader: &Reader<'_>, dir: &str) -> (Counters, Vec<Absence>) {
     (numbers.into_iter().collect(), absent)
 }
 
-/// An absence with what it means on a live machine: the kernel was built without the option.
-pub(crate) fn not_there(absence: Absence, meaning: &str, config: &str) -> Absence {
-    if absence.why != AbsentWhy::NotThere {
+/// An absence with its meaning on a live machine: the kernel was built without the option.
+pub(crate) fn explain_absence(absence: Absence, meaning: &str, config: &str) -> Absence {
+    if absence.why != AbsenceReason::NotThere {
         return absence;
     }
-    Absence::new(absence.source, AbsentWhy::NotThere, format!("{meaning} ({config} is not set)"))
-        .or(format!("boot a kernel built with {config}=y"))
+    Absence::new(absence.source, AbsenceReason::NotThere, format!("{meaning} ({config} is not set)"))
+        .with_hint(format!("boot a kernel built with {config}=y"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake::Tree;
+    use crate::fake_tree::FakeTree;
 
     #[test]
     fn settings_of_a_tree() {
         let thp = "/sys/kernel/mm/transparent_hugepage";
         let pool = "/sys/kernel/mm/hugepages/hugepages-2048kB";
-        let tree = Tree::new(&[
+        let tree = FakeTree::new(&[
             (&format!("{thp}/enabled"), "always [madvise] never\n"),
             (&format!("{thp}/hpage_pmd_size"), "2097152\n"),
             (&format!("{thp}/khugepaged/scan_sleep_millisecs"), "10000\n"),
@@ -148,7 +154,7 @@ mod tests {
         let thp = settings.thp.unwrap();
         assert_eq!(thp.enabled.unwrap().selected(), "madvise");
         assert_eq!(thp.pmd_size, Ok(Bytes(2 << 20)));
-        assert_eq!(thp.defrag.unwrap_err().why, AbsentWhy::NotSaved);
+        assert_eq!(thp.defrag.unwrap_err().why, AbsenceReason::NotSaved);
         assert_eq!(thp.sizes.iter().map(|s| s.size.0 >> 10).collect::<Vec<_>>(), [64, 2048]);
         assert_eq!(thp.sizes[0].stats.get("anon_fault_alloc"), Some(7));
         assert_eq!(thp.khugepaged.get("scan_sleep_millisecs"), Some(10_000));
@@ -162,14 +168,14 @@ mod tests {
 
     #[test]
     fn a_malformed_setting_is_a_problem_and_the_rest_is_read() {
-        let tree = Tree::new(&[
+        let tree = FakeTree::new(&[
             ("/sys/kernel/mm/transparent_hugepage/enabled", "always madvise never\n"),
             ("/sys/kernel/mm/transparent_hugepage/defrag", "[never]\n"),
         ]);
         let root = tree.root();
         let reader = Reader::new(&root);
         let thp = read(&reader).thp.unwrap();
-        assert_eq!(thp.enabled.unwrap_err().why, AbsentWhy::Malformed);
+        assert_eq!(thp.enabled.unwrap_err().why, AbsenceReason::Malformed);
         assert!(thp.defrag.is_ok());
         assert_eq!(reader.problems().len(), 1);
         assert!(reader.problems()[0].message.contains("enabled:1: "), "{:?}", reader.problems());
@@ -177,9 +183,9 @@ mod tests {
 
     #[test]
     fn a_kernel_without_huge_pages_says_which_option_is_missing() {
-        let absence = Absence::new("x", AbsentWhy::NotThere, "");
-        let said = not_there(absence, "this kernel has no hugetlb pages", "CONFIG_HUGETLBFS");
+        let absence = Absence::new("x", AbsenceReason::NotThere, "");
+        let said = explain_absence(absence, "this kernel has no hugetlb pages", "CONFIG_HUGETLBFS");
         assert_eq!(said.reason(), "this kernel has no hugetlb pages (CONFIG_HUGETLBFS is not set)");
-        assert_eq!(said.way_out.as_deref(), Some("boot a kernel built with CONFIG_HUGETLBFS=y"));
+        assert_eq!(said.hint.as_deref(), Some("boot a kernel built with CONFIG_HUGETLBFS=y"));
     }
 }

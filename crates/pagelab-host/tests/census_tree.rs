@@ -1,24 +1,24 @@
-//! The census of saved trees: holes, deferred memory, nodes, and files that are cut off, endless or absent.
+//! Tests of the census of saved trees: holes, deferred memory, nodes, and truncated, endless or absent files.
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use std::fs;
 use std::path::Path;
 
-use pagelab_host::census::{CensusOptions, census};
+use pagelab_host::census::{CensusOptions, take_census};
 use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
 use pagelab_model::{
-    Absence, AbsentWhy, Census, NodeId, OffLists, Order, PageClass, PageFlags, PageSize, Pages, Pfn,
-    ZoneInfo, ZoneKey, Zoneinfo,
+    Absence, AbsenceReason, Census, NodeId, Order, PageClass, PageFlags, PageSize, Pages, Pfn, UnlistedFree,
+    ZoneEntry, ZoneKey, Zoneinfo,
 };
 
 const BLOCK: u64 = 512;
 const FREE: PageFlags = PageFlags::BUDDY;
 const NONE: PageFlags = PageFlags(0);
 
-fn zone(node: u32, name: &str, start: u64, [spanned, present, managed]: [u64; 3]) -> ZoneInfo {
-    let mut zone = ZoneInfo::empty(ZoneKey { node: NodeId(node), zone: name.to_owned() });
+fn zone(node: u32, name: &str, start: u64, [spanned, present, managed]: [u64; 3]) -> ZoneEntry {
+    let mut zone = ZoneEntry::empty(ZoneKey { node: NodeId(node), zone: name.to_owned() });
     zone.start = Some(Pfn(start));
     [zone.spanned, zone.present, zone.managed] = [spanned, present, managed].map(|pages| Some(Pages(pages)));
     zone
@@ -36,31 +36,33 @@ fn flags(tree: &Path, runs: &[(u64, PageFlags)]) {
     write(tree, "proc/kpageflags", &bytes);
 }
 
-fn take(tree: &Path, zones: &[ZoneInfo], block_order: u8) -> Result<Census, Absence> {
-    take_with(tree, zones, block_order, OffLists::CannotTell)
+fn take_census_of_tree(tree: &Path, zones: &[ZoneEntry], pageblock_order: u8) -> Result<Census, Absence> {
+    take_with(tree, zones, pageblock_order, UnlistedFree::Unknown)
 }
 
 fn take_with(
     tree: &Path,
-    zones: &[ZoneInfo],
-    block_order: u8,
-    off_lists: OffLists,
+    zones: &[ZoneEntry],
+    pageblock_order: u8,
+    off_lists: UnlistedFree,
 ) -> Result<Census, Absence> {
     let root = Root::open(tree).unwrap();
     let reader = Reader::new(&root);
     let zoneinfo = Zoneinfo { nodes: Vec::new(), zones: zones.to_vec() };
-    let options =
-        CensusOptions { off_lists, ..CensusOptions::new(PageSize::USUAL, Order(block_order), Order(9), 11) };
-    let found = census(&root, &reader, &zoneinfo, &options);
-    let malformed = found.as_ref().is_err_and(|absence| absence.why == AbsentWhy::Malformed);
-    assert_eq!(!reader.into_problems().is_empty(), malformed, "{found:?}");
+    let options = CensusOptions {
+        off_lists,
+        ..CensusOptions::new(PageSize::DEFAULT, Order(pageblock_order), Order(9), 11)
+    };
+    let found = take_census(&root, &reader, &zoneinfo, &options);
+    let malformed = found.as_ref().is_err_and(|absence| absence.why == AbsenceReason::Malformed);
+    assert_eq!(!reader.problems().is_empty(), malformed, "{found:?}");
     found
 }
 
 /// Blocks of one zone as index and the classes it holds.
 fn classes(census: &Census, zone: usize) -> Vec<(u64, Vec<PageClass>)> {
-    let held = |counts: &pagelab_model::BlockCounts| {
-        PageClass::ALL.into_iter().filter(|&class| counts.of(class) > 0).collect()
+    let held = |counts: &pagelab_model::PageblockCounts| {
+        PageClass::ALL.into_iter().filter(|&class| counts.pages_of_class(class) > 0).collect()
     };
     census.zones[zone].blocks.iter().map(|(index, counts)| (*index, held(counts))).collect()
 }
@@ -72,8 +74,8 @@ fn memory_blocks_and_iomem_tell_holes_from_unknown_pages() {
     flags(tree.path(), &[(8 * BLOCK, FREE), (4 * BLOCK, NONE), (4 * BLOCK, FREE)]);
     let zones = [zone(0, "Normal", 0, [16 * BLOCK, 12 * BLOCK, 12 * BLOCK])];
     let all = |from: u64, to: u64, class| (from..to).map(move |index| (index, vec![class]));
-    // Without a map: what is spanned and not present is the hole.
-    let found = take(tree.path(), &zones, 9).unwrap();
+    // Without a map, the hole is the spanned memory that is not present.
+    let found = take_census_of_tree(tree.path(), &zones, 9).unwrap();
     assert_eq!(classes(&found, 0), all(0, 8, Free).chain(all(12, 16, Free)).collect::<Vec<_>>());
     assert_eq!(found.zones[0].blocks_total, 12);
     // iomem: half of the pages without flags are memory.
@@ -86,7 +88,7 @@ fn memory_blocks_and_iomem_tell_holes_from_unknown_pages() {
         frame(16) - 1
     );
     write(tree.path(), "proc/iomem", iomem.as_bytes());
-    let found = take(tree.path(), &zones, 9).unwrap();
+    let found = take_census_of_tree(tree.path(), &zones, 9).unwrap();
     let expected = all(0, 8, Free).chain(all(8, 10, Unknown)).chain(all(12, 16, Free));
     assert_eq!(classes(&found, 0), expected.collect::<Vec<_>>());
     // Memory blocks of four pageblocks, one of them offline, one missing.
@@ -95,12 +97,12 @@ fn memory_blocks_and_iomem_tell_holes_from_unknown_pages() {
     for (number, state) in [(0, "online\n"), (1, "offline\n"), (3, "going-offline\n")] {
         write(tree.path(), &format!("{sys}/memory{number}/state"), state.as_bytes());
     }
-    let found = take(tree.path(), &zones, 9).unwrap();
+    let found = take_census_of_tree(tree.path(), &zones, 9).unwrap();
     assert_eq!(classes(&found, 0), all(0, 4, Free).chain(all(12, 16, Free)).collect::<Vec<_>>());
     assert_eq!(found.free_blocks.unwrap().counts()[10], 4);
     // A zone that begins inside of a block: the rest of the block is not its own.
     let zones = [zone(0, "DMA", 1, [BLOCK, BLOCK, BLOCK])];
-    let found = take(tree.path(), &zones, 9).unwrap();
+    let found = take_census_of_tree(tree.path(), &zones, 9).unwrap();
     assert_eq!(classes(&found, 0), [(0, vec![Free, Hole]), (1, vec![Free, Hole])]);
 }
 
@@ -118,14 +120,14 @@ fn the_unmanaged_end_of_a_zone_without_flags_is_deferred() {
     };
     // A kernel that does not count deferred memory as free.
     let check = |runs: &[(u64, PageFlags)], managed: u64, expected: &[PageClass]| {
-        check_with(OffLists::None, runs, managed, expected);
+        check_with(UnlistedFree::None, runs, managed, expected);
     };
     check(&[(2 * BLOCK, FREE), (2 * BLOCK, NONE)], 2 * BLOCK, &[Free, Free, Deferred, Deferred]);
     // More pages without flags than are unmanaged: the first of them are unknown.
     check(&[(BLOCK, FREE), (3 * BLOCK, NONE)], 2 * BLOCK, &[Free, Unknown, Deferred, Deferred]);
     // All is managed, so nothing is deferred.
     check(&[(2 * BLOCK, FREE), (2 * BLOCK, NONE)], 4 * BLOCK, &[Free, Free, Unknown, Unknown]);
-    // What is not managed is reserved.
+    // Pages that are not managed are reserved.
     let runs = [(BLOCK, FREE), (BLOCK, PageFlags::RESERVED), (2 * BLOCK, NONE)];
     check(&runs, 3 * BLOCK, &[Free, PageClass::Reserved, Unknown, Unknown]);
     // The run ends at a page with flags.
@@ -134,11 +136,11 @@ fn the_unmanaged_end_of_a_zone_without_flags_is_deferred() {
     let (blocks, free) = (40, 30);
     let run = |number: u64| if number < 1 + free { Deferred } else { PageClass::Reserved };
     let expected: Vec<PageClass> = (0..blocks).map(|n| if n == 0 { Free } else { run(n) }).collect();
-    let counted = OffLists::Pages(free * BLOCK);
+    let counted = UnlistedFree::Pages(free * BLOCK);
     check_with(counted, &[(BLOCK, FREE), ((blocks - 1) * BLOCK, NONE)], BLOCK, &expected);
-    // Without the two counts nothing can be said of it.
+    // Without the two counts it is unknown.
     let runs = [(2 * BLOCK, FREE), (2 * BLOCK, NONE)];
-    check_with(OffLists::CannotTell, &runs, 2 * BLOCK, &[Free, Free, Unknown, Unknown]);
+    check_with(UnlistedFree::Unknown, &runs, 2 * BLOCK, &[Free, Free, Unknown, Unknown]);
 }
 
 #[test]
@@ -150,7 +152,7 @@ fn nodes_whose_spans_interleave_share_no_page() {
         zone(0, "Normal", 0, [8 * BLOCK, 6 * BLOCK, 6 * BLOCK]),
         zone(0, "Device", 0, [8 * BLOCK; 3]),
     ];
-    let found = take(tree.path(), &zones, 9).unwrap();
+    let found = take_census_of_tree(tree.path(), &zones, 9).unwrap();
     let indices = |zone: usize| found.zones[zone].blocks.iter().map(|block| block.0).collect::<Vec<_>>();
     assert_eq!(found.zones.len(), 2);
     assert_eq!((found.zones[0].key.node, indices(0)), (NodeId(0), vec![0, 1, 4, 5, 6, 7]));
@@ -162,27 +164,27 @@ fn nodes_whose_spans_interleave_share_no_page() {
 fn bad_absent_and_endless_files() {
     let tree = tempfile::tempdir().unwrap();
     let zones = [zone(0, "Normal", 0, [4 * BLOCK; 3])];
-    let error = take(tree.path(), &zones, 9).unwrap_err();
-    assert_eq!(error.why, AbsentWhy::NotSaved);
-    assert!(error.way_out.unwrap().contains("root"));
+    let error = take_census_of_tree(tree.path(), &zones, 9).unwrap_err();
+    assert_eq!(error.why, AbsenceReason::NotSaved);
+    assert!(error.hint.unwrap().contains("root"));
     flags(tree.path(), &[(3 * BLOCK, FREE)]);
-    let cut = take(tree.path(), &zones, 9).unwrap_err();
-    assert_eq!(cut.detail, "cut off at byte 12288, before the end of the zones in zoneinfo");
+    let cut = take_census_of_tree(tree.path(), &zones, 9).unwrap_err();
+    assert_eq!(cut.detail, "truncated at byte 12288, before the end of the zones in zoneinfo");
     write(tree.path(), "proc/kpageflags", &[0; 4099]);
-    let cut = take(tree.path(), &zones, 9).unwrap_err();
-    assert!(cut.detail.starts_with("cut off at byte 4099 (3 bytes of an entry of 8)"), "{}", cut.detail);
+    let cut = take_census_of_tree(tree.path(), &zones, 9).unwrap_err();
+    assert!(cut.detail.starts_with("truncated at byte 4099 (3 bytes of an entry of 8)"), "{}", cut.detail);
     // A file of 1 TiB of zeros is read to the zones' end.
     let file = fs::File::create(tree.path().join("proc/kpageflags")).unwrap();
     file.set_len(1 << 40).unwrap();
-    assert_eq!(take(tree.path(), &zones, 9).unwrap().zones[0].blocks.len(), 4);
+    assert_eq!(take_census_of_tree(tree.path(), &zones, 9).unwrap().zones[0].blocks.len(), 4);
     // Zones without end, or more blocks than any machine has.
     let hostile = [zone(0, "Normal", 5, [u64::MAX; 3]), zone(1, "Normal", 0, [1 << 60; 3])];
-    assert_eq!(take(tree.path(), &hostile, 9).unwrap_err().why, AbsentWhy::Failed);
+    assert_eq!(take_census_of_tree(tree.path(), &hostile, 9).unwrap_err().why, AbsenceReason::Failed);
     let many = [zone(0, "Normal", 0, [1 << 29; 3])];
-    assert_eq!(take(tree.path(), &many, 0).unwrap_err().why, AbsentWhy::Failed);
-    assert_eq!(take(tree.path(), &[], 9).unwrap_err().why, AbsentWhy::NotThere);
-    let unknown = [ZoneInfo::empty(ZoneKey { node: NodeId(0), zone: "Normal".to_owned() })];
-    assert_eq!(take(tree.path(), &unknown, 9).unwrap_err().why, AbsentWhy::NotThere);
+    assert_eq!(take_census_of_tree(tree.path(), &many, 0).unwrap_err().why, AbsenceReason::Failed);
+    assert_eq!(take_census_of_tree(tree.path(), &[], 9).unwrap_err().why, AbsenceReason::NotThere);
+    let unknown = [ZoneEntry::empty(ZoneKey { node: NodeId(0), zone: "Normal".to_owned() })];
+    assert_eq!(take_census_of_tree(tree.path(), &unknown, 9).unwrap_err().why, AbsenceReason::NotThere);
     let crowd = vec![zone(0, "Normal", 0, [BLOCK; 3]); 7000];
-    take(tree.path(), &crowd, 9).unwrap_err();
+    take_census_of_tree(tree.path(), &crowd, 9).unwrap_err();
 }

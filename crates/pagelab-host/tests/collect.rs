@@ -1,4 +1,4 @@
-//! One look at real machines: those of the corpus, and the one that the tests run on.
+//! Tests of observations of the machines of the corpus, and of this machine.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
@@ -9,7 +9,7 @@ use std::process::Command;
 use pagelab_host::collect::{CollectOptions, collect};
 use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
-use pagelab_model::{Absence, AbsentWhy, Snapshot};
+use pagelab_model::{Absence, AbsenceReason, Snapshot};
 
 /// A folder that is removed on drop.
 struct Folder(PathBuf);
@@ -40,7 +40,7 @@ fn corpus() -> Option<PathBuf> {
     None
 }
 
-fn why<T>(reading: &Result<T, Absence>) -> Option<AbsentWhy> {
+fn why<T>(reading: &Result<T, Absence>) -> Option<AbsenceReason> {
     reading.as_ref().err().map(|absence| absence.why)
 }
 
@@ -82,7 +82,7 @@ fn machines_of_the_corpus_show_what_was_saved_and_nothing_else() {
             ("kmsg.txt", why(&snapshot.alloc_failures)),
             ("slabinfo", why(&snapshot.slabs)),
         ] {
-            let expected = (!proc.join(file).exists()).then_some(AbsentWhy::NotSaved);
+            let expected = (!proc.join(file).exists()).then_some(AbsenceReason::NotSaved);
             assert_eq!(absent, expected, "{place}: {file}");
         }
         if proc.join("version").exists() {
@@ -98,7 +98,7 @@ fn machines_of_the_corpus_show_what_was_saved_and_nothing_else() {
     assert_eq!(machines, 12);
 }
 
-/// Files that a look at a machine parses.
+/// Files that a snapshot of a machine parses.
 const FILES: [&str; 24] = [
     "proc/buddyinfo",
     "proc/meminfo",
@@ -126,7 +126,7 @@ const FILES: [&str; 24] = [
     "sys/devices/system/memory/block_size_bytes",
 ];
 
-/// A tree in which each of [`FILES`] is made by `make`, looked at with everything switched on.
+/// Snapshot of a tree in which `make` creates each of [`FILES`], with all options on.
 fn of_hostile(name: &str, make: impl Fn(&Path)) -> Snapshot {
     let folder = Folder::new(name);
     for file in FILES {
@@ -137,7 +137,7 @@ fn of_hostile(name: &str, make: impl Fn(&Path)) -> Snapshot {
     let root = Root::open(&folder.0).unwrap();
     let reader = Reader::new(&root);
     let mut options = CollectOptions { pagetypeinfo: true, ..CollectOptions::default() };
-    options.processes.deep = true;
+    options.processes.with_smaps = true;
     collect(&reader, &options)
 }
 
@@ -150,7 +150,7 @@ fn garbage_is_named_by_file_and_never_believed() {
         assert!(snapshot.problems.len() >= 10, "{number}: {:?}", snapshot.problems);
         for problem in &snapshot.problems {
             let named = FILES.iter().any(|file| problem.message.contains(file));
-            assert!(problem.bad_input && named, "{number}: {problem:?}");
+            assert!(problem.is_bad_input && named, "{number}: {problem:?}");
         }
         assert!(snapshot.meminfo.is_err() && snapshot.buddyinfo.is_err() && snapshot.processes.is_ok());
     }
@@ -159,7 +159,7 @@ fn garbage_is_named_by_file_and_never_believed() {
 #[test]
 fn directories_and_links_out_of_the_tree_are_refused() {
     let dirs = of_hostile("dirs", |path| fs::create_dir(path).unwrap());
-    assert_eq!(why(&dirs.meminfo), Some(AbsentWhy::Malformed));
+    assert_eq!(why(&dirs.meminfo), Some(AbsenceReason::Malformed));
     let links = of_hostile("links", |path| std::os::unix::fs::symlink("/proc/meminfo", path).unwrap());
     assert!(links.meminfo.is_err(), "{:?}", links.meminfo);
     let up = "../../../../../../../../proc/meminfo";
@@ -173,9 +173,9 @@ fn live() -> Snapshot {
     collect(&reader, &CollectOptions::default())
 }
 
-/// Also run as nobody, by the test below.
+/// The test below also runs it as an unprivileged user.
 #[test]
-fn this_machine_gives_what_everybody_may_read_and_names_the_rest() {
+fn this_machine_yields_all_readable_files_and_reasons_for_the_others() {
     let snapshot = live();
     assert_eq!(snapshot.problems, []);
     let free = snapshot.meminfo.as_ref().unwrap().bytes("MemFree").unwrap();
@@ -184,8 +184,8 @@ fn this_machine_gives_what_everybody_may_read_and_names_the_rest() {
     assert!(!snapshot.zoneinfo.as_ref().unwrap().zones.is_empty());
     assert!(snapshot.machine.cpu.as_ref().unwrap().threads > 0);
     assert_eq!(snapshot.machine.page_size_source, "sysconf");
-    assert_eq!(why(&snapshot.census), Some(AbsentWhy::NotAsked));
-    assert_eq!(why(&snapshot.pagetypeinfo), Some(AbsentWhy::NotAsked));
+    assert_eq!(why(&snapshot.census), Some(AbsenceReason::NotRequested));
+    assert_eq!(why(&snapshot.pagetypeinfo), Some(AbsenceReason::NotRequested));
     assert!(snapshot.settings.vm.get("min_free_kbytes").is_some());
     assert_eq!(snapshot.settings.vm.get("stat_refresh"), None);
     let own = std::process::id();
@@ -194,7 +194,7 @@ fn this_machine_gives_what_everybody_may_read_and_names_the_rest() {
     for instrument in &snapshot.instruments {
         if let Some(absence) = instrument.absence() {
             let whole = !absence.reason().is_empty() && !absence.reason().ends_with('.');
-            let says_how = absence.way_out.is_some() || absence.why == AbsentWhy::Failed;
+            let says_how = absence.hint.is_some() || absence.why == AbsenceReason::Failed;
             assert!(whole && says_how, "{}: {absence:?}", instrument.name);
         }
     }
@@ -204,23 +204,26 @@ fn this_machine_gives_what_everybody_may_read_and_names_the_rest() {
             found.absence().map(|absence| absence.why)
         };
         assert_ne!(state("kpageflags"), None);
-        assert_eq!(state("pagemap_pfns"), Some(AbsentWhy::NotPermitted));
-        assert_eq!(why(&snapshot.machine.ram), Some(AbsentWhy::NotPermitted));
-        assert!(matches!(why(&snapshot.slabs), None | Some(AbsentWhy::NotPermitted | AbsentWhy::NotThere)));
+        assert_eq!(state("pagemap_pfns"), Some(AbsenceReason::NotPermitted));
+        assert_eq!(why(&snapshot.machine.ram), Some(AbsenceReason::NotPermitted));
+        assert!(matches!(
+            why(&snapshot.slabs),
+            None | Some(AbsenceReason::NotPermitted | AbsenceReason::NotThere)
+        ));
     }
 }
 
 #[test]
-fn nobody_gets_the_same_without_what_takes_privilege() {
+fn an_unprivileged_user_gets_the_same_without_privileged_files() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
     // The build folder need not be readable for others.
-    let folder = Folder::new("nobody");
+    let folder = Folder::new("unprivileged");
     let copy = folder.0.join("collect");
     fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
     let output = Command::new(&copy)
-        .args(["--exact", "this_machine_gives_what_everybody_may_read_and_names_the_rest"])
+        .args(["--exact", "this_machine_yields_all_readable_files_and_reasons_for_the_others"])
         .current_dir(&folder.0)
         .gid(65534)
         .uid(65534)

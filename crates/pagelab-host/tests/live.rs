@@ -1,12 +1,12 @@
-//! The kernel's text files of the machine that runs the tests: what is there parses.
+//! Tests of the parsers on the kernel files of this machine.
 
 use pagelab_formats as formats;
-use pagelab_host::fast::{FastSnapshot, Wanted};
+use pagelab_host::fast_snapshot::{FastSnapshot, FileSelection};
 use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
 
 #[test]
-fn what_this_kernel_prints_is_understood() {
+fn the_files_of_the_running_kernel_are_parsed() {
     let root = Root::live();
     let reader = Reader::new(&root);
     let meminfo = reader.parse("/proc/meminfo", formats::meminfo::parse);
@@ -14,7 +14,7 @@ fn what_this_kernel_prints_is_understood() {
     let vmstat = reader.parse("/proc/vmstat", formats::vmstat::parse);
     assert!(vmstat.is_ok_and(|counters| counters.get("pgfault").is_some_and(|faults| faults > 0)));
     let mappings = reader.parse("/proc/self/smaps", formats::smaps::parse);
-    let here = what_this_kernel_prints_is_understood as fn() as usize as u64;
+    let here = the_files_of_the_running_kernel_are_parsed as fn() as usize as u64;
     if let Ok(mappings) = mappings {
         let code = mappings.iter().find(|of| (of.start..of.end).contains(&here));
         assert!(code.is_some_and(|of| of.permissions.contains('x') && of.inode != 0), "{code:?}");
@@ -27,17 +27,17 @@ fn what_this_kernel_prints_is_understood() {
     let _ = reader.parse("/proc/slabinfo", formats::slabinfo::parse);
     let _ = reader.parse("/proc/allocinfo", formats::allocinfo::parse);
     let _ = reader.parse("/proc/pressure/memory", formats::pressure::parse);
-    let _ = reader.parse("/proc/sys/vm/nr_hugepages", formats::scalar::parse_u64);
+    let _ = reader.parse("/proc/sys/vm/nr_hugepages", formats::setting::parse_u64);
     for file in ["enabled", "defrag", "shmem_enabled"] {
         let path = format!("/sys/kernel/mm/transparent_hugepage/{file}");
-        let _ = reader.parse(&path, formats::choice::parse);
+        let _ = reader.parse(&path, formats::setting::parse);
     }
-    assert_eq!(reader.into_problems(), []);
+    assert_eq!(reader.problems(), []);
 }
 
 #[test]
-fn the_fast_snapshot_counts_on() {
-    let mut fast = FastSnapshot::open(&Root::live(), Wanted::ALL);
+fn the_fast_snapshot_reads_increasing_counters() {
+    let mut fast = FastSnapshot::open(&Root::live(), FileSelection::ALL);
     if fast.vmstat().is_err() {
         return;
     }

@@ -1,4 +1,5 @@
-//! Saved trees that are broken or hostile: an answer that names the file, never a hang, an escape or a bomb.
+//! Tests of broken and hostile saved trees: an error that names the file, never a hang, an escape or
+//! unbounded memory.
 
 #![allow(clippy::unwrap_used, reason = "the helpers of tests fail like the tests")]
 
@@ -9,26 +10,26 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use pagelab_host::root::{Kind, Root};
-use pagelab_model::{AbsentWhy, Reading};
+use pagelab_host::root::{EntryKind, Root};
+use pagelab_model::{AbsenceReason, Reading};
 use pagelab_sys::clock;
 use tempfile::TempDir;
 
 /// What a reading is expected to be.
 #[derive(Clone, Copy, Debug)]
-enum Want {
+enum ExpectedReading {
     Text(&'static str),
     Length(usize),
-    Absent(AbsentWhy, &'static str),
+    Absent(AbsenceReason, &'static str),
 }
 
-use Want::{Absent, Length, Text};
+use ExpectedReading::{Absent, Length, Text};
 
-const BAD: AbsentWhy = AbsentWhy::Malformed;
-const NO: AbsentWhy = AbsentWhy::NotSaved;
+const BAD: AbsenceReason = AbsenceReason::Malformed;
+const NO: AbsenceReason = AbsenceReason::NotSaved;
 
 #[track_caller]
-fn check(case: &str, got: Reading<Vec<u8>>, want: Want) {
+fn check(case: &str, got: Reading<Vec<u8>>, want: ExpectedReading) {
     match (got, want) {
         (Ok(text), Text(want)) => assert_eq!(String::from_utf8_lossy(&text), want, "{case}"),
         (Ok(text), Length(want)) => assert_eq!(text.len(), want, "{case}"),
@@ -42,7 +43,7 @@ fn check(case: &str, got: Reading<Vec<u8>>, want: Want) {
 }
 
 /// Nothing in this file takes much CPU time. Wall time says how busy the machine is.
-fn quickly<T>(case: &str, work: impl FnOnce() -> T) -> T {
+fn within_deadline<T>(case: &str, work: impl FnOnce() -> T) -> T {
     let began_ns = clock::thread_cpu_ns();
     let done = work();
     let took_ns = clock::thread_cpu_ns() - began_ns;
@@ -50,11 +51,11 @@ fn quickly<T>(case: &str, work: impl FnOnce() -> T) -> T {
     done
 }
 
-fn packed(data: &[u8]) -> Vec<u8> {
+fn compress(data: &[u8]) -> Vec<u8> {
     zstd::encode_all(data, 3).unwrap()
 }
 
-fn put(root: &Path, path: &str, data: impl AsRef<[u8]>) {
+fn write_file(root: &Path, path: &str, data: impl AsRef<[u8]>) {
     let path = root.join(path);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(path, data).unwrap();
@@ -64,21 +65,21 @@ fn put(root: &Path, path: &str, data: impl AsRef<[u8]>) {
 fn hostile_folder() -> (TempDir, PathBuf) {
     let temp = tempfile::tempdir().unwrap();
     let root = temp.path().join("tree");
-    put(temp.path(), "outside", "secret");
-    put(&root, "etc/passwd", "inside");
-    put(&root, "proc/plain", "plain");
-    put(&root, "proc/empty", "");
-    put(&root, "proc/garbage", [0, 255, 7]);
-    put(&root, "proc/dir/x", "");
-    put(&root, "proc/packed.zst", packed(b"unpacked"));
-    put(&root, "proc/both", "the plain one");
-    put(&root, "proc/both.zst", packed(b"the other one"));
-    put(&root, "proc/cut.zst", &packed(b"some text that is cut off")[..20]);
-    put(&root, "proc/nozstd.zst", "this is no zstd");
-    put(&root, "proc/tail.zst", [packed(b"fine"), b"and then not".to_vec()].concat());
-    put(&root, "proc/nothing.zst", "");
-    put(&root, "proc/bomb.zst", bomb(1 << 30));
-    put(&root, "proc/a\nb", "newline");
+    write_file(temp.path(), "outside", "secret");
+    write_file(&root, "etc/passwd", "inside");
+    write_file(&root, "proc/plain", "plain");
+    write_file(&root, "proc/empty", "");
+    write_file(&root, "proc/garbage", [0, 255, 7]);
+    write_file(&root, "proc/dir/x", "");
+    write_file(&root, "proc/packed.zst", compress(b"unpacked"));
+    write_file(&root, "proc/both", "the plain one");
+    write_file(&root, "proc/both.zst", compress(b"the other one"));
+    write_file(&root, "proc/cut.zst", &compress(b"some text that is cut off")[..20]);
+    write_file(&root, "proc/nozstd.zst", "this is no zstd");
+    write_file(&root, "proc/tail.zst", [compress(b"fine"), b"and then not".to_vec()].concat());
+    write_file(&root, "proc/nothing.zst", "");
+    write_file(&root, "proc/bomb.zst", compressed_zeros(1 << 30));
+    write_file(&root, "proc/a\nb", "newline");
     File::create(root.join("proc/huge")).unwrap().set_len(1 << 30).unwrap();
     File::create(root.join("proc/edge")).unwrap().set_len(64 << 20).unwrap();
     for (link, target) in [
@@ -104,7 +105,7 @@ fn hostile_folder() -> (TempDir, PathBuf) {
 
 /// zstd data of `length` zeros, at least: one frame of run-length blocks (RFC 8878, 3.1.1.2), made by hand
 /// because compressing so much takes longer than refusing it.
-fn bomb(length: u64) -> Vec<u8> {
+fn compressed_zeros(length: u64) -> Vec<u8> {
     const BLOCK: u32 = 128 << 10;
     // Magic number, no checksum and no content size, a window of 128 KiB.
     let mut data = vec![0x28, 0xb5, 0x2f, 0xfd, 0, 7 << 3];
@@ -135,37 +136,37 @@ fn a_hostile_folder_gives_clear_answers() {
         ("edge", Length(64 << 20)),
         ("packed", Text("unpacked")),
         ("both", Text("the plain one")),
-        ("cut", Absent(BAD, "cut off")),
-        ("nozstd", Absent(BAD, "broken zstd")),
+        ("cut", Absent(BAD, "truncated zstd data")),
+        ("nozstd", Absent(BAD, "corrupt zstd")),
         ("tail", Absent(BAD, "zstd data")),
         ("nothing", Absent(BAD, "is empty")),
         ("bomb", Absent(BAD, "larger than 64 MiB")),
         ("a\nb", Text("newline")),
         ("a\nc", Absent(NO, "")),
-        ("a\0b", Absent(BAD, "no file can have this name")),
+        ("a\0b", Absent(BAD, "invalid file name")),
         ("etc-link", Text("inside")),
         ("up", Absent(NO, "")),
         ("absolute", Absent(NO, "")),
-        ("loop", Absent(BAD, "circle")),
-        ("ping", Absent(BAD, "circle")),
-        ("chain0", Absent(BAD, "circle")),
+        ("loop", Absent(BAD, "a loop of symbolic links")),
+        ("ping", Absent(BAD, "a loop of symbolic links")),
+        ("chain0", Absent(BAD, "a loop of symbolic links")),
         ("dangling", Absent(NO, "")),
         ("magic", Absent(NO, "")),
         ("../../outside", Absent(NO, "")),
     ];
     for (name, want) in cases {
-        let got = quickly(name, || root.read(&format!("/proc/{name}")));
+        let got = within_deadline(name, || root.read(&format!("/proc/{name}")));
         check(name, got, want);
     }
     let long = format!("/proc/{}", "x".repeat(70_000));
-    check("a long name", root.read(&long), Absent(BAD, "no file can have this name"));
+    check("a long name", root.read(&long), Absent(BAD, "invalid file name"));
 }
 
 #[test]
 fn without_openat2_links_are_refused_and_the_rest_is_the_same() {
     let (_temp, path) = hostile_folder();
     let root = Root::open_by_walk(&path).unwrap();
-    let failed = AbsentWhy::Failed;
+    let failed = AbsenceReason::Failed;
     let cases = [
         ("plain", Text("plain")),
         ("missing", Absent(NO, "")),
@@ -182,86 +183,93 @@ fn without_openat2_links_are_refused_and_the_rest_is_the_same() {
     for (name, want) in cases {
         check(name, root.read(&format!("/proc/{name}")), want);
     }
-    assert_eq!(root.list("/proc/dir").unwrap(), ["x"]);
-    assert_eq!(root.list("/").unwrap(), ["etc", "proc"]);
-    assert_eq!(root.kind("/proc/loop"), Ok(Kind::Link));
-    assert_eq!(root.link("/proc/etc-link").unwrap(), "/etc/passwd");
-    assert_eq!(root.list("/proc/etc-link").unwrap_err().why, failed);
+    assert_eq!(root.list_dir("/proc/dir").unwrap(), ["x"]);
+    assert_eq!(root.list_dir("/").unwrap(), ["etc", "proc"]);
+    assert_eq!(root.entry_kind("/proc/loop"), Ok(EntryKind::Link));
+    assert_eq!(root.read_link("/proc/etc-link").unwrap(), "/etc/passwd");
+    assert_eq!(root.list_dir("/proc/etc-link").unwrap_err().why, failed);
 }
 
 #[test]
-fn folders_are_listed_and_links_told_without_following_them() {
+fn directories_and_links_are_listed_without_following_links() {
     let (_temp, path) = hostile_folder();
     let root = Root::open(&path).unwrap();
-    assert!(root.list("/proc").unwrap().contains(&"a\nb".to_owned()));
-    for (name, part) in [("plain", "not a directory"), ("fifo", "not a directory"), ("loop", "circle")] {
-        let absence = root.list(&format!("/proc/{name}")).unwrap_err();
+    assert!(root.list_dir("/proc").unwrap().contains(&"a\nb".to_owned()));
+    for (name, part) in
+        [("plain", "not a directory"), ("fifo", "not a directory"), ("loop", "a loop of symbolic links")]
+    {
+        let absence = root.list_dir(&format!("/proc/{name}")).unwrap_err();
         assert_eq!(absence.why, BAD, "{name}");
         assert!(absence.reason().contains(part), "{name}: {absence:?}");
     }
-    for (name, kind) in
-        [("plain", Kind::File), ("dir", Kind::Dir), ("loop", Kind::Link), ("fifo", Kind::Other)]
-    {
-        assert_eq!(root.kind(&format!("/proc/{name}")), Ok(kind), "{name}");
+    for (name, kind) in [
+        ("plain", EntryKind::File),
+        ("dir", EntryKind::Dir),
+        ("loop", EntryKind::Link),
+        ("fifo", EntryKind::Other),
+    ] {
+        assert_eq!(root.entry_kind(&format!("/proc/{name}")), Ok(kind), "{name}");
     }
-    assert_eq!(root.show("/proc/a\nb"), format!("{}/proc/a\\nb", path.display()));
+    assert_eq!(root.display_path("/proc/a\nb"), format!("{}/proc/a\\nb", path.display()));
 }
 
 #[test]
-fn a_bomb_is_streamed_and_never_held() {
+fn a_decompression_bomb_is_streamed_in_bounded_memory() {
     let temp = tempfile::tempdir().unwrap();
-    put(temp.path(), "proc/kpageflags.zst", bomb(2 << 30));
+    write_file(temp.path(), "proc/kpageflags.zst", compressed_zeros(2 << 30));
     let root = Root::open(temp.path()).unwrap();
-    let mut stream = root.stream("/proc/kpageflags").unwrap();
+    let mut stream = root.open_reader("/proc/kpageflags").unwrap();
     let mut buffer = vec![1; 1 << 20];
     stream.read_exact(&mut buffer).unwrap();
     assert!(buffer.iter().all(|&byte| byte == 0));
     // The file as it is stored stays small.
-    assert!(root.file("/proc/kpageflags.zst").unwrap().metadata().unwrap().len() < 1 << 20);
-    assert_eq!(root.file("/proc/kpageflags").unwrap_err().why, NO);
+    assert!(root.open_regular_file("/proc/kpageflags.zst").unwrap().metadata().unwrap().len() < 1 << 20);
+    assert_eq!(root.open_regular_file("/proc/kpageflags").unwrap_err().why, NO);
 }
 
 #[test]
-fn a_stream_that_breaks_later_is_the_inputs_fault() {
+fn a_late_stream_error_is_bad_input() {
     let temp = tempfile::tempdir().unwrap();
     let noise: Vec<u8> = (0..1u32 << 20).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
-    let whole = packed(&noise);
-    put(temp.path(), "proc/kpageflags.zst", &whole[..whole.len() - 100]);
+    let whole = compress(&noise);
+    write_file(temp.path(), "proc/kpageflags.zst", &whole[..whole.len() - 100]);
     let root = Root::open(temp.path()).unwrap();
-    let mut stream = root.stream("/proc/kpageflags").unwrap();
+    let mut stream = root.open_reader("/proc/kpageflags").unwrap();
     let error = io::copy(&mut stream, &mut io::sink()).unwrap_err();
     let absence = root.absence("/proc/kpageflags", &error);
-    assert_eq!((absence.why, absence.reason()), (BAD, "zstd data that is cut off"));
+    assert_eq!((absence.why, absence.reason()), (BAD, "truncated zstd data"));
 }
 
 #[test]
-fn what_may_not_be_read_is_not_permitted() {
-    // Root may read everything, so this test runs itself again as nobody.
+fn an_unreadable_file_is_reported_as_not_permitted() {
+    // Root may read everything, so this test runs itself again as an unprivileged user.
     if std::env::var_os("PAGELAB_TEST_AS_NOBODY").is_none() && rustix::process::geteuid().is_root() {
         let temp = tempfile::tempdir().unwrap();
         let copy = temp.path().join("test");
         fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
         fs::set_permissions(temp.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         let mut again = Command::new(copy);
-        again.args(["--exact", "what_may_not_be_read_is_not_permitted"]).env("PAGELAB_TEST_AS_NOBODY", "1");
+        again
+            .args(["--exact", "an_unreadable_file_is_reported_as_not_permitted"])
+            .env("PAGELAB_TEST_AS_NOBODY", "1");
         assert!(again.uid(65_534).gid(65_534).current_dir("/").status().unwrap().success());
         return;
     }
     let temp = tempfile::tempdir().unwrap();
-    put(temp.path(), "proc/secret", "x");
+    write_file(temp.path(), "proc/secret", "x");
     fs::set_permissions(temp.path().join("proc/secret"), std::os::unix::fs::PermissionsExt::from_mode(0o0))
         .unwrap();
     let root = Root::open(temp.path()).unwrap();
     let absence = root.read("/proc/secret").unwrap_err();
-    assert_eq!(absence.why, AbsentWhy::NotPermitted);
-    assert!(absence.way_out.unwrap().contains("readable"));
-    assert_eq!(Root::live().read("/proc/kpageflags").unwrap_err().why, AbsentWhy::NotPermitted);
+    assert_eq!(absence.why, AbsenceReason::NotPermitted);
+    assert!(absence.hint.unwrap().contains("readable"));
+    assert_eq!(Root::live().read("/proc/kpageflags").unwrap_err().why, AbsenceReason::NotPermitted);
 }
 
 /// One entry of a hostile archive: name, type, link target, data.
 type Entry<'a> = (&'a str, u8, &'a str, &'a [u8]);
 
-/// A tar made by hand, so that names and types that a decent writer refuses can stand in it.
+/// A tar archive built by hand, with names and types that a proper writer refuses.
 fn tar_of(entries: &[Entry]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for &(name, kind, link, data) in entries {
@@ -323,7 +331,7 @@ fn a_hostile_archive_gives_clear_answers() {
         ("short", b'0', "", b"pax"),
     ];
     let root = open_bytes(&tar_of(entries)).unwrap();
-    let packed = open_bytes(&packed(&tar_of(entries))).unwrap();
+    let packed = open_bytes(&compress(&tar_of(entries))).unwrap();
     let cases = [
         ("/proc/plain", Text("newer")),
         ("/etc/up", Text("inside")),
@@ -333,8 +341,8 @@ fn a_hostile_archive_gives_clear_answers() {
         ("/proc/out", Absent(NO, "")),
         ("/proc/self/status", Text("of 42")),
         ("/proc/../../proc/plain", Text("newer")),
-        ("/proc/loop", Absent(BAD, "circle")),
-        ("/proc/ping", Absent(BAD, "circle")),
+        ("/proc/loop", Absent(BAD, "a loop of symbolic links")),
+        ("/proc/ping", Absent(BAD, "a loop of symbolic links")),
         ("/proc/hard", Absent(BAD, "entry proc/hard of the archive is a hard link")),
         ("/proc/fifo", Absent(BAD, "entry proc/fifo of the archive is a FIFO")),
         ("/proc/char", Absent(BAD, "is a device")),
@@ -352,12 +360,15 @@ fn a_hostile_archive_gives_clear_answers() {
         check(path, root.read(path), want);
         check(path, packed.read(path), want);
     }
-    assert_eq!(root.list("/etc").unwrap(), ["absolute", "up", "wound"]);
-    assert_eq!(root.list("/proc/self").unwrap(), ["status"]);
-    assert_eq!(root.list("/proc/plain").unwrap_err().reason(), "is not a directory");
-    assert_eq!((root.kind("/proc/self"), root.kind("/proc/fifo")), (Ok(Kind::Link), Ok(Kind::Other)));
+    assert_eq!(root.list_dir("/etc").unwrap(), ["absolute", "up", "wound"]);
+    assert_eq!(root.list_dir("/proc/self").unwrap(), ["status"]);
+    assert_eq!(root.list_dir("/proc/plain").unwrap_err().reason(), "is not a directory");
+    assert_eq!(
+        (root.entry_kind("/proc/self"), root.entry_kind("/proc/fifo")),
+        (Ok(EntryKind::Link), Ok(EntryKind::Other))
+    );
     let mut copy = String::new();
-    root.file("/proc/plain").unwrap().read_to_string(&mut copy).unwrap();
+    root.open_regular_file("/proc/plain").unwrap().read_to_string(&mut copy).unwrap();
     assert_eq!(copy, "newer");
 }
 
@@ -365,7 +376,7 @@ fn a_hostile_archive_gives_clear_answers() {
 fn files_that_are_no_archive_are_refused_with_a_reason() {
     let one: &[Entry] = &[("proc/plain", b'0', "", b"text")];
     let whole = tar_of(one);
-    let packed_whole = packed(&whole);
+    let packed_whole = compress(&whole);
     let mut wrong_sum = whole.clone();
     wrong_sum[0] ^= 1;
     let conflict: &[Entry] = &[("proc/a", b'0', "", b"x"), ("proc/a/b", b'0', "", b"x")];
@@ -374,39 +385,50 @@ fn files_that_are_no_archive_are_refused_with_a_reason() {
     let pax_size: &[Entry] = &[("x", b'x', "", b"12 size=999\n"), ("proc/a", b'0', "", b"x")];
     let cases: &[(&str, &[u8], &str)] = &[
         ("an empty file", b"", "empty"),
-        ("garbage", &[7; 5000], "neither a folder nor a tar archive"),
-        ("a short text", b"Node 0, zone", "neither a tar archive nor a folder"),
+        ("garbage", &[7; 5000], "neither a directory nor a tar archive"),
+        ("a short text", b"Node 0, zone", "neither a tar archive nor a directory"),
         ("gzip", &[0x1f, 0x8b, 8, 0], "gzip"),
         ("an empty archive", &[0; 1024], "without a file"),
-        ("an empty archive, packed", &packed(&[0; 10_240]), "without a file"),
-        ("cut in a header", &whole[..300], "neither a tar archive nor a folder"),
-        ("cut in the data", &whole[..514], "cut off"),
-        ("cut while packed", &packed_whole[..packed_whole.len() - 5], "cut off"),
+        ("an empty archive, packed", &compress(&[0; 10_240]), "without a file"),
+        ("cut in a header", &whole[..300], "neither a tar archive nor a directory"),
+        ("cut in the data", &whole[..514], "entry proc/plain: truncated"),
+        ("cut while packed", &packed_whole[..packed_whole.len() - 5], "truncated"),
         ("a wrong checksum", &wrong_sum, "checksum"),
-        ("a file with files in it", &tar_of(conflict), "entry proc/a/b: a part of its path is not a folder"),
-        ("a folder that becomes a file", &tar_of(twice), "entry proc/a: stands twice"),
+        (
+            "a file with files in it",
+            &tar_of(conflict),
+            "entry proc/a/b: a part of its path is not a directory",
+        ),
+        (
+            "a folder that becomes a file",
+            &tar_of(twice),
+            "entry proc/a: given twice, as a directory and as another type",
+        ),
         ("a name of a gigabyte", &long_name, "more than 64 KiB"),
         ("a size in a pax header", &tar_of(pax_size), "pax header"),
     ];
     for (case, bytes, part) in cases {
-        let error = quickly(case, || open_bytes(bytes)).map(|_| ()).unwrap_err().to_string();
+        let error = within_deadline(case, || open_bytes(bytes)).map(|_| ()).unwrap_err().to_string();
         assert!(error.contains(part), "{case}: {error}");
         assert!(error.contains("archive.txt: ") && error.contains("pagelab capture"), "{case}: {error}");
     }
 }
 
 #[test]
-fn what_is_no_file_and_no_folder_is_refused() {
+fn a_root_that_is_neither_file_nor_directory_is_refused() {
     let (_temp, path) = hostile_folder();
-    for (name, part) in [("fifo", "neither a folder nor a file"), ("nowhere", "no such file"), ("loop", "")] {
-        let error = quickly(name, || Root::open(&path.join("proc").join(name))).map(|_| ()).unwrap_err();
+    for (name, part) in
+        [("fifo", "neither a directory nor a file"), ("nowhere", "no such file"), ("loop", "")]
+    {
+        let error =
+            within_deadline(name, || Root::open(&path.join("proc").join(name))).map(|_| ()).unwrap_err();
         assert!(error.to_string().contains(part), "{name}: {error}");
     }
 }
 
-/// A header, and after it so many zeros that nobody has to write.
+/// A header, then a hole of so many zeros.
 fn with_zeros(name: &str, zeros: u64) -> Vec<u8> {
-    [packed(&tar_header(name, b'0', "", zeros)), bomb(zeros)].concat()
+    [compress(&tar_header(name, b'0', "", zeros)), compressed_zeros(zeros)].concat()
 }
 
 #[test]
@@ -424,16 +446,16 @@ fn archives_have_limits() {
     let texts: Vec<u8> = (0..9).flat_map(|n| with_zeros(&format!("proc/{n}"), 60 << 20)).collect();
     let one_large = with_zeros("proc/large", 3 << 30);
     let cases = [
-        ("a quarter of a million entries", &many, "more than 200000 files"),
-        ("folders in folders", &deep, "more than 200000 files"),
+        ("a quarter of a million entries", &many, "more than 200000 entries"),
+        ("nested directories", &deep, "more than 200000 entries"),
         ("half a gigabyte of text", &texts, "more than 512 MiB of text"),
         ("one entry of 3 GiB", &one_large, "more than 2 GiB after decompression"),
     ];
     for (case, bytes, part) in cases {
-        let error = quickly(case, || open_bytes(bytes)).map(|_| ()).unwrap_err().to_string();
+        let error = within_deadline(case, || open_bytes(bytes)).map(|_| ()).unwrap_err().to_string();
         assert!(error.contains(part), "{case}: {error}");
     }
-    let behind = packed(&tar_of(&[("proc/plain", b'0', "", b"text")]));
+    let behind = compress(&tar_of(&[("proc/plain", b'0', "", b"text")]));
     let large = [with_zeros("proc/large", 65 << 20), behind].concat();
     let root = open_bytes(&large).unwrap();
     check("one text of 65 MiB", root.read("/proc/large"), Absent(BAD, "larger than 64 MiB"));
@@ -443,9 +465,9 @@ fn archives_have_limits() {
 #[test]
 fn a_plain_folder_and_a_folder_in_an_archive_are_understood() {
     let temp = tempfile::tempdir().unwrap();
-    put(temp.path(), "buddyinfo", "free");
-    put(temp.path(), "osrelease", "6.1");
-    put(temp.path(), "pressure/memory", "some");
+    write_file(temp.path(), "buddyinfo", "free");
+    write_file(temp.path(), "osrelease", "6.1");
+    write_file(temp.path(), "pressure/memory", "some");
     let flat = Root::open(temp.path()).unwrap();
     let in_archive: &[Entry] = &[
         ("case-7/buddyinfo", b'0', "", b"free"),
@@ -457,28 +479,32 @@ fn a_plain_folder_and_a_folder_in_an_archive_are_understood() {
         check("flat", root.read("/proc/buddyinfo"), Text("free"));
         check("flat", root.read("/proc/sys/kernel/osrelease"), Text("6.1"));
         check("flat", root.read("/proc/pressure/memory"), Text("some"));
-        assert_eq!(root.list("/proc").unwrap(), ["buddyinfo", "osrelease", "pressure"]);
-        assert!(root.notes().iter().any(|note| note.contains("plain folder")), "{:?}", root.notes());
+        assert_eq!(root.list_dir("/proc").unwrap(), ["buddyinfo", "osrelease", "pressure"]);
+        assert!(
+            root.notes().iter().any(|note| note.contains("a flat directory of files")),
+            "{:?}",
+            root.notes()
+        );
         check("elsewhere", root.read("/sys/x"), Absent(NO, ""));
     }
-    assert_eq!(flat.show("/proc/buddyinfo"), format!("{}/buddyinfo", temp.path().display()));
+    assert_eq!(flat.display_path("/proc/buddyinfo"), format!("{}/buddyinfo", temp.path().display()));
     let full: &[Entry] =
         &[("host/proc/buddyinfo", b'0', "", b"free"), ("host/sys/x", b'2', "/proc/buddyinfo", b"")];
     let root = open_bytes(&tar_of(full)).unwrap();
     check("in a folder", root.read("/sys/x"), Text("free"));
-    assert!(root.notes()[0].contains("the folder host"), "{:?}", root.notes());
+    assert!(root.notes()[0].contains("in the directory host"), "{:?}", root.notes());
 }
 
 #[test]
-fn a_manifest_is_offered_and_a_broken_one_is_told() {
+fn a_manifest_is_read_and_a_broken_one_is_reported() {
     let temp = tempfile::tempdir().unwrap();
-    put(temp.path(), "proc/buddyinfo", "free");
+    write_file(temp.path(), "proc/buddyinfo", "free");
     assert!(Root::open(temp.path()).unwrap().manifest().is_none());
     let json = r#"{"format": "pagelab-capture", "format_version": 1, "page_size_bytes": 65536}"#;
-    put(temp.path(), "pagelab-capture.json", json);
+    write_file(temp.path(), "pagelab-capture.json", json);
     let root = Root::open(temp.path()).unwrap();
     assert_eq!(root.manifest().unwrap().page_size.unwrap().bytes(), 65_536);
-    put(temp.path(), "pagelab-capture.json", "{");
+    write_file(temp.path(), "pagelab-capture.json", "{");
     let root = Root::open(temp.path()).unwrap();
     assert!(root.manifest().is_none());
     assert_eq!(root.manifest_absence().unwrap().why, BAD);
@@ -492,6 +518,6 @@ fn files_of_this_machine_that_have_no_size_are_read_whole() {
         assert_eq!(fs::metadata(path).unwrap().len(), 0);
         assert!(root.read(path).unwrap().ends_with(b"\n"), "{path}");
     }
-    assert_eq!(root.read("/proc/nowhere").unwrap_err().why, AbsentWhy::NotThere);
+    assert_eq!(root.read("/proc/nowhere").unwrap_err().why, AbsenceReason::NotThere);
     assert!(root.manifest().is_none());
 }

@@ -1,4 +1,4 @@
-//! Tracepoints of this kernel against what others count: `perf stat`, the kernel's own counters, vmstat.
+//! Tests of tracepoints against `perf stat`, the kernel's own counters and vmstat.
 //!
 //! Nothing is mounted and no setting is changed; one test asks the kernel to compact memory.
 #![allow(clippy::unwrap_used)] // a test's helpers may fail where they stand
@@ -14,22 +14,26 @@ use pagelab_host::paths;
 use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
 use pagelab_host::tracepoints::{
-    ExtfragFields, KernelSymbols, Options, StackCollector, StackDepth, Tally, Tracefs, Tracepoints, Wanted,
-    sets,
+    self, EventTally, ExtfragEventFields, KernelSymbols, StackCollector, StackDepth, Tracefs,
+    TracepointOptions, TracepointRequest, Tracepoints,
 };
-use pagelab_model::{AbsentWhy, Bytes, ExtfragEvent, MigrateType, Order, Pfn};
+use pagelab_model::{AbsenceReason, Bytes, ExtfragEvent, MigrateType, Order, Pfn};
 use pagelab_sys::clock::boottime_ns;
-use pagelab_sys::map::{Advice, Mapping};
+use pagelab_sys::mapping::{Advice, Mapping};
 
 /// One test at a time: each disturbs what the others count.
 static ALONE: Mutex<()> = Mutex::new(());
 
-fn alone() -> MutexGuard<'static, ()> {
+fn lock_tracing() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 /// Opens tracepoints or says why this test is left out.
-fn open(reader: &Reader<'_>, wanted: &[Wanted<'_>], options: &Options) -> Option<Tracepoints> {
+fn open(
+    reader: &Reader<'_>,
+    wanted: &[TracepointRequest<'_>],
+    options: &TracepointOptions,
+) -> Option<Tracepoints> {
     match Tracepoints::open(reader, wanted, options) {
         Ok((tracepoints, absent)) => {
             assert_eq!(absent, [], "this kernel has all of them");
@@ -37,10 +41,10 @@ fn open(reader: &Reader<'_>, wanted: &[Wanted<'_>], options: &Options) -> Option
         }
         Err(absence) => {
             assert!(
-                matches!(absence.why, AbsentWhy::NotPermitted | AbsentWhy::NotThere),
+                matches!(absence.why, AbsenceReason::NotPermitted | AbsenceReason::NotThere),
                 "every refusal has its reason: {absence:?}"
             );
-            assert!(absence.way_out.is_some(), "and a way out: {absence:?}");
+            assert!(absence.hint.is_some(), "and a hint: {absence:?}");
             skip(&absence.source, absence.reason());
             None
         }
@@ -54,16 +58,16 @@ fn skip(source: &str, reason: &str) {
     }
 }
 
-fn wanted(system: &'static str, name: &'static str) -> Wanted<'static> {
-    Wanted { system, name, filter: "", stacks: StackDepth::None }
+fn request(system: &'static str, name: &'static str) -> TracepointRequest<'static> {
+    TracepointRequest { system, name, filter: "", stacks: StackDepth::None }
 }
 
-/// Takes so many fresh pages from the kernel, one by one, whatever the mode of huge pages is.
+/// Allocates so many new pages one by one, in any THP mode.
 fn take_pages(pages: usize) {
     let bytes = Bytes((pages * rustix::param::page_size()) as u64);
     let mut memory = Mapping::anonymous(bytes, Bytes(1)).unwrap();
     memory.advise(0..memory.len().0, Advice::NoHugePage).unwrap();
-    memory.touch(0..memory.len().0).unwrap();
+    memory.touch_for_writing(0..memory.len().0).unwrap();
     black_box(&memory);
 }
 
@@ -78,8 +82,8 @@ fn every_format_of_this_kernel_is_understood_and_nothing_is_mounted() {
         Err(absence) => return skip(&absence.source, absence.reason()),
     };
     let mut formats = 0;
-    for system in tracefs.list("events").unwrap() {
-        let Ok(names) = tracefs.list(&format!("events/{system}")) else { continue };
+    for system in tracefs.list_dir("events").unwrap() {
+        let Ok(names) = tracefs.list_dir(&format!("events/{system}")) else { continue };
         for name in names {
             let Ok(text) = tracefs.read(&format!("events/{system}/{name}/format")) else { continue };
             let format = trace_format::parse(&text).unwrap_or_else(|e| panic!("{system}/{name}: {e}"));
@@ -98,13 +102,13 @@ fn every_format_of_this_kernel_is_understood_and_nothing_is_mounted() {
 }
 
 #[test]
-fn what_was_read_and_what_was_lost_is_all_that_the_kernel_counted() {
-    let _alone = alone();
+fn read_and_lost_events_add_up_to_the_count_of_the_kernel() {
+    let _alone = lock_tracing();
     let root = Root::live();
     let reader = Reader::new(&root);
-    let kinds = [wanted("kmem", "mm_page_alloc"), wanted("kmem", "mm_page_free")];
+    let kinds = [request("kmem", "mm_page_alloc"), request("kmem", "mm_page_free")];
     for (ring_bytes, pages, overflows) in [(Bytes(1), 4000, true), (Bytes(16 << 20), 2000, false)] {
-        let options = Options { ring_bytes, own_events: true, ..Options::default() };
+        let options = TracepointOptions { ring_bytes, own_events: true, ..TracepointOptions::default() };
         // While another program opens or closes events of the same tracepoints, the kernel counts a few that
         // it neither writes nor counts as lost. Undisturbed the sums are equal.
         let is_exact = (0..20).any(|_| {
@@ -119,11 +123,11 @@ fn what_was_read_and_what_was_lost_is_all_that_the_kernel_counted() {
 }
 
 /// Takes pages under these tracepoints: how many events the kernel counted beside those that were read and
-/// those that were lost. `None`: it cannot be said here.
+/// those that were lost. `None`: it is unknown here.
 fn counted_beside_read(
     reader: &Reader<'_>,
-    kinds: &[Wanted<'_>],
-    options: &Options,
+    kinds: &[TracepointRequest<'_>],
+    options: &TracepointOptions,
     pages: usize,
     overflows: bool,
 ) -> Option<u64> {
@@ -132,9 +136,9 @@ fn counted_beside_read(
     (0..3).for_each(|_| take_pages(pages));
     tracepoints.disable().unwrap();
     let mut seen = 0;
-    let drained = tracepoints.drain(|_| seen += 1).unwrap();
+    let drained = tracepoints.drain(|_| seen += 1);
     let (counts, losses) = (tracepoints.counts().unwrap(), tracepoints.losses());
-    assert_eq!(seen, drained.events);
+    assert_eq!(seen, drained);
     assert_eq!(seen, counts.iter().map(|count| count.delivered).sum::<u64>());
     assert_eq!(losses.malformed, 0);
     let times: u64 = counts.iter().map(|count| count.times).sum();
@@ -155,11 +159,12 @@ fn counted_beside_read(
 
 #[test]
 fn events_come_in_the_order_of_time_on_the_clock_of_samples() {
-    let _alone = alone();
+    let _alone = lock_tracing();
     let root = Root::live();
     let reader = Reader::new(&root);
-    let kinds = [wanted("kmem", "mm_page_alloc"), wanted("kmem", "mm_page_free")];
-    let options = Options { ring_bytes: Bytes(8 << 20), own_events: true, ..Options::default() };
+    let kinds = [request("kmem", "mm_page_alloc"), request("kmem", "mm_page_free")];
+    let options =
+        TracepointOptions { ring_bytes: Bytes(8 << 20), own_events: true, ..TracepointOptions::default() };
     let Some(mut tracepoints) = open(&reader, &kinds, &options) else { return };
     let began = boottime_ns();
     tracepoints.enable().unwrap();
@@ -167,18 +172,15 @@ fn events_come_in_the_order_of_time_on_the_clock_of_samples() {
     for _ in 0..5 {
         // Two threads, so that more than one ring is filled where there is more than one CPU.
         std::thread::scope(|scope| (0..2).for_each(|_| drop(scope.spawn(|| take_pages(1500)))));
-        let drained = tracepoints
-            .drain(|event| {
-                out_of_order += u64::from(event.at_ns < last);
-                last = last.max(event.at_ns);
-                cpus.insert(event.cpu);
-                assert!((began..=boottime_ns()).contains(&event.at_ns), "{event:?}");
-            })
-            .unwrap();
-        events += drained.events;
+        events += tracepoints.drain(|event| {
+            out_of_order += u64::from(event.time_ns < last);
+            last = last.max(event.time_ns);
+            cpus.insert(event.cpu);
+            assert!((began..=boottime_ns()).contains(&event.time_ns), "{event:?}");
+        });
     }
     assert!(events > 15_000, "{events}");
-    assert_eq!(out_of_order, tracepoints.losses().late, "only what is told to be late");
+    assert_eq!(out_of_order, tracepoints.losses().out_of_order, "only what is told to be late");
     assert!(out_of_order * 100 <= events, "{out_of_order} of {events}");
     assert!(cpus.iter().all(|cpu| tracepoints.cpus().contains(cpu)), "{cpus:?}");
     assert!(tracepoints.cpu_ns() > 0);
@@ -186,11 +188,11 @@ fn events_come_in_the_order_of_time_on_the_clock_of_samples() {
 
 #[test]
 fn perf_counts_the_same_compactions_of_the_same_process() {
-    let _alone = alone();
+    let _alone = lock_tracing();
     let root = Root::live();
     let reader = Reader::new(&root);
-    let kinds = [wanted("compaction", "mm_compaction_begin"), wanted("compaction", "mm_compaction_end")];
-    let Some(mut tracepoints) = open(&reader, &kinds, &Options::default()) else { return };
+    let kinds = [request("compaction", "mm_compaction_begin"), request("compaction", "mm_compaction_end")];
+    let Some(mut tracepoints) = open(&reader, &kinds, &TracepointOptions::default()) else { return };
     let compact = format!("{}/compact_memory", paths::SYSCTL_VM);
     tracepoints.enable().unwrap();
     let perf = Command::new("perf")
@@ -205,20 +207,22 @@ fn perf_counts_the_same_compactions_of_the_same_process() {
     let pid: u32 = String::from_utf8_lossy(&perf.as_ref().unwrap().stdout).trim().parse().unwrap();
     let by_perf: Vec<u64> = text.lines().filter_map(|line| line.split_once(";;")?.0.parse().ok()).collect();
     let mut ours = vec![0u64; 2];
-    tracepoints.drain(|event| ours[event.kind] += u64::from(event.pid == pid)).unwrap();
+    tracepoints.drain(|event| ours[event.kind] += u64::from(event.pid == pid));
     assert_eq!(ours, by_perf, "{text}");
     assert!(ours[0] > 0 && ours[0] == ours[1], "{ours:?}");
 }
 
 #[test]
 fn wakeups_of_the_compaction_thread_are_those_of_vmstat() {
-    let _alone = alone();
+    let _alone = lock_tracing();
     let root = Root::live();
     let reader = Reader::new(&root);
-    let Some(mut tracepoints) = open(&reader, &sets::recording(StackDepth::None), &Options::default()) else {
+    let Some(mut tracepoints) =
+        open(&reader, &tracepoints::recording_set(StackDepth::None), &TracepointOptions::default())
+    else {
         return;
     };
-    let mut tally = Tally::new(&tracepoints);
+    let mut tally = EventTally::new(&tracepoints);
     let vmstat = || {
         let vmstat = reader.parse(paths::VMSTAT, pagelab_formats::vmstat::parse).unwrap();
         let stalls = ["allocstall_dma", "allocstall_dma32", "allocstall_normal", "allocstall_movable"];
@@ -230,15 +234,17 @@ fn wakeups_of_the_compaction_thread_are_those_of_vmstat() {
     tracepoints.enable().unwrap();
     let inner = vmstat();
     take_pages(30_000);
-    std::thread::sleep(Duration::from_millis(300));
+    // kcompactd and reclaim go on by themselves: until something has been counted, or for a bounded time.
+    let deadline = std::time::Instant::now() + Duration::from_millis(300);
+    while vmstat() == inner && std::time::Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
     let inner_end = vmstat();
     tracepoints.disable().unwrap();
     let outer_end = vmstat();
-    tracepoints
-        .drain(|event| {
-            tally.add(event);
-        })
-        .unwrap();
+    tracepoints.drain(|event| {
+        tally.add_event(event);
+    });
     let column = |name: &str| tally.names().iter().position(|known| known == name).unwrap();
     for (name, inner, outer) in [
         ("compaction.kcompactd_wake", inner_end.0 - inner.0, outer_end.0 - outer.0),
@@ -251,13 +257,14 @@ fn wakeups_of_the_compaction_thread_are_those_of_vmstat() {
 
 #[test]
 fn filters_stacks_and_absent_tracepoints() {
-    let _alone = alone();
+    let _alone = lock_tracing();
     let root = Root::live();
     let reader = Reader::new(&root);
     let stacks = StackDepth::KernelAndUser;
-    let alloc = Wanted { stacks, filter: "order == 0", ..wanted("kmem", "mm_page_alloc") };
-    let options = Options { ring_bytes: Bytes(8 << 20), own_events: true, ..Options::default() };
-    let Some(mut tracepoints) = open(&reader, &[alloc, wanted("kmem", "mm_page_free")], &options) else {
+    let alloc = TracepointRequest { stacks, filter: "order == 0", ..request("kmem", "mm_page_alloc") };
+    let options =
+        TracepointOptions { ring_bytes: Bytes(8 << 20), own_events: true, ..TracepointOptions::default() };
+    let Some(mut tracepoints) = open(&reader, &[alloc, request("kmem", "mm_page_free")], &options) else {
         return;
     };
     let symbols = KernelSymbols::read(&reader);
@@ -275,100 +282,99 @@ fn filters_stacks_and_absent_tracepoints() {
         fallback_migratetype: MigrateType::MOVABLE,
         change_ownership: true,
     };
-    tracepoints
-        .drain(|event| {
-            assert_eq!(event.callchain.is_empty(), event.kind == 1, "only where it was wanted");
-            if event.kind == 0 {
-                assert_eq!(event.u64(order), Some(0), "the filter holds");
-                if event.pid == std::process::id() {
-                    collector.add(event, &event_of);
-                }
+    tracepoints.drain(|event| {
+        assert_eq!(event.callchain.is_empty(), event.kind == 1, "only where requested");
+        if event.kind == 0 {
+            assert_eq!(event.u64(order), Some(0), "the filter holds");
+            if event.pid == std::process::id() {
+                collector.add_fallback(event, &event_of);
             }
-        })
-        .unwrap();
+        }
+    });
     let stacks = collector.stacks(0);
-    let faults = |stack: &&pagelab_model::StackCounts| {
+    let faults = |stack: &&pagelab_model::FallbackStack| {
         stack.kernel.iter().any(|frame| frame == "handle_mm_fault") || !named
     };
-    let most = stacks.stacks.iter().filter(faults).max_by_key(|stack| stack.counts.spoiling).unwrap();
-    assert!(most.counts.spoiling >= 900, "{stacks:?}");
-    assert!(most.process.is_some() && most.user[0].starts_with('/'), "{most:?}");
+    let most = stacks.stacks.iter().filter(faults).max_by_key(|stack| stack.counts.polluting).unwrap();
+    assert!(most.counts.polluting >= 900, "{stacks:?}");
+    assert!(most.comm.is_some() && most.user[0].starts_with('/'), "{most:?}");
 
-    let odd = [wanted("kmem", "no_such_event"), wanted("kmem", "mm_page_free")];
+    let odd = [request("kmem", "no_such_event"), request("kmem", "mm_page_free")];
     let (_, absent) = Tracepoints::open(&reader, &odd, &options).unwrap();
-    assert_eq!((absent.len(), absent[0].why), (1, AbsentWhy::NotThere));
-    let bad = Wanted { filter: "no_such_field > 3", ..wanted("kmem", "mm_page_free") };
+    assert_eq!((absent.len(), absent[0].why), (1, AbsenceReason::NotThere));
+    let bad = TracepointRequest { filter: "no_such_field > 3", ..request("kmem", "mm_page_free") };
     let absence = Tracepoints::open(&reader, &[bad], &options).unwrap_err();
     assert!(absence.reason().contains("no_such_field > 3"), "{absence:?}");
 }
 
 #[test]
-fn own_events_are_left_out_where_they_are_not_wanted() {
-    let _alone = alone();
+fn events_of_this_process_are_excluded_on_request() {
+    let _alone = lock_tracing();
     let root = Root::live();
     let reader = Reader::new(&root);
-    let options = Options { ring_bytes: Bytes(8 << 20), ..Options::default() };
-    let Some(mut tracepoints) = open(&reader, &[wanted("kmem", "mm_page_alloc")], &options) else { return };
+    let options = TracepointOptions { ring_bytes: Bytes(8 << 20), ..TracepointOptions::default() };
+    let Some(mut tracepoints) = open(&reader, &[request("kmem", "mm_page_alloc")], &options) else { return };
     tracepoints.enable().unwrap();
     take_pages(1000);
     std::thread::scope(|scope| drop(scope.spawn(|| take_pages(1000))));
     tracepoints.disable().unwrap();
     let own = std::process::id();
-    tracepoints.drain(|event| assert_ne!(event.pid, own)).unwrap();
+    tracepoints.drain(|event| assert_ne!(event.pid, own));
     let count = tracepoints.counts().unwrap()[0];
-    assert!(count.own >= 1000, "the other thread, left out when it was read: {count:?}");
-    assert!(count.own < 2000, "this thread, left out by the kernel: {count:?}");
+    assert!(count.own_events >= 1000, "the other thread, left out when it was read: {count:?}");
+    assert!(count.own_events < 2000, "this thread, left out by the kernel: {count:?}");
 }
 
 #[test]
-fn a_fallback_is_what_the_kernels_own_print_format_says() {
+fn a_fallback_event_matches_the_print_format_of_the_kernel() {
     let root = Root::live();
     let reader = Reader::new(&root);
-    let Some(tracepoints) = open(&reader, &sets::EXTFRAG, &Options::default()) else { return };
+    let Some(tracepoints) = open(&reader, &tracepoints::EXTFRAG, &TracepointOptions::default()) else {
+        return;
+    };
     let format = &tracepoints.kinds()[0].format;
-    ExtfragFields::new(format).unwrap();
+    ExtfragEventFields::new(format).unwrap();
     let fragmenting = format.print_fmt.rsplit("REC->change_ownership").nth(1).unwrap();
     assert!(fragmenting.contains("REC->fallback_order <"), "{}", format.print_fmt);
     assert!(!fragmenting.contains("REC->alloc_order <"), "{}", format.print_fmt);
 }
 
-/// Room in a pipe, and how many are filled at most: memory that nobody can move, 400 MiB of it.
+/// Capacity of a pipe, and the maximum number of pipes: 400 MiB of unmovable memory.
 const PIPE_BYTES: usize = 1 << 20;
 const PIPES_MAX: usize = 400;
 
 #[test]
-fn whoever_fills_pipes_is_found_to_spoil_movable_memory() {
-    let _alone = alone();
+fn filling_pipes_pollutes_movable_pageblocks() {
+    let _alone = lock_tracing();
     let root = Root::live();
     let reader = Reader::new(&root);
-    let extfrag = sets::EXTFRAG.map(|wanted| Wanted { stacks: StackDepth::KernelAndUser, ..wanted });
-    let options = Options { own_events: true, ..Options::default() };
+    let extfrag =
+        tracepoints::EXTFRAG.map(|wanted| TracepointRequest { stacks: StackDepth::KernelAndUser, ..wanted });
+    let options = TracepointOptions { own_events: true, ..TracepointOptions::default() };
     let Some(mut tracepoints) = open(&reader, &extfrag, &options) else { return };
-    let fields = ExtfragFields::new(&tracepoints.kinds()[0].format).unwrap();
+    let fields = ExtfragEventFields::new(&tracepoints.kinds()[0].format).unwrap();
     let symbols = KernelSymbols::read(&reader);
     let named = symbols.is_ok();
     let mut collector = StackCollector::new(Root::live(), symbols, Order(9));
     tracepoints.enable().unwrap();
-    let (mut pipes, mut spoiled) = (Vec::new(), 0);
-    while pipes.len() < PIPES_MAX && spoiled < 3 {
+    let (mut pipes, mut polluted) = (Vec::new(), 0);
+    while pipes.len() < PIPES_MAX && polluted < 3 {
         let Ok((reading, writing)) = rustix::pipe::pipe() else { break };
         let Ok(room) = rustix::pipe::fcntl_setpipe_size(&writing, PIPE_BYTES) else { break };
         rustix::io::write(&writing, &vec![1; room]).unwrap();
         pipes.push((reading, writing));
-        tracepoints
-            .drain(|event| {
-                let extfrag = fields.read(event).unwrap();
-                if event.pid == std::process::id() && extfrag.is_spoiling() {
-                    assert!(extfrag.fallback_order >= extfrag.alloc_order, "{extfrag:?}");
-                    assert!(extfrag.pfn.0 > 0, "{extfrag:?}");
-                    collector.add(event, &extfrag);
-                    spoiled += 1;
-                }
-            })
-            .unwrap();
+        tracepoints.drain(|event| {
+            let extfrag = fields.read(event).unwrap();
+            if event.pid == std::process::id() && extfrag.is_polluting() {
+                assert!(extfrag.fallback_order >= extfrag.alloc_order, "{extfrag:?}");
+                assert!(extfrag.pfn.0 > 0, "{extfrag:?}");
+                collector.add_fallback(event, &extfrag);
+                polluted += 1;
+            }
+        });
     }
     drop(pipes);
-    if spoiled == 0 {
+    if polluted == 0 {
         #[allow(clippy::print_stderr)] // what a test leaves out is told there
         {
             eprintln!("skipped: no-fallback: 400 MiB in pipes took no movable memory");
@@ -376,7 +382,8 @@ fn whoever_fills_pipes_is_found_to_spoil_movable_memory() {
         return;
     }
     let stacks = collector.stacks(0);
-    assert!(stacks.stacks.iter().all(|stack| stack.counts.spoiling == stack.counts.events), "{stacks:?}");
-    let of_pipe = |stack: &&pagelab_model::StackCounts| stack.kernel.iter().any(|name| name.contains("pipe"));
+    assert!(stacks.stacks.iter().all(|stack| stack.counts.polluting == stack.counts.events), "{stacks:?}");
+    let of_pipe =
+        |stack: &&pagelab_model::FallbackStack| stack.kernel.iter().any(|name| name.contains("pipe"));
     assert!(!named || stacks.stacks.iter().any(|stack| of_pipe(&stack)), "{stacks:?}");
 }

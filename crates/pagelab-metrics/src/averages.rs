@@ -1,22 +1,22 @@
-//! How a machine used its memory over the time of a recording: the table of averages.
+//! Averages of a machine's memory use over a recording.
 //!
 //! | column | of each reading of meminfo and vmstat |
 //! |---|---|
 //! | total, free | MemTotal, MemFree |
 //! | used | MemTotal − MemFree |
 //! | page cache | Buffers + Cached + SwapCached |
-//! | used − page cache | what programs and the kernel hold |
+//! | used − page cache | memory of programs and the kernel |
 //! | minor, major faults | growth of pgfault − pgmajfault and of pgmajfault, per second |
 //!
-//! A reading of meminfo in which one of the fields failed is left out of all columns, so that what holds for
-//! every reading (used = total − free) holds for the means too. How readings are weighed stands in
-//! [`crate::over_time`].
+//! If a field of a meminfo reading failed, the reading is left out of all columns, so that identities of each
+//! reading (used = total − free) hold for the means too. [`crate::statistics`] describes the weights of
+//! readings.
 
-use pagelab_model::run::{Run, Series, Unit, Values};
-use pagelab_model::{Absence, AbsentWhy, Reading};
+use pagelab_model::run::{ColumnValues, Run, Series, Unit};
+use pagelab_model::{Absence, AbsenceReason, Reading};
 
-use crate::over_time::{OverTime, usual_distance_ns, weights};
-use crate::recorded;
+use crate::standard_series;
+use crate::statistics::{TimeStatistics, time_weights, typical_interval_ns};
 
 /// The use of memory over the time of one run; amounts in bytes.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,35 +28,35 @@ pub struct Averages {
     /// From the first of these readings to the last, in nanoseconds.
     pub span_ns: u64,
     /// The usual distance of two readings; `None` for a single one.
-    pub every_ns: Option<u64>,
+    pub typical_interval_ns: Option<u64>,
     /// The largest distance of two readings.
-    pub gap_max_ns: Option<u64>,
+    pub interval_max_ns: Option<u64>,
     /// MemTotal.
-    pub total: OverTime,
+    pub total: TimeStatistics,
     /// MemFree.
-    pub free: OverTime,
+    pub free: TimeStatistics,
     /// Total − free.
-    pub used: OverTime,
+    pub used: TimeStatistics,
     /// Buffers + Cached + SwapCached.
-    pub page_cache: Reading<OverTime>,
+    pub page_cache: Reading<TimeStatistics>,
     /// Used − page cache.
-    pub used_less_page_cache: Reading<OverTime>,
+    pub used_less_page_cache: Reading<TimeStatistics>,
     /// Page faults per second.
-    pub faults: Reading<Faults>,
+    pub faults_per_second: Reading<FaultRates>,
 }
 
 /// Page faults per second over the time of one run.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Faults {
+pub struct FaultRates {
     /// Faults for which nothing was read from a disk: pgfault − pgmajfault.
-    pub minor: OverTime,
+    pub minor: TimeStatistics,
     /// Faults that waited for a disk: pgmajfault.
-    pub major: OverTime,
+    pub major: TimeStatistics,
 }
 
 /// One reading of meminfo as the table needs it, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Used {
+pub struct MemoryReading {
     /// Nanoseconds since the start.
     pub at_ns: u64,
     /// MemTotal.
@@ -65,164 +65,165 @@ pub struct Used {
     pub free: i64,
     /// Total − free.
     pub used: i64,
-    /// Buffers + Cached + SwapCached; `None` where the recording has no such columns.
+    /// Buffers + Cached + SwapCached; `None` if the recording has no such columns.
     pub page_cache: Option<i64>,
     /// Used − page cache.
     pub used_less_page_cache: Option<i64>,
 }
 
-/// The columns of a series from which [`Used`] is computed.
-struct Fields<'a> {
-    total: &'a Values,
-    free: &'a Values,
-    /// Buffers and Cached, and SwapCached where there is one.
-    cache: Option<Vec<&'a Values>>,
+impl MemoryReading {
+    fn from_amounts(at_ns: u64, total: i64, free: i64, page_cache: Option<i64>) -> Option<MemoryReading> {
+        let used = total.checked_sub(free)?;
+        let used_less_page_cache = match page_cache {
+            None => None,
+            Some(cache) => Some(used.checked_sub(cache)?),
+        };
+        Some(MemoryReading { at_ns, total, free, used, page_cache, used_less_page_cache })
+    }
 }
 
-impl<'a> Fields<'a> {
-    fn of(series: &'a Series) -> Option<Fields<'a>> {
-        let column = |name: &str| amounts(series, name);
+/// The columns of a series from which [`MemoryReading`] is computed.
+struct MeminfoColumns<'a> {
+    total: &'a ColumnValues,
+    free: &'a ColumnValues,
+    /// Buffers and Cached, and SwapCached if there is one.
+    cache: Option<Vec<&'a ColumnValues>>,
+}
+
+impl<'a> MeminfoColumns<'a> {
+    fn from_series(series: &'a Series) -> Option<MeminfoColumns<'a>> {
+        let column = |name: &str| bytes_column(series, name);
         let cache = column("Buffers").zip(column("Cached"));
         let cache = cache.map(|(buffers, cached)| {
             [Some(buffers), Some(cached), column("SwapCached")].into_iter().flatten().collect()
         });
-        Some(Fields { total: column("MemTotal")?, free: column("MemFree")?, cache })
+        Some(MeminfoColumns { total: column("MemTotal")?, free: column("MemFree")?, cache })
     }
 
-    fn at(&self, index: usize, at_ns: u64) -> Option<Used> {
-        let (total, free) = (self.total.at(index)?, self.free.at(index)?);
-        let used = total.checked_sub(free)?;
-        let cache =
-            |parts: &Vec<&Values>| parts.iter().try_fold(0i64, |sum, part| sum.checked_add(part.at(index)?));
+    fn reading_at(&self, index: usize, at_ns: u64) -> Option<MemoryReading> {
+        let (total, free) = (self.total.value_at(index)?, self.free.value_at(index)?);
+        let sum_columns = |parts: &Vec<&ColumnValues>| {
+            parts.iter().try_fold(0i64, |sum, part| sum.checked_add(part.value_at(index)?))
+        };
         let page_cache = match &self.cache {
             None => None,
-            Some(parts) => Some(cache(parts)?),
+            Some(parts) => Some(sum_columns(parts)?),
         };
-        let less = match page_cache {
-            None => None,
-            Some(cache) => Some(used.checked_sub(cache)?),
-        };
-        Some(Used { at_ns, total, free, used, page_cache, used_less_page_cache: less })
+        MemoryReading::from_amounts(at_ns, total, free, page_cache)
     }
 }
 
-/// A column of amounts in bytes.
-fn amounts<'a>(series: &'a Series, name: &str) -> Option<&'a Values> {
-    let column = series.columns.iter().find(|column| column.head.name == name)?;
-    (column.head.unit.0 == Unit::BYTES).then_some(&column.values)
+fn bytes_column<'a>(series: &'a Series, name: &str) -> Option<&'a ColumnValues> {
+    let column = series.columns.iter().find(|column| column.header.name == name)?;
+    (column.header.unit.0 == Unit::BYTES).then_some(&column.values)
 }
 
 /// The readings of one meminfo series, `None` for one in which a field failed; nothing where the series lacks
 /// MemTotal or MemFree.
-pub fn used(series: &Series) -> impl Iterator<Item = Option<Used>> + '_ {
-    let fields = Fields::of(series);
+pub fn meminfo_readings(series: &Series) -> impl Iterator<Item = Option<MemoryReading>> + '_ {
+    let fields = MeminfoColumns::from_series(series);
     let readings = if fields.is_some() { series.at_ns.len() } else { 0 };
-    (0..readings).map(move |at| fields.as_ref()?.at(at, series.at_ns[at]))
+    (0..readings).map(move |at| fields.as_ref()?.reading_at(at, series.at_ns[at]))
 }
 
 /// The table's line for one run. A run without series of meminfo that holds one look at a machine has one
 /// reading.
-pub fn averages(run: &Run) -> Reading<Averages> {
-    let mut left_out = 0;
-    let mut known = Vec::new();
-    for reading in recorded::named(run, recorded::MEMINFO).flat_map(used) {
+pub fn compute_averages(run: &Run) -> Reading<Averages> {
+    let mut readings_left_out = 0;
+    let mut readings = Vec::new();
+    for reading in standard_series::series_named(run, standard_series::MEMINFO).flat_map(meminfo_readings) {
         match reading {
-            Some(reading) => known.push(reading),
-            None => left_out += 1,
+            Some(reading) => readings.push(reading),
+            None => readings_left_out += 1,
         }
     }
-    if known.is_empty() && left_out == 0 {
-        known.extend(look(run));
+    if readings.is_empty() && readings_left_out == 0 {
+        readings.extend(snapshot_reading(run));
     }
-    let Some((first, last)) = known.first().zip(known.last()) else {
-        let why = if left_out > 0 { AbsentWhy::Failed } else { AbsentWhy::NotThere };
-        let detail = if left_out > 0 {
-            "every reading of it failed"
-        } else {
-            "the run has no readings of MemTotal and MemFree"
+    let Some((first, last)) = readings.first().zip(readings.last()) else {
+        let (why, detail) = match readings_left_out {
+            0 => (AbsenceReason::NotThere, "the run has no samples of MemTotal and MemFree"),
+            _ => (AbsenceReason::Failed, "every reading of it failed"),
         };
-        return Err(Absence::new("meminfo", why, detail).or("record the machine with `pagelab record`"));
+        return Err(
+            Absence::new("meminfo", why, detail).with_hint("record the machine with `pagelab record`")
+        );
     };
     let span_ns = last.at_ns.saturating_sub(first.at_ns);
-    let at_ns: Vec<u64> = known.iter().map(|reading| reading.at_ns).collect();
-    let weights = weights(&at_ns);
-    let over = |of: fn(&Used) -> Option<i64>| {
-        let weighted: Vec<(f64, u64)> = known
+    let at_ns: Vec<u64> = readings.iter().map(|reading| reading.at_ns).collect();
+    let weights = time_weights(&at_ns);
+    let statistics_of = |of: fn(&MemoryReading) -> Option<i64>| {
+        let weighted: Vec<(f64, u64)> = readings
             .iter()
             .zip(&weights)
             .filter_map(|(used, &weight)| Some((of(used)? as f64, weight)))
             .collect();
-        OverTime::of(&weighted)
-            .ok_or_else(|| Absence::new("meminfo", AbsentWhy::NotThere, "the run has no Buffers and Cached"))
+        TimeStatistics::from_weighted(&weighted).ok_or_else(|| {
+            Absence::new("meminfo", AbsenceReason::NotThere, "the run has no Buffers and Cached")
+        })
     };
     Ok(Averages {
-        readings: known.len(),
-        readings_left_out: left_out,
+        readings: readings.len(),
+        readings_left_out,
         span_ns,
-        every_ns: usual_distance_ns(&at_ns),
-        gap_max_ns: at_ns.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).max(),
-        total: over(|used| Some(used.total))?,
-        free: over(|used| Some(used.free))?,
-        used: over(|used| Some(used.used))?,
-        page_cache: over(|used| used.page_cache),
-        used_less_page_cache: over(|used| used.used_less_page_cache),
-        faults: faults(run),
+        typical_interval_ns: typical_interval_ns(&at_ns),
+        interval_max_ns: at_ns.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).max(),
+        total: statistics_of(|used| Some(used.total))?,
+        free: statistics_of(|used| Some(used.free))?,
+        used: statistics_of(|used| Some(used.used))?,
+        page_cache: statistics_of(|used| used.page_cache),
+        used_less_page_cache: statistics_of(|used| used.used_less_page_cache),
+        faults_per_second: fault_rates(run),
     })
 }
 
-/// The one reading of a look at a machine.
-fn look(run: &Run) -> Option<Used> {
-    let look = run.snapshot.as_deref()?;
-    let meminfo = look.meminfo.as_ref().ok()?;
-    let at = |name: &str| i64::try_from(meminfo.bytes(name)?.0).ok();
-    let (total, free) = (at("MemTotal")?, at("MemFree")?);
-    let used = total.checked_sub(free)?;
-    let cache = at("Buffers").zip(at("Cached"));
+fn snapshot_reading(run: &Run) -> Option<MemoryReading> {
+    let snapshot = run.snapshot.as_deref()?;
+    let meminfo = snapshot.meminfo.as_ref().ok()?;
+    let bytes_of = |name: &str| i64::try_from(meminfo.bytes(name)?.0).ok();
+    let cache = bytes_of("Buffers").zip(bytes_of("Cached"));
     let page_cache = cache.and_then(|(buffers, cached)| {
-        buffers.checked_add(cached)?.checked_add(at("SwapCached").unwrap_or(0))
+        buffers.checked_add(cached)?.checked_add(bytes_of("SwapCached").unwrap_or(0))
     });
-    let less = page_cache.and_then(|cache| used.checked_sub(cache));
-    Some(Used { at_ns: 0, total, free, used, page_cache, used_less_page_cache: less })
+    MemoryReading::from_amounts(0, bytes_of("MemTotal")?, bytes_of("MemFree")?, page_cache)
 }
 
 /// Rates of page faults between each reading of vmstat and the next.
-fn faults(run: &Run) -> Reading<Faults> {
+fn fault_rates(run: &Run) -> Reading<FaultRates> {
     let absent = |why, detail: &str| Absence::new("vmstat", why, detail);
     let mut readings: Vec<(u64, i64, i64)> = Vec::new();
-    let mut is_there = false;
-    for series in recorded::named(run, recorded::VMSTAT) {
-        let column = |name: &str| series.columns.iter().find(|column| column.head.name == name);
+    let mut has_series = false;
+    for series in standard_series::series_named(run, standard_series::VMSTAT) {
+        let column = |name: &str| series.columns.iter().find(|column| column.header.name == name);
         let Some((all, major)) = column("pgfault").zip(column("pgmajfault")) else { continue };
-        is_there = true;
+        has_series = true;
         readings.extend(
-            series
-                .at_ns
-                .iter()
-                .enumerate()
-                .filter_map(|(at, &at_ns)| Some((at_ns, all.values.at(at)?, major.values.at(at)?))),
+            series.at_ns.iter().enumerate().filter_map(|(at, &at_ns)| {
+                Some((at_ns, all.values.value_at(at)?, major.values.value_at(at)?))
+            }),
         );
     }
-    if !is_there {
-        return Err(absent(AbsentWhy::NotThere, "the run has no readings of pgfault and pgmajfault"));
+    if !has_series {
+        return Err(absent(AbsenceReason::NotThere, "the run has no samples of pgfault and pgmajfault"));
     }
-    let (mut minor, mut major) = (Vec::new(), Vec::new());
+    let (mut minor_rates, mut major) = (Vec::new(), Vec::new());
     for pair in readings.windows(2) {
-        let ((then, all_then, major_then), (now, all_now, major_now)) = (pair[0], pair[1]);
-        let took_ns = now.saturating_sub(then);
-        // A counter that went back was reset, and such a step has no rate.
+        let ((then_ns, all_then, major_then), (now_ns, all_now, major_now)) = (pair[0], pair[1]);
+        let took_ns = now_ns.saturating_sub(then_ns);
+        // A counter that decreases was reset, and such a step has no rate.
         if took_ns == 0 || all_now < all_then || major_now < major_then {
             continue;
         }
         let (all_grown, major_grown) = (all_now.abs_diff(all_then), major_now.abs_diff(major_then));
         let per_second = |grown: u64| grown as f64 / (took_ns as f64 / 1e9);
-        minor.push((per_second(all_grown.saturating_sub(major_grown)), took_ns));
+        minor_rates.push((per_second(all_grown.saturating_sub(major_grown)), took_ns));
         major.push((per_second(major_grown), took_ns));
     }
-    let found = OverTime::of(&minor).zip(OverTime::of(&major));
-    let (minor, major) = found.ok_or_else(|| {
-        absent(AbsentWhy::Undefined, "a rate takes two readings between which counters grew")
+    let rates = TimeStatistics::from_weighted(&minor_rates).zip(TimeStatistics::from_weighted(&major));
+    let (minor, major) = rates.ok_or_else(|| {
+        absent(AbsenceReason::Undefined, "a rate needs two readings with increased counters")
     })?;
-    Ok(Faults { minor, major })
+    Ok(FaultRates { minor, major })
 }
 
 #[cfg(test)]

@@ -1,55 +1,35 @@
-//! Who spoils movable memory: call stacks of fallbacks, added up by the function that asked for memory.
+//! Callers that pollute movable memory: call stacks of fallbacks, summed by the function that requested
+//! memory.
 //!
-//! A stack begins within the allocator, and its innermost functions are the same for everybody. They are
-//! passed over, so that the function shown is the one that wanted memory.
+//! A stack begins within the allocator, and its innermost functions are common to all stacks. They are
+//! skipped, so that the reported function is the requester.
 
 use std::collections::HashMap;
 
-use pagelab_model::extfrag::{FallbackCounts, StackCounts, Stacks};
+use pagelab_model::extfrag::{FallbackCounts, FallbackStack, FallbackStacks};
 
-/// Which functions are passed over.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum View {
-    /// The page allocator and what hands its pages on: slab, vmalloc, mempools. What is left asked for
-    /// memory.
-    #[default]
-    Asker,
-    /// The page allocator alone: what is left shows slab and vmalloc as callers.
-    PageAllocator,
-}
-
-/// What callers are ordered by.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Weight {
-    /// Every fallback into movable memory.
-    #[default]
-    Spoiling,
-    /// Those alone that made the whole pageblock their own.
-    Claimed,
-}
-
-/// One function that asked for memory.
+/// One function that requested memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// Its name, or the address where it has none.
+    /// Its name, or the address if it has none.
     pub function: String,
-    /// What it caused.
+    /// Its effects.
     pub counts: FallbackCounts,
-    /// Programs in which it did, with their spoiling fallbacks, most first; `None` is one that had gone.
+    /// Programs in which it did, with their polluting fallbacks, most first; `None` is one that had exited.
     pub programs: Vec<(Option<String>, u64)>,
-    /// The stack that most came through, from the function outwards.
+    /// The most frequent stack, from the function outwards.
     pub stack: Vec<String>,
-    /// Frames of the program below that stack; empty where none were recorded.
+    /// Frames of the program below that stack; empty if none were recorded.
     pub user: Vec<String>,
 }
 
-/// All functions that asked.
+/// All requesting functions.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Callers {
-    /// Those that spoiled anything, most first.
+pub struct CallerTable {
+    /// Those that polluted anything, most first.
     pub callers: Vec<Caller>,
-    /// All events, also those of callers that spoiled nothing and of stacks that were not kept.
-    pub all: FallbackCounts,
+    /// All events, also those of callers that polluted nothing and of stacks that were not kept.
+    pub total: FallbackCounts,
 }
 
 /// The page allocator's own functions, without what the compiler and allocation profiling put around their
@@ -92,7 +72,8 @@ const PAGE_ALLOCATOR: &[&str] = &[
     "vma_alloc_folio",
 ];
 
-/// What hands pages of the page allocator on (mm/slub.c, mm/slab_common.c, mm/vmalloc.c, mm/mempool.c).
+/// Functions that pass on pages of the page allocator (mm/slub.c, mm/slab_common.c, mm/vmalloc.c,
+/// mm/mempool.c).
 const OTHER_ALLOCATORS: &[&str] = &[
     "alloc_from_pcs",
     "alloc_full_sheaf",
@@ -139,69 +120,63 @@ const OTHER_ALLOCATORS: &[&str] = &[
     "vzalloc",
 ];
 
-/// A name as it stands in the source: `__alloc_pages_noprof.constprop.0` is `alloc_pages`. Leading
-/// underscores are left out too, since they come and go between releases.
-fn plain(function: &str) -> &str {
+/// A name as in the source: `__alloc_pages_noprof.constprop.0` is `alloc_pages`. Leading underscores are left
+/// out too, since they come and go between releases.
+fn source_name(function: &str) -> &str {
     let name = function.split_once('.').map_or(function, |(name, _)| name);
     name.strip_suffix("_noprof").unwrap_or(name).trim_start_matches('_')
 }
 
-fn is_passed_over(function: &str, view: View) -> bool {
-    let name = plain(function);
-    PAGE_ALLOCATOR.binary_search(&name).is_ok()
-        || view == View::Asker && OTHER_ALLOCATORS.binary_search(&name).is_ok()
+fn is_skipped(function: &str) -> bool {
+    let name = source_name(function);
+    PAGE_ALLOCATOR.binary_search(&name).is_ok() || OTHER_ALLOCATORS.binary_search(&name).is_ok()
 }
 
-/// The frames from the one that asked outwards. Where all are the allocator's, the outermost is left; only
+/// The frames from the requester outwards. Where all are the allocator's, the outermost is left; only
 /// the innermost run is passed over, since an allocator may be called from within another one's caller.
-fn from_asker(stack: &StackCounts, view: View) -> &[String] {
-    let own = stack.kernel.iter().take_while(|frame| is_passed_over(frame, view)).count();
-    &stack.kernel[own.min(stack.kernel.len().saturating_sub(1))..]
+fn frames_from_requester(stack: &FallbackStack) -> &[String] {
+    let skipped_frames = stack.kernel.iter().take_while(|frame| is_skipped(frame)).count();
+    &stack.kernel[skipped_frames.min(stack.kernel.len().saturating_sub(1))..]
 }
 
-/// Adds stacks up by the function that asked.
-pub fn callers(stacks: &Stacks, view: View, weight: Weight) -> Callers {
-    let of = |counts: &FallbackCounts| match weight {
-        Weight::Spoiling => counts.spoiling,
-        Weight::Claimed => counts.spoiling_claimed,
-    };
-    let mut by_function: HashMap<&str, Vec<(&StackCounts, &[String])>> = HashMap::new();
-    let mut all = stacks.not_kept;
+/// Adds up stacks by the requesting function.
+pub fn aggregate_callers(stacks: &FallbackStacks) -> CallerTable {
+    let mut by_function: HashMap<&str, Vec<(&FallbackStack, &[String])>> = HashMap::new();
+    let mut all = stacks.overflow;
     for stack in &stacks.stacks {
         all += stack.counts;
-        let frames = from_asker(stack, view);
+        let frames = frames_from_requester(stack);
         let function = frames.first().map_or("no frame of the kernel", String::as_str);
         by_function.entry(function).or_default().push((stack, frames));
     }
     let mut callers: Vec<Caller> = by_function
         .into_iter()
-        .map(|(function, stacks)| caller(function, &stacks, of))
-        .filter(|caller| of(&caller.counts) > 0)
+        .map(|(function, stacks)| aggregate_caller(function, &stacks))
+        .filter(|caller| caller.counts.polluting > 0)
         .collect();
-    callers.sort_by(|a, b| of(&b.counts).cmp(&of(&a.counts)).then_with(|| a.function.cmp(&b.function)));
-    Callers { callers, all }
+    callers.sort_by(|a, b| {
+        b.counts.polluting.cmp(&a.counts.polluting).then_with(|| a.function.cmp(&b.function))
+    });
+    CallerTable { callers, total: all }
 }
 
-fn caller(
-    function: &str,
-    stacks: &[(&StackCounts, &[String])],
-    of: impl Fn(&FallbackCounts) -> u64,
-) -> Caller {
+fn aggregate_caller(function: &str, stacks: &[(&FallbackStack, &[String])]) -> Caller {
     let mut counts = FallbackCounts::default();
     let mut programs: HashMap<Option<&String>, u64> = HashMap::new();
     let mut by_frames: HashMap<(&[String], &[String]), u64> = HashMap::new();
     for (stack, frames) in stacks {
         counts += stack.counts;
-        let weight = of(&stack.counts);
-        *programs.entry(stack.process.as_ref()).or_default() += weight;
+        let weight = stack.counts.polluting;
+        *programs.entry(stack.comm.as_ref()).or_default() += weight;
         *by_frames.entry((frames, &stack.user)).or_default() += weight;
     }
     let mut programs: Vec<(Option<String>, u64)> =
         programs.into_iter().filter(|(_, n)| *n > 0).map(|(name, n)| (name.cloned(), n)).collect();
     programs.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
     // The frames decide between equals, so that the answer does not depend on the order of the stacks.
-    let most = by_frames.into_iter().max_by(|a, b| a.1.cmp(&b.1).then_with(|| b.0.cmp(&a.0)));
-    let (stack, user) = most.map(|(frames, _)| (frames.0.to_vec(), frames.1.to_vec())).unwrap_or_default();
+    let heaviest = by_frames.into_iter().max_by(|a, b| a.1.cmp(&b.1).then_with(|| b.0.cmp(&a.0)));
+    let (stack, user) =
+        heaviest.map(|(frames, _)| (frames.0.to_vec(), frames.1.to_vec())).unwrap_or_default();
     Caller { function: function.to_owned(), counts, programs, stack, user }
 }
 
@@ -209,19 +184,19 @@ fn caller(
 mod tests {
     use super::*;
 
-    fn stack(process: &str, frames: &str, spoiling: u64, claimed: u64) -> StackCounts {
-        StackCounts {
-            process: Some(process.to_owned()),
+    fn stack(comm: &str, frames: &str, polluting: u64, claimed: u64) -> FallbackStack {
+        FallbackStack {
+            comm: Some(comm.to_owned()),
             kernel: frames.split(' ').filter(|frame| !frame.is_empty()).map(str::to_owned).collect(),
             user: Vec::new(),
-            counts: FallbackCounts { events: 10, fragmenting: 9, spoiling, spoiling_claimed: claimed },
+            counts: FallbackCounts { events: 10, fragmenting: 9, polluting, polluting_claimed: claimed },
         }
     }
 
     const DENTRY: &str = "get_page_from_freelist __alloc_frozen_pages_noprof alloc_pages_mpol \
                           allocate_slab ___slab_alloc.isra.0 kmem_cache_alloc_lru_noprof __d_alloc d_alloc";
 
-    fn example() -> Stacks {
+    fn example() -> FallbackStacks {
         let stacks = vec![
             stack("find", DENTRY, 7, 1),
             stack("tar", DENTRY, 4, 0),
@@ -230,48 +205,27 @@ mod tests {
             stack("odd", "get_page_from_freelist __alloc_pages.constprop.0", 1, 0),
             stack("odd", "", 1, 0),
         ];
-        let not_kept = FallbackCounts { events: 100, ..FallbackCounts::default() };
-        Stacks { stacks, not_kept, lost: 3, notes: Vec::new() }
+        let overflow = FallbackCounts { events: 100, ..FallbackCounts::default() };
+        FallbackStacks { stacks, overflow, lost: 3, notes: Vec::new() }
     }
 
     #[test]
-    fn the_one_who_asked_is_named_in_the_order_that_is_wanted() {
-        type Expected = &'static [(&'static str, u64)];
-        let cases: [(View, Weight, Expected); 3] = [
-            (
-                View::Asker,
-                Weight::Spoiling,
-                &[
-                    ("__d_alloc", 11),
-                    ("pte_alloc_one", 5),
-                    ("__alloc_pages.constprop.0", 1),
-                    ("no frame of the kernel", 1),
-                ],
-            ),
-            (View::Asker, Weight::Claimed, &[("pte_alloc_one", 5), ("__d_alloc", 11)]),
-            (
-                View::PageAllocator,
-                Weight::Spoiling,
-                &[
-                    ("allocate_slab", 11),
-                    ("pte_alloc_one", 5),
-                    ("__alloc_pages.constprop.0", 1),
-                    ("no frame of the kernel", 1),
-                ],
-            ),
+    fn the_one_who_asked_is_named_and_the_worst_is_first() {
+        let callers = aggregate_callers(&example());
+        let got: Vec<_> = callers.callers.iter().map(|c| (c.function.as_str(), c.counts.polluting)).collect();
+        let expected = [
+            ("__d_alloc", 11),
+            ("pte_alloc_one", 5),
+            ("__alloc_pages.constprop.0", 1),
+            ("no frame of the kernel", 1),
         ];
-        for (view, weight, expected) in cases {
-            let callers = callers(&example(), view, weight);
-            let got: Vec<_> =
-                callers.callers.iter().map(|c| (c.function.as_str(), c.counts.spoiling)).collect();
-            assert_eq!(got, expected, "{view:?} {weight:?}");
-            assert_eq!((callers.all.events, callers.all.spoiling), (160, 18));
-        }
+        assert_eq!(got, expected);
+        assert_eq!((callers.total.events, callers.total.polluting), (160, 18));
     }
 
     #[test]
     fn programs_and_the_heaviest_stack_stand_beside_it() {
-        let callers = callers(&example(), View::Asker, Weight::Spoiling);
+        let callers = aggregate_callers(&example());
         let first = &callers.callers[0];
         assert_eq!(first.programs, [(Some("find".to_owned()), 7), (Some("tar".to_owned()), 4)]);
         assert_eq!(first.stack, ["__d_alloc", "d_alloc"]);

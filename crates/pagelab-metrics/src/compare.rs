@@ -1,164 +1,166 @@
-//! The same experiment in several runs: on other machines, kernels, or days.
+//! Comparison of the same experiment in several runs: on other machines, kernels, or days.
 //!
-//! Trials of different runs are no pairs, so their values are compared as independent sets. Only what is the
-//! same in all runs is compared; what is not is refused with its reason.
+//! Trials of different runs are not pairs, so their values are compared as independent sets. Only what is
+//! equal in all runs is compared; the rest is rejected with its reason.
 
-use pagelab_model::experiment::{Better, Experiment, WorkloadHead};
-use pagelab_model::run::Unit;
+use std::sync::Arc;
+
+use pagelab_model::experiment::{BetterDirection, Experiment, MeasureHead, PlannedWorkload};
 
 use crate::effect::{
-    Doubt, Effect, Effects, Floor, Interval, MeasureEffects, PAIRS_MIN, Verdict, WorkloadEffects, difference,
-    unpaired,
+    DoubtReason, Effect, EffectVerdict, ExperimentEffects, MeasureEffects, NoiseFloor, PAIRS_MIN,
+    RatioInterval, TrialCounts, WorkloadEffects, welch_difference, welch_ratio,
 };
 
-/// What several runs of an experiment have in common, side by side.
+/// Common content of several runs of an experiment, side by side.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Comparison {
+pub struct RunComparison {
     /// Measures by workload, variant and measure, in the order of the first run.
-    pub rows: Vec<Row>,
-    /// What is in the runs and is not compared, each with its reason.
-    pub refused: Vec<String>,
+    pub rows: Vec<ComparisonRow>,
+    /// Contents of the runs that are not compared, each with its reason.
+    pub not_compared: Vec<String>,
 }
 
 /// One measure of one workload under one variant, in every run.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Row {
+pub struct ComparisonRow {
     /// The workload's name.
     pub workload: String,
     /// The variant's name.
     pub variant: String,
-    /// The measure's name.
-    pub measure: String,
-    /// Its unit.
-    pub unit: Unit,
-    /// Which direction is good.
-    pub better: Better,
+    /// The measure.
+    pub head: Arc<MeasureHead>,
     /// Whether it judges the workload in the first run.
-    pub is_judged: bool,
+    pub is_judging_measure: bool,
     /// One for each run.
-    pub cells: Vec<Cell>,
+    pub cells: Vec<RunCell>,
 }
 
 /// One measure of one run.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Cell {
+pub struct RunCell {
     /// The values that count.
     pub values: Vec<f64>,
     /// Their median; `None` without any.
     pub median: Option<f64>,
-    /// Against the first run; `None` of the first run itself, and where there is no ratio.
-    pub against: Option<Against>,
+    /// Against the first run; `None` of the first run itself, and if there is no ratio.
+    pub to_first_run: Option<RunRatio>,
     /// Against the baseline of the same run, as its own report has it; `None` of the baseline.
     pub effect: Option<Effect>,
     /// How that effect differs from the first run's: ratio of the two ratios, interval and verdict.
-    pub effect_against: Option<Against>,
+    pub effect_to_first_run: Option<RunRatio>,
 }
 
 /// A run against the first one.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Against {
+pub struct RunRatio {
     /// Geometric mean of this run's values by that of the first one's.
     pub ratio: f64,
     /// By Welch's t on the logarithms.
-    pub interval: Interval,
-    /// What it says.
-    pub verdict: Verdict,
+    pub interval: RatioInterval,
+    /// Verdict.
+    pub verdict: EffectVerdict,
 }
 
-/// One run as it is compared.
-struct One<'a> {
+struct ComparedRun<'a> {
     name: &'a str,
     experiment: &'a Experiment,
-    effects: Effects,
+    effects: ExperimentEffects,
 }
 
-/// Compares runs, each a name and its experiment; the first one is what the others are compared with. `Err`
-/// says what stood in the way of comparing anything at all.
-pub fn compare(runs: &[(&str, &Experiment)]) -> Result<Comparison, Vec<String>> {
-    let all: Vec<One<'_>> = runs
+/// Compares runs, each a name and its experiment; the first one is what the others are compared with. `Err`:
+/// the reason why nothing can be compared.
+pub fn compare_runs(runs: &[(&str, &Experiment)]) -> Result<RunComparison, Vec<String>> {
+    let all: Vec<ComparedRun<'_>> = runs
         .iter()
-        .map(|(name, experiment)| One { name, experiment, effects: Effects::of(experiment) })
+        .map(|(name, experiment)| ComparedRun {
+            name,
+            experiment,
+            effects: ExperimentEffects::from_experiment(experiment),
+        })
         .collect();
     let (Some(first), true) = (all.first(), all.len() > 1) else {
-        return Err(vec!["two runs at least are needed for a comparison".to_owned()]);
+        return Err(vec!["a comparison needs at least two runs".to_owned()]);
     };
     let mut refused = Vec::new();
     let mut rows = Vec::new();
     for head in &first.experiment.plan.workloads {
-        match same_workload(&all, head) {
-            Ok(places) => workload(&all, head, &places, &mut rows, &mut refused),
+        match find_workload(&all, head) {
+            Ok(places) => compare_workload(&all, head, &places, &mut rows, &mut refused),
             Err(why) => refused.push(why),
         }
     }
     for one in &all[1..] {
-        let known = |head: &&WorkloadHead| {
+        let known = |head: &&PlannedWorkload| {
             first.experiment.plan.workloads.iter().any(|of_first| of_first.name == head.name)
         };
         let more = one.experiment.plan.workloads.iter().filter(|head| !known(head));
-        refused.extend(more.map(|head| alone("workload", &head.name, one.name)));
+        refused.extend(more.map(|head| describe_unmatched("workload", &head.name, one.name)));
     }
-    if rows.is_empty() { Err(refused) } else { Ok(Comparison { rows, refused }) }
+    if rows.is_empty() { Err(refused) } else { Ok(RunComparison { rows, not_compared: refused }) }
 }
 
-fn alone(what: &str, name: &str, run: &str) -> String {
-    format!("{what} {name} is in {run} and not in all runs")
+fn describe_unmatched(kind: &str, name: &str, run: &str) -> String {
+    format!("{kind} {name} is in {run} but not in all runs")
 }
 
-/// The place of a workload in the plan of every run, where it is the same in all.
-fn same_workload(all: &[One<'_>], head: &WorkloadHead) -> Result<Vec<usize>, String> {
+/// The place of a workload in the plan of every run, if it is the same in all.
+fn find_workload(all: &[ComparedRun<'_>], head: &PlannedWorkload) -> Result<Vec<usize>, String> {
     let first = all.first().map_or("", |one| one.name);
-    // Where the program stood says nothing.
-    let words = |head: &WorkloadHead| -> Vec<String> {
+    // The position of the program is not informative.
+    let words = |head: &PlannedWorkload| -> Vec<String> {
         let name = head.command.first().and_then(|program| program.rsplit('/').next());
         name.into_iter().map(str::to_owned).chain(head.command.iter().skip(1).cloned()).collect()
     };
-    let place = |one: &One<'_>| {
+    let place = |one: &ComparedRun<'_>| {
         let plan = &one.experiment.plan;
-        let place = plan.workloads.iter().position(|of| of.name == head.name);
-        let place = place.ok_or_else(|| alone("workload", &head.name, first))?;
-        let other = &plan.workloads[place];
+        let plan_workload = plan.workloads.iter().position(|of| of.name == head.name);
+        let place = plan_workload.ok_or_else(|| describe_unmatched("workload", &head.name, first))?;
+        let other_workload = &plan.workloads[place];
         let differs = |what: &str, in_first: &str, in_other: &str| {
             format!(
                 "workload {}: its {what} is `{in_first}` in {first}, `{in_other}` in {}",
                 head.name, one.name
             )
         };
-        if words(head) != words(other) {
-            return Err(differs("command", &words(head).join(" "), &words(other).join(" ")));
+        if words(head) != words(other_workload) {
+            return Err(differs("command", &words(head).join(" "), &words(other_workload).join(" ")));
         }
-        if head.generator != other.generator {
-            return Err(differs("input", &head.generator, &other.generator));
+        if head.generator != other_workload.generator {
+            return Err(differs("input", &head.generator, &other_workload.generator));
         }
-        if head.merit != other.merit {
-            let merit = |head: &WorkloadHead| head.merit.clone().unwrap_or_else(|| "time".to_owned());
-            return Err(differs("figure of merit", &merit(head), &merit(other)));
+        if head.merit != other_workload.merit {
+            let merit = |head: &PlannedWorkload| head.merit.clone().unwrap_or_else(|| "time".to_owned());
+            return Err(differs("figure of merit", &merit(head), &merit(other_workload)));
         }
         Ok(place)
     };
     all.iter().map(place).collect()
 }
 
-fn workload(
-    all: &[One<'_>],
-    head: &WorkloadHead,
+fn compare_workload(
+    all: &[ComparedRun<'_>],
+    head: &PlannedWorkload,
     places: &[usize],
-    rows: &mut Vec<Row>,
+    rows: &mut Vec<ComparisonRow>,
     refused: &mut Vec<String>,
 ) {
-    let found: Vec<&WorkloadEffects> =
+    let workload_effects: Vec<&WorkloadEffects> =
         all.iter().zip(places).filter_map(|(one, place)| one.effects.workloads.get(*place)).collect();
-    let (Some(first), true) = (all.first(), found.len() == all.len()) else { return };
+    let (Some(first), true) = (all.first(), workload_effects.len() == all.len()) else { return };
     let plan = &first.experiment.plan;
     let baselines = all.iter().map(|one| {
         let plan = &one.experiment.plan;
-        plan.variants.get(plan.baseline).map(|variant| variant.name.as_str())
+        plan.variants.get(plan.baseline?).map(|variant| variant.name.as_str())
     });
     let same_baseline = baselines.collect::<std::collections::BTreeSet<_>>().len() == 1;
     if !same_baseline {
-        refused.push(format!("workload {}: the effects of variants, since the baselines differ", head.name));
+        refused
+            .push(format!("workload {}: the effects of variants, because the baselines differ", head.name));
     }
+    let judged = workload_effects[0].primary_measure();
     for variant in &plan.variants {
-        let variants = match same_variant(all, &variant.name) {
+        let variants = match find_variant(all, &variant.name) {
             Ok(variants) => variants,
             Err(why) => {
                 // A variant is the same for every workload: it is refused once.
@@ -168,11 +170,11 @@ fn workload(
                 continue;
             }
         };
-        let judged = found[0].judged().map(|measure| measure.name.as_str());
-        for measure in &found[0].measures {
-            let of_all: Option<Vec<&MeasureEffects>> =
-                found.iter().map(|found| found.measure(&measure.name)).collect();
-            let Some(of_all) = of_all else { continue };
+        for measure in &workload_effects[0].measures {
+            let key = measure.key();
+            let measures_of_runs: Option<Vec<&MeasureEffects>> =
+                workload_effects.iter().map(|found| found.measure(&key)).collect();
+            let Some(of_all) = measures_of_runs else { continue };
             if let Some((at, other)) = of_all.iter().enumerate().find(|(_, of)| of.unit != measure.unit) {
                 refused.push(format!(
                     "measure {} of {}: it is in {} in {}, in {} in {}",
@@ -180,17 +182,15 @@ fn workload(
                 ));
                 continue;
             }
-            let cells = cells(&of_all, &found, &variants, same_baseline);
+            let cells = compare_cells(&of_all, &workload_effects, &variants, same_baseline);
             if cells.iter().all(|cell| cell.values.is_empty()) {
                 continue;
             }
-            rows.push(Row {
+            rows.push(ComparisonRow {
                 workload: head.name.clone(),
                 variant: variant.name.clone(),
-                measure: measure.name.clone(),
-                unit: measure.unit.clone(),
-                better: measure.better,
-                is_judged: Some(measure.name.as_str()) == judged,
+                head: measure.head.clone(),
+                is_judging_measure: judged.is_some_and(|of| of.has_key(&key)),
                 cells,
             });
         }
@@ -198,19 +198,19 @@ fn workload(
 }
 
 /// The place of a variant in the plan of every run, where its settings are the same in all.
-fn same_variant(all: &[One<'_>], name: &str) -> Result<Vec<usize>, String> {
+fn find_variant(all: &[ComparedRun<'_>], name: &str) -> Result<Vec<usize>, String> {
     let mut settings: Option<(&str, Vec<(String, String)>)> = None;
     let mut places = Vec::new();
     for one in all {
         let variants = &one.experiment.plan.variants;
         let first = all.first().map_or("", |one| one.name);
         let place = variants.iter().position(|variant| variant.name == name);
-        let place = place.ok_or_else(|| alone("variant", name, first))?;
-        let mut own = variants[place].settings.clone();
-        own.sort();
+        let place = place.ok_or_else(|| describe_unmatched("variant", name, first))?;
+        let mut variant_settings = variants[place].settings.clone();
+        variant_settings.sort();
         match &settings {
-            None => settings = Some((one.name, own)),
-            Some((_, known)) if *known == own => {}
+            None => settings = Some((one.name, variant_settings)),
+            Some((_, known)) if *known == variant_settings => {}
             Some((first, known)) => {
                 let shown = |of: &[(String, String)], other: &[(String, String)]| {
                     let own = of.iter().filter(|setting| !other.contains(setting));
@@ -219,8 +219,8 @@ fn same_variant(all: &[One<'_>], name: &str) -> Result<Vec<usize>, String> {
                 };
                 return Err(format!(
                     "variant {name}: it sets {} in {first}, {} in {}",
-                    shown(known, &own),
-                    shown(&own, known),
+                    shown(known, &variant_settings),
+                    shown(&variant_settings, known),
                     one.name
                 ));
             }
@@ -230,35 +230,35 @@ fn same_variant(all: &[One<'_>], name: &str) -> Result<Vec<usize>, String> {
     Ok(places)
 }
 
-fn cells(
+fn compare_cells(
     measures: &[&MeasureEffects],
-    found: &[&WorkloadEffects],
+    workload_effects: &[&WorkloadEffects],
     variants: &[usize],
     same_baseline: bool,
-) -> Vec<Cell> {
-    let one = |at: usize| measures[at].variants.get(variants[at]);
-    let effect = |at: usize| one(at).and_then(|of| of.effect.clone().ok()).filter(|_| same_baseline);
+) -> Vec<RunCell> {
+    let effect_of_run = |at: usize| measures[at].variants.get(variants[at]);
+    let effect = |at: usize| effect_of_run(at).and_then(|of| of.effect().cloned()).filter(|_| same_baseline);
     let cell = |at: usize| {
-        let values = one(at).map(|of| of.values.clone()).unwrap_or_default();
+        let values = effect_of_run(at).map(|of| of.values.clone()).unwrap_or_default();
         let against = (at > 0).then(|| {
-            let base = one(0)?;
-            let (ratio, interval) = unpaired(&values, &base.values)?;
+            let base = effect_of_run(0)?;
+            let (ratio, interval) = welch_ratio(&values, &base.values)?;
             let counted = values.len().min(base.values.len());
-            let verdict = verdict(
+            let verdict = judge_ratio(
                 (ratio, interval),
                 counted,
                 measures[0].better,
-                [0, at].map(|at| measures[at].floor.as_ref().ok()),
-                [0, at].map(|at| found[at].trials[variants[at]]),
+                [0, at].map(|at| measures[at].noise_floor.as_ref().ok()),
+                [0, at].map(|at| workload_effects[at].trials[variants[at]]),
             );
-            Some(Against { ratio, interval, verdict })
+            Some(RunRatio { ratio, interval, verdict })
         });
-        let effect_against = (at > 0).then(|| effects_against(&effect(0)?, &effect(at)?));
-        Cell {
-            median: one(at).and_then(|of| of.statistics).map(|found| found.median),
+        let effect_against = (at > 0).then(|| compare_effects(&effect(0)?, &effect(at)?));
+        RunCell {
+            median: effect_of_run(at).and_then(|of| of.statistics).map(|found| found.median),
             effect: effect(at),
-            against: against.flatten(),
-            effect_against: effect_against.flatten(),
+            to_first_run: against.flatten(),
+            effect_to_first_run: effect_against.flatten(),
             values,
         }
     };
@@ -266,51 +266,42 @@ fn cells(
 }
 
 /// Whether a variant gains more in one run than in another.
-fn effects_against(first: &Effect, other: &Effect) -> Option<Against> {
-    let (ratio, interval) = difference(&other.pairs, &first.pairs)?;
-    let is_void =
-        |effect: &Effect| matches!(effect.verdict, Verdict::NotHuge { .. } | Verdict::NotApplied { .. });
-    let counted = first.pairs.count().min(other.pairs.count());
-    let verdict = match [first, other].into_iter().find(|effect| is_void(effect)) {
-        Some(effect) => effect.verdict,
-        None => verdict((ratio, interval), counted, first.better, [None; 2], Default::default()),
+fn compare_effects(first: &Effect, other: &Effect) -> Option<RunRatio> {
+    let (ratio, interval) = welch_difference(&other.pairs, &first.pairs)?;
+    let counted = first.pairs.pair_count().min(other.pairs.pair_count());
+    let verdict = match [first.verdict, other.verdict].into_iter().find(|verdict| verdict.is_void()) {
+        Some(verdict) => verdict,
+        None => judge_ratio((ratio, interval), counted, first.better, [None; 2], Default::default()),
     };
-    Some(Against { ratio, interval, verdict })
+    Some(RunRatio { ratio, interval, verdict })
 }
 
-fn verdict(
-    (ratio, interval): (f64, Interval),
+fn judge_ratio(
+    (ratio, interval): (f64, RatioInterval),
     values: usize,
-    better: Better,
-    floors: [Option<&Floor>; 2],
-    counts: [crate::effect::Counts; 2],
-) -> Verdict {
-    for of in counts {
-        if of.not_huge > 0 {
-            return Verdict::NotHuge { trials: of.not_huge, unseen: of.unseen, of: of.done };
-        }
-        if of.not_applied > 0 {
-            return Verdict::NotApplied { trials: of.not_applied, of: of.done };
-        }
+    better: BetterDirection,
+    floors: [Option<&NoiseFloor>; 2],
+    counts: [TrialCounts; 2],
+) -> EffectVerdict {
+    if let Some(verdict) = counts.iter().find_map(TrialCounts::void_verdict) {
+        return verdict;
     }
     if values < PAIRS_MIN {
-        return Verdict::TooFew { pairs: values };
+        return EffectVerdict::TooFew { pairs: values };
     }
     if interval.contains(1.0) {
-        return Verdict::NoDifference;
+        return EffectVerdict::NoDifference;
     }
     if floors.into_iter().flatten().any(|floor| floor.covers(ratio)) {
-        return Verdict::Undecided(Doubt::InsideFloor);
+        return EffectVerdict::Undecided(DoubtReason::InsideFloor);
     }
-    match (better, interval.low > 1.0) {
-        (Better::Neither, _) => Verdict::Differs,
-        (Better::Higher, true) | (Better::Lower, false) => Verdict::Better,
-        (Better::Higher, false) | (Better::Lower, true) => Verdict::Worse,
-    }
+    EffectVerdict::from_interval(better, interval)
 }
 
 #[cfg(test)]
 mod tests {
+    use pagelab_model::experiment::Measure;
+
     use super::*;
     use crate::effect::tests::rounds;
 
@@ -324,26 +315,26 @@ mod tests {
         })
     }
 
-    fn cell<'a>(found: &'a Comparison, variant: &str, measure: &str) -> &'a Cell {
-        let row = found.rows.iter().find(|row| row.variant == variant && row.measure == measure).unwrap();
+    fn cell<'a>(found: &'a RunComparison, variant: &str, measure: &str) -> &'a RunCell {
+        let row = found.rows.iter().find(|row| row.variant == variant && row.head.name == measure).unwrap();
         &row.cells[1]
     }
 
     #[test]
     fn runs_stand_side_by_side_with_ratios_and_verdicts() {
         let (one, other) = (run(1.0, 2.0), run(0.8, 1.5));
-        let found = compare(&[("a", &one), ("b", &other)]).unwrap();
-        assert_eq!(found.refused, Vec::<String>::new());
-        let off = cell(&found, "off", "wall").against.unwrap();
-        assert!((off.ratio - 0.8).abs() < 1e-9 && off.verdict == Verdict::Better, "{off:?}");
+        let found = compare_runs(&[("a", &one), ("b", &other)]).unwrap();
+        assert_eq!(found.not_compared, Vec::<String>::new());
+        let off = cell(&found, "off", "wall").to_first_run.unwrap();
+        assert!((off.ratio - 0.8).abs() < 1e-9 && off.verdict == EffectVerdict::Better, "{off:?}");
         let on = cell(&found, "on", "wall");
         assert!((on.effect.as_ref().unwrap().speed_up().0 - 1.5).abs() < 0.01);
         // Its gain is smaller: the ratio of time to the baseline is 4/3 of the first run's.
-        let gain = on.effect_against.unwrap();
-        assert!((gain.ratio - 4.0 / 3.0).abs() < 0.01 && gain.verdict == Verdict::Worse, "{gain:?}");
-        let same = compare(&[("a", &one), ("b", &one)]).unwrap();
-        assert_eq!(cell(&same, "on", "wall").against.unwrap().verdict, Verdict::NoDifference);
-        assert!(same.rows[0].cells[0].against.is_none() && same.rows[0].is_judged);
+        let gain = on.effect_to_first_run.unwrap();
+        assert!((gain.ratio - 4.0 / 3.0).abs() < 0.01 && gain.verdict == EffectVerdict::Worse, "{gain:?}");
+        let same = compare_runs(&[("a", &one), ("b", &one)]).unwrap();
+        assert_eq!(cell(&same, "on", "wall").to_first_run.unwrap().verdict, EffectVerdict::NoDifference);
+        assert!(same.rows[0].cells[0].to_first_run.is_none() && same.rows[0].is_judging_measure);
     }
 
     #[test]
@@ -351,40 +342,57 @@ mod tests {
         let one = run(1.0, 2.0);
         let mut other = one.clone();
         other.plan.variants[1].settings[0].1 = "madvise".to_owned();
-        let found = compare(&[("a", &one), ("b", &other)]).unwrap();
-        assert_eq!(found.refused, ["variant on: it sets thp = always in a, thp = madvise in b"]);
+        let found = compare_runs(&[("a", &one), ("b", &other)]).unwrap();
+        assert_eq!(found.not_compared, ["variant on: it sets thp = always in a, thp = madvise in b"]);
         assert!(found.rows.iter().all(|row| row.variant == "off"));
 
         let mut other = one.clone();
         other.plan.workloads[0].command = vec!["/bin/chase".to_owned()];
-        assert!(compare(&[("a", &one), ("b", &other)]).is_ok(), "the place of a program says nothing");
+        assert!(compare_runs(&[("a", &one), ("b", &other)]).is_ok(), "the place of a program says nothing");
         other.plan.workloads[0].command.push("--size".to_owned());
-        let refused = compare(&[("a", &one), ("b", &other)]).unwrap_err();
+        let refused = compare_runs(&[("a", &one), ("b", &other)]).unwrap_err();
         assert_eq!(refused, ["workload chase: its command is `chase` in a, `chase --size` in b"]);
 
         let mut other = one.clone();
         other.plan.workloads[0].name = "gups".to_owned();
-        let refused = compare(&[("a", &one), ("b", &other)]).unwrap_err();
+        let refused = compare_runs(&[("a", &one), ("b", &other)]).unwrap_err();
         assert_eq!(
             refused,
-            ["workload chase is in a and not in all runs", "workload gups is in b and not in all runs"]
+            ["workload chase is in a but not in all runs", "workload gups is in b but not in all runs"]
         );
-        assert!(compare(&[("a", &one)]).is_err());
+        assert!(compare_runs(&[("a", &one)]).is_err());
 
         let mut other = one.clone();
-        other.trials.iter_mut().for_each(|trial| trial.measures[0].unit = "us".into());
-        let found = compare(&[("a", &one), ("b", &other)]).unwrap();
-        assert_eq!(found.refused[0], "measure wall of chase: it is in ns in a, in us in b");
-        assert!(found.rows.iter().all(|row| row.measure != "wall"));
+        other.trials.iter_mut().for_each(|trial| {
+            let measure = &mut trial.measures[0];
+            let (name, value) = (measure.name.clone(), measure.value.clone());
+            *measure = Measure::new(name, "us", measure.better, value, "");
+        });
+        let found = compare_runs(&[("a", &one), ("b", &other)]).unwrap();
+        assert_eq!(found.not_compared[0], "measure wall of chase: it is in ns in a, in us in b");
+        assert!(found.rows.iter().all(|row| row.head.name != "wall"));
+    }
+
+    #[test]
+    fn a_measure_of_two_phases_has_a_row_for_each() {
+        let mut one = run(1.0, 2.0);
+        for trial in &mut one.trials {
+            let mut of_phase = trial.measures[0].clone();
+            of_phase.head = Arc::new(MeasureHead { phase: "rest".to_owned(), ..(*of_phase.head).clone() });
+            trial.measures.push(of_phase);
+        }
+        let found = compare_runs(&[("a", &one), ("b", &one)]).unwrap();
+        let of_wall = found.rows.iter().filter(|row| row.variant == "on" && row.head.name == "wall");
+        assert_eq!(of_wall.map(|row| row.head.key()).collect::<Vec<_>>(), ["wall", "rest/wall"]);
     }
 
     #[test]
     fn three_runs_are_compared_with_the_first_one() {
         let runs = [run(1.0, 2.0), run(2.0, 2.0), run(1.0, 2.0)];
         let named: Vec<(&str, &Experiment)> = ["a", "b", "c"].into_iter().zip(&runs).collect();
-        let found = compare(&named).unwrap();
-        let verdicts: Vec<Option<Verdict>> =
-            found.rows[0].cells.iter().map(|cell| cell.against.map(|against| against.verdict)).collect();
-        assert_eq!(verdicts, [None, Some(Verdict::Worse), Some(Verdict::NoDifference)]);
+        let found = compare_runs(&named).unwrap();
+        let verdicts: Vec<Option<EffectVerdict>> =
+            found.rows[0].cells.iter().map(|cell| cell.to_first_run.map(|against| against.verdict)).collect();
+        assert_eq!(verdicts, [None, Some(EffectVerdict::Worse), Some(EffectVerdict::NoDifference)]);
     }
 }

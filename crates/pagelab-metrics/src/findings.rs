@@ -1,34 +1,33 @@
-//! Findings: what on this machine deserves attention, each with the numbers that say so.
+//! Findings: conditions of this machine that deserve attention, each with its numbers.
 //!
-//! A finding is a kind with its evidence; the sentence, the units and the next command are the report's.
-//! Thresholds stand here in one place, each with its reason. A machine below all of them has no findings:
-//! nothing is invented to fill the page.
+//! A finding is a kind with its evidence; the report adds the sentence, the units and the next command. All
+//! thresholds are in this file, each with its reason. A machine below all of them has no findings.
 
 use pagelab_model::free_areas::ZoneKey;
 use pagelab_model::{Bytes, Order, PageClass, Pages};
 
-use crate::supply::{Estimate, Interval};
+use crate::supply::{CountEstimate, EstimateRange};
 
 /// One finding.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finding {
     /// How much it matters; findings are ranked by it, highest first.
-    pub weight: Weight,
-    /// What was found, with its numbers.
+    pub weight: FindingWeight,
+    /// Finding with its numbers.
     pub kind: FindingKind,
 }
 
 impl Finding {
-    /// Whether there is something to do about it. What the host does with free memory is how this machine is
-    /// built: it is told, and it stays so.
+    /// Whether there is something to do about it. The host's handling of free memory is a property of this
+    /// machine: it is reported, but is no problem to solve.
     pub fn needs_action(&self) -> bool {
-        !matches!(self.kind, FindingKind::HostTakesFree { .. })
+        !matches!(self.kind, FindingKind::FreePageReporting { .. })
     }
 }
 
 /// How much a finding matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Weight {
+pub enum FindingWeight {
     /// Worth knowing; nothing breaks.
     Notice,
     /// Costs time or memory now.
@@ -37,31 +36,31 @@ pub enum Weight {
     Failure,
 }
 
-impl Weight {
+impl FindingWeight {
     /// One word, the same in text and JSON.
     pub fn name(self) -> &'static str {
         match self {
-            Weight::Notice => "notice",
-            Weight::Cost => "cost",
-            Weight::Failure => "failure",
+            FindingWeight::Notice => "notice",
+            FindingWeight::Cost => "cost",
+            FindingWeight::Failure => "failure",
         }
     }
 }
 
 /// Why a process with much memory has no huge pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoHugePages {
+pub enum NoHugePagesReason {
     /// The mode is `never`.
     ModeNever,
     /// The mode is `madvise`, and the program does not advise.
-    NeverAsks,
+    NotAdvised,
     /// The process switched them off by prctl.
     SwitchedOff,
     /// The mode is `always`: it could have had them.
-    NotGiven,
+    NotAllocated,
 }
 
-/// What was found.
+/// Kind of a finding.
 #[derive(Clone, Debug, PartialEq)]
 pub enum FindingKind {
     /// Much of the free memory is in pieces smaller than a huge page.
@@ -73,21 +72,21 @@ pub enum FindingKind {
         /// Free memory of that zone.
         free: Bytes,
         /// Huge pages that the zone's free memory could give now.
-        huge_now: u64,
+        free_huge_pages: u64,
     },
     /// Many pageblocks cannot become huge pages, because a page that cannot be moved sits in them.
-    SpoiledBlocks {
-        /// Blocks spoiled for certain, and if every page without a flag is in use.
-        spoiled: Interval,
+    PollutedBlocks {
+        /// Blocks polluted for certain, and if every page without a flag is in use.
+        polluted: EstimateRange,
         /// Blocks there are.
         total: u64,
-        /// The class that holds the most of the spoiled blocks, and how many hold it.
-        culprit: Option<(PageClass, Estimate)>,
+        /// The class that holds the most of the polluted blocks, and how many hold it.
+        largest_class: Option<(PageClass, CountEstimate)>,
     },
-    /// Page faults that wanted a huge page and were refused.
-    ThpRefused {
-        /// Faults that wanted one since boot.
-        wanted: u64,
+    /// Page faults that fell back to base pages.
+    ThpFallback {
+        /// Huge page faults since boot.
+        faults: u64,
         /// Share refused.
         share: f64,
     },
@@ -99,24 +98,24 @@ pub enum FindingKind {
         share: f64,
     },
     /// A process with much anonymous memory and almost no huge pages.
-    ProcessWithoutHuge {
+    ProcessWithoutHugePages {
         /// Process id.
         pid: u32,
-        /// Its name, where it may be told.
+        /// Its name, if it may be shown.
         name: Option<String>,
         /// Its anonymous memory.
         anonymous: Bytes,
         /// How much of it huge pages map.
         huge: Bytes,
         /// Why.
-        why: NoHugePages,
+        reason: NoHugePagesReason,
     },
-    /// hugetlb pages that are reserved for a pool and used by nobody.
-    HugetlbIdle {
+    /// Unused hugetlb pages of a pool.
+    IdleHugetlb {
         /// Size of the pool's pages.
         page_size: Bytes,
         /// Pages that are free and not promised.
-        idle: u64,
+        idle_pages: u64,
         /// Pages in the pool.
         total: u64,
     },
@@ -128,13 +127,13 @@ pub enum FindingKind {
         some_avg60_centipercent: u32,
     },
     /// Swap is nearly full.
-    SwapFull {
+    SwapNearlyFull {
         /// In use.
         used: Bytes,
         /// In all.
         total: Bytes,
     },
-    /// The kernel log tells of allocations that failed.
+    /// The kernel log contains allocation failures.
     AllocationFailures {
         /// Reports in the log.
         reports: u64,
@@ -147,7 +146,7 @@ pub enum FindingKind {
     OomKills {
         /// Since boot.
         kills: u64,
-        /// Of them those of which no log says whether the machine or a control group ran out.
+        /// Those for which no log states whether the machine or a cgroup ran out of memory.
         unexplained: u64,
         /// The last one that the log names.
         last_process: Option<String>,
@@ -163,15 +162,15 @@ pub enum FindingKind {
         /// The limit then.
         limit: Option<Bytes>,
     },
-    /// The hypervisor is told of free memory and takes it back: its first touch waits for the host.
-    HostTakesFree {
+    /// Free memory is reported to the hypervisor, which takes it back: its first touch waits for the host.
+    FreePageReporting {
         /// Free blocks of this order and larger are reported.
         order: Option<Order>,
-        /// The order that the command line asked for and the kernel did not take.
-        asked: Option<i64>,
+        /// The order that the command line requests and the kernel did not accept.
+        requested_order: Option<i64>,
         /// The balloon that takes the reports.
         device: Option<String>,
-        /// Free memory that is with the host now, as far as it could be counted.
+        /// Counted free memory that the host has now.
         reported: Option<Bytes>,
     },
     /// Page tables take much memory: fewer entries would map the same with huge pages.
@@ -191,7 +190,7 @@ pub enum FindingKind {
         largest: Option<(String, Bytes)>,
     },
     /// The limit of this process's own control group is close.
-    CgroupTight {
+    CgroupNearLimit {
         /// Charged.
         used: Bytes,
         /// The limit.
@@ -205,109 +204,91 @@ pub enum FindingKind {
         compared: u64,
     },
     /// The free counter and the free lists differ and nothing explains it.
-    FreeUnexplained {
+    FreeMemoryUnexplained {
         /// On the lists.
         on_lists: Pages,
         /// By the counter.
         counted: Pages,
     },
-    /// The probe asked for huge pages and did not get all.
-    ProbeRefused {
-        /// Asked for.
-        asked: u64,
-        /// Came.
-        came: u64,
+    /// Not all huge pages that the probe requested were allocated.
+    ProbeFallback {
+        /// Number of requested huge pages.
+        requested: u64,
+        /// Number of allocated huge pages.
+        allocated: u64,
     },
 }
 
 impl FindingKind {
+    pub(crate) fn weight(&self) -> FindingWeight {
+        self.weight_and_id().0
+    }
+
     /// A stable name, the same in text and JSON.
     pub fn id(&self) -> &'static str {
+        self.weight_and_id().1
+    }
+
+    fn weight_and_id(&self) -> (FindingWeight, &'static str) {
+        use FindingWeight::{Cost, Failure, Notice};
         match self {
-            FindingKind::FreeMemoryUnusable { .. } => "free_memory_unusable",
-            FindingKind::SpoiledBlocks { .. } => "spoiled_blocks",
-            FindingKind::ThpRefused { .. } => "thp_refused",
-            FindingKind::CompactionFails { .. } => "compaction_fails",
-            FindingKind::ProcessWithoutHuge { .. } => "process_without_huge_pages",
-            FindingKind::HugetlbIdle { .. } => "hugetlb_idle",
-            FindingKind::Pressure { .. } => "memory_pressure",
-            FindingKind::SwapFull { .. } => "swap_full",
-            FindingKind::AllocationFailures { .. } => "allocation_failures",
-            FindingKind::OomKills { .. } => "oom_kills",
-            FindingKind::CgroupOomKills { .. } => "cgroup_oom_kills",
-            FindingKind::HostTakesFree { .. } => "host_takes_free_memory",
-            FindingKind::PageTables { .. } => "page_tables",
-            FindingKind::SlabUnreclaimable { .. } => "slab_unreclaimable",
-            FindingKind::CgroupTight { .. } => "cgroup_tight",
-            FindingKind::IndexDiffers { .. } => "index_differs",
-            FindingKind::FreeUnexplained { .. } => "free_unexplained",
-            FindingKind::ProbeRefused { .. } => "probe_refused",
+            FindingKind::FreeMemoryUnusable { .. } => (Cost, "free_memory_unusable"),
+            FindingKind::PollutedBlocks { .. } => (Cost, "polluted_pageblocks"),
+            FindingKind::ThpFallback { .. } => (Cost, "thp_fallback"),
+            FindingKind::CompactionFails { .. } => (Cost, "compaction_fails"),
+            FindingKind::ProcessWithoutHugePages { .. } => (Notice, "process_without_huge_pages"),
+            FindingKind::IdleHugetlb { .. } => (Cost, "hugetlb_idle"),
+            FindingKind::Pressure { .. } => (Failure, "memory_pressure"),
+            FindingKind::SwapNearlyFull { .. } => (Failure, "swap_full"),
+            FindingKind::AllocationFailures { .. } => (Failure, "allocation_failures"),
+            FindingKind::OomKills { .. } => (Failure, "oom_kills"),
+            FindingKind::CgroupOomKills { .. } => (Failure, "cgroup_oom_kills"),
+            FindingKind::FreePageReporting { .. } => (Notice, "host_takes_free_memory"),
+            FindingKind::PageTables { .. } => (Cost, "page_tables"),
+            FindingKind::SlabUnreclaimable { .. } => (Cost, "slab_unreclaimable"),
+            FindingKind::CgroupNearLimit { .. } => (Notice, "cgroup_tight"),
+            FindingKind::IndexDiffers { .. } => (Failure, "index_differs"),
+            FindingKind::FreeMemoryUnexplained { .. } => (Notice, "free_unexplained"),
+            FindingKind::ProbeFallback { .. } => (Cost, "probe_fallback"),
         }
     }
 }
 
 /// From what number on something is a finding.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Thresholds {
-    /// F_u at the huge page's order. Below one half, most free memory can still be had as huge pages.
-    pub unusable: f64,
+pub(crate) mod thresholds {
+    use pagelab_model::Bytes;
+
+    /// F_u at the huge page's order. Below one half, most free memory is still available as huge pages.
+    pub const UNUSABLE: f64 = 0.5;
     /// Free memory below this share of all memory is normal use, not fragmentation: page cache fills the
     /// rest.
-    pub free_share: f64,
-    /// Spoiled blocks, as a share of all, for certain. Kernel memory of a healthy machine fills less.
-    pub spoiled_share: f64,
+    pub const FREE_SHARE: f64 = 0.05;
+    /// Certainly polluted blocks, as a share of all. Kernel memory of a healthy machine fills less.
+    pub const POLLUTED_SHARE: f64 = 0.25;
     /// Share of huge-page faults refused.
-    pub thp_refused_share: f64,
-    /// Faults below which a share says nothing.
-    pub events_min: u64,
+    pub const THP_FALLBACK_SHARE: f64 = 0.05;
+    /// Minimum number of faults for a meaningful share.
+    pub const FAULT_COUNT_MIN: u64 = 100;
     /// Share of compaction stalls that failed.
-    pub compaction_failed_share: f64,
+    pub const COMPACTION_FAILED_SHARE: f64 = 0.5;
     /// A process is large from this share of all memory on …
-    pub process_share: f64,
+    pub const PROCESS_SHARE: f64 = 0.05;
     /// … and from this size on: below it even perfect coverage buys little.
-    pub process_bytes_min: Bytes,
+    pub const PROCESS_BYTES_MIN: Bytes = Bytes(256 << 20);
     /// Coverage by huge pages below this share is almost none.
-    pub coverage_share: f64,
+    pub const COVERAGE_SHARE: f64 = 0.1;
     /// Idle hugetlb memory, as a share of all memory.
-    pub hugetlb_idle_share: f64,
+    pub const HUGETLB_IDLE_SHARE: f64 = 0.01;
     /// Stalls of the last 10 s in hundredths of a percent. 10 % is felt by people.
-    pub pressure_centipercent: u32,
+    pub const PRESSURE_CENTIPERCENT: u32 = 1000;
     /// Swap in use, as a share.
-    pub swap_used_share: f64,
+    pub const SWAP_USED_SHARE: f64 = 0.9;
     /// Page tables, as a share of all memory: dense 4 KiB mappings of all memory once are 0.2 %.
-    pub page_tables_share: f64,
+    pub const PAGE_TABLES_SHARE: f64 = 0.02;
     /// Unreclaimable slab, as a share of all memory.
-    pub slab_share: f64,
+    pub const SLAB_SHARE: f64 = 0.1;
     /// Use of a control group's limit.
-    pub cgroup_share: f64,
-    /// Huge pages that came, as a share of those asked for by the probe.
-    pub probe_came_share: f64,
-}
-
-impl Thresholds {
-    /// The thresholds in force.
-    pub const DEFAULT: Thresholds = Thresholds {
-        unusable: 0.5,
-        free_share: 0.05,
-        spoiled_share: 0.25,
-        thp_refused_share: 0.05,
-        events_min: 100,
-        compaction_failed_share: 0.5,
-        process_share: 0.05,
-        process_bytes_min: Bytes(256 << 20),
-        coverage_share: 0.1,
-        hugetlb_idle_share: 0.01,
-        pressure_centipercent: 1000,
-        swap_used_share: 0.9,
-        page_tables_share: 0.02,
-        slab_share: 0.1,
-        cgroup_share: 0.9,
-        probe_came_share: 1.0,
-    };
-}
-
-/// The findings in the order of their weight; equal weights keep the order in which they were found.
-pub fn ranked(mut findings: Vec<Finding>) -> Vec<Finding> {
-    findings.sort_by_key(|finding| std::cmp::Reverse(finding.weight));
-    findings
+    pub const CGROUP_SHARE: f64 = 0.9;
+    /// Allocated huge pages, as a share of those requested by the probe.
+    pub const PROBE_ALLOCATED_SHARE: f64 = 1.0;
 }

@@ -1,12 +1,12 @@
-//! A healthy machine, for tests: 16 GiB, a quarter of it free and whole, nothing wrong anywhere.
+//! Healthy machine for tests: 16 GiB, a quarter of it free and not fragmented, no findings.
 
 use pagelab_model::pressure::{Pressure, PressureLine};
-use pagelab_model::process::{ProcessCoverage, ProcessMemory};
+use pagelab_model::process::{HugePageCoverage, ProcessMemory};
 use pagelab_model::settings::{HugetlbPool, ThpSettings};
 use pagelab_model::snapshot::AllocFailures;
 use pagelab_model::{
-    Absence, BuddyInfo, Bytes, Choice, Counters, FreeAreas, Meminfo, NodeId, PageSize, Snapshot, ZoneFree,
-    ZoneKey,
+    Absence, BuddyInfo, Bytes, Counters, FreeAreas, Meminfo, NodeId, PageSize, Pages, Snapshot, SysfsChoice,
+    ZoneFreeAreas, ZoneKey,
 };
 
 /// Free pages of the healthy machine: 4 GiB.
@@ -14,7 +14,7 @@ pub(crate) const FREE_PAGES: u64 = 1 << 20;
 
 /// The healthy machine.
 pub(crate) fn healthy() -> Snapshot {
-    let mut snapshot = Snapshot::unread("a healthy machine", PageSize::USUAL);
+    let mut snapshot = Snapshot::new_unread("a healthy machine", PageSize::DEFAULT);
     snapshot.meminfo = Ok(meminfo(&[
         ("MemTotal", 16 << 20),
         ("MemFree", 4 << 20),
@@ -31,6 +31,7 @@ pub(crate) fn healthy() -> Snapshot {
         ("SwapFree", 1000),
     ]));
     snapshot.buddyinfo = Ok(buddyinfo(&[&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, FREE_PAGES >> 10]]));
+    snapshot.free_moved = Ok(Pages(0));
     snapshot.vmstat = Ok(vmstat(&[
         ("thp_fault_alloc", 1000),
         ("thp_fault_fallback", 1),
@@ -44,9 +45,9 @@ pub(crate) fn healthy() -> Snapshot {
     snapshot.settings.thp = Ok(ThpSettings {
         enabled: Ok(choice("always")),
         defrag: Ok(choice("madvise")),
-        shmem_enabled: Err(Absence::unread()),
+        shmem_enabled: Err(Absence::not_read()),
         pmd_size: Ok(Bytes(2 << 20)),
-        use_zero_page: Err(Absence::unread()),
+        use_zero_page: Err(Absence::not_read()),
         sizes: Vec::new(),
         khugepaged: Counters::default(),
     });
@@ -60,7 +61,8 @@ pub(crate) fn healthy() -> Snapshot {
     };
     snapshot.settings.hugetlb = Ok(vec![pool(2 << 20, 100), pool(1 << 30, 0)]);
     let processes = vec![process(4 << 30, 4 << 30)];
-    snapshot.processes = Ok(ProcessCoverage { processes, processes_total: 1, ..ProcessCoverage::default() });
+    snapshot.processes =
+        Ok(HugePageCoverage { processes, processes_total: 1, ..HugePageCoverage::default() });
     snapshot.alloc_failures = Ok(AllocFailures::default());
     snapshot
 }
@@ -78,7 +80,7 @@ pub(crate) fn vmstat(counters: &[(&str, u64)]) -> Counters {
 
 /// Zones of node 0 with these free blocks.
 pub(crate) fn buddyinfo(zones: &[&[u64]]) -> BuddyInfo {
-    let zone = |(at, counts): (usize, &&[u64])| ZoneFree {
+    let zone = |(at, counts): (usize, &&[u64])| ZoneFreeAreas {
         key: ZoneKey { node: NodeId(0), zone: format!("zone{at}") },
         areas: FreeAreas::new(counts.to_vec()).unwrap(),
     };
@@ -86,8 +88,8 @@ pub(crate) fn buddyinfo(zones: &[&[u64]]) -> BuddyInfo {
 }
 
 /// A mode of transparent huge pages.
-pub(crate) fn choice(word: &str) -> Choice {
-    Choice { options: vec![word.to_owned()], selected: 0 }
+pub(crate) fn choice(word: &str) -> SysfsChoice {
+    SysfsChoice { options: vec![word.to_owned()], selected: 0 }
 }
 
 /// A process of this much anonymous memory, so much of it in huge pages.

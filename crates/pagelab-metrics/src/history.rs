@@ -1,4 +1,4 @@
-//! What vmstat tells about huge pages and compaction since boot.
+//! Huge page and compaction counters of vmstat since boot.
 //!
 //! Names are those of include/linux/vm_event_item.h; some moved: `thp_fault_alloc` and the like are as of
 //! 2.6.39, `compact_*` as of 2.6.35, per-kind `workingset_refault_{anon,file}` as of 5.9 (one counter
@@ -6,17 +6,17 @@
 
 use pagelab_model::Counters;
 
-/// Counters since boot; `None` where this kernel does not count.
+/// Counters since boot; `None` if this kernel does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct History {
+pub struct VmstatHistory {
     /// Faults that got a huge page.
-    pub thp_given: Option<u64>,
-    /// Faults that wanted a huge page and fell back to base pages.
-    pub thp_refused: Option<u64>,
+    pub thp_fault_alloc: Option<u64>,
+    /// Huge page faults that fell back to base pages.
+    pub thp_fault_fallback: Option<u64>,
     /// Huge pages that khugepaged and MADV_COLLAPSE got to collapse into; the collapse may still fail.
-    pub thp_collapsed: Option<u64>,
+    pub thp_collapse_alloc: Option<u64>,
     /// Such attempts that got no huge page to collapse into.
-    pub thp_collapse_refused: Option<u64>,
+    pub thp_collapse_alloc_failed: Option<u64>,
     /// Huge pages split again.
     pub thp_split: Option<u64>,
     /// Allocations that stalled in direct compaction.
@@ -25,9 +25,9 @@ pub struct History {
     pub compact_success: Option<u64>,
     /// Stalls after which it did not.
     pub compact_fail: Option<u64>,
-    /// Pages that compaction looked at to move.
+    /// Pages that compaction scanned for migration.
     pub compact_migrate_scanned: Option<u64>,
-    /// Pages that came back soon after they had been reclaimed.
+    /// Pages read again soon after their reclaim (refaults).
     pub refaults: Option<u64>,
     /// Allocations that stalled in direct reclaim, of all zones.
     pub reclaim_stalls: Option<u64>,
@@ -37,44 +37,44 @@ pub struct History {
     pub swapped: Option<u64>,
 }
 
-impl History {
+impl VmstatHistory {
     /// Picks the counters out of vmstat.
-    pub fn of(vmstat: &Counters) -> History {
+    pub fn from_vmstat(vmstat: &Counters) -> VmstatHistory {
         let stalls = vmstat.iter().filter(|(name, _)| name.starts_with("allocstall")).map(|(_, n)| n);
-        History {
-            thp_given: vmstat.get("thp_fault_alloc"),
-            thp_refused: vmstat.get("thp_fault_fallback"),
-            thp_collapsed: vmstat.get("thp_collapse_alloc"),
-            thp_collapse_refused: vmstat.get("thp_collapse_alloc_failed"),
-            thp_split: vmstat.sum(&["thp_split_page", "thp_split"]),
+        VmstatHistory {
+            thp_fault_alloc: vmstat.get("thp_fault_alloc"),
+            thp_fault_fallback: vmstat.get("thp_fault_fallback"),
+            thp_collapse_alloc: vmstat.get("thp_collapse_alloc"),
+            thp_collapse_alloc_failed: vmstat.get("thp_collapse_alloc_failed"),
+            thp_split: vmstat.sum_of(&["thp_split_page", "thp_split"]),
             compact_stalls: vmstat.get("compact_stall"),
             compact_success: vmstat.get("compact_success"),
             compact_fail: vmstat.get("compact_fail"),
             compact_migrate_scanned: vmstat.get("compact_migrate_scanned"),
-            refaults: vmstat.sum(&[
+            refaults: vmstat.sum_of(&[
                 "workingset_refault_anon",
                 "workingset_refault_file",
                 "workingset_refault",
             ]),
             reclaim_stalls: stalls.reduce(u64::saturating_add),
             oom_kills: vmstat.get("oom_kill"),
-            swapped: vmstat.sum(&["pswpin", "pswpout"]),
+            swapped: vmstat.sum_of(&["pswpin", "pswpout"]),
         }
     }
 
-    /// Faults that wanted a huge page, and the share of them that was refused; `None` if none wanted one.
-    pub fn thp_refusal(&self) -> Option<(u64, f64)> {
-        share(self.thp_refused?, self.thp_given?)
+    /// Huge page faults, and the share of them that fell back; `None` without any.
+    pub fn thp_fallback_share(&self) -> Option<(u64, f64)> {
+        total_and_share(self.thp_fault_fallback?, self.thp_fault_alloc?)
     }
 
     /// Stalls in compaction that ended, and the share of them that failed; `None` if none ended.
-    pub fn compaction_failure(&self) -> Option<(u64, f64)> {
-        share(self.compact_fail?, self.compact_success?)
+    pub fn compaction_failure_share(&self) -> Option<(u64, f64)> {
+        total_and_share(self.compact_fail?, self.compact_success?)
     }
 }
 
 /// Both counts together, and `bad` as a share of them.
-fn share(bad: u64, good: u64) -> Option<(u64, f64)> {
+fn total_and_share(bad: u64, good: u64) -> Option<(u64, f64)> {
     let all = bad.saturating_add(good);
     (all > 0).then(|| (all, bad as f64 / all as f64))
 }
@@ -86,14 +86,14 @@ mod tests {
     #[test]
     fn a_share_of_nothing_is_undefined_and_an_unknown_counter_is_absent() {
         let vmstat: Counters = [("thp_fault_alloc", 0), ("thp_fault_fallback", 0)].into_iter().collect();
-        let history = History::of(&vmstat);
-        assert_eq!(history.thp_refusal(), None);
+        let history = VmstatHistory::from_vmstat(&vmstat);
+        assert_eq!(history.thp_fallback_share(), None);
         assert_eq!(history.compact_stalls, None);
     }
 
     #[test]
     fn counters_that_were_renamed_are_found_under_both_names() {
-        let of = |name: &'static str| History::of(&[(name, 7)].into_iter().collect());
+        let of = |name: &'static str| VmstatHistory::from_vmstat(&[(name, 7)].into_iter().collect());
         assert_eq!(of("workingset_refault").refaults, Some(7));
         assert_eq!(of("workingset_refault_file").refaults, Some(7));
         assert_eq!(of("allocstall").reclaim_stalls, Some(7));

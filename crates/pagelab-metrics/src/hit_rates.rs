@@ -1,19 +1,19 @@
-//! Hits and the rate of misses, from counts of accesses and of misses.
+//! Hits and miss rates, from counts of accesses and misses.
 //!
 //! | measure | unit | from |
 //! |---|---|---|
 //! | `hits.EVENT` | count: accesses − misses | `counter.EVENT` and its misses |
 //! | `miss_rate.EVENT` | permille: misses / accesses | the same |
 //!
-//! `EVENT` is the event of the accesses, as `perf` names it: `dTLB-loads`, `cache-references`. The same
-//! stands behind `phase.` and `model.` for counts of the measured phase and of a model.
+//! `EVENT` is the event of the accesses, as in `perf`: `dTLB-loads`, `cache-references`. The same names with
+//! the prefixes `phase.` and `model.` are for counts of the measured phase and of a model.
 
-use pagelab_model::experiment::{Better, Measure, measures};
+use pagelab_model::experiment::{BetterDirection, Measure, measures};
 use pagelab_model::run::Unit;
-use pagelab_model::{Absence, AbsentWhy, Reading};
+use pagelab_model::{Absence, AbsenceReason, Reading};
 
 /// Accesses and their misses, as `perf` names them.
-pub const PAIRS: [(&str, &str); 11] = [
+pub const ACCESS_MISS_EVENTS: [(&str, &str); 11] = [
     ("L1-dcache-loads", "L1-dcache-load-misses"),
     ("L1-dcache-stores", "L1-dcache-store-misses"),
     ("L1-dcache-prefetches", "L1-dcache-prefetch-misses"),
@@ -29,50 +29,49 @@ pub const PAIRS: [(&str, &str); 11] = [
 ];
 
 /// Hits of an event of accesses.
-pub const HITS: &str = "hits.";
+pub const HITS_PREFIX: &str = "hits.";
 /// The share of its accesses that missed.
-pub const MISS_RATE: &str = "miss_rate.";
+pub const MISS_RATE_PREFIX: &str = "miss_rate.";
 
-/// What stands before the name of an event: the counts of a trial, and what is put before its rates.
-const PLACES: [(&str, &str); 3] =
-    [("counter.", ""), ("phase.counter.", measures::PHASE), ("model.", measures::MODEL)];
+/// Prefixes of event names: for the counts of a trial, and for its rates.
+const NAME_PREFIXES: [(&str, &str); 3] =
+    [("counter.", ""), ("phase.counter.", measures::PHASE_PREFIX), ("model.", measures::MODEL_PREFIX)];
 
 /// The rates of all pairs that a trial has both counts of. Modifiers and control groups behind the name of an
 /// event (`dTLB-loads:u`, `dTLB-loads@web`) stay with it.
-pub fn of(found: &[Measure]) -> Vec<Measure> {
+pub fn compute_hit_rates(measures: &[Measure]) -> Vec<Measure> {
     let mut rates = Vec::new();
-    for measure in found {
-        for (before, prefix) in PLACES {
-            let Some(event) = measure.name.strip_prefix(before) else { continue };
-            let known = PAIRS.iter().find_map(|(all, misses)| Some((*misses, event.strip_prefix(all)?)));
-            let Some((misses, behind)) = known.filter(|(_, behind)| is_modifier(behind)) else { continue };
-            let name = format!("{before}{misses}{behind}");
-            let Some(misses) = found.iter().find(|of| of.name == name) else { continue };
+    for measure in measures {
+        for (event_prefix, prefix) in NAME_PREFIXES {
+            let Some(event) = measure.name.strip_prefix(event_prefix) else { continue };
+            let miss_event =
+                ACCESS_MISS_EVENTS.iter().find_map(|(all, misses)| Some((*misses, event.strip_prefix(all)?)));
+            let Some((misses, suffix)) = miss_event.filter(|(_, behind)| is_modifier(behind)) else {
+                continue;
+            };
+            let name = format!("{event_prefix}{misses}{suffix}");
+            let Some(misses) = measures.iter().find(|of| of.name == name) else { continue };
             let (Ok(all), Ok(missed)) = (&measure.value, &misses.value) else { continue };
             let source = format!("{} and {}", measure.name, misses.name);
-            let [hits, rate] = rates_of(*all, *missed);
-            let put = |name: String, unit: &str, better, value| Measure {
-                name,
-                unit: unit.into(),
-                better,
-                value,
-                source: source.clone(),
+            let [hits, rate] = hits_and_miss_rate(*all, *missed);
+            let derived = |kind: &str, unit: &str, better, value| {
+                Measure::new(format!("{prefix}{kind}{event}"), unit, better, value, source.clone())
             };
-            rates.push(put(format!("{prefix}{HITS}{event}"), Unit::COUNT, Better::Neither, hits));
-            rates.push(put(format!("{prefix}{MISS_RATE}{event}"), Unit::PERMILLE, Better::Lower, rate));
+            rates.push(derived(HITS_PREFIX, Unit::COUNT, BetterDirection::Neither, hits));
+            rates.push(derived(MISS_RATE_PREFIX, Unit::PERMILLE, BetterDirection::Lower, rate));
         }
     }
     rates
 }
 
-fn is_modifier(behind: &str) -> bool {
-    behind.is_empty() || behind.starts_with([':', '@'])
+fn is_modifier(suffix: &str) -> bool {
+    suffix.is_empty() || suffix.starts_with([':', '@'])
 }
 
-fn rates_of(all: f64, missed: f64) -> [Reading<f64>; 2] {
-    let none = |why: &str| Absence::new("hits and misses", AbsentWhy::Undefined, why);
+fn hits_and_miss_rate(all: f64, missed: f64) -> [Reading<f64>; 2] {
+    let none = |why: &str| Absence::new("hits and misses", AbsenceReason::Undefined, why);
     if missed > all {
-        let why = "more misses than accesses: the two events do not count the same accesses";
+        let why = "more misses than accesses: the two events count different accesses";
         return [Err(none(why)), Err(none(why))];
     }
     let rate = if all > 0.0 { Ok(1000.0 * missed / all) } else { Err(none("no accesses")) };
@@ -84,19 +83,15 @@ mod tests {
     use super::*;
 
     fn rates(counts: &[(&str, f64)]) -> Vec<String> {
-        let measure = |(name, value): &(&str, f64)| Measure {
-            name: (*name).to_owned(),
-            unit: Unit::COUNT.into(),
-            better: Better::Neither,
-            value: Ok(*value),
-            source: "perf".to_owned(),
+        let measure = |(name, value): &(&str, f64)| {
+            Measure::new(*name, Unit::COUNT, BetterDirection::Neither, Ok(*value), "perf")
         };
         let found: Vec<Measure> = counts.iter().map(measure).collect();
         let show = |of: &Measure| match &of.value {
             Ok(value) => format!("{} {value:.2} {}", of.name, of.unit.0),
             Err(absence) => format!("{} {}", of.name, absence.reason()),
         };
-        of(&found).iter().map(show).collect()
+        compute_hit_rates(&found).iter().map(show).collect()
     }
 
     /// Table 1 of the laboratory report: reads and writes of the data cache and of the data TLB. It prints

@@ -1,327 +1,286 @@
-//! From numbers to findings: one function for each rule, nothing but comparisons with a threshold.
+//! Rules from numbers to findings: one function per rule, only comparisons with a threshold.
 
 use pagelab_model::process::ProcessMemory;
+use pagelab_model::settings::HugetlbPool;
 use pagelab_model::snapshot::{OomKill, OomScope};
-use pagelab_model::{Bytes, Choice, Pages, Snapshot};
+use pagelab_model::{Bytes, Pages, Snapshot, SysfsChoice};
 
 use crate::balance::FreeVerdict;
-use crate::checkup::{Checkup, ZoneIndex};
-use crate::findings::{Finding, FindingKind, NoHugePages, Thresholds, Weight};
+use crate::checkup::{Checkup, IndexComparison, ZoneFragmentation};
+use crate::findings::{Finding, FindingKind, NoHugePagesReason, thresholds};
 
-/// All findings, in the order in which the rules are asked.
-pub(crate) fn all(snapshot: &Snapshot, checkup: &Checkup, limits: &Thresholds) -> Vec<Finding> {
-    let context = Context { snapshot, checkup, limits };
-    let rules: [fn(&Context) -> Vec<Finding>; 18] = [
+/// A rule; `None`: no finding.
+type Rule = fn(&RuleContext) -> Option<FindingKind>;
+
+/// All findings, most important first; those of equal weight in the order of the rules.
+pub(crate) fn apply_rules(snapshot: &Snapshot, checkup: &Checkup) -> Vec<Finding> {
+    let context = RuleContext { snapshot, checkup };
+    let before: [Rule; 10] = [
         allocation_failures,
         oom_kills,
         cgroup_oom_kills,
         pressure,
-        cgroup_tight,
-        swap_full,
+        cgroup_near_limit,
+        swap_nearly_full,
         free_memory_unusable,
-        spoiled_blocks,
-        thp_refused,
+        polluted_blocks,
+        thp_fallback,
         compaction_fails,
-        processes_without_huge,
-        hugetlb_idle,
-        host_takes_free,
+    ];
+    let after: [Rule; 6] = [
+        free_page_reporting,
         page_tables,
         slab_unreclaimable,
-        probe,
+        probe_fallback,
         index_differs,
-        free_unexplained,
+        free_memory_unexplained,
     ];
-    rules.iter().flat_map(|rule| rule(&context)).collect()
+    let apply = |rule: Rule| rule(&context);
+    let mut findings: Vec<Finding> = before
+        .into_iter()
+        .filter_map(apply)
+        .chain(processes_without_huge_pages(&context))
+        .chain(idle_hugetlb(&context))
+        .chain(after.into_iter().filter_map(apply))
+        .map(|kind| Finding { weight: kind.weight(), kind })
+        .collect();
+    findings.sort_by_key(|finding| std::cmp::Reverse(finding.weight));
+    findings
 }
 
-struct Context<'a> {
+struct RuleContext<'a> {
     snapshot: &'a Snapshot,
     checkup: &'a Checkup,
-    limits: &'a Thresholds,
 }
 
-impl Context<'_> {
-    fn total(&self) -> Option<Bytes> {
+impl RuleContext<'_> {
+    fn total_memory(&self) -> Option<Bytes> {
         self.checkup.usage.and_then(|usage| usage.total)
     }
 
     /// Free memory that counts as whole blocks although it is on no list yet.
-    fn deferred(&self) -> Bytes {
+    fn deferred_memory(&self) -> Bytes {
         let page_size = self.snapshot.machine.page_size;
-        self.checkup.balance.map_or(Bytes(0), |balance| balance.deferred().bytes(page_size))
+        self.checkup.balance.map_or(Bytes(0), |balance| balance.deferred_pages().to_bytes(page_size))
     }
 }
 
-fn one(weight: Weight, kind: FindingKind) -> Vec<Finding> {
-    vec![Finding { weight, kind }]
-}
-
-fn none() -> Vec<Finding> {
-    Vec::new()
-}
-
-fn allocation_failures(c: &Context) -> Vec<Finding> {
-    let Ok(log) = &c.snapshot.alloc_failures else { return none() };
+fn allocation_failures(c: &RuleContext) -> Option<FindingKind> {
+    let log = c.snapshot.alloc_failures.as_ref().ok()?;
     // Old run files have the heads of out-of-memory reports among them.
     let failed = || log.reports.iter().filter(|report| !report.detail.starts_with("invoked oom-killer"));
-    let Some(last) = failed().next_back() else { return none() };
-    let kind = FindingKind::AllocationFailures {
+    Some(FindingKind::AllocationFailures {
         reports: failed().count() as u64,
         order_max: failed().filter_map(|report| report.order).max(),
-        last_process: last.process.clone(),
-    };
-    one(Weight::Failure, kind)
+        last_process: failed().next_back()?.process.clone(),
+    })
 }
 
-/// Kills of the scope in the kernel's log.
-fn kills_of<'a>(c: &'a Context, scope: OomScope) -> impl DoubleEndedIterator<Item = &'a OomKill> {
+fn oom_kills_in_scope<'a>(
+    c: &'a RuleContext,
+    scope: OomScope,
+) -> impl DoubleEndedIterator<Item = &'a OomKill> {
     let kills = c.snapshot.alloc_failures.as_ref().map_or(&[][..], |log| &log.kills);
     kills.iter().filter(move |kill| kill.scope == scope)
 }
 
-/// The counter since boot counts kills of control groups too (mm/oom_kill.c, `__oom_kill_process`). What the
-/// log does not name may have been either.
-fn oom_kills(c: &Context) -> Vec<Finding> {
+/// The counter since boot counts kills of control groups too (mm/oom_kill.c, `__oom_kill_process`). A kill
+/// that the log does not attribute may have been either.
+fn oom_kills(c: &RuleContext) -> Option<FindingKind> {
     let counted = c.checkup.history.and_then(|history| history.oom_kills).unwrap_or(0);
-    let of_machine = kills_of(c, OomScope::Machine).count() as u64;
-    let of_groups = kills_of(c, OomScope::ControlGroup).count() as u64;
+    let of_machine = oom_kills_in_scope(c, OomScope::Machine).count() as u64;
+    let of_groups = oom_kills_in_scope(c, OomScope::ControlGroup).count() as u64;
     let unexplained = counted.saturating_sub(of_machine).saturating_sub(of_groups);
     let kills = of_machine.saturating_add(unexplained);
-    if kills == 0 {
-        return none();
-    }
-    let last = kills_of(c, OomScope::Machine).next_back();
+    let last = oom_kills_in_scope(c, OomScope::Machine).next_back();
     let last_process = last.map(|kill| kill.process.clone());
-    one(Weight::Failure, FindingKind::OomKills { kills, unexplained, last_process })
+    (kills > 0).then_some(FindingKind::OomKills { kills, unexplained, last_process })
 }
 
-fn cgroup_oom_kills(c: &Context) -> Vec<Finding> {
-    let Some(last) = kills_of(c, OomScope::ControlGroup).next_back() else { return none() };
-    let kind = FindingKind::CgroupOomKills {
-        kills: kills_of(c, OomScope::ControlGroup).count() as u64,
+fn cgroup_oom_kills(c: &RuleContext) -> Option<FindingKind> {
+    let last = oom_kills_in_scope(c, OomScope::ControlGroup).next_back()?;
+    Some(FindingKind::CgroupOomKills {
+        kills: oom_kills_in_scope(c, OomScope::ControlGroup).count() as u64,
         last_process: last.process.clone(),
         group: last.group.clone(),
         limit: last.limit,
-    };
-    one(Weight::Failure, kind)
+    })
 }
 
-fn pressure(c: &Context) -> Vec<Finding> {
-    let Ok(pressure) = &c.snapshot.pressure else { return none() };
-    let some = pressure.some;
-    if some.avg10_centipercent < c.limits.pressure_centipercent {
-        return none();
-    }
-    let kind = FindingKind::Pressure {
+fn pressure(c: &RuleContext) -> Option<FindingKind> {
+    let some = c.snapshot.pressure.as_ref().ok()?.some;
+    (some.avg10_centipercent >= thresholds::PRESSURE_CENTIPERCENT).then_some(FindingKind::Pressure {
         some_avg10_centipercent: some.avg10_centipercent,
         some_avg60_centipercent: some.avg60_centipercent,
-    };
-    one(Weight::Failure, kind)
+    })
 }
 
 /// A notice only: page cache is charged too, fills any limit in time, and is dropped before anything fails.
-fn cgroup_tight(c: &Context) -> Vec<Finding> {
-    let Ok(cgroup) = &c.snapshot.machine.cgroup else { return none() };
-    match (cgroup.memory_used, cgroup.memory_limit) {
-        (Some(used), Some(limit)) if used.0 as f64 >= limit.0 as f64 * c.limits.cgroup_share => {
-            one(Weight::Notice, FindingKind::CgroupTight { used, limit })
-        }
-        _ => none(),
-    }
+fn cgroup_near_limit(c: &RuleContext) -> Option<FindingKind> {
+    let cgroup = c.snapshot.machine.cgroup.as_ref().ok()?;
+    let (used, limit) = (cgroup.memory_used?, cgroup.memory_limit?);
+    let is_near = used.0 as f64 >= limit.0 as f64 * thresholds::CGROUP_SHARE;
+    is_near.then_some(FindingKind::CgroupNearLimit { used, limit })
 }
 
-fn swap_full(c: &Context) -> Vec<Finding> {
-    let Some(usage) = c.checkup.usage else { return none() };
-    match (usage.swap_used, usage.swap_total) {
-        (Some(used), Some(total))
-            if total.0 > 0 && used.0 as f64 >= total.0 as f64 * c.limits.swap_used_share =>
-        {
-            one(Weight::Failure, FindingKind::SwapFull { used, total })
-        }
-        _ => none(),
-    }
+fn swap_nearly_full(c: &RuleContext) -> Option<FindingKind> {
+    let usage = c.checkup.usage?;
+    let (used, total) = (usage.swap_used?, usage.swap_total?);
+    let is_full = total.0 > 0 && used.0 as f64 >= total.0 as f64 * thresholds::SWAP_USED_SHARE;
+    is_full.then_some(FindingKind::SwapNearlyFull { used, total })
 }
 
 /// Judged over all zones: a small zone in pieces beside a large whole one is no finding. Memory that is not
 /// initialised yet comes in whole blocks, so it counts as usable.
-fn free_memory_unusable(c: &Context) -> Vec<Finding> {
+fn free_memory_unusable(c: &RuleContext) -> Option<FindingKind> {
     let order = c.snapshot.pmd_order.index();
-    let unusable_of =
-        |zone: &ZoneIndex| zone.free.0 as f64 * zone.unusable.get(order).copied().unwrap_or(1.0);
+    let unusable_bytes_of =
+        |zone: &ZoneFragmentation| zone.free.0 as f64 * zone.unusable.get(order).copied().unwrap_or(1.0);
     let listed: f64 = c.checkup.zones.iter().map(|zone| zone.free.0 as f64).sum();
-    let free = listed + c.deferred().0 as f64;
-    let unusable: f64 = c.checkup.zones.iter().map(unusable_of).sum();
-    let enough = c.total().is_some_and(|total| free >= total.0 as f64 * c.limits.free_share);
-    if !enough || unusable < free * c.limits.unusable {
-        return none();
+    let free = listed + c.deferred_memory().0 as f64;
+    let unusable: f64 = c.checkup.zones.iter().map(unusable_bytes_of).sum();
+    let enough = c.total_memory().is_some_and(|total| free >= total.0 as f64 * thresholds::FREE_SHARE);
+    if !enough || unusable < free * thresholds::UNUSABLE {
+        return None;
     }
-    let worst = c.checkup.zones.iter().max_by(|a, b| unusable_of(a).total_cmp(&unusable_of(b)));
-    let Some(zone) = worst else { return none() };
-    let kind = FindingKind::FreeMemoryUnusable {
+    let worst = c.checkup.zones.iter().max_by(|a, b| unusable_bytes_of(a).total_cmp(&unusable_bytes_of(b)));
+    worst.map(|zone| FindingKind::FreeMemoryUnusable {
         zone: zone.key.clone(),
         unusable: zone.unusable.get(order).copied().unwrap_or(1.0),
         free: zone.free,
-        huge_now: zone.huge_now,
-    };
-    one(Weight::Cost, kind)
+        free_huge_pages: zone.free_huge_pages,
+    })
 }
 
-/// Judged by the low end, less the error of a sample: pages without a flag accuse nobody.
-fn spoiled_blocks(c: &Context) -> Vec<Finding> {
-    let Ok(supply) = &c.checkup.supply else { return none() };
+/// Judged by the low end, less the error of a sample: pages without a flag do not count.
+fn polluted_blocks(c: &RuleContext) -> Option<FindingKind> {
+    let supply = c.checkup.supply.as_ref().ok()?;
     let total = supply.total.units.value;
-    let low = supply.total.spoiled.low;
-    let certain = low.value.saturating_sub(low.plus_minus.unwrap_or(0));
-    if total == 0 || (certain as f64) < total as f64 * c.limits.spoiled_share {
-        return none();
-    }
-    let named = supply.total.culprits.iter().filter(|culprit| culprit.class.spoils());
-    let worst = named.max_by_key(|culprit| culprit.holding.value);
-    let kind = FindingKind::SpoiledBlocks {
-        spoiled: supply.total.spoiled,
+    let low = supply.total.polluted.low;
+    let certain_blocks = low.value.saturating_sub(low.margin.unwrap_or(0));
+    let is_much = total > 0 && certain_blocks as f64 >= total as f64 * thresholds::POLLUTED_SHARE;
+    let polluting_classes = supply.total.polluting_classes.iter().filter(|culprit| culprit.class.pollutes());
+    let worst = polluting_classes.max_by_key(|culprit| culprit.units_with.value);
+    is_much.then(|| FindingKind::PollutedBlocks {
+        polluted: supply.total.polluted,
         total,
-        culprit: worst.map(|culprit| (culprit.class, culprit.holding)),
+        largest_class: worst.map(|culprit| (culprit.class, culprit.units_with)),
+    })
+}
+
+fn thp_fallback(c: &RuleContext) -> Option<FindingKind> {
+    let (faults, share) = c.checkup.history?.thp_fallback_share()?;
+    let is_much = faults >= thresholds::FAULT_COUNT_MIN && share >= thresholds::THP_FALLBACK_SHARE;
+    is_much.then_some(FindingKind::ThpFallback { faults, share })
+}
+
+fn compaction_fails(c: &RuleContext) -> Option<FindingKind> {
+    let (ended, share) = c.checkup.history?.compaction_failure_share()?;
+    let is_much = ended >= thresholds::FAULT_COUNT_MIN && share >= thresholds::COMPACTION_FAILED_SHARE;
+    is_much.then_some(FindingKind::CompactionFails { ended, share })
+}
+
+fn processes_without_huge_pages(c: &RuleContext) -> Vec<FindingKind> {
+    let (Ok(coverage), Some(mode)) = (&c.snapshot.processes, effective_thp_mode(c.snapshot)) else {
+        return Vec::new();
     };
-    one(Weight::Cost, kind)
-}
-
-fn thp_refused(c: &Context) -> Vec<Finding> {
-    match c.checkup.history.and_then(|history| history.thp_refusal()) {
-        Some((wanted, share)) if wanted >= c.limits.events_min && share >= c.limits.thp_refused_share => {
-            one(Weight::Cost, FindingKind::ThpRefused { wanted, share })
-        }
-        _ => none(),
-    }
-}
-
-fn compaction_fails(c: &Context) -> Vec<Finding> {
-    match c.checkup.history.and_then(|history| history.compaction_failure()) {
-        Some((ended, share)) if ended >= c.limits.events_min && share >= c.limits.compaction_failed_share => {
-            one(Weight::Cost, FindingKind::CompactionFails { ended, share })
-        }
-        _ => none(),
-    }
-}
-
-fn processes_without_huge(c: &Context) -> Vec<Finding> {
-    let Ok(coverage) = &c.snapshot.processes else { return none() };
-    let Some(mode) = thp_mode(c.snapshot) else { return none() };
-    let least = c.total().map_or(0.0, |total| total.0 as f64 * c.limits.process_share);
+    let least = c.total_memory().map_or(0.0, |total| total.0 as f64 * thresholds::PROCESS_SHARE);
     let large = |process: &&ProcessMemory| {
         let anonymous = process.anonymous.0 as f64;
-        anonymous >= least.max(c.limits.process_bytes_min.0 as f64)
-            && (process.anon_huge.0 as f64) < anonymous * c.limits.coverage_share
+        anonymous >= least.max(thresholds::PROCESS_BYTES_MIN.0 as f64)
+            && (process.anon_huge.0 as f64) < anonymous * thresholds::COVERAGE_SHARE
     };
     let finding = |process: &ProcessMemory| {
         let why = match (process.thp_enabled, mode) {
-            (Some(false), _) => NoHugePages::SwitchedOff,
-            (_, "never") => NoHugePages::ModeNever,
-            (_, "madvise") => NoHugePages::NeverAsks,
-            _ => NoHugePages::NotGiven,
+            (Some(false), _) => NoHugePagesReason::SwitchedOff,
+            (_, "never") => NoHugePagesReason::ModeNever,
+            (_, "madvise") => NoHugePagesReason::NotAdvised,
+            _ => NoHugePagesReason::NotAllocated,
         };
-        let kind = FindingKind::ProcessWithoutHuge {
+        FindingKind::ProcessWithoutHugePages {
             pid: process.pid,
             name: process.name.clone(),
             anonymous: process.anonymous,
             huge: process.anon_huge,
-            why,
-        };
-        Finding { weight: Weight::Notice, kind }
+            reason: why,
+        }
     };
-    coverage.processes.iter().filter(large).take(PROCESSES_NAMED).map(finding).collect()
+    coverage.processes.iter().filter(large).take(PROCESS_FINDINGS_MAX).map(finding).collect()
 }
 
 /// The mode that decides about huge pages of PMD size: that of the size (6.8 and later), else the global one.
-fn thp_mode(snapshot: &Snapshot) -> Option<&str> {
+fn effective_thp_mode(snapshot: &Snapshot) -> Option<&str> {
     let thp = snapshot.settings.thp.as_ref().ok()?;
-    let size = snapshot.machine.page_size.block(snapshot.pmd_order);
+    let size = snapshot.machine.page_size.block_bytes(snapshot.pmd_order);
     let of_size = thp.sizes.iter().find(|one| one.size == size).and_then(|one| one.enabled.as_ref().ok());
-    let own = of_size.map(Choice::selected).filter(|&mode| mode != "inherit");
-    own.or_else(|| thp.enabled.as_ref().ok().map(Choice::selected))
+    let size_mode = of_size.map(SysfsChoice::selected).filter(|&mode| mode != "inherit");
+    size_mode.or_else(|| thp.enabled.as_ref().ok().map(SysfsChoice::selected))
 }
 
 /// More processes than this are a table, not findings.
-const PROCESSES_NAMED: usize = 3;
+const PROCESS_FINDINGS_MAX: usize = 3;
 
-fn hugetlb_idle(c: &Context) -> Vec<Finding> {
-    let Ok(pools) = &c.snapshot.settings.hugetlb else { return none() };
-    let Some(total) = c.total() else { return none() };
-    let mut found = Vec::new();
-    for pool in pools {
-        let idle = pool.free.saturating_sub(pool.reserved);
-        let bytes = idle.saturating_mul(pool.page_size.0);
-        if idle > 0 && bytes as f64 >= total.0 as f64 * c.limits.hugetlb_idle_share {
-            let kind = FindingKind::HugetlbIdle { page_size: pool.page_size, idle, total: pool.total };
-            found.push(Finding { weight: Weight::Cost, kind });
-        }
-    }
-    found
-}
-
-fn host_takes_free(c: &Context) -> Vec<Finding> {
-    let Some(of) = &c.snapshot.machine.page_reporting else { return none() };
-    let kind = FindingKind::HostTakesFree {
-        order: of.order,
-        asked: of.asked,
-        device: of.device.clone(),
-        reported: of.reported,
+fn idle_hugetlb(c: &RuleContext) -> Vec<FindingKind> {
+    let (Ok(pools), Some(total)) = (&c.snapshot.settings.hugetlb, c.total_memory()) else {
+        return Vec::new();
     };
-    one(Weight::Notice, kind)
+    let idle = |pool: &HugetlbPool| {
+        let idle_pages = pool.free.saturating_sub(pool.reserved);
+        let bytes = idle_pages.saturating_mul(pool.page_size.0);
+        let is_much = idle_pages > 0 && bytes as f64 >= total.0 as f64 * thresholds::HUGETLB_IDLE_SHARE;
+        let (page_size, total) = (pool.page_size, pool.total);
+        is_much.then_some(FindingKind::IdleHugetlb { page_size, idle_pages, total })
+    };
+    pools.iter().filter_map(idle).collect()
 }
 
-fn page_tables(c: &Context) -> Vec<Finding> {
-    let Some(usage) = c.checkup.usage else { return none() };
-    match (usage.page_tables, usage.share(usage.page_tables)) {
-        (Some(bytes), Some(share)) if share >= c.limits.page_tables_share => {
-            one(Weight::Cost, FindingKind::PageTables { bytes, share })
-        }
-        _ => none(),
-    }
+fn free_page_reporting(c: &RuleContext) -> Option<FindingKind> {
+    let reporting = c.snapshot.machine.page_reporting.as_ref()?;
+    Some(FindingKind::FreePageReporting {
+        order: reporting.order,
+        requested_order: reporting.requested_order,
+        device: reporting.device.clone(),
+        reported: reporting.reported,
+    })
 }
 
-fn slab_unreclaimable(c: &Context) -> Vec<Finding> {
-    let Some(usage) = c.checkup.usage else { return none() };
-    let fixed = usage.slab.zip(usage.slab_reclaimable).map(|(all, soft)| Bytes(all.0.saturating_sub(soft.0)));
-    match (fixed, usage.share(fixed)) {
-        (Some(bytes), Some(share)) if share >= c.limits.slab_share => {
-            let page_size = c.snapshot.machine.page_size;
-            let caches = c.snapshot.slabs.as_ref().map_or(&[][..], |caches| caches);
-            let largest = caches.iter().max_by_key(|cache| cache.pages());
-            let largest = largest.map(|cache| (cache.name.clone(), cache.bytes(page_size)));
-            one(Weight::Cost, FindingKind::SlabUnreclaimable { bytes, share, largest })
-        }
-        _ => none(),
-    }
+fn page_tables(c: &RuleContext) -> Option<FindingKind> {
+    let usage = c.checkup.usage?;
+    let (bytes, share) = (usage.page_tables?, usage.share(usage.page_tables)?);
+    (share >= thresholds::PAGE_TABLES_SHARE).then_some(FindingKind::PageTables { bytes, share })
 }
 
-/// What the probe measured is an answer, not a finding; that huge pages do not come is one.
-fn probe(c: &Context) -> Vec<Finding> {
-    let Some(Ok(huge)) = c.snapshot.probe.as_ref().map(|probe| &probe.huge) else { return none() };
-    if huge.came as f64 >= huge.asked as f64 * c.limits.probe_came_share {
-        return none();
-    }
-    one(Weight::Cost, FindingKind::ProbeRefused { asked: huge.asked, came: huge.came })
+fn slab_unreclaimable(c: &RuleContext) -> Option<FindingKind> {
+    let usage = c.checkup.usage?;
+    let bytes = Bytes(usage.slab?.0.saturating_sub(usage.slab_reclaimable?.0));
+    let share = usage.share(Some(bytes)).filter(|share| *share >= thresholds::SLAB_SHARE)?;
+    let page_size = c.snapshot.machine.page_size;
+    let caches = c.snapshot.slabs.as_ref().map_or(&[][..], |caches| caches);
+    let largest = caches.iter().max_by_key(|cache| cache.pages());
+    let largest = largest.map(|cache| (cache.name.clone(), cache.bytes(page_size)));
+    Some(FindingKind::SlabUnreclaimable { bytes, share, largest })
 }
 
-fn index_differs(c: &Context) -> Vec<Finding> {
-    match c.checkup.comparison {
-        Some(comparison) if comparison.differ > 0 => {
-            let kind = FindingKind::IndexDiffers { cells: comparison.differ, compared: comparison.cells };
-            one(Weight::Failure, kind)
-        }
-        _ => none(),
-    }
+/// A measured value of the probe is not a finding; missing huge pages are one.
+fn probe_fallback(c: &RuleContext) -> Option<FindingKind> {
+    let huge = c.snapshot.probe.as_ref()?.huge.as_ref().ok()?;
+    let (requested, allocated) = (huge.requested, huge.allocated);
+    let is_short = (allocated as f64) < requested as f64 * thresholds::PROBE_ALLOCATED_SHARE;
+    is_short.then_some(FindingKind::ProbeFallback { requested, allocated })
 }
 
-fn free_unexplained(c: &Context) -> Vec<Finding> {
+fn index_differs(c: &RuleContext) -> Option<FindingKind> {
+    let IndexComparison { cells: compared, differing: cells, .. } = c.checkup.index_comparison?;
+    (cells > 0).then_some(FindingKind::IndexDiffers { cells, compared })
+}
+
+fn free_memory_unexplained(c: &RuleContext) -> Option<FindingKind> {
     // A saved tree's files may have been read at different moments; only a live machine is judged.
-    let Some(balance) = c.checkup.balance.filter(|_| c.snapshot.taken.euid.is_some()) else { return none() };
-    if balance.verdict != FreeVerdict::Unexplained {
-        return none();
-    }
-    let kind =
-        FindingKind::FreeUnexplained { on_lists: Pages(balance.on_lists), counted: Pages(balance.counted) };
-    one(Weight::Notice, kind)
+    let balance = c.checkup.balance.filter(|_| c.snapshot.taken.euid.is_some())?;
+    (balance.verdict == FreeVerdict::Unexplained).then_some(FindingKind::FreeMemoryUnexplained {
+        on_lists: Pages(balance.pages_on_lists),
+        counted: Pages(balance.nr_free_pages),
+    })
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The census of physical memory: for each pageblock, how many pages of each class it holds.
+//! Census of physical memory: the number of pages of each class in each pageblock.
 
 use std::collections::BTreeMap;
 
@@ -11,33 +11,33 @@ use serde::{Deserialize, Serialize};
 /// Pages of each class in one pageblock, by [`PageClass::index`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(try_from = "BTreeMap<Box<str>, u32>", into = "BTreeMap<Box<str>, u32>")]
-pub struct BlockCounts(pub [u32; PageClass::COUNT]);
+pub struct PageblockCounts(pub [u32; PageClass::COUNT]);
 
-/// Stored by the names of the classes, so that a class that comes later does not shift the others.
-impl TryFrom<BTreeMap<Box<str>, u32>> for BlockCounts {
+/// Stored by the names of the classes, so that new classes do not shift the others.
+impl TryFrom<BTreeMap<Box<str>, u32>> for PageblockCounts {
     type Error = String;
 
-    fn try_from(named: BTreeMap<Box<str>, u32>) -> Result<BlockCounts, Self::Error> {
-        let mut counts = BlockCounts::default();
+    fn try_from(named: BTreeMap<Box<str>, u32>) -> Result<PageblockCounts, Self::Error> {
+        let mut counts = PageblockCounts::default();
         for (name, count) in named {
             let class = PageClass::ALL.into_iter().find(|class| class.name() == &*name);
-            let class = class.ok_or_else(|| format!("there is no class of pages called {name:?}"))?;
+            let class = class.ok_or_else(|| format!("unknown page class {name:?}"))?;
             counts.0[class.index()] = count;
         }
         Ok(counts)
     }
 }
 
-impl From<BlockCounts> for BTreeMap<Box<str>, u32> {
-    fn from(counts: BlockCounts) -> BTreeMap<Box<str>, u32> {
-        let held = PageClass::ALL.into_iter().filter(|&class| counts.of(class) > 0);
-        held.map(|class| (class.name().into(), counts.of(class))).collect()
+impl From<PageblockCounts> for BTreeMap<Box<str>, u32> {
+    fn from(counts: PageblockCounts) -> BTreeMap<Box<str>, u32> {
+        let nonzero_counts = PageClass::ALL.into_iter().filter(|&class| counts.pages_of_class(class) > 0);
+        nonzero_counts.map(|class| (class.name().into(), counts.pages_of_class(class))).collect()
     }
 }
 
-impl BlockCounts {
+impl PageblockCounts {
     /// Pages of one class.
-    pub fn of(&self, class: PageClass) -> u32 {
+    pub fn pages_of_class(&self, class: PageClass) -> u32 {
         self.0[class.index()]
     }
 
@@ -50,15 +50,16 @@ impl BlockCounts {
 /// The census of a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Census {
-    /// Order of the counted blocks: that of a pageblock, or of a huge page where that is smaller.
-    pub block_order: Order,
+    /// Order of the counted blocks: that of a pageblock, or of a huge page if that is smaller.
+    #[serde(alias = "block_order")]
+    pub pageblock_order: Order,
     /// The zones, in the order of their frames. Zones of one node do not overlap; nodes may interleave.
     pub zones: Vec<CensusZone>,
     /// All blocks, or a sample of them.
     pub coverage: Coverage,
-    /// The zones' free blocks in sum; only from a whole scan.
+    /// The sum of the zones' free blocks; only from a complete scan.
     pub free_blocks: Option<FreeAreas>,
-    /// How long the scan took in wall time.
+    /// Wall time of the scan.
     pub scan_ns: u64,
 }
 
@@ -69,22 +70,22 @@ pub struct CensusZone {
     pub key: ZoneKey,
     /// First frame of the zone, rounded down to a pageblock.
     pub first: Pfn,
-    /// Pageblocks of the zone that hold memory, counted or not: those in holes are not among them.
+    /// Pageblocks of the zone that have memory, counted or not, without those in holes.
     pub blocks_total: u64,
-    /// The counted blocks: index in the zone (from `first`, holes included) and counts, ascending by index.
-    /// Each adds up to a whole block: frames of a block that are not the zone's are [`PageClass::Hole`].
-    pub blocks: Vec<(u64, BlockCounts)>,
+    /// The counted blocks: index in the zone (from `first`, including holes) and counts, ascending by index.
+    /// Each adds up to a complete block: frames of a block outside of the zone are [`PageClass::Hole`].
+    pub blocks: Vec<(u64, PageblockCounts)>,
     /// Indices of the counted blocks whose pages all belong to one compound page (which may be larger),
     /// ascending.
     pub one_folio: Vec<u64>,
-    /// Free blocks by order, rebuilt from runs of free pages; only from a whole scan.
+    /// Free blocks by order, rebuilt from runs of free pages; only from a complete scan.
     pub free_blocks: Option<FreeAreas>,
     /// The larger count of pages on this zone's per-CPU lists before and after the scan: the bound on free
     /// pages among the unknown.
     pub per_cpu: Option<Pages>,
 }
 
-/// Whether a census saw everything.
+/// Coverage of a census.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Coverage {
     /// Every pageblock was read.
@@ -93,25 +94,35 @@ pub enum Coverage {
     Sample(SamplePlan),
 }
 
-/// How a sample was drawn.
+impl Coverage {
+    /// The sample, if it is one.
+    pub fn sample(self) -> Option<SamplePlan> {
+        match self {
+            Coverage::Whole => None,
+            Coverage::Sample(plan) => Some(plan),
+        }
+    }
+}
+
+/// Parameters of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SamplePlan {
     /// Seed of the generator.
     pub seed: u64,
-    /// Pageblocks read.
+    /// Number of pageblocks read.
     pub blocks: u64,
-    /// Pageblocks there are.
+    /// Total number of pageblocks.
     pub blocks_total: u64,
 }
 
-/// Memory that counts as free and stands on no free list: what a census needs to know to tell deferred memory
-/// from reserved memory, since neither has a page flag.
+/// Memory that counts as free but is on no free list: a census needs it to distinguish deferred from reserved
+/// memory, since neither has a page flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OffLists {
-    /// So many pages: this kernel counts memory as free that it has not handed to the allocator yet.
+pub enum UnlistedFree {
+    /// This many pages: this kernel counts memory as free that it has not given to the allocator yet.
     Pages(u64),
-    /// None: nothing is deferred, or this kernel does not count it.
+    /// None: no memory is deferred, or this kernel does not count it.
     None,
-    /// The two counts could not be compared, or nothing explains their difference.
-    CannotTell,
+    /// The two counts could not be compared, or their difference is unexplained.
+    Unknown,
 }

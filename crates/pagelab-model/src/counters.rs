@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// Names with a value each. The names are shared between readings of one file, so that a series
-/// stores them once and a re-read need not build them again.
+/// Names with one value each. Readings of one file share the names, so that a series stores them once and a
+/// later reading does not build them again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Vec<(Box<str>, u64)>", into = "Vec<(Box<str>, u64)>")]
 pub struct Counters {
@@ -22,13 +22,13 @@ impl Counters {
         Counters { names, values }
     }
 
-    /// The value of the first counter called `name`. Unknown is `None`, never 0.
+    /// The value of the first counter called `name`. `None` if unknown, never 0.
     pub fn get(&self, name: &str) -> Option<u64> {
         self.names.iter().position(|n| &**n == name).map(|at| self.values[at])
     }
 
-    /// The sum of all of `names` that are there; `None` if none is.
-    pub fn sum(&self, names: &[&str]) -> Option<u64> {
+    /// The sum of all existing counters of `names`; `None` if there are none.
+    pub fn sum_of(&self, names: &[&str]) -> Option<u64> {
         names.iter().filter_map(|name| self.get(name)).reduce(u64::saturating_add)
     }
 
@@ -47,12 +47,12 @@ impl Counters {
         &self.values
     }
 
-    /// The values for overwriting in place by a reader that has checked that the names are the same.
+    /// The values for overwriting in place by a reader that has checked that the names are equal.
     pub fn values_mut(&mut self) -> &mut [u64] {
         &mut self.values
     }
 
-    /// How many counters there are.
+    /// Number of counters.
     pub fn len(&self) -> usize {
         self.values.len()
     }

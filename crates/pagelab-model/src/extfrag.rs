@@ -1,4 +1,4 @@
-//! Allocations that fell back into another migratetype's memory, and who asked for them.
+//! Allocations that fell back into another migratetype's memory, and their callers.
 
 use std::ops::AddAssign;
 
@@ -12,14 +12,14 @@ use crate::{Order, Pfn};
 pub struct MigrateType(pub i32);
 
 impl MigrateType {
-    /// Memory that nobody can move: kernel objects, page tables.
+    /// Unmovable memory: kernel objects, page tables.
     pub const UNMOVABLE: MigrateType = MigrateType(0);
     /// Memory of programs and page cache.
     pub const MOVABLE: MigrateType = MigrateType(1);
-    /// Kernel memory that goes away under pressure: dentries, inodes.
+    /// Kernel memory that is reclaimed under pressure: dentries, inodes.
     pub const RECLAIMABLE: MigrateType = MigrateType(2);
 
-    /// The kernel's word for it, in lower case; `None` where the number's meaning depends on the kernel.
+    /// The kernel's word for it, in lower case; `None` if the number's meaning depends on the kernel.
     pub fn name(self) -> Option<&'static str> {
         ["unmovable", "movable", "reclaimable", "highatomic"].get(usize::try_from(self.0).ok()?).copied()
     }
@@ -31,27 +31,27 @@ impl MigrateType {
 pub struct ExtfragEvent {
     /// First frame of the block.
     pub pfn: Pfn,
-    /// What was asked for.
+    /// The requested order.
     pub alloc_order: Order,
     /// The block that was taken.
     pub fallback_order: Order,
-    /// The migratetype that was asked for.
+    /// The requested migratetype.
     pub alloc_migratetype: MigrateType,
     /// The migratetype whose free block was taken.
     pub fallback_migratetype: MigrateType,
-    /// The pageblock has the migratetype that was asked for: it was claimed whole, or had it before.
+    /// The pageblock has the requested migratetype: it was claimed whole, or had it before.
     pub change_ownership: bool,
 }
 
 impl ExtfragEvent {
     /// Whether the kernel calls the event fragmenting: the block that was taken is smaller than a pageblock.
-    /// It goes by `fallback_order`, not by what was asked for (include/trace/events/kmem.h, 6.18).
+    /// It depends on `fallback_order`, not on the requested order (include/trace/events/kmem.h, 6.18).
     pub fn is_fragmenting(&self, pageblock_order: Order) -> bool {
         self.fallback_order < pageblock_order
     }
 
-    /// Whether it spoils a movable pageblock: what cannot be moved at will took memory of what can.
-    pub fn is_spoiling(&self) -> bool {
+    /// Whether it pollutes a movable pageblock: what cannot be moved at will took memory of what can.
+    pub fn is_polluting(&self) -> bool {
         self.alloc_migratetype != MigrateType::MOVABLE && self.fallback_migratetype == MigrateType::MOVABLE
     }
 }
@@ -64,22 +64,24 @@ pub struct FallbackCounts {
     /// Those that took a block smaller than a pageblock.
     pub fragmenting: u64,
     /// Unmovable or reclaimable allocations that took movable memory.
-    pub spoiling: u64,
-    /// Those of the spoiling ones whose pageblock became the allocation's own: it is lost as a whole, but
+    #[serde(alias = "spoiling")]
+    pub polluting: u64,
+    /// Those of the polluting ones whose pageblock became the allocation's own: it is lost as a whole, but
     /// keeps its like together. The others leave a page that cannot be moved in a pageblock that stays
     /// movable.
-    pub spoiling_claimed: u64,
+    #[serde(alias = "spoiling_claimed")]
+    pub polluting_claimed: u64,
 }
 
 impl FallbackCounts {
     /// Counts one event.
     pub fn add(&mut self, event: &ExtfragEvent, pageblock_order: Order) {
-        let is_spoiling = event.is_spoiling();
+        let is_polluting = event.is_polluting();
         *self += FallbackCounts {
             events: 1,
             fragmenting: u64::from(event.is_fragmenting(pageblock_order)),
-            spoiling: u64::from(is_spoiling),
-            spoiling_claimed: u64::from(is_spoiling && event.change_ownership),
+            polluting: u64::from(is_polluting),
+            polluting_claimed: u64::from(is_polluting && event.change_ownership),
         };
     }
 }
@@ -88,34 +90,36 @@ impl AddAssign for FallbackCounts {
     fn add_assign(&mut self, other: FallbackCounts) {
         self.events = self.events.saturating_add(other.events);
         self.fragmenting = self.fragmenting.saturating_add(other.fragmenting);
-        self.spoiling = self.spoiling.saturating_add(other.spoiling);
-        self.spoiling_claimed = self.spoiling_claimed.saturating_add(other.spoiling_claimed);
+        self.polluting = self.polluting.saturating_add(other.polluting);
+        self.polluting_claimed = self.polluting_claimed.saturating_add(other.polluting_claimed);
     }
 }
 
-/// Who asked for allocations that fell back, each call stack once.
+/// Callers of allocations that fell back, each call stack once.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stacks {
+pub struct FallbackStacks {
     /// The stacks, in no order.
-    pub stacks: Vec<StackCounts>,
+    pub stacks: Vec<FallbackStack>,
     /// Events whose stack was not kept, because there were too many different ones.
-    pub not_kept: FallbackCounts,
+    #[serde(alias = "not_kept")]
+    pub overflow: FallbackCounts,
     /// Events that did not get into the ring; they are in no other number.
     pub lost: u64,
-    /// What a reader must know about the frames, such as why functions have no names.
+    /// Notes about the frames, such as why functions have no names.
     pub notes: Vec<String>,
 }
 
-/// One call stack and what came through it.
+/// One call stack and its fallbacks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StackCounts {
-    /// Name of the thread's program (`comm`); `None` where it had gone.
-    pub process: Option<String>,
-    /// Functions of the kernel, innermost first: names, or addresses where there is no name.
+pub struct FallbackStack {
+    /// Name of the thread's program (`comm`); `None` if it had exited.
+    #[serde(alias = "process")]
+    pub comm: Option<String>,
+    /// Kernel functions, innermost first: names, or addresses if there is no name.
     pub kernel: Vec<String>,
     /// Frames of the program, innermost first: `/usr/bin/tar+0x1f30`.
     pub user: Vec<String>,
-    /// What came through it.
+    /// Its fallbacks.
     pub counts: FallbackCounts,
 }
 
@@ -127,7 +131,7 @@ mod tests {
     fn events_are_told_apart_by_both_types_and_by_the_block_that_was_taken() {
         let (u, m, r) = (MigrateType::UNMOVABLE, MigrateType::MOVABLE, MigrateType::RECLAIMABLE);
         let pageblock = Order(9);
-        // alloc, fallback, order taken, change_ownership: events, fragmenting, spoiling, claimed
+        // alloc, fallback, order taken, change_ownership: events, fragmenting, polluting, claimed
         let cases = [
             (u, m, 9, true, [1, 0, 1, 1]),
             (r, m, 3, false, [1, 1, 1, 0]),
@@ -145,7 +149,7 @@ mod tests {
             };
             let mut counts = FallbackCounts::default();
             counts.add(&event, pageblock);
-            let got = [counts.events, counts.fragmenting, counts.spoiling, counts.spoiling_claimed];
+            let got = [counts.events, counts.fragmenting, counts.polluting, counts.polluting_claimed];
             assert_eq!(got, expected, "{event:?}");
         }
         assert_eq!((m.name(), MigrateType(4).name(), MigrateType(-1).name()), (Some("movable"), None, None));

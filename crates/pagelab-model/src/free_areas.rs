@@ -1,11 +1,11 @@
-//! Free blocks by order, for a zone and for a machine: what `/proc/buddyinfo` says.
+//! Free blocks by order, for a zone and for a machine, as in `/proc/buddyinfo`.
 
 use crate::{NodeId, Order};
 
 use serde::{Deserialize, Serialize};
 
-/// Which zone: its node and its name. Old kernels' reports may not name a node; it is then node 0.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+/// A zone: its node and its name. Reports of old kernels may not name a node; it is then node 0.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ZoneKey {
     /// The NUMA node.
     pub node: NodeId,
@@ -14,7 +14,7 @@ pub struct ZoneKey {
 }
 
 impl ZoneKey {
-    /// Bytes in the longest name that is believed to be a zone's; the kernel's own have at most 7.
+    /// Maximum length of a zone name in bytes; the kernel's own have at most 7.
     pub const NAME_MAX: usize = 32;
 }
 
@@ -48,7 +48,7 @@ impl FreeAreas {
         (counts.len() <= FreeAreas::ORDERS_MAX).then_some(FreeAreas { counts })
     }
 
-    /// How many orders are listed (the largest order is one less).
+    /// Number of orders (the largest order is one less).
     pub fn orders(&self) -> usize {
         self.counts.len()
     }
@@ -70,28 +70,28 @@ impl FreeAreas {
 
     /// All free base pages. Counts of up to 2^63 blocks of order 63 do not overflow 128 bits.
     pub fn free_pages(&self) -> u128 {
-        self.pages_from(Order(0))
+        self.free_pages_from_order(Order(0))
     }
 
     /// Free base pages in blocks of `order` or larger.
-    pub fn pages_from(&self, order: Order) -> u128 {
+    pub fn free_pages_from_order(&self, order: Order) -> u128 {
         self.counts.iter().enumerate().skip(order.index()).map(|(j, &n)| u128::from(n) << j).sum()
     }
 
-    /// All free blocks, whatever their order.
+    /// All free blocks of any order.
     pub fn blocks_total(&self) -> u128 {
         self.counts.iter().map(|&n| u128::from(n)).sum()
     }
 
-    /// How many blocks of `order` could be handed out now: larger blocks are split.
+    /// Number of available blocks of `order`: larger blocks are split.
     pub fn blocks_suitable(&self, order: Order) -> u128 {
-        self.pages_from(order).checked_shr(u32::from(order.0)).unwrap_or(0)
+        self.free_pages_from_order(order).checked_shr(u32::from(order.0)).unwrap_or(0)
     }
 }
 
 /// One zone's free blocks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ZoneFree {
+pub struct ZoneFreeAreas {
     /// The zone.
     pub key: ZoneKey,
     /// Its free blocks by order.
@@ -102,7 +102,7 @@ pub struct ZoneFree {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BuddyInfo {
     /// The zones.
-    pub zones: Vec<ZoneFree>,
+    pub zones: Vec<ZoneFreeAreas>,
 }
 
 impl BuddyInfo {

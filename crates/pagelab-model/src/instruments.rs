@@ -1,4 +1,4 @@
-//! Which instruments work on this machine, and for each that does not, why and how to get it.
+//! Instruments that work on this machine, and for each other one the reason and a hint.
 
 use std::borrow::Cow;
 
@@ -11,14 +11,14 @@ use serde::{Deserialize, Serialize};
 pub struct Instrument {
     /// A short name, the same in text and JSON: `hardware_counters`, `kpageflags` …
     pub name: Cow<'static, str>,
-    /// What it is good for, in a phrase.
+    /// Its purpose, in a phrase.
     pub purpose: Cow<'static, str>,
-    /// What was found, or why it does not work.
+    /// The result of the check, or the reason why it does not work.
     pub state: Reading<String>,
 }
 
 impl Instrument {
-    /// Why it does not work, if it does not.
+    /// Reason why it does not work, if it does not.
     pub fn absence(&self) -> Option<&Absence> {
         self.state.as_ref().err()
     }

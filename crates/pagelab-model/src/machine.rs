@@ -4,7 +4,7 @@ use crate::{Absence, Bytes, NodeId, Order, PageSize, Reading};
 
 use serde::{Deserialize, Serialize};
 
-/// What the machine is.
+/// Description of the machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     /// Host name; `None` in a tree saved without it.
@@ -17,9 +17,9 @@ pub struct Machine {
     pub kernel_cmdline: Reading<String>,
     /// Architecture, as in `uname -m`.
     pub architecture: Reading<String>,
-    /// Base page size, and how it was learnt.
+    /// Base page size.
     pub page_size: PageSize,
-    /// How the page size was learnt: `sysconf`, `smaps KernelPageSize`, `manifest`, `--page-size`, `assumed`.
+    /// Source of the page size: `sysconf`, `smaps KernelPageSize`, `manifest`, `--page-size`, `assumed`.
     pub page_size_source: String,
     /// The processor.
     pub cpu: Reading<Cpu>,
@@ -29,63 +29,64 @@ pub struct Machine {
     pub tlb: Reading<Tlb>,
     /// Online NUMA nodes.
     pub nodes: Reading<Vec<NodeId>>,
-    /// Whether the machine is virtual, and by whom.
+    /// Whether the machine is virtual, and its hypervisor.
     pub hypervisor: Reading<Hypervisor>,
-    /// How the kernel maps its own memory, where it says so (x86).
+    /// The kernel's direct map, if the kernel reports it (x86).
     pub direct_map: Reading<DirectMap>,
     /// Control groups.
     pub cgroup: Reading<Cgroup>,
-    /// Signs that this process is in a container; empty if there are none.
+    /// Indications that this process is in a container; empty if there are none.
     pub container_signs: Vec<String>,
     /// Size of a memory block, the unit of hotplug.
     pub memory_block: Reading<Bytes>,
     /// Ranges of physical addresses with memory behind them, ascending (`/proc/iomem`).
     pub ram: Reading<Vec<RamRange>>,
-    /// How free memory is reported to the hypervisor, where it is.
+    /// Reporting of free memory to the hypervisor, if any.
     #[serde(default)]
     pub page_reporting: Option<PageReporting>,
 }
 
-/// Free page reporting: the hypervisor is told of free blocks, and takes their memory back.
+/// Free page reporting: the guest reports free blocks to the hypervisor, which takes their memory back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PageReporting {
     /// Free blocks of this order and larger are reported.
     pub order: Option<Order>,
-    /// The order that the kernel's command line asks for, where the kernel did not take it.
-    pub asked: Option<i64>,
-    /// The virtio balloon that takes the reports, where there is one.
+    /// The order on the kernel's command line, if the kernel did not accept it.
+    #[serde(alias = "asked")]
+    pub requested_order: Option<i64>,
+    /// The virtio balloon that receives the reports, if there is one.
     pub device: Option<String>,
-    /// Free memory that is reported and was not used since; `None` where kpageflags could not be read.
+    /// Free memory that is reported and was not used since; `None` if kpageflags was not readable.
     pub reported: Option<Bytes>,
 }
 
 impl Machine {
-    /// A machine of which nothing is known yet but its page size.
-    pub fn unread(page_size: PageSize) -> Machine {
+    /// A machine of which unknown yet but its page size.
+    pub fn new_unread(page_size: PageSize) -> Machine {
         Machine {
             host_name: None,
-            kernel_release: Err(Absence::unread()),
-            kernel_version: Err(Absence::unread()),
-            kernel_cmdline: Err(Absence::unread()),
-            architecture: Err(Absence::unread()),
+            kernel_release: Err(Absence::not_read()),
+            kernel_version: Err(Absence::not_read()),
+            kernel_cmdline: Err(Absence::not_read()),
+            architecture: Err(Absence::not_read()),
             page_size,
             page_size_source: "assumed".to_owned(),
-            cpu: Err(Absence::unread()),
-            caches: Err(Absence::unread()),
-            tlb: Err(Absence::unread()),
-            nodes: Err(Absence::unread()),
-            hypervisor: Err(Absence::unread()),
-            direct_map: Err(Absence::unread()),
-            cgroup: Err(Absence::unread()),
+            cpu: Err(Absence::not_read()),
+            caches: Err(Absence::not_read()),
+            tlb: Err(Absence::not_read()),
+            nodes: Err(Absence::not_read()),
+            hypervisor: Err(Absence::not_read()),
+            direct_map: Err(Absence::not_read()),
+            cgroup: Err(Absence::not_read()),
             container_signs: Vec::new(),
-            memory_block: Err(Absence::unread()),
-            ram: Err(Absence::unread()),
+            memory_block: Err(Absence::not_read()),
+            ram: Err(Absence::not_read()),
             page_reporting: None,
         }
     }
 }
 
-/// A range of physical addresses with memory behind it.
+/// Range of physical addresses of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RamRange {
     /// First address.
@@ -95,11 +96,11 @@ pub struct RamRange {
 }
 
 /// The processor.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cpu {
     /// The marketing name.
     pub model_name: String,
-    /// `GenuineIntel`, `AuthenticAMD` …; empty where cpuinfo does not say.
+    /// `GenuineIntel`, `AuthenticAMD` …; empty if cpuinfo does not have it.
     pub vendor: String,
     /// Family, for the table of TLBs.
     pub family: Option<u32>,
@@ -109,18 +110,17 @@ pub struct Cpu {
     pub stepping: Option<u32>,
     /// Logical processors that are online.
     pub threads: u32,
-    /// Physical cores, where cpuinfo tells.
+    /// Physical cores, if cpuinfo reports them.
     pub cores: Option<u32>,
     /// Bits of a physical address.
     pub physical_bits: Option<u32>,
     /// Bits of a virtual address.
     pub virtual_bits: Option<u32>,
-    /// Clock of the first processor at the moment of reading, in kHz, where cpuinfo tells (`cpu MHz` on x86,
-    /// arch/x86/kernel/cpu/proc.c). It moves with load; absent in run files of before.
+    /// Clock of the first processor at the time of reading, in kHz, if cpuinfo reports it (`cpu MHz` on x86,
+    /// arch/x86/kernel/cpu/proc.c). It varies with load; absent in older run files.
     #[serde(default)]
     pub clock_khz: Option<u64>,
-    /// Flags that decide about huge pages and virtualisation, of those cpuinfo lists: pse, pdpe1gb,
-    /// hypervisor …
+    /// Flags of cpuinfo that matter for huge pages and virtualisation: pse, pdpe1gb, hypervisor …
     pub flags: Vec<String>,
 }
 
@@ -133,7 +133,7 @@ pub struct Cache {
     pub kind: String,
     /// Its size.
     pub size: Bytes,
-    /// Ways, where known.
+    /// Ways, if known.
     pub ways: Option<u32>,
     /// Bytes in a line.
     pub line: Option<Bytes>,
@@ -144,21 +144,22 @@ pub struct Cache {
 /// The TLBs of one core.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tlb {
-    /// Where the geometry is from.
+    /// Source of the geometry.
     pub source: TlbSource,
     /// The levels, smallest first.
     pub levels: Vec<TlbLevel>,
 }
 
-/// Where a TLB geometry is from.
+/// Source of a TLB geometry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TlbSource {
     /// The processor's own CPUID leaves; the leaf is named.
     Cpuid(String),
     /// A built-in table by family and model: assumed, and the row is named.
     Assumed(String),
-    /// The user said so.
-    Given,
+    /// Given by the user.
+    #[serde(alias = "Given")]
+    UserSupplied,
 }
 
 /// The registers of one CPUID leaf, as the processor gives them.
@@ -166,7 +167,7 @@ pub enum TlbSource {
 pub struct CpuidLeaf {
     /// EAX before the instruction.
     pub leaf: u32,
-    /// ECX before the instruction; 0 where the leaf has no sub-leaves.
+    /// ECX before the instruction; 0 if the leaf has no sub-leaves.
     pub sub_leaf: u32,
     /// EAX after.
     pub eax: u32,
@@ -183,8 +184,8 @@ pub struct CpuidLeaf {
 pub struct TlbLevel {
     /// 1 or 2.
     pub level: u32,
-    /// What it holds translations of.
-    pub holds: TlbHolds,
+    /// Type of its translations.
+    pub holds: TlbContent,
     /// Page sizes that share its entries.
     pub page_sizes: Vec<Bytes>,
     /// Entries.
@@ -193,10 +194,10 @@ pub struct TlbLevel {
     pub ways: Option<u32>,
 }
 
-/// What a TLB holds.
+/// Type of translations in a TLB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum TlbHolds {
-    /// Data translations; of loads only where another TLB of the same level holds [`TlbHolds::Stores`].
+pub enum TlbContent {
+    /// Data translations; of loads only if another TLB of the same level holds [`TlbContent::Stores`].
     Data,
     /// Translations of stores only.
     Stores,
@@ -207,15 +208,15 @@ pub enum TlbHolds {
 }
 
 impl Tlb {
-    /// Bytes that the data TLBs of the outermost level reach with pages of `page_size`. TLBs of one level
-    /// that hold the same page size add up: Golden Cove's second level is two, one of 4 KiB and 2 MiB, one of
-    /// 4 KiB and 1 GiB pages.
+    /// Reach in bytes of the data TLBs of the outermost level with pages of `page_size`. TLBs of one level
+    /// that hold the same page size add up: Golden Cove's second level has two, one of 4 KiB and 2 MiB, one
+    /// of 4 KiB and 1 GiB pages.
     pub fn reach(&self, page_size: Bytes) -> Option<Bytes> {
-        let holding = |tlb: &&TlbLevel| {
-            matches!(tlb.holds, TlbHolds::Data | TlbHolds::Unified) && tlb.page_sizes.contains(&page_size)
+        let holds_page_size = |tlb: &&TlbLevel| {
+            matches!(tlb.holds, TlbContent::Data | TlbContent::Unified) && tlb.page_sizes.contains(&page_size)
         };
-        let outermost = self.levels.iter().filter(holding).map(|tlb| tlb.level).max()?;
-        let entries = self.levels.iter().filter(holding).filter(|tlb| tlb.level == outermost);
+        let outermost = self.levels.iter().filter(holds_page_size).map(|tlb| tlb.level).max()?;
+        let entries = self.levels.iter().filter(holds_page_size).filter(|tlb| tlb.level == outermost);
         let entries = entries.fold(0u64, |sum, tlb| sum.saturating_add(u64::from(tlb.entries)));
         Some(Bytes(page_size.0.saturating_mul(entries)))
     }
@@ -224,13 +225,13 @@ impl Tlb {
 /// Virtualisation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Hypervisor {
-    /// No sign of one.
+    /// No indication of a virtual machine.
     None,
     /// A virtual machine; the name that CPUID, DMI or sysfs gives, and the source of that name.
     Present {
         /// `KVM`, `VMware`, `Xen` … or empty if only its presence is known.
         name: String,
-        /// Where the name is from.
+        /// Source of the name.
         source: String,
     },
 }
@@ -257,15 +258,15 @@ pub struct Cgroup {
     pub version: CgroupVersion,
     /// Path of this process in the hierarchy that has the memory controller.
     pub path: String,
-    /// The tightest memory limit on the way up; `None` if there is none.
+    /// Lowest memory limit on the way up; `None` if there is none.
     pub memory_limit: Option<Bytes>,
-    /// The group that has this limit, as its path in that hierarchy; files of before have none.
+    /// The group that has this limit, as its path in that hierarchy; absent in older files.
     #[serde(default)]
     pub limit_path: Option<String>,
-    /// Memory charged at that limit's group, where a limit is.
+    /// Memory charged in the group of that limit, if there is one.
     pub memory_used: Option<Bytes>,
-    /// What may still be charged until any limit on the way up is reached; `None` without a limit, and where
-    /// the use of a limited group cannot be read.
+    /// Memory that can still be charged until any limit on the way up is reached; `None` without a limit, and
+    /// if the use of a limited group is not readable.
     pub memory_room: Option<Bytes>,
 }
 

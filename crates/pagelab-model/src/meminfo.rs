@@ -1,4 +1,4 @@
-//! `/proc/meminfo`: amounts in bytes and a few plain counts, unknown fields kept.
+//! `/proc/meminfo`: amounts in bytes and a few plain counts; unknown fields are kept.
 
 use crate::{Bytes, Counters};
 
@@ -20,9 +20,8 @@ impl Meminfo {
         self.field(name).filter(|&(_, kib)| kib).map(|(value, _)| Bytes::from_kib(value))
     }
 
-    /// Memory that can be had without swapping: `MemAvailable`; before 3.14, which has none, free memory
-    /// alone.
-    pub fn available(&self) -> Option<Bytes> {
+    /// Memory available without swapping: `MemAvailable`; free memory alone before 3.14.
+    pub fn available_bytes(&self) -> Option<Bytes> {
         self.bytes("MemAvailable").or_else(|| self.bytes("MemFree"))
     }
 
@@ -32,7 +31,7 @@ impl Meminfo {
     }
 
     fn field(&self, name: &str) -> Option<(u64, bool)> {
-        let at = self.fields.names().iter().position(|n| &**n == name)?;
-        Some((self.fields.values()[at], *self.in_kib.get(at)?))
+        let index = self.fields.names().iter().position(|n| &**n == name)?;
+        Some((self.fields.values()[index], *self.in_kib.get(index)?))
     }
 }

@@ -1,11 +1,11 @@
-//! Page flags as `/proc/kpageflags` exports them, and the classes that people think in.
+//! Page flags of `/proc/kpageflags`, and page classes.
 //!
 //! Bit numbers are the kernel's ABI in include/uapi/linux/kernel-page-flags.h (bits 0 to 26) and the
 //! debugging bits of include/linux/kernel-page-flags.h (32 and up, which may change between releases).
 
 use serde::{Deserialize, Serialize};
 
-/// The flags of one page. All 64 bits are kept, also those without a name here.
+/// The flags of one page. All 64 bits are kept, also those without a name in this module.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct PageFlags(pub u64);
 
@@ -13,7 +13,7 @@ macro_rules! page_flags {
     ($($(#[$doc:meta])* $name:ident = $bit:literal,)*) => {
         impl PageFlags {
             $($(#[$doc])* pub const $name: PageFlags = PageFlags(1 << $bit);)*
-            /// Every flag that has a name here, with its name.
+            /// Every named flag, with its name.
             pub const NAMED: &'static [(&'static str, PageFlags)] =
                 &[$((stringify!($name), PageFlags::$name),)*];
         }
@@ -26,18 +26,17 @@ page_flags! {
     LOCKED = 0,
     /// An IO error happened.
     ERROR = 1,
-    /// Referenced since the last look of reclaim.
+    /// Referenced since the last scan by reclaim.
     REFERENCED = 2,
     /// The contents are valid.
     UPTODATE = 3,
-    /// To be written back.
+    /// Dirty: to be written back.
     DIRTY = 4,
-    /// On an LRU list: reclaim and compaction can find it.
+    /// On an LRU list: visible to reclaim and compaction.
     LRU = 5,
     /// On the active LRU list.
     ACTIVE = 6,
-    /// Belongs to a slab cache. Other bits of a slab page may be set by accident of layout: look at this
-    /// first.
+    /// Belongs to a slab cache. Other bits of a slab page may be set by its layout: check this one first.
     SLAB = 7,
     /// Being written back.
     WRITEBACK = 8,
@@ -63,7 +62,7 @@ page_flags! {
     UNEVICTABLE = 18,
     /// Hardware error.
     HWPOISON = 19,
-    /// No page frame here. Kernels from 6.17 on may print 0 instead: ask the memory map too.
+    /// No page frame. Kernels from 6.17 on may print 0 instead: check the memory map too.
     NOPAGE = 20,
     /// Merged by KSM.
     KSM = 21,
@@ -103,12 +102,12 @@ page_flags! {
 
 impl PageFlags {
     /// Whether any of `other`'s flags is set here.
-    pub const fn has(self, other: PageFlags) -> bool {
+    pub const fn has_any(self, other: PageFlags) -> bool {
         self.0 & other.0 != 0
     }
 
     /// All flags of both.
-    pub const fn and(self, other: PageFlags) -> PageFlags {
+    pub const fn union(self, other: PageFlags) -> PageFlags {
         PageFlags(self.0 | other.0)
     }
 }
@@ -118,7 +117,7 @@ impl std::fmt::Debug for PageFlags {
         let mut rest = self.0;
         let mut list = f.debug_list();
         for &(name, flag) in PageFlags::NAMED {
-            if self.has(flag) {
+            if self.has_any(flag) {
                 rest &= !flag.0;
                 list.entry(&format_args!("{name}"));
             }
@@ -130,100 +129,79 @@ impl std::fmt::Debug for PageFlags {
     }
 }
 
-/// What a page is, in the classes that decide whether its pageblock can become a huge page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[repr(u8)]
-pub enum PageClass {
+macro_rules! page_classes {
+    ($($(#[$doc:meta])* $class:ident = $number:literal, $name:literal;)*) => {
+        /// Class of a page: it decides whether its pageblock can become a huge page.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[repr(u8)]
+        pub enum PageClass {
+            $($(#[$doc])* $class = $number,)*
+        }
+
+        impl PageClass {
+            /// All classes, in the order of their numbers.
+            pub const ALL: [PageClass; PageClass::COUNT] = [$(PageClass::$class),*];
+
+            /// A short name, the same in text and JSON.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(PageClass::$class => $name,)*
+                }
+            }
+        }
+    };
+}
+
+page_classes! {
     /// In the buddy allocator.
-    Free = 0,
-    /// Anonymous or shared memory in base pages or small folios: can be moved, needs swap to be dropped.
-    Anon = 1,
-    /// Anonymous or shared memory in a large folio: can be moved; of PMD size it is a huge page in use.
-    AnonHuge = 2,
-    /// Page cache: can be moved, and dropped once clean.
-    File = 3,
-    /// Other memory that can be moved, such as balloon pages.
-    MovableOther = 4,
+    Free = 0, "free";
+    /// Anonymous or shared memory in base pages or small folios: movable; needs swap to be dropped.
+    Anon = 1, "anon";
+    /// Anonymous or shared memory in a large folio: movable; of PMD size it is a huge page in use.
+    AnonHuge = 2, "anon_huge";
+    /// Page cache: movable, and can be dropped once clean.
+    File = 3, "file";
+    /// Other movable memory, such as balloon pages.
+    MovableOther = 4, "movable_other";
     /// A hugetlb page: in use or in the pool as a huge page.
-    Hugetlb = 5,
+    Hugetlb = 5, "hugetlb";
     /// Slab.
-    Slab = 6,
+    Slab = 6, "slab";
     /// Page table.
-    PageTable = 7,
-    /// Reserved at boot, or firmware's.
-    Reserved = 8,
-    /// Kernel memory of other kinds that has flags: large kernel allocations, zero pages, driver pages.
-    Kernel = 9,
-    /// No flag at all: per-CPU cached free pages, vmalloc, stacks, per-CPU memory. May be free, may be in
-    /// use.
-    Unknown = 10,
-    /// Present, and not yet handed to the allocator (deferred initialisation, `deferred_init=lazy`): free for
+    PageTable = 7, "page_table";
+    /// Reserved at boot, or firmware memory.
+    Reserved = 8, "reserved";
+    /// Other kernel memory that has flags: large kernel allocations, zero pages, driver pages.
+    Kernel = 9, "kernel";
+    /// No flags: per-CPU cached free pages, vmalloc, stacks, per-CPU memory. May be free, may be in use.
+    Unknown = 10, "unknown";
+    /// Present, but not yet given to the allocator (deferred initialisation, `deferred_init=lazy`): free for
     /// all purposes. Such pages have no flags; they are the last pages of their zone.
-    Deferred = 11,
-    /// No memory here.
-    Hole = 12,
+    Deferred = 11, "deferred";
+    /// No memory.
+    Hole = 12, "hole";
     /// Offline or given to a hypervisor's balloon.
-    Offline = 13,
+    Offline = 13, "offline";
     /// Taken out after a hardware error.
-    Poisoned = 14,
+    Poisoned = 14, "poisoned";
 }
 
 impl PageClass {
-    /// How many classes there are.
+    /// Number of classes.
     pub const COUNT: usize = 15;
 
-    /// All classes, in the order of their numbers.
-    pub const ALL: [PageClass; PageClass::COUNT] = [
-        PageClass::Free,
-        PageClass::Anon,
-        PageClass::AnonHuge,
-        PageClass::File,
-        PageClass::MovableOther,
-        PageClass::Hugetlb,
-        PageClass::Slab,
-        PageClass::PageTable,
-        PageClass::Reserved,
-        PageClass::Kernel,
-        PageClass::Unknown,
-        PageClass::Deferred,
-        PageClass::Hole,
-        PageClass::Offline,
-        PageClass::Poisoned,
-    ];
-
-    /// The class as an index.
+    /// The index of the class.
     pub const fn index(self) -> usize {
         self as usize
     }
 
-    /// A short name, the same in text and JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            PageClass::Free => "free",
-            PageClass::Anon => "anon",
-            PageClass::AnonHuge => "anon_huge",
-            PageClass::File => "file",
-            PageClass::MovableOther => "movable_other",
-            PageClass::Hugetlb => "hugetlb",
-            PageClass::Slab => "slab",
-            PageClass::PageTable => "page_table",
-            PageClass::Reserved => "reserved",
-            PageClass::Kernel => "kernel",
-            PageClass::Unknown => "unknown",
-            PageClass::Deferred => "deferred",
-            PageClass::Hole => "hole",
-            PageClass::Offline => "offline",
-            PageClass::Poisoned => "poisoned",
-        }
-    }
-
-    /// Whether compaction can move such a page out of the way.
+    /// Whether compaction can migrate such a page.
     pub const fn is_movable(self) -> bool {
         matches!(self, PageClass::Anon | PageClass::AnonHuge | PageClass::File | PageClass::MovableOther)
     }
 
-    /// Whether such a page keeps its pageblock from ever becoming a huge page.
-    pub const fn spoils(self) -> bool {
+    /// Whether such a page prevents its pageblock from becoming a huge page.
+    pub const fn pollutes(self) -> bool {
         matches!(
             self,
             PageClass::Slab

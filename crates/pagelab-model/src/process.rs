@@ -4,7 +4,7 @@ use crate::{Absence, Bytes, Counters};
 
 use serde::{Deserialize, Serialize};
 
-/// `/proc/PID/smaps_rollup`: a process's mappings in sum (4.14 and later). Amounts in kB as printed.
+/// `/proc/PID/smaps_rollup`: the sum of a process's mappings (4.14 and later). Amounts in kB as printed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SmapsRollup {
     /// Field names with the printed kB.
@@ -45,20 +45,22 @@ pub struct Mapping {
     pub other: Vec<(String, String)>,
 }
 
-/// The largest processes and how much of their memory is backed by huge pages.
+/// The largest processes, and the part of their memory in huge pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ProcessCoverage {
-    /// The processes looked at, largest first.
+pub struct HugePageCoverage {
+    /// The scanned processes, largest first.
     pub processes: Vec<ProcessMemory>,
-    /// Processes that were there in all.
+    /// Total number of processes.
     pub processes_total: u64,
-    /// Processes whose memory could not be read, with the first reason.
+    /// Processes whose memory was not readable, with the first reason.
     pub unreadable: Option<(u64, Absence)>,
-    /// Processes that were passed over because walking their page tables would, by their size, have
-    /// taken longer than one process may take.
-    pub over_budget: u64,
-    /// Whether the time budget ended the look before all wanted processes were read.
-    pub budget_spent: bool,
+    /// Processes that were skipped because a walk of their page tables would, by their size, have exceeded
+    /// the time limit of one process.
+    #[serde(alias = "over_budget")]
+    pub skipped_over_budget: u64,
+    /// Whether the time budget ended the scan before all requested processes were read.
+    #[serde(alias = "budget_spent")]
+    pub is_budget_spent: bool,
 }
 
 /// One process's memory.
@@ -82,8 +84,8 @@ pub struct ProcessMemory {
     pub hugetlb: Bytes,
     /// `THP_enabled` of its status file: false if it switched transparent huge pages off by prctl.
     pub thp_enabled: Option<bool>,
-    /// Memory in mappings that the kernel calls eligible; only from a deep look at smaps.
+    /// Memory in mappings that the kernel calls eligible; only from a deep scan of smaps.
     pub eligible: Option<Bytes>,
-    /// How long the read took, while the process's mmap lock was taken.
+    /// Duration of the read, during which the process's mmap lock was held.
     pub read_ns: u64,
 }

@@ -1,10 +1,10 @@
-//! What lies behind one process's mappings: runs of frames that are contiguous in memory and in the address
-//! space, and the folios that the pages belong to.
+//! Physical memory of one process's mappings: runs of frames that are contiguous in memory and in the address
+//! space, and the folios of the pages.
 
 use crate::process::Mapping;
 use crate::{Bytes, Order, PageSize, Reading};
 
-/// A process's mappings and the physical memory behind them.
+/// A process's mappings and their physical memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessMap {
     /// Process id.
@@ -16,128 +16,128 @@ pub struct ProcessMap {
     /// Order of a huge page of PMD size.
     pub pmd_order: Order,
     /// The mappings, by address.
-    pub mappings: Vec<MappingMap>,
-    /// Whether the folios could be told (kpageflags).
+    pub mappings: Vec<MappingBacking>,
+    /// Whether the folios are known (kpageflags).
     pub folios_known: Reading<()>,
-    /// What changed while it was read.
-    pub tear: Tear,
-    /// How long it took.
+    /// Changes during the scan.
+    pub inconsistency: ScanInconsistency,
+    /// Duration of the scan.
     pub read_ns: u64,
 }
 
 /// One mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MappingMap {
-    /// What the kernel says of it.
+pub struct MappingBacking {
+    /// The kernel's data of it.
     pub mapping: Mapping,
-    /// What was found behind it.
-    pub behind: Behind,
+    /// Its physical memory.
+    pub backing: PhysicalBacking,
 }
 
-/// Physical memory behind some addresses, in pages.
+/// Physical memory of some addresses, in pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Behind {
+pub struct PhysicalBacking {
     /// Present pages.
     pub present: u64,
     /// Pages in swap.
     pub swapped: u64,
-    /// Present pages that show one of the kernel's zero pages; in no run and no folio.
-    pub zero: u64,
-    /// Present pages whose frame is hidden from the reader.
-    pub hidden: u64,
-    /// Pages that changed between two looks; in no run and no folio.
-    pub moved: u64,
+    /// Present pages that map one of the kernel's zero pages; in no run and no folio.
+    pub zero_pages: u64,
+    /// Present pages whose frame number is hidden from the reader.
+    pub hidden_pages: u64,
+    /// Pages that changed between two readings; in no run and no folio.
+    pub changed_pages: u64,
     /// Runs of frames, by the order that their length rounds down to.
-    pub runs: Vec<u64>,
+    pub runs_by_order: Vec<u64>,
     /// Pages in these runs.
     pub run_pages: Vec<u64>,
     /// Pages of the longest run.
-    pub longest: u64,
-    /// Pages in blocks of each order that are contiguous and aligned in memory and in the address space: what
-    /// one entry of this size could map.
+    pub longest_run_pages: u64,
+    /// Pages in blocks of each order that are contiguous and aligned in memory and in the address space: the
+    /// pages that one entry of this size could map.
     pub aligned_pages: Vec<u64>,
-    /// Pages by the order of the folio that they belong to, mapped whole or in part.
+    /// Pages by the order of their folio, mapped completely or in part.
     pub folio_pages: Vec<u64>,
-    /// Pages that slab, drivers or hugetlb own, by no order of the page cache: in compound pages of odd
-    /// shape.
-    pub odd: u64,
+    /// Pages of slab, drivers or hugetlb, outside of the orders of the page cache: in compound pages of
+    /// irregular size.
+    pub other_compound_pages: u64,
 }
 
-impl Behind {
-    /// One more than the largest order that is counted: 1 GiB in pages of 4 KiB, and beyond.
-    pub const ORDERS: usize = 32;
+impl PhysicalBacking {
+    /// One more than the largest counted order: 1 GiB in pages of 4 KiB, and more.
+    pub const ORDER_COUNT: usize = 32;
 
-    /// Nothing yet.
-    pub fn new() -> Behind {
-        let none = || vec![0; Behind::ORDERS];
-        Behind {
-            runs: none(),
-            run_pages: none(),
-            aligned_pages: none(),
-            folio_pages: none(),
-            ..Behind::default()
+    /// An empty count.
+    pub fn new() -> PhysicalBacking {
+        let zero_counts = || vec![0; PhysicalBacking::ORDER_COUNT];
+        PhysicalBacking {
+            runs_by_order: zero_counts(),
+            run_pages: zero_counts(),
+            aligned_pages: zero_counts(),
+            folio_pages: zero_counts(),
+            ..PhysicalBacking::default()
         }
     }
 
     /// Counts a run of frames from `frame` on, mapped from page number `page` of the address space on.
     pub fn add_run(&mut self, page: u64, frame: u64, pages: u64) {
         let Some(order) = pages.checked_ilog2() else { return };
-        let order = (order as usize).min(Behind::ORDERS - 1);
-        self.runs[order] += 1;
+        let order = (order as usize).min(PhysicalBacking::ORDER_COUNT - 1);
+        self.runs_by_order[order] += 1;
         self.run_pages[order] += pages;
-        self.longest = self.longest.max(pages);
-        for (order, aligned) in self.aligned_pages.iter_mut().enumerate().take(order + 1) {
+        self.longest_run_pages = self.longest_run_pages.max(pages);
+        for (order, aligned_pages) in self.aligned_pages.iter_mut().enumerate().take(order + 1) {
             let block = 1u64 << order;
-            // Blocks of the one and of the other must begin together.
+            // Blocks of both must be aligned together.
             if (page ^ frame) & (block - 1) == 0 {
                 let first = page.next_multiple_of(block);
                 let end = (page + pages) / block * block;
-                *aligned += end.saturating_sub(first);
+                *aligned_pages += end.saturating_sub(first);
             }
         }
     }
 
     /// Counts `pages` of a folio of this order.
     pub fn add_folio(&mut self, order: Order, pages: u64) {
-        self.folio_pages[order.index().min(Behind::ORDERS - 1)] += pages;
+        self.folio_pages[order.index().min(PhysicalBacking::ORDER_COUNT - 1)] += pages;
     }
 
-    /// Adds what is behind other addresses.
-    pub fn add(&mut self, other: &Behind) {
+    /// Adds the memory of other addresses.
+    pub fn merge(&mut self, other: &PhysicalBacking) {
         let sum = |into: &mut Vec<u64>, from: &[u64]| {
             into.resize(into.len().max(from.len()), 0);
             into.iter_mut().zip(from).for_each(|(sum, count)| *sum += count);
         };
-        sum(&mut self.runs, &other.runs);
+        sum(&mut self.runs_by_order, &other.runs_by_order);
         sum(&mut self.run_pages, &other.run_pages);
         sum(&mut self.aligned_pages, &other.aligned_pages);
         sum(&mut self.folio_pages, &other.folio_pages);
         self.present += other.present;
         self.swapped += other.swapped;
-        self.zero += other.zero;
-        self.hidden += other.hidden;
-        self.moved += other.moved;
-        self.odd += other.odd;
-        self.longest = self.longest.max(other.longest);
+        self.zero_pages += other.zero_pages;
+        self.hidden_pages += other.hidden_pages;
+        self.changed_pages += other.changed_pages;
+        self.other_compound_pages += other.other_compound_pages;
+        self.longest_run_pages = self.longest_run_pages.max(other.longest_run_pages);
     }
 
-    /// Pages whose frame is known and that did not move.
-    pub fn known(&self) -> u64 {
+    /// Pages with a known frame that did not move.
+    pub fn known_pages(&self) -> u64 {
         self.run_pages.iter().sum()
     }
 }
 
-/// How torn a look is: memory goes on while it is read.
+/// Inconsistency of a scan: memory changes while it is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tear {
-    /// Mappings that were there before and were not, or not so, after.
+pub struct ScanInconsistency {
+    /// Mappings that existed before and were absent or changed after.
     pub mappings_changed: u64,
     /// Resident memory before, by smaps.
     pub resident_before: Bytes,
     /// Resident memory after.
     pub resident_after: Option<Bytes>,
-    /// The process ended, or its number was given to another, while it was read.
-    pub ended: bool,
+    /// The process ended, or its PID was reused, during the scan.
+    pub has_ended: bool,
 }
 
 #[cfg(test)]
@@ -167,7 +167,7 @@ mod tests {
             (0, 512, 1024),
             (7, 7, 1),
         ] {
-            let mut behind = Behind::new();
+            let mut behind = PhysicalBacking::new();
             behind.add_run(page, frame, pages);
             for order in 0..12 {
                 assert_eq!(
@@ -176,14 +176,14 @@ mod tests {
                     "{page} {frame} {pages} order {order}"
                 );
             }
-            assert_eq!((behind.known(), behind.longest), (pages, pages));
+            assert_eq!((behind.known_pages(), behind.longest_run_pages), (pages, pages));
         }
-        let mut sum = Behind::default();
-        let mut one = Behind::new();
+        let mut sum = PhysicalBacking::default();
+        let mut one = PhysicalBacking::new();
         one.add_run(0, 8, 8);
         one.add_folio(Order(3), 8);
-        sum.add(&one);
-        sum.add(&one);
-        assert_eq!((sum.runs[3], sum.folio_pages[3], sum.aligned_pages[3]), (2, 16, 16));
+        sum.merge(&one);
+        sum.merge(&one);
+        assert_eq!((sum.runs_by_order[3], sum.folio_pages[3], sum.aligned_pages[3]), (2, 16, 16));
     }
 }

@@ -1,52 +1,54 @@
-//! What a run file holds: who ran what where, series, samples, events, one look at a machine.
+//! Contents of a run file: manifest, series, samples, events, and one snapshot of the machine.
 
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::Experiment;
-use crate::extfrag::Stacks;
-use crate::profile::Profile;
+use crate::extfrag::FallbackStacks;
+use crate::profile::TlbProfile;
 use crate::settings::Settings;
-use crate::study::Study;
-use crate::{Machine, Snapshot, Tune};
+use crate::{Machine, Snapshot, TuningRun};
 
 /// Everything that was read from one run file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
     /// The file's name, as it was given.
     pub name: String,
-    /// Who ran what, where and when.
+    /// User, command, machine and time.
     pub manifest: Manifest,
     /// How the run ended.
-    pub ending: Ending,
-    /// Series that were sampled together, in the order in which they were begun.
+    pub ending: RunEnd,
+    /// Series that were sampled together, in the order of their start.
     pub series: Vec<Series>,
     /// Raw samples, by stream.
-    pub streams: Vec<Stream>,
-    /// What happened meanwhile, by time.
-    pub events: Vec<Event>,
-    /// A look at the machine, in a run of `checkup`.
+    pub streams: Vec<SampleStream>,
+    /// Events, by time.
+    pub events: Vec<RunEvent>,
+    /// Snapshot of the machine, in a run of `checkup`.
     pub snapshot: Option<Box<Snapshot>>,
-    /// Maps of physical memory, by time; what is in them is read one at a time.
-    pub maps: Vec<MapHead>,
-    /// Who asked for allocations that fell back into another migratetype's memory, where that was recorded.
-    pub stacks: Option<Box<Stacks>>,
-    /// The experiment, in a run of `run`.
+    /// Maps of physical memory, by time; their contents are read one at a time.
+    pub maps: Vec<MapHeader>,
+    /// Callers of allocations that fell back into another migratetype's memory, if that was recorded.
+    pub stacks: Option<Box<FallbackStacks>>,
+    /// The experiment, in a run of `run` or `sim`.
     pub experiment: Option<Box<Experiment>>,
     /// Where TLB misses cost time, in a run of `profile`.
-    pub profile: Option<Box<Profile>>,
+    pub profile: Option<Box<TlbProfile>>,
     /// How the arms of that experiment were chosen, in a run of `tune`.
-    pub tune: Option<Box<Tune>>,
-    /// The simulated study, in a run of `sim`.
-    pub study: Option<Box<Study>>,
+    pub tune: Option<Box<TuningRun>>,
     /// The log that belongs to the file, if the last records are or may be there.
-    pub log: Option<Log>,
-    /// What this reader does not know and therefore does not show, in words.
-    pub not_shown: Vec<String>,
+    pub write_ahead_log: Option<WriteAheadLog>,
+    /// Content that this reader does not know and therefore does not show.
+    pub unknown_content: Vec<String>,
 }
 
 impl Run {
+    /// The experiment, if it is simulated.
+    pub fn simulated_experiment(&self) -> Option<&Experiment> {
+        self.experiment.as_deref().filter(|experiment| experiment.plan.is_simulated())
+    }
+
     /// A run in which nothing was recorded.
-    pub fn new(name: impl Into<String>, manifest: Manifest, ending: Ending) -> Run {
+    pub fn new(name: impl Into<String>, manifest: Manifest, ending: RunEnd) -> Run {
         Run {
             name: name.into(),
             manifest,
@@ -60,44 +62,43 @@ impl Run {
             experiment: None,
             profile: None,
             tune: None,
-            study: None,
-            log: None,
-            not_shown: Vec::new(),
+            write_ahead_log: None,
+            unknown_content: Vec::new(),
         }
     }
 }
 
 /// A stored map of physical memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MapHead {
+pub struct MapHeader {
     /// When its scan began, in nanoseconds since the start.
     pub at_ns: u64,
     /// Whether it can be read without the one before.
-    pub is_key: bool,
+    pub is_keyframe: bool,
 }
 
 /// The write-ahead log of a run file that is not one file yet, or was not copied with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Log {
+pub struct WriteAheadLog {
     /// Its path.
     pub path: String,
     /// Whether it is beside the file, and was read.
-    pub is_there: bool,
+    pub is_present: bool,
 }
 
-/// Who ran what, where and when: written first, before anything is measured.
+/// User, command, machine and time: written first, before anything is measured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// What was done: `checkup`, `record` … A kind that this reader does not know is kept.
+    /// Kind of the run: `checkup`, `record` … An unknown kind is kept.
     pub kind: String,
     /// Version of the pagelab that wrote the file.
     pub tool_version: String,
     /// The command line, from the program's name on.
     pub command_line: Vec<String>,
-    /// Seed of everything random; `None` where nothing was.
+    /// Seed; `None` if nothing was random.
     pub seed: Option<u64>,
     /// When the run began; the times of series, samples and events count from here.
-    pub started: Moment,
+    pub started: ClockReading,
     /// The machine.
     pub machine: Machine,
     /// How its memory was set up at the start.
@@ -106,7 +107,7 @@ pub struct Manifest {
 
 /// One moment on two clocks, read together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Moment {
+pub struct ClockReading {
     /// Wall clock in nanoseconds since 1970, UTC.
     pub realtime_ns: u64,
     /// Nanoseconds since boot, sleep included (CLOCK_BOOTTIME).
@@ -115,7 +116,7 @@ pub struct Moment {
 
 /// How a run ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub enum RunEnd {
     /// It ended as it should, this long after its start.
     Complete {
         /// Nanoseconds since the start.
@@ -126,9 +127,9 @@ pub enum Ending {
         /// Nanoseconds since the start.
         after_ns: u64,
         /// Why, in one phrase without a trailing dot.
-        why: String,
+        reason: String,
     },
-    /// The file was never closed: its writer was killed, the power went, or it is still at work.
+    /// The file was never closed: its writer was killed, power was lost, or it is still running.
     NotClosed,
 }
 
@@ -172,9 +173,9 @@ pub struct Series {
     pub columns: Vec<Column>,
 }
 
-/// What a column of a series is.
+/// Description of a column of a series.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ColumnHead {
+pub struct ColumnHeader {
     /// Its name, unique in the series.
     pub name: String,
     /// The unit of its values.
@@ -187,59 +188,59 @@ pub struct ColumnHead {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Column {
     /// What it is.
-    pub head: ColumnHead,
+    pub header: ColumnHeader,
     /// Its values, one for each time of the series.
-    pub values: Values,
+    pub values: ColumnValues,
 }
 
 /// The values of a column; `None` is a reading that failed, never a zero.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Values {
+pub enum ColumnValues {
     /// It never changed.
     Constant(Option<i64>),
     /// One for each time.
     Varying(Vec<Option<i64>>),
 }
 
-impl Values {
+impl ColumnValues {
     /// The value at the reading with this index.
-    pub fn at(&self, index: usize) -> Option<i64> {
+    pub fn value_at(&self, index: usize) -> Option<i64> {
         match self {
-            Values::Constant(value) => *value,
-            Values::Varying(values) => values.get(index).copied().flatten(),
+            ColumnValues::Constant(value) => *value,
+            ColumnValues::Varying(values) => values.get(index).copied().flatten(),
         }
     }
 }
 
 /// Raw samples of one thing, each at its own time.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Stream {
+pub struct SampleStream {
     /// What it is.
-    pub head: StreamHead,
+    pub header: StreamHeader,
     /// Times in nanoseconds since the start, in the order of writing.
     pub at_ns: Vec<u64>,
     /// The values, one for each time; always finite.
     pub values: Vec<f64>,
 }
 
-/// What a stream of samples is.
+/// Description of a stream of samples.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StreamHead {
+pub struct StreamHeader {
     /// Its name, unique in the file: `access time`.
     pub name: String,
     /// The unit of its values.
     pub unit: Unit,
-    /// What tells it from streams of the same measure: `variant` = `huge`, `bytes` = `67108864`.
+    /// Labels that distinguish it from streams of the same measure: `variant` = `huge`, `bytes` = `67108864`.
     pub labels: Vec<(String, String)>,
 }
 
 /// Something that happened at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct RunEvent {
     /// Nanoseconds since the start.
     pub at_ns: u64,
-    /// A word for its kind: `missed`, `warning` …
+    /// Its kind: `missed`, `warning` …
     pub kind: String,
-    /// What happened, in a phrase without a trailing dot.
+    /// The event, in a phrase without a trailing dot.
     pub text: String,
 }

@@ -1,18 +1,18 @@
-//! The kernel's memory settings as found: huge pages, compaction, swap.
-
-use crate::{Absence, Bytes, Choice, Counters, Reading};
+//! Current memory settings of the kernel: huge pages, compaction, swap.
 
 use serde::{Deserialize, Serialize};
+
+use crate::{Absence, Bytes, Counters, Order, PageSize, Reading};
 
 /// Transparent huge pages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThpSettings {
     /// `enabled`: the global mode for anonymous memory.
-    pub enabled: Reading<Choice>,
+    pub enabled: Reading<SysfsChoice>,
     /// `defrag`: how hard a fault tries.
-    pub defrag: Reading<Choice>,
+    pub defrag: Reading<SysfsChoice>,
     /// `shmem_enabled`: the mode for shared memory.
-    pub shmem_enabled: Reading<Choice>,
+    pub shmem_enabled: Reading<SysfsChoice>,
     /// `hpage_pmd_size`.
     pub pmd_size: Reading<Bytes>,
     /// `use_zero_page`.
@@ -29,9 +29,9 @@ pub struct ThpSize {
     /// The size.
     pub size: Bytes,
     /// `enabled`: always, inherit, madvise, never.
-    pub enabled: Reading<Choice>,
+    pub enabled: Reading<SysfsChoice>,
     /// `shmem_enabled`, where the kernel has it for this size.
-    pub shmem_enabled: Reading<Choice>,
+    pub shmem_enabled: Reading<SysfsChoice>,
     /// The counters of `stats/`, since boot.
     pub stats: Counters,
 }
@@ -79,4 +79,52 @@ pub struct Settings {
     pub vm_absent: Vec<Absence>,
     /// Swap areas; an empty list is a machine without swap.
     pub swap: Reading<Vec<SwapArea>>,
+}
+
+impl Settings {
+    /// The order of a huge page of PMD size.
+    pub fn pmd_order(&self, page_size: PageSize) -> Order {
+        page_size.pmd_order(self.thp.as_ref().ok().and_then(|thp| thp.pmd_size.as_ref().ok()).copied())
+    }
+}
+
+/// The options of a setting, and the active one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "UncheckedChoice")]
+pub struct SysfsChoice {
+    /// All options in the kernel's order.
+    pub options: Vec<String>,
+    /// Index of the bracketed option in `options`; a file that brackets none is malformed.
+    pub selected: usize,
+}
+
+/// A setting as stored, not yet validated.
+#[derive(Deserialize)]
+struct UncheckedChoice {
+    options: Vec<String>,
+    selected: usize,
+}
+
+impl TryFrom<UncheckedChoice> for SysfsChoice {
+    type Error = &'static str;
+
+    fn try_from(stored: UncheckedChoice) -> Result<SysfsChoice, Self::Error> {
+        let UncheckedChoice { options, selected } = stored;
+        let is_offered = selected < options.len();
+        is_offered
+            .then_some(SysfsChoice { options, selected })
+            .ok_or("the option in force is not in the list")
+    }
+}
+
+impl SysfsChoice {
+    /// The active option.
+    pub fn selected(&self) -> &str {
+        &self.options[self.selected]
+    }
+
+    /// Whether the kernel offers `option` at all: the probe is the presence of a word, not a version.
+    pub fn has_option(&self, option: &str) -> bool {
+        self.options.iter().any(|o| o == option)
+    }
 }

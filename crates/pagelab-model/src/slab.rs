@@ -1,4 +1,4 @@
-//! Slab caches (`/proc/slabinfo`) and allocation sites (`/proc/allocinfo`): who owns kernel memory.
+//! Slab caches (`/proc/slabinfo`) and allocation sites (`/proc/allocinfo`): owners of kernel memory.
 
 use crate::{Bytes, PageSize, Pages};
 
@@ -31,7 +31,7 @@ impl SlabCache {
 
     /// Bytes that the cache holds.
     pub fn bytes(&self, page_size: PageSize) -> Bytes {
-        self.pages().bytes(page_size)
+        self.pages().to_bytes(page_size)
     }
 }
 
@@ -43,5 +43,6 @@ pub struct AllocSite {
     /// Calls that are outstanding.
     pub calls: u64,
     /// Source file, line, module and function, as printed.
-    pub place: String,
+    #[serde(alias = "place")]
+    pub call_site: String,
 }

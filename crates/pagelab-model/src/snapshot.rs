@@ -1,24 +1,24 @@
-//! Everything that one look at a machine yields: the same record from a live host, a saved tree or a guest.
+//! Snapshot of a machine: the same record from a live host, a saved tree or a guest.
 
 use crate::instruments::Instrument;
 use crate::pagetype::Pagetypeinfo;
 use crate::pressure::Pressure;
 use crate::probe::ProbeResults;
-use crate::process::ProcessCoverage;
+use crate::process::HugePageCoverage;
 use crate::settings::Settings;
 use crate::slab::{AllocSite, SlabCache};
 use crate::{
     Absence, BuddyInfo, Bytes, Census, Counters, Machine, Meminfo, Order, PageSize, Pages, Reading, Zoneinfo,
 };
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// One look at a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
     /// When and from where.
-    pub taken: Taken,
-    /// What the machine is.
+    pub taken: SnapshotOrigin,
+    /// Description of the machine.
     pub machine: Machine,
     /// How its memory is set up.
     pub settings: Settings,
@@ -34,8 +34,10 @@ pub struct Snapshot {
     pub vmstat: Reading<Counters>,
     /// `/proc/buddyinfo`.
     pub buddyinfo: Reading<BuddyInfo>,
-    /// How much the free lists changed in sum while meminfo was read between two readings of buddyinfo.
-    pub free_moved: Pages,
+    /// Total change of the free lists between the readings of buddyinfo before and after meminfo. Run files
+    /// of before store a bare number.
+    #[serde(deserialize_with = "read_free_moved")]
+    pub free_moved: Reading<Pages>,
     /// `/proc/zoneinfo`.
     pub zoneinfo: Reading<Zoneinfo>,
     /// `/proc/pagetypeinfo`, only on request.
@@ -51,46 +53,46 @@ pub struct Snapshot {
     /// Physical memory by pageblock.
     pub census: Reading<Census>,
     /// Processes and their huge pages.
-    pub processes: Reading<ProcessCoverage>,
+    pub processes: Reading<HugePageCoverage>,
     /// Allocation failures found in the kernel's log.
     pub alloc_failures: Reading<AllocFailures>,
-    /// What a probe measured, if one was asked for.
+    /// Results of the probe, if one was requested.
     pub probe: Option<ProbeResults>,
     /// Which instruments work here.
     pub instruments: Vec<Instrument>,
-    /// Files that were there and could not be understood, and other things that went wrong on the way.
+    /// Malformed files, and other problems of the reading.
     pub problems: Vec<Problem>,
 }
 
 impl Snapshot {
     /// A snapshot of which nothing has been read yet but the page size; huge pages are of the usual size.
-    pub fn unread(from: &str, page_size: PageSize) -> Snapshot {
+    pub fn new_unread(source: &str, page_size: PageSize) -> Snapshot {
         Snapshot {
-            taken: Taken { from: from.to_owned(), realtime_ns: None, boottime_ns: None, euid: None },
-            machine: Machine::unread(page_size),
+            taken: SnapshotOrigin { source: source.to_owned(), ..SnapshotOrigin::default() },
+            machine: Machine::new_unread(page_size),
             settings: Settings {
-                thp: Err(Absence::unread()),
-                hugetlb: Err(Absence::unread()),
+                thp: Err(Absence::not_read()),
+                hugetlb: Err(Absence::not_read()),
                 vm: Counters::default(),
                 vm_absent: Vec::new(),
-                swap: Err(Absence::unread()),
+                swap: Err(Absence::not_read()),
             },
-            pmd_order: page_size.usual_pmd_order(),
-            pageblock_order: page_size.usual_pmd_order(),
+            pmd_order: page_size.default_pmd_order(),
+            pageblock_order: page_size.default_pmd_order(),
             pageblock_order_source: "assumed".to_owned(),
-            meminfo: Err(Absence::unread()),
-            vmstat: Err(Absence::unread()),
-            buddyinfo: Err(Absence::unread()),
-            free_moved: Pages(0),
-            zoneinfo: Err(Absence::unread()),
-            pagetypeinfo: Err(Absence::unread()),
-            pressure: Err(Absence::unread()),
-            slabs: Err(Absence::unread()),
-            alloc_sites: Err(Absence::unread()),
-            extfrag: Err(Absence::unread()),
-            census: Err(Absence::unread()),
-            processes: Err(Absence::unread()),
-            alloc_failures: Err(Absence::unread()),
+            meminfo: Err(Absence::not_read()),
+            vmstat: Err(Absence::not_read()),
+            buddyinfo: Err(Absence::not_read()),
+            free_moved: Err(Absence::not_read()),
+            zoneinfo: Err(Absence::not_read()),
+            pagetypeinfo: Err(Absence::not_read()),
+            pressure: Err(Absence::not_read()),
+            slabs: Err(Absence::not_read()),
+            alloc_sites: Err(Absence::not_read()),
+            extfrag: Err(Absence::not_read()),
+            census: Err(Absence::not_read()),
+            processes: Err(Absence::not_read()),
+            alloc_failures: Err(Absence::not_read()),
             probe: None,
             instruments: Vec::new(),
             problems: Vec::new(),
@@ -98,9 +100,22 @@ impl Snapshot {
     }
 }
 
+fn read_free_moved<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Reading<Pages>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Stored {
+        Reading(Reading<Pages>),
+        Number(Pages),
+    }
+    Ok(match Stored::deserialize(deserializer)? {
+        Stored::Reading(reading) => reading,
+        Stored::Number(pages) => Ok(pages),
+    })
+}
+
 impl Snapshot {
-    /// The files without which a judgement has a hole, as far as they could not be read.
-    pub fn unread_files(&self) -> Vec<&str> {
+    /// Unreadable files that are required for a complete judgement.
+    pub fn list_unread_files(&self) -> Vec<&str> {
         let absences = [
             self.buddyinfo.as_ref().err(),
             self.meminfo.as_ref().err(),
@@ -112,11 +127,12 @@ impl Snapshot {
 }
 
 /// When and from where a snapshot was taken.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Taken {
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotOrigin {
     /// `this machine`, or the saved tree's name.
-    pub from: String,
-    /// Wall clock in nanoseconds since 1970, UTC; `None` if the saved tree does not say.
+    #[serde(alias = "from")]
+    pub source: String,
+    /// Wall clock in nanoseconds since 1970, UTC; `None` if the saved tree does not state it.
     pub realtime_ns: Option<u64>,
     /// Nanoseconds since boot, sleep included.
     pub boottime_ns: Option<u64>,
@@ -124,13 +140,14 @@ pub struct Taken {
     pub euid: Option<u32>,
 }
 
-/// A file that was there and could not be understood, or another thing that went wrong on the way.
+/// A malformed file, or another problem of the reading.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    /// File, operation and way out, in one sentence without a trailing dot.
+    /// File, operation and hint, in one sentence without a trailing dot.
     pub message: String,
     /// Whether it was the input that was bad (exit code 3) rather than the machine that refused.
-    pub bad_input: bool,
+    #[serde(alias = "bad_input")]
+    pub is_bad_input: bool,
 }
 
 /// The kernel's own index files, as text, and the buddyinfo they belong to.
@@ -149,8 +166,8 @@ pub struct ExtfragFiles {
 /// Past `page allocation failure` reports and out-of-memory kills of the kernel's log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllocFailures {
-    /// Allocations that failed or stalled, oldest first. Files written before the kills were told apart have
-    /// the heads of out-of-memory reports here too.
+    /// Allocations that failed or stalled, oldest first. Files of versions that did not distinguish kills
+    /// have the headers of OOM reports here too.
     pub reports: Vec<AllocFailure>,
     /// Processes that the kernel killed, oldest first.
     #[serde(default)]
@@ -166,13 +183,13 @@ pub struct AllocFailure {
     pub at_us: Option<u64>,
     /// The process, as the report names it.
     pub process: String,
-    /// The order asked for.
+    /// The requested order.
     pub order: Option<u32>,
     /// The rest of the line: mode, nodemask.
     pub detail: String,
 }
 
-/// What ran out of memory when the kernel killed a process.
+/// Domain that ran out of memory when the kernel killed a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OomScope {
     /// The machine, or the nodes that the process was bound to.
@@ -181,12 +198,12 @@ pub enum OomScope {
     ControlGroup,
 }
 
-/// A process that the kernel killed for lack of memory, as its log tells it.
+/// A process that the OOM killer killed, according to the kernel log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OomKill {
     /// Microseconds since boot; `None` if the log was written without times.
     pub at_us: Option<u64>,
-    /// What ran out.
+    /// Domain that ran out of memory.
     pub scope: OomScope,
     /// Process id.
     pub pid: Option<u64>,
@@ -194,6 +211,6 @@ pub struct OomKill {
     pub process: String,
     /// The control group that reached its limit, where the log names it.
     pub group: Option<String>,
-    /// Its limit then, where the log says it.
+    /// Its limit at that time, if the log states it.
     pub limit: Option<Bytes>,
 }

@@ -1,4 +1,4 @@
-//! One type for each index space and unit, so that a page frame cannot be added to a byte count.
+//! Types for each index space and unit, so that a page frame cannot be added to a byte count.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +21,7 @@ impl Pfn {
     }
 
     /// The frame `pages` after this one; saturates at the end of the address space.
-    pub fn plus(self, pages: Pages) -> Pfn {
+    pub fn saturating_add(self, pages: Pages) -> Pfn {
         Pfn(self.0.saturating_add(pages.0))
     }
 }
@@ -38,7 +38,7 @@ impl fmt::Debug for Pages {
 
 impl Pages {
     /// The same amount in bytes; saturates instead of wrapping on a hostile count.
-    pub fn bytes(self, page_size: PageSize) -> Bytes {
+    pub fn to_bytes(self, page_size: PageSize) -> Bytes {
         Bytes(self.0.saturating_mul(page_size.bytes()))
     }
 }
@@ -60,7 +60,7 @@ impl Bytes {
     }
 
     /// Whole base pages in this amount.
-    pub fn pages(self, page_size: PageSize) -> Pages {
+    pub fn to_pages(self, page_size: PageSize) -> Pages {
         Pages(self.0 / page_size.bytes())
     }
 }
@@ -77,7 +77,7 @@ impl fmt::Debug for Order {
 
 impl Order {
     /// Base pages in a block of this order.
-    pub fn pages(self) -> Pages {
+    pub fn to_pages(self) -> Pages {
         Pages(1u64.checked_shl(u32::from(self.0)).unwrap_or(u64::MAX))
     }
 
@@ -88,7 +88,7 @@ impl Order {
 }
 
 /// A NUMA node, as the kernel numbers it. Numbers may have gaps and come in any order.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct NodeId(pub u32);
 
 impl fmt::Debug for NodeId {
@@ -123,8 +123,8 @@ impl From<PageSize> for u64 {
 }
 
 impl PageSize {
-    /// The page size that most machines have; for text that names none, and always said aloud.
-    pub const USUAL: PageSize = PageSize(4 << 10);
+    /// The most common page size, assumed for text without one; the assumption is always reported.
+    pub const DEFAULT: PageSize = PageSize(4 << 10);
 
     /// A page size in bytes, if it is a power of two between 1 KiB and 1 GiB.
     pub fn new(bytes: u64) -> Option<PageSize> {
@@ -142,21 +142,27 @@ impl PageSize {
     }
 
     /// The order whose blocks are `size` large, where one is.
-    pub fn order_of(self, size: Bytes) -> Option<Order> {
-        let fits = size.0.is_power_of_two() && size.0 >= self.0;
-        fits.then(|| Order((size.0.trailing_zeros() - self.shift()) as u8))
+    pub fn order_for_size(self, size: Bytes) -> Option<Order> {
+        let is_block_size = size.0.is_power_of_two() && size.0 >= self.0;
+        is_block_size.then(|| Order((size.0.trailing_zeros() - self.shift()) as u8))
     }
 
     /// The size of a block of `order`; saturates.
-    pub fn block(self, order: Order) -> Bytes {
-        order.pages().bytes(self)
+    pub fn block_bytes(self, order: Order) -> Bytes {
+        order.to_pages().to_bytes(self)
     }
 
-    /// The size that one PMD entry maps with this page size on 64-bit machines: a page-table page
-    /// holds `page size / 8` entries (x86-64 and arm64: 2 MiB at 4 KiB, 32 MiB at 16 KiB, 512 MiB
-    /// at 64 KiB). What the kernel itself says in `hpage_pmd_size` comes first.
-    pub fn usual_pmd_order(self) -> Order {
+    /// The size that one PMD entry maps with this page size on 64-bit machines: a page-table page holds `page
+    /// size / 8` entries (x86-64 and arm64: 2 MiB at 4 KiB, 32 MiB at 16 KiB, 512 MiB at 64 KiB). The
+    /// kernel's own `hpage_pmd_size` takes precedence.
+    pub fn default_pmd_order(self) -> Order {
         Order((self.shift() - 3) as u8)
+    }
+
+    /// The order of a huge page of the PMD size that the kernel reports; the default where it reports none,
+    /// or one that is not a block size.
+    pub fn pmd_order(self, reported: Option<Bytes>) -> Order {
+        reported.and_then(|size| self.order_for_size(size)).unwrap_or_else(|| self.default_pmd_order())
     }
 }
 
@@ -166,10 +172,13 @@ mod tests {
 
     #[test]
     fn page_sizes_are_powers_of_two_and_name_their_pmd_order() {
+        let reported = |size| PageSize::DEFAULT.pmd_order(Some(Bytes(size)));
+        assert_eq!((reported(4 << 20), reported(3 << 20), reported(0)), (Order(10), Order(9), Order(9)));
+        assert_eq!(PageSize::DEFAULT.pmd_order(None), Order(9));
         assert_eq!(PageSize::new(0), None);
         assert_eq!(PageSize::new(3000), None);
         let orders: Vec<u8> =
-            [4, 16, 64].map(|kib| PageSize::new(kib << 10).unwrap().usual_pmd_order().0).to_vec();
+            [4, 16, 64].map(|kib| PageSize::new(kib << 10).unwrap().default_pmd_order().0).to_vec();
         assert_eq!(orders, [9, 11, 13]);
     }
 
@@ -183,8 +192,8 @@ mod tests {
 
     #[test]
     fn hostile_counts_saturate() {
-        assert_eq!(Pages(u64::MAX).bytes(PageSize::USUAL), Bytes(u64::MAX));
-        assert_eq!(Order(200).pages(), Pages(u64::MAX));
+        assert_eq!(Pages(u64::MAX).to_bytes(PageSize::DEFAULT), Bytes(u64::MAX));
+        assert_eq!(Order(200).to_pages(), Pages(u64::MAX));
         assert_eq!(Bytes::from_kib(u64::MAX), Bytes(u64::MAX));
     }
 }

@@ -11,12 +11,12 @@ pub struct Zoneinfo {
     /// Per-node statistics; kernels before 4.8 have none.
     pub nodes: Vec<NodeStats>,
     /// The zones.
-    pub zones: Vec<ZoneInfo>,
+    pub zones: Vec<ZoneEntry>,
 }
 
 impl Zoneinfo {
     /// One zone by its key.
-    pub fn zone(&self, key: &ZoneKey) -> Option<&ZoneInfo> {
+    pub fn zone(&self, key: &ZoneKey) -> Option<&ZoneEntry> {
         self.zones.iter().find(|zone| &zone.key == key)
     }
 }
@@ -31,8 +31,8 @@ pub struct NodeStats {
 }
 
 /// One zone. A line that the kernel at hand does not print is `None`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ZoneInfo {
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ZoneEntry {
     /// Which zone.
     pub key: ZoneKey,
     /// Pages free, from the line `pages free` (per-CPU lists not included).
@@ -60,14 +60,14 @@ pub struct ZoneInfo {
     /// The zone's counters.
     pub stats: Counters,
     /// Per-CPU page lists.
-    pub pagesets: Vec<Pageset>,
+    pub pagesets: Vec<PerCpuPageset>,
     /// First frame of the zone.
     pub start: Option<Pfn>,
 }
 
 /// A per-CPU page list of one zone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Pageset {
+pub struct PerCpuPageset {
     /// The CPU.
     pub cpu: u32,
     /// Pages on the list now.
@@ -84,35 +84,19 @@ pub struct Pageset {
     pub stat_threshold: Option<u64>,
 }
 
-impl ZoneInfo {
-    /// A zone of which nothing is known yet but its name.
-    pub fn empty(key: ZoneKey) -> ZoneInfo {
-        ZoneInfo {
-            key,
-            free: None,
-            boost: None,
-            min: None,
-            low: None,
-            high: None,
-            promo: None,
-            spanned: None,
-            present: None,
-            managed: None,
-            cma: None,
-            protection: Vec::new(),
-            stats: Counters::default(),
-            pagesets: Vec::new(),
-            start: None,
-        }
+impl ZoneEntry {
+    /// A zone of which unknown yet but its name.
+    pub fn empty(key: ZoneKey) -> ZoneEntry {
+        ZoneEntry { key, ..ZoneEntry::default() }
     }
 
     /// The frame after the zone's last, where start and span are known.
     pub fn end(&self) -> Option<Pfn> {
-        Some(self.start?.plus(self.spanned?))
+        Some(self.start?.saturating_add(self.spanned?))
     }
 
     /// Pages on all per-CPU lists.
-    pub fn pages_per_cpu(&self) -> Pages {
+    pub fn count_pcp_pages(&self) -> Pages {
         Pages(self.pagesets.iter().map(|set| set.count.0).fold(0, u64::saturating_add))
     }
 }

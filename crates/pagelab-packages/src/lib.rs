@@ -1,6 +1,6 @@
-//! Packages of the distribution without installing them: asked for by [`apt`], unpacked into a folder of a
-//! [`store`], whose entries are whole or not there. Nothing here needs root, and nothing outside of the store
-//! is changed.
+//! Distribution packages without installation: found by [`apt`], unpacked into a directory of a [`store`],
+//! whose entries are complete or absent. Nothing here needs root, and nothing outside of the store is
+//! changed.
 
 pub mod apt;
 pub mod error;

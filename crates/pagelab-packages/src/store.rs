@@ -1,7 +1,8 @@
-//! A folder whose entries are whole or not there: each is made under another name and renamed at its end.
+//! Directory whose entries are complete or absent: each is created under another name, and renamed at the
+//! end.
 //!
-//! Whoever makes one holds the lock of the folder, which ends with its holder; what a killed one left is
-//! removed by the next.
+//! The process that creates one holds the lock of the directory until it exits; the next one removes what a
+//! killed process left.
 
 use std::fs::{self, File};
 use std::io;
@@ -9,47 +10,50 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
-const PARTIAL: &str = ".partial-";
+use crate::apt::FetchObserver;
+use crate::error::{Error, ErrorKind};
+
+const PARTIAL_PREFIX: &str = ".partial-";
 
 /// The folder.
 #[derive(Clone, Debug)]
-pub struct Store {
-    folder: PathBuf,
+pub struct DirectoryStore {
+    dir: PathBuf,
 }
 
 /// The right to change the store, until it is dropped or its holder dies.
 #[derive(Debug)]
-pub struct Locked {
+pub struct StoreLock {
     _file: File,
 }
 
 /// `pagelab` in XDG_CACHE_HOME, else `.cache/pagelab` in HOME: the folder of this user for what can be
 /// fetched or made again; `None` without either.
-pub fn usual_folder() -> Option<PathBuf> {
+pub fn default_cache_dir() -> Option<PathBuf> {
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let xdg = absolute("XDG_CACHE_HOME");
     xdg.or_else(|| absolute("HOME").map(|home| home.join(".cache"))).map(|cache| cache.join("pagelab"))
 }
 
-impl Store {
+impl DirectoryStore {
     /// The store in this folder, which need not be there yet.
-    pub fn at(folder: PathBuf) -> Store {
-        Store { folder }
+    pub fn new(dir: PathBuf) -> DirectoryStore {
+        DirectoryStore { dir }
     }
 
-    /// Where its entries lie.
-    pub fn folder(&self) -> &Path {
-        &self.folder
+    /// Directory of the entries.
+    pub fn dir(&self) -> &Path {
+        &self.dir
     }
 
-    /// Waits for the lock; `waiting` is called once if somebody else has it. `None`: `stop` said so.
+    /// Waits for the lock; `waiting` is called once if another process holds it. `None`: stopped by `stop`.
     pub fn lock(
         &self,
         waiting: &mut dyn FnMut(),
         stop: &mut dyn FnMut() -> bool,
-    ) -> io::Result<Option<Locked>> {
-        fs::create_dir_all(&self.folder)?;
-        let file = File::options().create(true).append(true).open(self.folder.join(".lock"))?;
+    ) -> io::Result<Option<StoreLock>> {
+        fs::create_dir_all(&self.dir)?;
+        let file = File::options().create(true).append(true).open(self.dir.join(".lock"))?;
         let mut told = false;
         while let Err(errno) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
             if errno != rustix::io::Errno::WOULDBLOCK {
@@ -63,24 +67,71 @@ impl Store {
             }
             std::thread::sleep(std::time::Duration::from_millis(50));
         }
-        Ok(Some(Locked { _file: file }))
+        Ok(Some(StoreLock { _file: file }))
+    }
+
+    /// The same for a set-up that is observed; `waiting_message` is reported if another process held the
+    /// lock.
+    pub fn lock_observed(
+        &self,
+        waiting_message: &str,
+        remedy: &str,
+        observer: &mut dyn FetchObserver,
+    ) -> Result<StoreLock, Error> {
+        let (mut signal, mut waits) = (None, false);
+        let lock = self.lock(&mut || waits = true, &mut || {
+            signal = observer.stop_signal();
+            signal.is_some()
+        });
+        let locked = lock.map_err(|error| self.access_error(&error, remedy))?;
+        let locked = locked.ok_or_else(|| Error::stopped(signal.unwrap_or(0)))?;
+        if waits {
+            observer.report_progress(waiting_message);
+        }
+        Ok(locked)
+    }
+
+    /// The error for an unusable directory; `remedy` ends it.
+    pub fn access_error(&self, error: &io::Error, remedy: &str) -> Error {
+        let kind = match error.kind() {
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => ErrorKind::NotAvailable,
+            _ => ErrorKind::SystemRefused,
+        };
+        Error::new(kind, format!("cannot use {}: {error}; {remedy}", self.dir.display()))
+    }
+
+    /// Makes an entry: `fill` fills an empty folder and returns the entry's name.
+    pub fn build_entry<E>(
+        &self,
+        lock: &StoreLock,
+        to_error: impl Fn(io::Error) -> E,
+        fill: impl FnOnce(&Path) -> Result<String, E>,
+    ) -> Result<PathBuf, E> {
+        let partial = self.create_partial(lock).map_err(&to_error)?;
+        let made =
+            fill(&partial).and_then(|name| self.commit_entry(lock, &partial, &name).map_err(&to_error));
+        if made.is_err() {
+            // What cannot be removed now is removed when the next entry is made.
+            let _ = fs::remove_dir_all(&partial);
+        }
+        made
     }
 
     /// An empty folder to make an entry in. What others left half made is removed.
-    pub fn begin(&self, _locked: &Locked) -> io::Result<PathBuf> {
-        for entry in fs::read_dir(&self.folder)?.flatten() {
-            if entry.file_name().to_string_lossy().starts_with(PARTIAL) {
+    fn create_partial(&self, _locked: &StoreLock) -> io::Result<PathBuf> {
+        for entry in fs::read_dir(&self.dir)?.flatten() {
+            if entry.file_name().to_string_lossy().starts_with(PARTIAL_PREFIX) {
                 fs::remove_dir_all(entry.path())?;
             }
         }
-        let partial = self.folder.join(format!("{PARTIAL}{}", std::process::id()));
+        let partial = self.dir.join(format!("{PARTIAL_PREFIX}{}", std::process::id()));
         fs::create_dir(&partial)?;
         Ok(partial)
     }
 
-    /// Gives a folder that is whole its name. What stood there was not whole, or was made again.
-    pub fn finish(&self, _locked: &Locked, partial: &Path, name: &str) -> io::Result<PathBuf> {
-        let place = self.folder.join(name.replace(['/', ':'], "_"));
+    /// Gives a folder that is whole its name. The old entry was incomplete, or is replaced.
+    fn commit_entry(&self, _locked: &StoreLock, partial: &Path, name: &str) -> io::Result<PathBuf> {
+        let place = self.dir.join(name.replace(['/', ':'], "_"));
         if place.exists() {
             fs::remove_dir_all(&place)?;
         }
@@ -92,7 +143,7 @@ impl Store {
 
     /// Folders that have their name, in no order.
     pub fn entries(&self) -> impl Iterator<Item = PathBuf> {
-        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let entries = fs::read_dir(&self.dir).into_iter().flatten().flatten();
         let is_done = |path: &PathBuf| {
             path.is_dir() && !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'))
         };
@@ -107,10 +158,10 @@ mod tests {
     #[test]
     fn a_half_made_entry_is_never_found_and_goes_with_the_next() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::at(folder.path().join("x"));
+        let store = DirectoryStore::new(folder.path().join("x"));
         assert_eq!(store.entries().count(), 0, "without a folder");
         let locked = store.lock(&mut || {}, &mut || false).unwrap().unwrap();
-        let partial = store.begin(&locked).unwrap();
+        let partial = store.create_partial(&locked).unwrap();
         fs::write(partial.join("half"), "x").unwrap();
         assert_eq!(store.entries().count(), 0);
         // Somebody else waits while we are at work.
@@ -119,9 +170,9 @@ mod tests {
         assert!(waited);
         drop(locked);
         let locked = store.lock(&mut || {}, &mut || false).unwrap().unwrap();
-        let partial = store.begin(&locked).unwrap();
+        let partial = store.create_partial(&locked).unwrap();
         assert_eq!(fs::read_dir(&partial).unwrap().count(), 0, "the one that was left is gone");
-        let place = store.finish(&locked, &partial, "a_1:2/3").unwrap();
+        let place = store.commit_entry(&locked, &partial, "a_1:2/3").unwrap();
         assert_eq!(store.entries().collect::<Vec<_>>(), std::slice::from_ref(&place));
         assert_eq!(place.file_name().unwrap(), "a_1_2_3");
     }

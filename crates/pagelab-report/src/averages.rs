@@ -1,64 +1,65 @@
-//! `pagelab usage`: the averages of several runs in one table, a line for each.
+//! `pagelab usage`: averages of several runs in one table, a line per run.
 
 use pagelab_metrics::averages::Averages;
-use pagelab_metrics::over_time::OverTime;
+use pagelab_metrics::statistics::TimeStatistics;
 use pagelab_model::run::{Run, Unit};
 use pagelab_model::{PageSize, Reading};
 
-use crate::quantity::{duration, quantity};
-use crate::style::{Style, count};
-use crate::text::{Column, Page};
+use crate::quantity_format::{format_duration, format_quantity};
+use crate::run::clip_start;
+use crate::style::{TextStyle, format_count};
+use crate::text_report::{RowTable, TextReport};
 
-/// One run's line of the table.
+/// Line of one run.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Line {
-    /// The run file, as it was named.
+pub struct RunAverages {
+    /// Run file, as given.
     pub file: String,
-    /// The machine, where the run knows its name.
+    /// Machine, if the run records it.
     pub machine: Option<String>,
     /// Wall clock at the start in nanoseconds since 1970, UTC.
     pub started_realtime_ns: u64,
-    /// What the table says.
+    /// Averages of the run.
     pub averages: Averages,
 }
 
-impl Line {
-    /// The line of a run, or why it has none.
-    pub fn of(run: &Run) -> Reading<Line> {
-        Ok(Line {
+impl RunAverages {
+    /// Computes the line of a run, or the reason why it has none.
+    pub fn from_run(run: &Run) -> Reading<RunAverages> {
+        Ok(RunAverages {
             file: run.name.clone(),
             machine: run.manifest.machine.host_name.clone(),
             started_realtime_ns: run.manifest.started.realtime_ns,
-            averages: pagelab_metrics::averages::averages(run)?,
+            averages: pagelab_metrics::averages::compute_averages(run)?,
         })
     }
 
-    /// The name of the machine, or of the file where the run does not know it.
+    /// Name of the machine, or of the file if the run does not record the machine.
     fn name(&self) -> &str {
         let file = || self.file.rsplit('/').find(|part| !part.is_empty()).unwrap_or(&self.file);
         self.machine.as_deref().unwrap_or_else(file)
     }
 }
 
-/// Which number of each quantity is shown.
+/// Statistic of each quantity to show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stat {
-    /// The mean over time.
+    /// Mean over time.
     Mean,
-    /// The smallest reading.
+    /// Smallest reading.
     Min,
-    /// The largest reading.
+    /// Largest reading.
     Max,
-    /// The smallest reading such that readings up to it cover 95 % of the time.
+    /// The 95th percentile over time.
     P95,
 }
 
 impl Stat {
-    /// All of them, in the order of print.
+    /// All statistics, in display order.
     pub const ALL: [Stat; 4] = [Stat::Mean, Stat::Min, Stat::Max, Stat::P95];
 
-    /// The word for it, in tables and in names of fields.
-    pub fn word(self) -> &'static str {
+    /// Name of the statistic in tables and field names.
+    pub fn name(self) -> &'static str {
         match self {
             Stat::Mean => "mean",
             Stat::Min => "min",
@@ -67,181 +68,152 @@ impl Stat {
         }
     }
 
-    /// This number of a quantity.
-    pub fn of(self, over: &OverTime) -> f64 {
+    /// Returns this statistic of a quantity.
+    pub fn from_statistics(self, statistics: &TimeStatistics) -> f64 {
         match self {
-            Stat::Mean => over.mean,
-            Stat::Min => over.min,
-            Stat::Max => over.max,
-            Stat::P95 => over.percentile_95,
+            Stat::Mean => statistics.mean,
+            Stat::Min => statistics.min,
+            Stat::Max => statistics.max,
+            Stat::P95 => statistics.percentile_95,
         }
     }
 }
 
-/// What to show.
+/// Display options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct View<'a> {
-    /// Which numbers; a line of the table for each.
+    /// Statistics to show; the table has a line for each.
     pub stats: &'a [Stat],
-    /// How each run was recorded, too.
+    /// Also shows how each run was recorded.
     pub verbose: bool,
 }
 
-/// Columns that a name may take.
+/// Columns of a name, at most.
 const NAME_MAX: usize = 20;
 const MIB: f64 = 1_048_576.0;
-/// Titles of the amounts.
-const AMOUNTS: [&str; 5] = ["total", "free", "used", "cached", "used-cached"];
-/// Titles of the rates.
-const RATES: [&str; 2] = ["minor/s", "major/s"];
 
-/// The table and what must be said beside it.
-pub fn render(lines: &[Line], view: View<'_>, style: Style) -> String {
-    if lines.is_empty() {
+/// Renders the table with its notes.
+pub fn render(runs: &[RunAverages], view: View<'_>, style: TextStyle) -> String {
+    if runs.is_empty() {
         return String::new();
     }
-    let mut page = Page::new(style);
+    let mut output = TextReport::new(style);
     let what = match view.stats {
         [Stat::Mean] => "averages over time",
-        [Stat::Min] => "least of the time",
-        [Stat::Max] => "most of the time",
-        [Stat::P95] => "not exceeded in 95 % of the time",
-        _ => "use of memory over time",
+        [Stat::Min] => "minimum over time",
+        [Stat::Max] => "maximum over time",
+        [Stat::P95] => "95th percentile over time",
+        _ => "memory use over time",
     };
-    page.facts("", &[style.bold(what), "memory in MiB, page faults per second".to_owned()], "   ");
-    table(&mut page, lines, view);
+    output.add_fact_line(&[style.paint_bold(what), "memory in MiB, page faults per second".to_owned()]);
+    write_table(&mut output, runs, view);
     if view.verbose {
-        page.gap();
-        lines.iter().for_each(|line| recorded(&mut page, line));
-        page.gap();
+        output.add_gap();
+        runs.iter().for_each(|line| write_recording(&mut output, line));
+        output.add_gap();
     } else {
-        page.hanging_dim("", &span(lines));
+        output.add_dim_text(&time_span_text(runs));
     }
-    let mut words = "used: total - free · cached: Buffers + Cached + SwapCached".to_owned();
+    let mut legend = "used: total - free · cached: Buffers + Cached + SwapCached".to_owned();
     if view.verbose {
-        words.push_str(
-            " · a mean is over time: each reading stands for half the way to its neighbours · p95: the \
-             smallest reading such that readings up to it cover 95 % of the time · minor faults: pgfault - \
-             pgmajfault",
+        legend.push_str(
+            " · means are weighted by time, half the interval to each neighbour · p95: 95th percentile over \
+             time · minor faults: pgfault - pgmajfault",
         );
     }
-    page.hanging_dim("", &words);
-    page.finish()
+    output.add_dim_text(&legend);
+    output.into_text()
 }
 
-fn table(page: &mut Page, lines: &[Line], view: View<'_>) {
-    let is_same = |at: usize| lines.iter().filter(|line| line.name() == lines[at].name()).count() > 1;
-    let with_files = (0..lines.len()).any(is_same);
-    let mut columns = vec![Column::left("machine")];
-    if with_files {
-        columns.push(Column::left("file"));
-    }
-    let leading = columns.len();
-    if view.stats.len() > 1 {
-        columns.push(Column::left(""));
-    }
-    columns.extend(AMOUNTS.map(Column::right));
-    columns.extend(RATES.map(Column::right));
-    let mut rows = Vec::new();
-    for line in lines {
-        for (at, &stat) in view.stats.iter().enumerate() {
-            let mut row = vec![clipped(line.name())];
-            if with_files {
-                row.push(clipped(&line.file));
-            }
-            if at > 0 {
-                row.iter_mut().for_each(String::clear);
-            }
-            if view.stats.len() > 1 {
-                row.push(stat.word().to_owned());
-            }
-            row.extend(numbers(&line.averages, stat));
-            rows.push(row);
-        }
-    }
-    if !page.table_if_it_fits(0, &columns, &rows) {
-        // A narrow terminal does without the rates, and then without whole names.
-        let amounts = columns.len() - RATES.len();
-        rows.iter_mut().for_each(|row| row.truncate(amounts));
-        if !page.table_if_it_fits(0, &columns[..amounts], &rows) {
-            let style = page.style();
-            let short = |name: &String| style.one_line(name).chars().take(8).collect();
-            rows.iter_mut().for_each(|row| row[..leading].iter_mut().for_each(|name| *name = short(name)));
-            page.table(0, &columns[..amounts], &rows);
-        }
-    }
-}
-
-/// The end of a long name tells more than its beginning, since runs of one machine lie in one folder.
-fn clipped(name: &str) -> String {
-    let signs = name.chars().count();
-    if signs <= NAME_MAX {
-        return name.to_owned();
-    }
-    std::iter::once('…').chain(name.chars().skip(signs - NAME_MAX + 1)).collect()
-}
-
-fn numbers(of: &Averages, stat: Stat) -> Vec<String> {
-    let mib = |over: &OverTime| {
-        let mib = (stat.of(over) / MIB).round();
+fn write_table(output: &mut TextReport, runs: &[RunAverages], view: View<'_>) {
+    let is_same = |at: usize| runs.iter().filter(|line| line.name() == runs[at].name()).count() > 1;
+    let has_file_column = (0..runs.len()).any(is_same);
+    let mib = |stat: Stat, over: Option<&TimeStatistics>| {
+        let Some(over) = over else { return "–".to_owned() };
+        let mib = (stat.from_statistics(over) / MIB).round();
         let sign = if mib < 0.0 { "-" } else { "" };
-        format!("{sign}{}", count(mib.abs() as u128))
+        format!("{sign}{}", format_count(mib.abs() as u128))
     };
-    let reading = |over: &Reading<OverTime>| over.as_ref().map_or("–".to_owned(), mib);
-    let rate = |over: Option<&OverTime>| {
-        over.map_or("–".to_owned(), |over| quantity(stat.of(over), &Unit::COUNT.into(), PageSize::USUAL))
+    let rate = |stat: Stat, over: Option<&TimeStatistics>| {
+        let Some(over) = over else { return "–".to_owned() };
+        format_quantity(stat.from_statistics(over), &Unit::COUNT.into(), PageSize::DEFAULT)
     };
-    let faults = of.faults.as_ref().ok();
-    vec![
-        mib(&of.total),
-        mib(&of.free),
-        mib(&of.used),
-        reading(&of.page_cache),
-        reading(&of.used_less_page_cache),
-        rate(faults.map(|faults| &faults.minor)),
-        rate(faults.map(|faults| &faults.major)),
-    ]
+    // Runs of one machine are usually in one directory.
+    let name = |is_first: bool, name: &str| {
+        if is_first { clip_start(name, NAME_MAX) } else { String::new() }
+    };
+    let table = RowTable::<(bool, Stat, &RunAverages)>::new()
+        .left("machine", |(is_first, _, line)| name(*is_first, line.name()))
+        .left_if(has_file_column, "file", |(is_first, _, line)| name(*is_first, &line.file))
+        .left_if(view.stats.len() > 1, "", |(_, stat, _)| stat.name().to_owned())
+        .right("total", |(_, stat, line)| mib(*stat, Some(&line.averages.total)))
+        .right("free", |(_, stat, line)| mib(*stat, Some(&line.averages.free)))
+        .right("used", |(_, stat, line)| mib(*stat, Some(&line.averages.used)))
+        .right("cached", |(_, stat, line)| mib(*stat, line.averages.page_cache.as_ref().ok()))
+        .right("used-cached", |(_, stat, line)| mib(*stat, line.averages.used_less_page_cache.as_ref().ok()))
+        .right("minor/s", |(_, stat, line)| {
+            rate(*stat, line.averages.faults_per_second.as_ref().ok().map(|faults| &faults.minor))
+        })
+        .right("major/s", |(_, stat, line)| {
+            rate(*stat, line.averages.faults_per_second.as_ref().ok().map(|faults| &faults.major))
+        });
+    let lines = runs
+        .iter()
+        .flat_map(|line| view.stats.iter().enumerate().map(move |(at, &stat)| (at == 0, stat, line)));
+    let (columns, mut rows) = (table.columns(), table.rows(lines));
+    // On a narrow terminal, the table omits the rates and then shortens the names.
+    let amounts: Vec<usize> = (0..columns.len() - 2).collect();
+    if output.add_table_if_fits(0, &columns, &rows)
+        || output.add_fitting_table(0, &columns, &rows, [&amounts])
+    {
+        return;
+    }
+    let style = output.style();
+    for name in rows.iter_mut().flat_map(|row| &mut row[..1 + usize::from(has_file_column)]) {
+        *name = style.to_one_line(name).chars().take(8).collect();
+    }
+    output.add_narrowed_table(0, &columns, &rows, &[&amounts]);
 }
 
-/// How long and how often, of all runs.
-fn span(lines: &[Line]) -> String {
-    let range = |of: &dyn Fn(&Line) -> Option<u64>| {
+fn time_span_text(lines: &[RunAverages]) -> String {
+    let range = |of: &dyn Fn(&RunAverages) -> Option<u64>| {
         let known: Vec<u64> = lines.iter().filter_map(of).collect();
         let (least, most) = known.iter().min().zip(known.iter().max())?;
-        let (least, most) = (duration(*least), duration(*most));
+        let (least, most) = (format_duration(*least), format_duration(*most));
         Some(if least == most { least } else { format!("{least} to {most}") })
     };
-    let over = range(&|line| Some(line.averages.span_ns.saturating_add(line.averages.every_ns?)));
-    let every = range(&|line| line.averages.every_ns);
-    let single = lines.iter().filter(|line| line.averages.every_ns.is_none()).count();
+    let statistics =
+        range(&|line| Some(line.averages.span_ns.saturating_add(line.averages.typical_interval_ns?)));
+    let every = range(&|line| line.averages.typical_interval_ns);
+    let single = lines.iter().filter(|line| line.averages.typical_interval_ns.is_none()).count();
     let single = match single {
         0 => "",
-        1 => "; one run is a single reading",
-        _ => "; some runs are a single reading",
+        1 => "; one run has a single sample",
+        _ => "; some runs have a single sample",
     };
-    match over.zip(every) {
-        Some((over, every)) => format!("over {over}, one reading every {every}{single} (-v: min, max, p95)"),
-        None => "a single reading".to_owned(),
+    match statistics.zip(every) {
+        Some((over, every)) => format!("over {over}, one sample every {every}{single} (-v: min, max, p95)"),
+        None => "a single sample".to_owned(),
     }
 }
 
-/// How one run was recorded, and what its line lacks.
-fn recorded(page: &mut Page, line: &Line) {
-    let of = &line.averages;
-    let mut facts = vec![format!("{} readings", count(of.readings as u128))];
-    if let (Some(every), Some(longest)) = (of.every_ns, of.gap_max_ns) {
-        facts.push(format!("one every {}", duration(every)));
-        facts.push(format!("over {}", duration(of.span_ns.saturating_add(every))));
+/// Writes how a run was recorded and which values it lacks.
+fn write_recording(output: &mut TextReport, run: &RunAverages) {
+    let averages = &run.averages;
+    let mut facts = vec![format!("{} readings", format_count(averages.readings as u128))];
+    if let (Some(every), Some(longest)) = (averages.typical_interval_ns, averages.interval_max_ns) {
+        facts.push(format!("one every {}", format_duration(every)));
+        facts.push(format!("over {}", format_duration(averages.span_ns.saturating_add(every))));
         if longest > every + every / 2 {
-            facts.push(format!("longest gap {}", duration(longest)));
+            facts.push(format!("longest gap {}", format_duration(longest)));
         }
     }
-    if of.readings_left_out > 0 {
-        facts.push(format!("{} left out: a field failed", count(of.readings_left_out as u128)));
+    if averages.readings_left_out > 0 {
+        facts.push(format!("{} left out: a field failed", format_count(averages.readings_left_out as u128)));
     }
-    let absences = [of.page_cache.as_ref().err(), of.faults.as_ref().err()];
+    let absences = [averages.page_cache.as_ref().err(), averages.faults_per_second.as_ref().err()];
     facts.extend(absences.into_iter().flatten().map(|why| format!("{}: {}", why.source, why.reason())));
-    page.hanging("", &format!("{}: {}", page.style().one_line(&line.file), facts.join(" · ")));
+    output.add_text(&format!("{}: {}", output.style().to_one_line(&run.file), facts.join(" · ")));
 }
 
 #[cfg(test)]

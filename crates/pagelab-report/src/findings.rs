@@ -1,68 +1,68 @@
-//! Findings in words: a sentence, its evidence, the next command, and the command that mends it.
+//! Wording of findings: a sentence, the evidence, the next commands, and the remedy.
 
-mod remedy;
-
-use pagelab_metrics::findings::{Finding, FindingKind, NoHugePages};
-use pagelab_metrics::supply::{Estimate, Interval};
+use pagelab_metrics::findings::{Finding, FindingKind, NoHugePagesReason};
+use pagelab_metrics::supply::{CountEstimate, EstimateRange};
+use pagelab_model::machine::CgroupVersion;
 use pagelab_model::{Bytes, Order, PageClass, PageSize, Pages, Snapshot};
 
-use crate::style::{bytes, count, percent};
+use crate::style::{format_bytes, format_count, format_percent, format_plural};
 
-/// One finding as a person reads it.
+/// Finding in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Worded {
-    /// What is so, with its main number.
+pub struct FindingText {
+    /// Sentence with the main number.
     pub sentence: String,
-    /// Where the number is from and what belongs to it.
-    pub evidence: Vec<String>,
-    /// Commands of this build that go on from here.
-    pub next: Vec<NextCommand>,
-    /// The command line that mends it; words in capitals are to be filled in.
+    /// Source of the number and further evidence.
+    pub evidence: String,
+    /// Commands of this build that continue from here.
+    pub next_commands: &'static [NextCommand],
+    /// Command line of the remedy; the user replaces words in capitals.
     pub remedy: String,
 }
 
-impl Worded {
-    /// What one would type from this look, the remedy last.
-    pub fn commands(&self, snapshot: &Snapshot) -> Vec<String> {
-        let mut lines: Vec<String> = self.next.iter().filter_map(|next| next.line(snapshot)).collect();
+impl FindingText {
+    /// The commands to type after this snapshot, the remedy last.
+    pub fn command_lines(&self, snapshot: &Snapshot) -> Vec<String> {
+        let mut lines: Vec<String> =
+            self.next_commands.iter().filter_map(|next| next.command_line(snapshot)).collect();
         lines.retain(|line| *line != self.remedy);
         lines.push(self.remedy.clone());
         lines
     }
 
-    /// The same for a person: what a saved tree's remedy is for is said before it.
-    pub fn steps(&self, snapshot: &Snapshot) -> Vec<String> {
-        let mut lines = self.commands(snapshot);
+    /// The commands as the report shows them: the remedy of a saved tree names the machine it is for.
+    pub fn step_lines(&self, snapshot: &Snapshot) -> Vec<String> {
+        let mut lines = self.command_lines(snapshot);
         let is_here = snapshot.taken.euid.is_some();
         let of_that_machine = lines.last_mut().filter(|line| !is_here && !line.contains(" --root "));
         if let Some(line) = of_that_machine {
-            line.insert_str(0, ELSEWHERE);
+            line.insert_str(0, SAVED_TREE_PREFIX);
         }
         lines
     }
 }
 
-/// Before a command that is not for this machine: what was looked at is a saved tree.
-const ELSEWHERE: &str = "on that machine: ";
+/// Marks a command for another machine: the snapshot is of a saved tree.
+const SAVED_TREE_PREFIX: &str = "on that machine: ";
 
-/// A command that a finding may name. The list is closed, so that a test can read each as the program does.
+/// Command that a finding may name. The list is closed, so that a test can parse each as the program does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextCommand(&'static [&'static str]);
 
 impl NextCommand {
-    /// Measure what huge pages would buy, and whether they come.
+    /// Measures the effect of huge pages and whether they are allocated.
     pub const PROBE: NextCommand = NextCommand(&["checkup", "--probe"]);
-    /// The whole report.
+    /// The full report.
     pub const VERBOSE: NextCommand = NextCommand(&["checkup", "-v"]);
     /// Eligible memory by mapping.
     pub const DEEP: NextCommand = NextCommand(&["checkup", "-v", "--deep"]);
-    /// The indices worked out line by line.
+    /// The calculation of the indices, line by line.
     pub const EXPLAIN: NextCommand = NextCommand(&["frag", "--explain"]);
     /// One file for a bug report.
     pub const CAPTURE: NextCommand = NextCommand(&["capture", "memory.tar.zst"]);
-    /// Whole blocks out of pieces.
+    /// Compaction of free memory into contiguous blocks.
     pub const COMPACT: NextCommand = NextCommand(&["compact"]);
-    /// What huge pages bring to a program, and how many it takes.
+    /// Measures what huge pages gain for a program, and how many it needs.
     pub const TUNE: NextCommand = NextCommand(&["tune", "--", "COMMAND"]);
 
     /// Every command that a finding may name.
@@ -76,14 +76,14 @@ impl NextCommand {
         NextCommand::TUNE,
     ];
 
-    /// The words behind `pagelab`.
-    pub fn words(self) -> &'static [&'static str] {
+    /// The words after `pagelab`.
+    pub fn arguments(self) -> &'static [&'static str] {
         self.0
     }
 
-    /// As one would type it to go on from this look: a saved tree is named again, and what only the running
-    /// machine can do is left out.
-    pub fn line(self, snapshot: &Snapshot) -> Option<String> {
+    /// The command line as the user types it after this snapshot: it names a saved tree again, and omits what
+    /// only the running machine can do.
+    pub fn command_line(self, snapshot: &Snapshot) -> Option<String> {
         let line = format!("pagelab {}", self.0.join(" "));
         if snapshot.taken.euid.is_some() {
             return Some(line);
@@ -91,16 +91,16 @@ impl NextCommand {
         let is_live_only =
             [NextCommand::PROBE, NextCommand::CAPTURE, NextCommand::COMPACT, NextCommand::TUNE]
                 .contains(&self);
-        (!is_live_only).then(|| format!("{line} --root {}", snapshot.taken.from))
+        (!is_live_only).then(|| format!("{line} --root {}", snapshot.taken.source))
     }
 }
 
-/// A class of pages as a person would say it.
-pub fn class_words(class: PageClass) -> &'static str {
+/// Display name of a class of pages.
+pub fn class_text(class: PageClass) -> &'static str {
     match class {
         PageClass::Free => "free pages",
         PageClass::Anon => "program memory",
-        PageClass::AnonHuge => "program memory in large folios",
+        PageClass::AnonHuge => "user memory in large folios",
         PageClass::File => "page cache",
         PageClass::MovableOther => "other movable pages",
         PageClass::Hugetlb => "hugetlb pages",
@@ -108,141 +108,141 @@ pub fn class_words(class: PageClass) -> &'static str {
         PageClass::PageTable => "page tables",
         PageClass::Reserved => "reserved pages",
         PageClass::Kernel => "other kernel pages",
-        PageClass::Unknown => "pages without any flag",
-        PageClass::Deferred => "pages not initialised yet",
+        PageClass::Unknown => "pages without flags",
+        PageClass::Deferred => "pages not yet initialized",
         PageClass::Hole => "holes in the memory map",
         PageClass::Offline => "offline pages",
         PageClass::Poisoned => "pages with hardware errors",
     }
 }
 
-/// Puts a finding into words. One table of wordings: an arm for each kind, nothing computed but units.
-pub fn word(finding: &Finding, snapshot: &Snapshot) -> Worded {
+/// Puts a finding into words. One table of wordings: an arm for each finding, with no computation except
+/// units.
+pub fn describe_finding(finding: &Finding, snapshot: &Snapshot) -> FindingText {
     use FindingKind as K;
     let page_size = snapshot.machine.page_size;
     let order = snapshot.pmd_order;
-    let (sentence, evidence, next): (String, String, &[NextCommand]) = match &finding.kind {
-        K::FreeMemoryUnusable { zone, unusable, free, huge_now } => (
+    let (sentence, evidence, next_commands): (String, String, &'static [NextCommand]) = match &finding.kind {
+        K::FreeMemoryUnusable { zone, unusable, free, free_huge_pages: huge_now } => (
             format!(
                 "{} of the free memory in {} is unusable for {} pages",
-                percent(*unusable),
+                format_percent(*unusable),
                 zone.zone,
-                bytes(page_size.block(order))
+                format_bytes(page_size.block_bytes(order))
             ),
             format!(
-                "F_u({}) {} on node {}, {} free, {} huge pages could be had now (buddyinfo)",
+                "F_u({}) {} on node {}, {} free, {} huge pages available now (buddyinfo)",
                 order.0,
-                pagelab_metrics::frag::share_text(*unusable),
+                pagelab_metrics::fragmentation_index::format_share(*unusable),
                 zone.node.0,
-                bytes(*free),
-                number(*huge_now)
+                format_bytes(*free),
+                format_number(*huge_now)
             ),
             &[NextCommand::EXPLAIN, NextCommand::VERBOSE],
         ),
-        K::SpoiledBlocks { spoiled, total, culprit } => (
+        K::PollutedBlocks { polluted, total, largest_class } => (
             format!(
-                "{} of {} pageblocks hold pages that cannot be moved, so they cannot become huge pages",
-                interval(*spoiled),
-                number(*total)
+                "{} of {} pageblocks are polluted: they contain unmovable pages and cannot become huge pages",
+                format_interval(*polluted),
+                format_number(*total)
             ),
-            match culprit {
+            match largest_class {
                 Some((class, blocks)) => format!(
-                    "{} hold {} (kpageflags; one such page spoils a block)",
-                    estimate(*blocks),
-                    class_words(*class)
+                    "{} contain {} (kpageflags; one such page pollutes a pageblock)",
+                    format_estimate(*blocks),
+                    class_text(*class)
                 ),
-                None => "kpageflags; one such page spoils a block".to_owned(),
+                None => "kpageflags; one such page pollutes a pageblock".to_owned(),
             },
             &[NextCommand::VERBOSE],
         ),
-        K::ThpRefused { wanted, share } => (
-            format!("{} of the page faults that wanted a huge page were refused", percent(*share)),
-            format!("{} faults wanted one since boot (vmstat thp_fault_*)", number(*wanted)),
+        K::ThpFallback { faults: wanted, share } => (
+            format!("{} of the THP faults fell back to base pages", format_percent(*share)),
+            format!("{} THP faults since boot (vmstat thp_fault_*)", format_number(*wanted)),
             &[NextCommand::PROBE],
         ),
         K::CompactionFails { ended, share } => (
-            format!("direct compaction stalls programs and fails in {} of the cases", percent(*share)),
-            format!("{} stalls ended since boot (vmstat compact_*)", number(*ended)),
+            format!("direct compaction stalls programs and fails in {} of the cases", format_percent(*share)),
+            format!("{} stalls ended since boot (vmstat compact_*)", format_number(*ended)),
             &[NextCommand::VERBOSE],
         ),
-        K::ProcessWithoutHuge { pid, name, anonymous, huge, why } => (
-            without_huge(*pid, name.as_deref(), *anonymous, *why),
-            format!("AnonHugePages {} of Anonymous {} (smaps_rollup)", bytes(*huge), bytes(*anonymous)),
+        K::ProcessWithoutHugePages { pid, name, anonymous, huge, reason: why } => (
+            describe_no_huge_pages(*pid, name.as_deref(), *anonymous, *why),
+            format!(
+                "AnonHugePages {} of Anonymous {} (smaps_rollup)",
+                format_bytes(*huge),
+                format_bytes(*anonymous)
+            ),
             &[NextCommand::TUNE, NextCommand::PROBE, NextCommand::DEEP],
         ),
-        K::HugetlbIdle { page_size, idle, total } => (
+        K::IdleHugetlb { page_size, idle_pages: idle, total } => (
+            format!("{} is idle in a hugetlb pool", format_bytes(Bytes(idle.saturating_mul(page_size.0)))),
             format!(
-                "{} are locked in a hugetlb pool and used by nobody",
-                bytes(Bytes(idle.saturating_mul(page_size.0)))
-            ),
-            format!(
-                "{idle} of {total} pages of {} are free and not promised (nr_hugepages)",
-                bytes(*page_size)
+                "{idle} of {total} pages of {} are free and not reserved (nr_hugepages)",
+                format_bytes(*page_size)
             ),
             &[NextCommand::VERBOSE],
         ),
         K::Pressure { some_avg10_centipercent: ten, some_avg60_centipercent: sixty } => (
-            format!("programs waited for memory in {} of the last 10 s", percent(f64::from(*ten) / 1e4)),
-            format!("{} of the last 60 s (pressure/memory, some)", percent(f64::from(*sixty) / 1e4)),
+            format!(
+                "programs waited for memory in {} of the last 10 s",
+                format_percent(f64::from(*ten) / 1e4)
+            ),
+            format!("{} of the last 60 s (pressure/memory, some)", format_percent(f64::from(*sixty) / 1e4)),
             &[NextCommand::VERBOSE],
         ),
-        K::SwapFull { used, total } => (
-            format!("swap is nearly full: {} of {}", bytes(*used), bytes(*total)),
+        K::SwapNearlyFull { used, total } => (
+            format!("swap is nearly full: {} of {}", format_bytes(*used), format_bytes(*total)),
             "SwapTotal less SwapFree (meminfo)".to_owned(),
             &[NextCommand::VERBOSE],
         ),
         K::AllocationFailures { reports, order_max, last_process } => (
-            format!("the kernel log holds {} of allocations that failed", plural(*reports, "report")),
+            format!("the kernel log contains {} of allocation failures", format_plural(*reports, "report")),
             match order_max {
-                Some(order) => format!("the highest order was {order}, the last process {last_process}"),
-                None => format!("the last process was {last_process}"),
+                Some(order) => format!("highest order {order}, last process {last_process}"),
+                None => format!("last process {last_process}"),
             },
             &[NextCommand::VERBOSE],
         ),
         K::OomKills { kills, unexplained, last_process } => {
-            let (sentence, evidence) = killed(*kills, *unexplained, last_process.as_deref());
+            let (sentence, evidence) = describe_oom_kills(*kills, *unexplained, last_process.as_deref());
             (sentence, evidence, &[NextCommand::VERBOSE])
         }
         K::CgroupOomKills { kills, last_process, group, limit } => (
             format!(
-                "{} control group reached its memory limit",
-                plural(*kills, "process was killed because its|processes were killed because their")
+                "{} cgroup reached its memory limit",
+                format_plural(*kills, "process was killed because its|processes were killed because their")
             ),
             {
                 let group = group.as_ref().map_or(String::new(), |group| format!(" in {group}"));
-                let limit = limit.map_or(String::new(), |limit| format!(", limit {}", bytes(limit)));
+                let limit = limit.map_or(String::new(), |limit| format!(", limit {}", format_bytes(limit)));
                 format!("the last was {last_process}{group}{limit} (kernel log)")
             },
             &[NextCommand::VERBOSE],
         ),
-        K::HostTakesFree { order, asked, device, reported } => {
-            let (sentence, evidence) = host_takes(*order, *asked, device.as_deref(), *reported, page_size);
+        K::FreePageReporting { order, requested_order, device, reported } => {
+            let (sentence, evidence) =
+                describe_host_faults(*order, *requested_order, device.as_deref(), *reported, page_size);
             (sentence, evidence, &[NextCommand::PROBE])
         }
         K::PageTables { bytes: size, share } => (
-            format!("page tables take {} of memory", percent(*share)),
-            format!("{} (meminfo PageTables + SecPageTables)", bytes(*size)),
+            format!("page tables take {} of memory", format_percent(*share)),
+            format!("{} (meminfo PageTables + SecPageTables)", format_bytes(*size)),
             &[NextCommand::TUNE, NextCommand::PROBE],
         ),
         K::SlabUnreclaimable { bytes: size, share, largest } => (
-            format!("kernel objects that cannot be reclaimed take {} of memory", percent(*share)),
-            match largest {
-                Some((name, of)) => {
-                    format!(
-                        "{} (meminfo SUnreclaim); the largest cache is {name}, {}",
-                        bytes(*size),
-                        bytes(*of)
-                    )
-                }
-                None => {
-                    format!("{} (meminfo SUnreclaim); slabinfo could not be read to say which", bytes(*size))
-                }
+            format!("unreclaimable slab objects take {} of memory", format_percent(*share)),
+            {
+                let cache = largest.as_ref().map_or("slabinfo is not readable".to_owned(), |(name, of)| {
+                    format!("the largest cache is {name}, {}", format_bytes(*of))
+                });
+                format!("{} (meminfo SUnreclaim); {cache}", format_bytes(*size))
             },
             &[NextCommand::VERBOSE],
         ),
-        K::CgroupTight { used, limit } => (
-            format!("this control group has used {} of its limit of {}", bytes(*used), bytes(*limit)),
-            "the tightest limit on the way up; page cache is charged too, and is dropped first".to_owned(),
+        K::CgroupNearLimit { used, limit } => (
+            format!("this cgroup uses {} of its limit of {}", format_bytes(*used), format_bytes(*limit)),
+            "the tightest limit of its ancestors; page cache is included, and is reclaimed first".to_owned(),
             &[NextCommand::VERBOSE],
         ),
         K::IndexDiffers { cells, compared } => (
@@ -250,115 +250,213 @@ pub fn word(finding: &Finding, snapshot: &Snapshot) -> Worded {
             "debugfs extfrag files against a buddyinfo that was equal before and after".to_owned(),
             &[NextCommand::CAPTURE],
         ),
-        K::FreeUnexplained { on_lists, counted } => (
+        K::FreeMemoryUnexplained { on_lists, counted } => (
             format!(
-                "the kernel's two counts of free memory differ by {}, and nothing that was read explains it",
-                bytes(Pages(counted.0.abs_diff(on_lists.0)).bytes(page_size))
+                "two counts of free memory of the kernel differ by {}, which is unexplained",
+                format_bytes(Pages(counted.0.abs_diff(on_lists.0)).to_bytes(page_size))
             ),
             format!(
                 "{} on the free lists (buddyinfo), {} by the counter (meminfo)",
-                bytes(on_lists.bytes(page_size)),
-                bytes(counted.bytes(page_size))
+                format_bytes(on_lists.to_bytes(page_size)),
+                format_bytes(counted.to_bytes(page_size))
             ),
             &[NextCommand::CAPTURE],
         ),
-        K::ProbeRefused { asked, came } => (
-            format!("only {came} of {asked} huge pages came when asked for"),
+        K::ProbeFallback { requested, allocated } => (
+            format!("only {allocated} of {requested} requested huge pages were allocated"),
             "MADV_COLLAPSE, one at a time, read back".to_owned(),
             &[NextCommand::VERBOSE],
         ),
     };
-    let remedy = remedy::of(&finding.kind, snapshot);
-    Worded { sentence, evidence: vec![evidence], next: next.to_vec(), remedy }
+    FindingText { sentence, evidence, next_commands, remedy: remedy_for(&finding.kind, snapshot) }
 }
 
-/// What the first touch of free memory waits for, and who decides it.
-fn host_takes(
+/// Describes the reason why the first touch of free memory is slow, and the setting behind it.
+fn describe_host_faults(
     order: Option<Order>,
-    asked: Option<i64>,
+    requested: Option<i64>,
     device: Option<&str>,
     reported: Option<Bytes>,
     page_size: PageSize,
 ) -> (String, String) {
     let from = order.map_or("large".to_owned(), |order| {
-        format!("of order {} ({}) and more", order.0, bytes(page_size.block(order)))
+        format!("of order {} ({}) and more", order.0, format_bytes(page_size.block_bytes(order)))
     });
     let sentence = match reported {
         Some(size) if size.0 > 0 => {
-            format!("the host has taken back ~{} of the free memory; its first touch is slow", bytes(size))
+            format!(
+                "the host has reclaimed ~{} of the free memory; its first touch is slow",
+                format_bytes(size)
+            )
         }
-        _ => format!("the host takes back free blocks {from} some 2 s after they were freed"),
+        _ => format!("the host reclaims free blocks {from} about 2 s after they are freed"),
     };
-    let asked = asked.map_or(String::new(), |asked| {
-        format!("; the command line asks for {asked}, which this kernel does not take")
+    let requested = requested.map_or(String::new(), |order| {
+        format!("; the command line requests {order}, which this kernel does not accept")
     });
     let device = device.map_or(String::new(), |device| format!(" by the balloon {device}"));
     let evidence = format!(
-        "free page reporting{device}, blocks {from}, 2 s after they were freed{asked}; run, tune, can \
+        "free page reporting{device}, blocks {from}, 2 s after they were freed{requested}; run, tune, can \
          --really and --probe warm memory before they measure; on the host: free-page-reporting=off"
     );
     (sentence, evidence)
 }
 
-/// Of the machine, as far as the log says so; of the rest it is not known.
-fn killed(kills: u64, unexplained: u64, last: Option<&str>) -> (String, String) {
-    let processes = plural(kills, "process was|processes were");
+fn describe_oom_kills(kills: u64, unexplained: u64, last: Option<&str>) -> (String, String) {
+    let processes = format_plural(kills, "process was|processes were");
     let last = last.map(|last| format!("the last was {last} (kernel log)"));
     if unexplained == 0 {
-        let sentence = format!("{processes} killed because the machine ran out of memory");
+        let sentence = format!("{processes} killed by the OOM killer: the machine ran out of memory");
         return (sentence, last.unwrap_or("kernel log".to_owned()));
     }
     let unknown = format!(
-        "whether the machine or a control group ran out is not known of {}: the kernel's log does not have \
-         them (vmstat oom_kill)",
-        number(unexplained)
+        "the scope of {} OOM kills is unknown: they are not in the kernel log (vmstat oom_kill)",
+        format_number(unexplained)
     );
     let evidence = last.map_or(unknown.clone(), |last| format!("{last}; {unknown}"));
-    (format!("{processes} killed for lack of memory since boot"), evidence)
+    (format!("{processes} killed by the OOM killer since boot"), evidence)
 }
 
-fn without_huge(pid: u32, name: Option<&str>, anonymous: Bytes, why: NoHugePages) -> String {
+fn describe_no_huge_pages(
+    pid: u32,
+    name: Option<&str>,
+    anonymous: Bytes,
+    obstacle: NoHugePagesReason,
+) -> String {
     let who = name.map_or(format!("process {pid}"), |name| format!("{name} (pid {pid})"));
-    let reason = match why {
-        NoHugePages::ModeNever => "the mode is `never`",
-        NoHugePages::NeverAsks => "it never asks (`madvise` mode)",
-        NoHugePages::SwitchedOff => "it switched them off (prctl PR_SET_THP_DISABLE)",
-        NoHugePages::NotGiven => "the mode is `always`, and none were given",
+    let reason = match obstacle {
+        NoHugePagesReason::ModeNever => "the mode is `never`",
+        NoHugePagesReason::NotAdvised => "it makes no MADV_HUGEPAGE request (`madvise` mode)",
+        NoHugePagesReason::SwitchedOff => "it disabled them (prctl PR_SET_THP_DISABLE)",
+        NoHugePagesReason::NotAllocated => "the mode is `always`, but none were allocated",
     };
-    format!("{who}, {}, has almost no huge pages: {reason}", bytes(anonymous))
+    format!("{who}, {}, has almost no huge pages: {reason}", format_bytes(anonymous))
 }
 
-fn number(of: u64) -> String {
-    count(u128::from(of))
+fn format_number(value: u64) -> String {
+    format_count(u128::from(value))
 }
 
-/// `412`, or `412 to 419` where the two differ.
-pub fn range(low: u64, high: u64) -> String {
-    if low == high { number(low) } else { format!("{} to {}", number(low), number(high)) }
-}
-
-/// A count; from a sample `~412 ± 30`.
-pub fn estimate(of: Estimate) -> String {
-    match of.plus_minus {
-        Some(error) => format!("~{} ± {}", number(of.value), number(error)),
-        None => number(of.value),
-    }
-}
-
-/// Both ends, or one count where they are the same.
-pub fn interval(of: Interval) -> String {
-    if of.low == of.high {
-        estimate(of.low)
+/// Formats a range: `412`, or `412 to 419` if the ends differ.
+pub fn format_range(low: u64, high: u64) -> String {
+    if low == high {
+        format_number(low)
     } else {
-        format!("{} to {}", estimate(of.low), estimate(of.high))
+        format!("{} to {}", format_number(low), format_number(high))
     }
 }
 
-/// `1 report`, `2 reports`; irregular forms stand behind a bar: `process was|processes were`.
-fn plural(of: u64, word: &str) -> String {
-    let (one, many) =
-        word.split_once('|').map_or((word.to_owned(), format!("{word}s")), |(a, b)| (a.into(), b.into()));
-    format!("{} {}", number(of), if of == 1 { one } else { many })
+/// Formats a count; from a sample `~412 ± 30`.
+pub fn format_estimate(value: CountEstimate) -> String {
+    match value.margin {
+        Some(error) => format!("~{} ± {}", format_number(value.value), format_number(error)),
+        None => format_number(value.value),
+    }
+}
+
+/// Formats both ends of an interval, or one count if they are equal.
+pub fn format_interval(value: EstimateRange) -> String {
+    if value.low == value.high {
+        format_estimate(value.low)
+    } else {
+        format!("{} to {}", format_estimate(value.low), format_estimate(value.high))
+    }
+}
+
+// Command line of the remedy for each finding, with the numbers of this machine if they are known. The
+// user replaces words in capitals.
+
+/// Frees the kernel objects that pin unreclaimable ones: dentries and inodes.
+const DROP_SLAB_OBJECTS: &str = "sysctl vm.drop_caches=2";
+
+fn remedy_for(kind: &FindingKind, snapshot: &Snapshot) -> String {
+    use FindingKind as K;
+    match kind {
+        K::FreeMemoryUnusable { .. } | K::ThpFallback { .. } | K::ProbeFallback { .. } => {
+            pagelab_command(NextCommand::COMPACT)
+        }
+        K::PollutedBlocks { largest_class: Some((PageClass::Slab, _)), .. } => DROP_SLAB_OBJECTS.to_owned(),
+        K::PollutedBlocks { .. } => pagelab_command(NextCommand::COMPACT),
+        K::CompactionFails { .. } => "sysctl vm.compaction_proactiveness=50".to_owned(),
+        K::ProcessWithoutHugePages { .. } | K::PageTables { .. } => pagelab_command(NextCommand::TUNE),
+        K::IdleHugetlb { page_size, idle_pages: idle, total } => {
+            shrink_hugetlb_pool(snapshot, *page_size, total.saturating_sub(*idle))
+        }
+        K::Pressure { .. } | K::OomKills { .. } if has_swap(snapshot) => {
+            "systemctl set-property SERVICE MemoryHigh=SIZE".to_owned()
+        }
+        K::Pressure { .. } | K::OomKills { .. } | K::SwapNearlyFull { .. } => swap_file_path(snapshot),
+        K::AllocationFailures { order_max, .. } => match order_max {
+            Some(order) if *order > 0 => pagelab_command(NextCommand::COMPACT),
+            _ => raise_min_free_kbytes(snapshot),
+        },
+        K::CgroupOomKills { group, limit, .. } => {
+            raise_cgroup_limit(snapshot, group.as_deref().unwrap_or("GROUP"), *limit)
+        }
+        // Pages of a pool are not free, so the host does not take them back.
+        K::FreePageReporting { .. } => "sysctl vm.nr_hugepages=PAGES".to_owned(),
+        // The memory cannot be reclaimed: its owner must release it.
+        K::SlabUnreclaimable { .. } => "slabtop -o -s c".to_owned(),
+        K::CgroupNearLimit { limit, .. } => {
+            let group = snapshot.machine.cgroup.as_ref().ok().and_then(|group| group.limit_path.as_deref());
+            raise_cgroup_limit(snapshot, group.unwrap_or("GROUP"), Some(*limit))
+        }
+        K::IndexDiffers { .. } => NextCommand::EXPLAIN
+            .command_line(snapshot)
+            .unwrap_or_else(|| pagelab_command(NextCommand::EXPLAIN)),
+        // The counter lags by the per-CPU differences until they are folded in (mm/vmstat.c).
+        K::FreeMemoryUnexplained { .. } => "sysctl vm.stat_refresh=1".to_owned(),
+    }
+}
+
+fn pagelab_command(command: NextCommand) -> String {
+    format!("pagelab {}", command.arguments().join(" "))
+}
+
+fn has_swap(snapshot: &Snapshot) -> bool {
+    snapshot.settings.swap.as_ref().is_ok_and(|areas| !areas.is_empty())
+}
+
+/// Command for a swap file with an unused name.
+fn swap_file_path(snapshot: &Snapshot) -> String {
+    let areas = snapshot.settings.swap.as_deref().unwrap_or_default();
+    let is_new = |name: &String| areas.iter().all(|area| area.name != *name);
+    let mut names = (2..).map(|number| format!("/swapfile{number}"));
+    let name = Some("/swapfile".to_owned()).filter(is_new).or_else(|| names.find(is_new)).unwrap_or_default();
+    format!("fallocate -l 4G {name} && chmod 600 {name} && mkswap {name} && swapon {name}")
+}
+
+/// Command that doubles the limit in effect at the kill; `cgset` of libcgroup sets groups of any creator.
+fn raise_cgroup_limit(snapshot: &Snapshot, cgroup: &str, limit: Option<Bytes>) -> String {
+    let version = snapshot.machine.cgroup.as_ref().ok().map(|group| group.version);
+    let file = match version {
+        Some(CgroupVersion::V1 | CgroupVersion::Hybrid) => "memory.limit_in_bytes",
+        Some(CgroupVersion::V2) | None => "memory.max",
+    };
+    let size = limit.map_or("SIZE".to_owned(), |limit| limit.0.saturating_mul(2).to_string());
+    let group = cgroup.trim_start_matches('/');
+    let group = if group.is_empty() { "GROUP" } else { group };
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/_.-:@".contains(c);
+    match group.chars().all(is_plain) {
+        true => format!("cgset -r {file}={size} {group}"),
+        false => format!("cgset -r {file}={size} '{}'", group.replace('\'', "'\\''")),
+    }
+}
+
+/// Command that doubles the reserve of the kernel for requests that cannot wait.
+fn raise_min_free_kbytes(snapshot: &Snapshot) -> String {
+    match snapshot.settings.vm.get("min_free_kbytes") {
+        Some(kib) => format!("sysctl vm.min_free_kbytes={}", kib.saturating_mul(2)),
+        None => "sysctl vm.min_free_kbytes=KIB".to_owned(),
+    }
+}
+
+fn shrink_hugetlb_pool(snapshot: &Snapshot, page_size: Bytes, used: u64) -> String {
+    let usual = snapshot.meminfo.as_ref().ok().and_then(|info| info.bytes("Hugepagesize"));
+    match usual == Some(page_size) {
+        true => format!("sysctl vm.nr_hugepages={used}"),
+        false => format!("hugeadm --pool-pages-max {}:{used}", page_size.0),
+    }
 }
 
 #[cfg(test)]

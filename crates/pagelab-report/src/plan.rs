@@ -1,59 +1,65 @@
-//! `pagelab plan`: what n huge pages bring, on a terminal.
+//! `pagelab plan`: the gain of n huge pages, on a terminal.
 
-use pagelab_model::profile::{ProfileSource, WalkCost};
-use pagelab_model::{Bytes, Profile};
-use pagelab_tlb::plan::predict::{self, Interval, Native};
-use pagelab_tlb::plan::{Ranking, Shape};
+use pagelab_model::profile::{ProfileSource, WalkCostCurve};
+use pagelab_model::{Bytes, TlbProfile};
+use pagelab_tlb::plan::predict::{self, NativeTime, SpeedupInterval};
+use pagelab_tlb::plan::{CurveShape, Ranking};
 
-use crate::misses;
-use crate::quantity::duration;
-use crate::style::{Style, bytes, count, percent, three_digits};
-use crate::text::{Column, Page};
+use crate::miss_counts;
+use crate::quantity_format::format_duration;
+use crate::style::{
+    TextStyle, format_bytes, format_count, format_percent, format_plural, format_three_digits,
+};
+use crate::text_report::{RowTable, TextReport};
 
-/// Columns of a bar.
-const BAR: usize = 24;
+/// Width of a bar in characters.
+const BAR_COLUMNS: usize = 24;
 
-/// A ranking with what was chosen of it.
+/// Ranking with the chosen regions.
 #[derive(Clone, Copy, Debug)]
 pub struct PlanReport<'a> {
-    /// The profile.
-    pub profile: &'a Profile,
-    /// Its ranking.
+    /// Profile.
+    pub profile: &'a TlbProfile,
+    /// Ranking of the regions.
     pub ranking: &'a Ranking,
-    /// The size of a planned page.
-    pub page: Bytes,
-    /// How many pages are planned.
+    /// Size of a planned page.
+    pub page_size: Bytes,
+    /// Number of pages planned.
     pub chosen: usize,
-    /// By what regions are ranked: `cost`, `misses`, `accesses`, `random`.
-    pub by: &'a str,
-    /// How long the program runs, if it was told.
-    pub native: Option<Native>,
+    /// Criterion of the ranking: `cost`, `misses`, `accesses`, `random`.
+    pub chosen_by: &'a str,
+    /// Run time of the program, if given.
+    pub native_result: Option<NativeTime>,
 }
 
 impl PlanReport<'_> {
-    /// Time over time with the first `n` regions, if it can be predicted.
-    pub fn speedup(&self, n: usize) -> Option<f64> {
-        predict::speedup(self.ranking, n, self.native?)
+    /// Returns the predicted speed-up with the first `count` regions, if it can be predicted.
+    pub fn predicted_speedup(&self, count: usize) -> Option<f64> {
+        predict::predict_speedup(self.ranking, count, self.native_result?)
     }
 
     /// Between which ratios the truth is expected.
-    pub fn interval(&self, n: usize) -> Option<Interval> {
-        predict::interval(self.ranking, n, self.native?)
+    pub fn predicted_interval(&self, count: usize) -> Option<SpeedupInterval> {
+        predict::predict_interval(self.ranking, count, self.native_result?)
     }
 
-    /// A cost in its unit: `2.1 s`, `1 200 misses`.
-    fn amount(&self, cost: f64) -> String {
-        amount(cost, self.ranking.timed)
+    /// Formats a cost in its unit: `2.1 s`, `1 200 misses`.
+    fn format_cost(&self, cost: f64) -> String {
+        format_cost_value(cost, self.ranking.is_timed)
     }
 }
 
-/// A cost: picoseconds as a time, or misses.
-pub(crate) fn amount(cost: f64, timed: bool) -> String {
-    if timed { duration((cost / 1000.0) as u64) } else { format!("{} misses", count(cost.round() as u128)) }
+/// Formats a cost: picoseconds as a time, or misses.
+pub(crate) fn format_cost_value(cost: f64, is_time: bool) -> String {
+    if is_time {
+        format_duration((cost / 1000.0) as u64)
+    } else {
+        format!("{} misses", format_count(cost.round() as u128))
+    }
 }
 
-/// The name of a source in sentences.
-pub fn source(source: ProfileSource) -> &'static str {
+/// Name of a source in sentences.
+pub fn source_name(source: ProfileSource) -> &'static str {
     match source {
         ProfileSource::Exact => "exact",
         ProfileSource::Accessed => "accessed bits",
@@ -62,53 +68,59 @@ pub fn source(source: ProfileSource) -> &'static str {
     }
 }
 
-/// The report.
-pub fn render(report: &PlanReport<'_>, style: Style) -> String {
-    let mut page = Page::new(style);
-    head(&mut page, report);
-    page.gap();
-    curve(&mut page, report);
-    page.gap();
-    page.hanging("", &shape(report));
-    page.hanging_bold("", &verdict(report));
-    for note in notes(report) {
-        page.hanging_dim("  ", &note);
+/// Renders the report.
+pub fn render(report: &PlanReport<'_>, style: TextStyle) -> String {
+    let mut output = TextReport::new(style);
+    write_header(&mut output, report);
+    output.add_gap();
+    write_curve(&mut output, report);
+    output.add_gap();
+    output.add_text(&curve_shape_text(report));
+    output.add_bold_text(&plan_verdict(report));
+    for note in list_notes(report) {
+        output.add_dim_indented(&note);
     }
-    page.finish()
+    output.into_text()
 }
 
-fn head(page: &mut Page, report: &PlanReport<'_>) {
+fn write_header(output: &mut TextReport, report: &PlanReport<'_>) {
     let (profile, ranking) = (report.profile, report.ranking);
-    let command = profile.command.join(" ");
-    let what = if command.is_empty() { "a profile".to_owned() } else { crate::run::clipped(&command, 60) };
     let misses: u128 = profile.images.iter().map(|image| u128::from(image.misses)).sum();
     let regions = format!(
         "{} touched regions of {} that can be planned",
-        count(ranking.regions.len() as u128),
-        bytes(report.page)
+        format_count(ranking.regions.len() as u128),
+        format_bytes(report.page_size)
     );
-    page.facts("", &[page.style().bold(&what), source(profile.source).to_owned(), regions], "   ");
-    let text = if ranking.timed {
+    output.add_fact_line(&[
+        output.style().paint_bold(&crate::profile::command_text(profile)),
+        source_name(profile.source).to_owned(),
+        regions,
+    ]);
+    let text = if ranking.is_timed {
         let walks: f64 = ranking.total / (misses as f64).max(1.0) / 1000.0;
         format!(
-            "page walks cost {} by the model, for {}, {} ns each; huge pages can save {}",
-            report.amount(ranking.total),
-            misses::all(profile),
-            three_digits(walks),
-            report.amount(ranking.attainable()),
+            "by the model, page walks cost {} for {}, {} ns each; huge pages can save {}",
+            report.format_cost(ranking.total),
+            miss_counts::format_misses(profile),
+            format_three_digits(walks),
+            report.format_cost(ranking.attainable_saving()),
         )
     } else {
-        format!("{}; huge pages can save {}", misses::all(profile), report.amount(ranking.attainable()))
+        format!(
+            "{}; huge pages can save {}",
+            miss_counts::format_misses(profile),
+            report.format_cost(ranking.attainable_saving())
+        )
     };
-    page.hanging("", &text);
+    output.add_text(&text);
 }
 
-/// The counts that are worth a line: doublings, the knee, what was chosen, all.
-pub fn counts(report: &PlanReport<'_>) -> Vec<usize> {
-    let all = report.ranking.regions.len();
-    let mut counts: Vec<usize> = (0..).map(|power| 1 << power).take_while(|&n| n < all).collect();
-    counts.extend([report.chosen, all]);
-    if let Shape::Knee(knee) = report.ranking.shape {
+/// Returns the counts with a line in the table: doublings, the knee, the chosen number, all.
+pub fn curve_counts(report: &PlanReport<'_>) -> Vec<usize> {
+    let total_gain = report.ranking.regions.len();
+    let mut counts: Vec<usize> = (0..).map(|power| 1 << power).take_while(|&n| n < total_gain).collect();
+    counts.extend([report.chosen, total_gain]);
+    if let CurveShape::Knee(knee) = report.ranking.shape {
         counts.push(knee);
     }
     counts.retain(|&n| n > 0);
@@ -117,85 +129,71 @@ pub fn counts(report: &PlanReport<'_>) -> Vec<usize> {
     counts
 }
 
-fn curve(page: &mut Page, report: &PlanReport<'_>) {
-    let style = page.style();
-    let is_predicted = report.speedup(report.ranking.regions.len()).is_some();
-    let mut rows = Vec::new();
-    for n in counts(report) {
-        let share = report.ranking.share(n).unwrap_or(0.0);
-        let mut row = vec![
-            if n == report.chosen { "→".to_owned() } else { String::new() },
-            count(n as u128),
-            bytes(Bytes(report.page.0.saturating_mul(n as u64))),
-            bar(style, share),
-            percent(share),
-            report.amount(report.ranking.saved(n)),
-        ];
-        if is_predicted {
-            row.push(report.speedup(n).map_or(String::new(), |ratio| format!("{ratio:.2}×")));
-        }
-        rows.push(row);
-    }
-    let mut columns = vec![
-        Column::left(""),
-        Column::right("huge pages"),
-        Column::right("memory"),
-        Column::left("share of the gain"),
-        Column::right(""),
-        Column::right("saved"),
-    ];
-    if is_predicted {
-        columns.push(Column::right("predicted"));
-    }
-    page.table(1, &columns, &rows);
+fn write_curve(output: &mut TextReport, report: &PlanReport<'_>) {
+    let style = output.style();
+    let is_predicted = report.predicted_speedup(report.ranking.regions.len()).is_some();
+    let share = |count: usize| report.ranking.saving_share(count).unwrap_or(0.0);
+    RowTable::<usize>::new()
+        .left("", |&count| if count == report.chosen { "→" } else { "" }.to_owned())
+        .right("huge pages", |&count| format_count(count as u128))
+        .right("memory", |&count| format_bytes(Bytes(report.page_size.0.saturating_mul(count as u64))))
+        .left("share of the gain", |&count| share_bar(style, share(count)))
+        .right("", |&count| format_percent(share(count)))
+        .right("saved", |&count| report.format_cost(report.ranking.saving_at(count)))
+        .right_if(is_predicted, "predicted", |&count| {
+            report.predicted_speedup(count).map_or(String::new(), |ratio| format!("{ratio:.2}×"))
+        })
+        .add_to(output, 1, curve_counts(report));
 }
 
-fn bar(style: Style, share: f64) -> String {
-    let filled = (share.clamp(0.0, 1.0) * BAR as f64).round() as usize;
+fn share_bar(style: TextStyle, share: f64) -> String {
+    let filled = (share.clamp(0.0, 1.0) * BAR_COLUMNS as f64).round() as usize;
     let (full, empty) = if style.unicode { ("█", "·") } else { ("#", ".") };
-    full.repeat(filled) + &empty.repeat(BAR - filled)
+    full.repeat(filled) + &empty.repeat(BAR_COLUMNS - filled)
 }
 
-fn shape(report: &PlanReport<'_>) -> String {
+fn curve_shape_text(report: &PlanReport<'_>) -> String {
     let ranking = report.ranking;
-    let all = ranking.regions.len();
-    let part = |n: usize| percent(n as f64 / all.max(1) as f64);
-    let share = |n: usize| percent(ranking.share(n).unwrap_or(0.0));
+    let total_gain = ranking.regions.len();
+    let share_of_regions = |n: usize| format_percent(n as f64 / total_gain.max(1) as f64);
+    let share = |n: usize| format_percent(ranking.saving_share(n).unwrap_or(0.0));
     match ranking.shape {
-        Shape::Nothing => "huge pages save nothing here by the model".to_owned(),
-        Shape::Knee(knee) => format!(
+        CurveShape::NoGain => "by the model, huge pages save nothing".to_owned(),
+        CurveShape::Knee(knee) => format!(
             "the knee is at {}: {} of the gain with {} of the regions",
-            count(knee as u128),
+            format_count(knee as u128),
             share(knee),
-            part(knee)
+            share_of_regions(knee)
         ),
-        Shape::Flat => format!(
-            "the curve is flat: misses are spread evenly, so few huge pages bring little; {} of {} have {} \
-             of the gain",
-            count(all.div_ceil(8) as u128),
-            count(all as u128),
-            share(all.div_ceil(8))
+        CurveShape::Flat => format!(
+            "the curve is flat: misses are evenly distributed; {} of {} regions have {} of the gain",
+            format_count(total_gain.div_ceil(8) as u128),
+            format_count(total_gain as u128),
+            share(total_gain.div_ceil(8))
         ),
-        Shape::AllNeeded => {
+        CurveShape::AllNeeded => {
             format!(
-                "nearly all touched regions are needed: no smaller number has most of the gain of all {all}"
+                "nearly all touched regions are needed: no smaller number has most of the gain of \
+                 {total_gain}"
             )
         }
     }
 }
 
-fn verdict(report: &PlanReport<'_>) -> String {
+fn plan_verdict(report: &PlanReport<'_>) -> String {
     let (ranking, chosen) = (report.ranking, report.chosen);
-    let pages = if chosen == 1 { "huge page" } else { "huge pages" };
-    let memory = bytes(Bytes(report.page.0.saturating_mul(chosen as u64)));
-    let mut text = format!("{} {pages}, {memory}", count(chosen as u128));
-    if let Some(share) = ranking.share(chosen) {
-        let all = count(ranking.regions.len() as u128);
-        text += &format!(": {} of what all {all} bring", percent(share));
+    let memory = format_bytes(Bytes(report.page_size.0.saturating_mul(chosen as u64)));
+    let mut text = format!("{}, {memory}", format_plural(chosen, "huge page"));
+    if let Some(share) = ranking.saving_share(chosen) {
+        let total_gain = format_count(ranking.regions.len() as u128);
+        text += &format!(": {} of the gain of all {total_gain}", format_percent(share));
     }
-    match (report.speedup(chosen), report.native.and_then(|native| predict::all(ranking, native))) {
+    match (
+        report.predicted_speedup(chosen),
+        report.native_result.and_then(|native| predict::predict_full_speedup(ranking, native)),
+    ) {
         (Some(likely), Some(all)) => {
-            let within = report.interval(chosen);
+            let within = report.predicted_interval(chosen);
             let within =
                 within.map(|of| format!("between {:.2}× and {:.2}×; ", of.low, of.high)).unwrap_or_default();
             text + &format!("; predicted {likely:.2}× ({within}all: {all:.2}×)")
@@ -204,48 +202,50 @@ fn verdict(report: &PlanReport<'_>) -> String {
     }
 }
 
-/// What limits what was said.
-pub fn notes(report: &PlanReport<'_>) -> Vec<String> {
+/// Writes the limits of the prediction.
+pub fn list_notes(report: &PlanReport<'_>) -> Vec<String> {
     let (profile, ranking) = (report.profile, report.ranking);
     let mut notes = Vec::new();
     match &profile.walk_cost {
-        Some(price) if ranking.timed => notes.push(format!("price of a walk: {}", price.origin)),
+        Some(walk_cost) if ranking.is_timed => {
+            notes.push(format!("cost of a page walk: {}", walk_cost.origin));
+        }
         _ => notes.push(
-            "what a page walk costs is not known, so misses count alike; `pagelab plan --calibrate` \
-             measures it"
+            "the cost of a page walk is unknown, so all misses count equally; hint: measure it with `pagelab \
+             plan --calibrate`"
                 .to_owned(),
         ),
     }
     let has_distances = profile.images.iter().flat_map(|image| &image.mappings).any(|of| of.reuse.line.0 > 0);
-    if ranking.timed && !has_distances {
+    if ranking.is_timed && !has_distances {
         notes.push(
             "this source gives no reuse distances; they are estimated from rates (all walks / those of \
              a line)"
                 .to_owned(),
         );
     }
-    match report.native {
+    match report.native_result {
         None => notes.push(
-            "the times are of dependent loads; independent ones overlap and cost less. --pair TIME,TIME, \
-             without and with all huge pages, gives a speed-up"
+            "times are for dependent loads; independent loads overlap and cost less. --pair TIME,TIME, \
+             without and with all huge pages, predicts a speed-up"
                 .to_owned(),
         ),
-        Some(Native::Base(_)) => notes.push(
-            "from the price of walks alone: independent loads overlap, and their walks cost a tenth of it; \
-             the interval is from there to the whole. --pair scales to the program"
+        Some(NativeTime::Base(_)) => notes.push(
+            "from the cost of walks only: walks of independent loads overlap and cost a tenth; the interval \
+             covers both. --pair scales it to the program"
                 .to_owned(),
         ),
-        Some(native @ Native::Pair { .. }) => {
-            notes.extend(predict::walk_share(ranking, native).map(|part| {
+        Some(native @ NativeTime::Pair { .. }) => {
+            notes.extend(predict::compute_walk_cost_ratio(ranking, native).map(|part| {
                 format!(
-                    "by the pair, a walk costs this program {} of what it costs dependent reads",
-                    percent(part)
+                    "by --pair, a walk costs this program {} of the cost for dependent reads",
+                    format_percent(part)
                 )
             }));
-            if matches!(native, Native::Pair { kernel_ns: None, .. }) {
+            if matches!(native, NativeTime::Pair { kernel_ns: None, .. }) {
                 notes.push(
-                    "page faults are in the pair too, and go by memory: --kernel TIME,TIME, the CPU time in \
-                     the kernel of both, tells them from walks"
+                    "--pair includes page faults, which depend on the amount of memory; hint: --kernel \
+                     TIME,TIME, the system time of both, separates them"
                         .to_owned(),
                 );
             }
@@ -253,64 +253,60 @@ pub fn notes(report: &PlanReport<'_>) -> Vec<String> {
     }
     if let Some(of) = profile.effort.stretches {
         let error = match of.error_permille {
-            Some(error) => format!("± {}", percent(f64::from(error) / 1000.0)),
-            None => "it is not known how far".to_owned(),
+            Some(error) => format!("± {}", format_percent(f64::from(error) / 1000.0)),
+            None => "unknown".to_owned(),
         };
         notes.push(format!(
-            "costs and times are scaled from {} of the accesses; off by that alone: {error}",
-            percent(of.share())
+            "costs and times are scaled from {} of the accesses; error of the scaling: {error}",
+            format_percent(of.counted_share())
         ));
     }
-    if report.by != "cost" {
-        notes.push(format!("ranked by {}, as a control", report.by));
+    if report.chosen_by != "cost" {
+        notes.push(format!("ranked by {}, as a control", report.chosen_by));
     }
-    notes.extend(beside(report));
+    notes.extend(list_side_notes(report));
     notes
 }
 
-/// What is saved besides, and what no plan reaches.
-fn beside(report: &PlanReport<'_>) -> Vec<String> {
+/// Writes the additional savings, and the cost that no plan removes.
+fn list_side_notes(report: &PlanReport<'_>) -> Vec<String> {
     let (profile, ranking) = (report.profile, report.ranking);
     let mut notes = Vec::new();
-    let faults = ranking.faults_saved(report.chosen, profile.page_size.bytes());
+    let faults = ranking.saved_faults(report.chosen, profile.page_size.bytes());
     if let Some(faults) = faults.filter(|faults| *faults > 0) {
-        let besides = if matches!(report.native, Some(Native::Pair { .. })) { "too" } else { "besides" };
-        notes.push(format!("{} page faults of first touches are saved {besides}", count(u128::from(faults))));
+        let besides =
+            if matches!(report.native_result, Some(NativeTime::Pair { .. })) { "too" } else { "besides" };
+        let faults = format_count(faults.into());
+        notes.push(format!("{faults} first-touch page faults are also saved {besides}"));
     }
     for (cost, what) in [
-        (ranking.beyond.ends, "at ends of mappings, where no whole huge page fits"),
-        (ranking.beyond.files, "in files and stacks, which only --files plans"),
+        (ranking.uncovered.mapping_ends, "at ends of mappings, where no aligned huge page fits"),
+        (ranking.uncovered.files, "in files and stacks, which only --files plans"),
+        (ranking.uncovered.merged.cost, "in small adjacent mappings: `all` covers them, a plan cannot"),
     ] {
         if cost > 0.0 {
-            notes.push(format!("{} of the cost lies {what}", percent(cost / ranking.total.max(cost))));
+            notes.push(format!("{} of the cost is {what}", format_percent(cost / ranking.total.max(cost))));
         }
-    }
-    if ranking.beyond.joined.cost > 0.0 {
-        notes.push(format!(
-            "{} of the cost lies in small mappings side by side: all memory on huge pages has them, and no \
-             plan names them",
-            percent(ranking.beyond.joined.cost / ranking.total.max(ranking.beyond.joined.cost))
-        ));
     }
     let unseen = ranking.mappings.iter().map(|mapping| mapping.unseen.len()).sum::<usize>();
     if unseen > 0 {
-        let text = "places were not visible to the source; what they cost is unknown: `pagelab profile show`";
-        notes.push(format!("{} {text}", count(unseen as u128)));
+        let text = "ranges were not visible to the source; their cost is unknown: `pagelab profile show`";
+        notes.push(format!("{} {text}", format_count(unseen as u128)));
     }
     notes
 }
 
-/// The price of walks, for a person.
-pub fn price(price: &WalkCost, style: Style) -> String {
-    let mut page = Page::new(style);
-    page.hanging("", "a page walk, by how many walks of other page-table lines lie before it");
-    let largest = price.points.iter().map(|(_, ps)| *ps).max().unwrap_or(0).max(1);
-    let row = |&(log2, ps): &(u32, u64)| {
-        let distance = 1u128.checked_shl(log2).unwrap_or(u128::MAX);
-        vec![count(distance), bar(style, ps as f64 / largest as f64), duration(ps / 1000)]
-    };
-    let rows: Vec<Vec<String>> = price.points.iter().map(row).collect();
-    page.table(1, &[Column::right("walks"), Column::left(""), Column::right("cost")], &rows);
-    page.hanging_dim("", &price.origin);
-    page.finish()
+/// Renders the page walk costs.
+pub fn render_walk_cost(walk_cost: &WalkCostCurve, style: TextStyle) -> String {
+    let mut output = TextReport::new(style);
+    output
+        .add_text("cost of a page walk, by the number of walks of other page-table lines since its last use");
+    let largest = walk_cost.points.iter().map(|(_, ps)| *ps).max().unwrap_or(0).max(1);
+    RowTable::<&(u32, u64)>::new()
+        .right("walks", |(log2, _)| format_count(1u128.checked_shl(*log2).unwrap_or(u128::MAX)))
+        .left("", |(_, ps)| share_bar(style, *ps as f64 / largest as f64))
+        .right("cost", |(_, ps)| format_duration(ps / 1000))
+        .add_to(&mut output, 1, &walk_cost.points);
+    output.add_dim_text(&walk_cost.origin);
+    output.into_text()
 }

@@ -1,118 +1,126 @@
-//! A profile on a terminal: where the misses cost time, as a table of regions and a heat map, and what the
-//! source could not see.
+//! Report of a profile on a terminal: where misses cost time, as a table of regions and a heat map, and what
+//! was not visible to the source.
 
-mod heat;
-mod table;
+mod heat_map;
+#[cfg(test)]
+pub(crate) mod tests;
 
-use pagelab_model::profile::{Effort, MappingKind, UnseenWhy, WhatIf};
-use pagelab_model::{Bytes, Profile};
-use pagelab_tlb::cost::of_what_if;
-use pagelab_tlb::plan::{self, Ask, By, Ranked, Ranking};
+use pagelab_metrics::grouping::value_of;
+use pagelab_model::profile::{MappingKind, MissScenario, ProfilingCost, UnseenReason};
+use pagelab_model::{Bytes, TlbProfile};
+use pagelab_tlb::cost::compute_scenario_cost;
+use pagelab_tlb::plan::{self, RankBy, RankOptions, RankedMapping, Ranking};
 
-use crate::plan::{amount, source};
-use crate::quantity::duration;
-use crate::run::clipped;
-use crate::style::{Style, bytes, count, percent, three_digits};
-use crate::text::{Column, Page};
+use crate::json::plan::RegionRow;
+use crate::miss_counts::format_share_of_misses;
+use crate::plan::{format_cost_value, source_name};
+use crate::quantity_format::format_duration;
+use crate::run::clip_name;
+use crate::style::{
+    TextStyle, format_bytes, format_count, format_percent, format_plural, format_three_digits,
+};
+use crate::text_report::{RowTable, TextReport};
 
-pub use heat::{HeatRow, heat, heat_svg};
+pub use heat_map::{HeatRow, heat_rows, heat_svg};
 
-/// How a profile is shown.
+/// Display options.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct View {
-    /// All regions, not the dearest alone.
+    /// Shows all regions, not only the costliest.
     pub verbose: bool,
-    /// By the cells of the source instead of by huge page.
+    /// Shows the cells of the source instead of huge pages.
     pub by_cell: bool,
 }
 
-/// The ranking that is shown: all kinds of mappings, by cost.
-pub fn ranking(profile: &Profile, by_cell: bool) -> Ranking {
+/// The ranking for display: all types of mappings, by cost.
+pub fn shown_ranking(profile: &TlbProfile, by_cell: bool) -> Ranking {
     let grains = profile.images.iter().flat_map(|image| &image.mappings).map(|of| of.grain.0);
     let grain = grains.min().unwrap_or(profile.huge.0).max(profile.page_size.bytes());
     let page = if by_cell && grain.is_power_of_two() { Bytes(grain) } else { profile.huge };
-    plan::rank(profile, Ask { page, by: By::Cost, files: true })
+    plan::rank_regions(profile, RankOptions { page, by: RankBy::Cost, include_files: true })
 }
 
-/// The whole view.
-pub fn render(profile: &Profile, name: &str, view: View, style: Style) -> String {
-    let mut page = Page::new(style);
-    let shown = ranking(profile, view.by_cell);
-    head(&mut page, profile, &shown);
-    page.gap();
-    table::mappings(&mut page, profile, &shown);
-    page.gap();
-    table::regions(&mut page, profile, &shown, view);
-    page.gap();
-    heat::show(&mut page, profile, view);
-    what_ifs(&mut page, profile);
-    unseen(&mut page, &shown, view);
-    notes(&mut page, profile, view);
-    if shown.total > 0.0 {
-        page.hanging("", &format!("→ pagelab plan {}", style.one_line(name)));
+/// Renders the report.
+pub fn render(profile: &TlbProfile, name: &str, view: View, style: TextStyle) -> String {
+    let mut output = TextReport::new(style);
+    let ranking = shown_ranking(profile, view.by_cell);
+    write_header(&mut output, profile, &ranking);
+    output.add_gap();
+    write_mappings(&mut output, profile, &ranking);
+    output.add_gap();
+    write_regions(&mut output, profile, &ranking, view);
+    output.add_gap();
+    heat_map::write_heat_map(&mut output, profile, view);
+    write_scenarios(&mut output, profile);
+    write_unseen(&mut output, &ranking, view);
+    write_notes(&mut output, profile, view);
+    if ranking.total > 0.0 {
+        output.add_text(&format!("→ pagelab plan {}", style.to_one_line(name)));
     }
-    page.finish()
+    output.into_text()
 }
 
-/// The lines after a profiling run: where the cost is, and what to do with it.
-pub fn summary(profile: &Profile, name: &str, style: Style) -> String {
-    let mut page = Page::new(style);
-    let shown = ranking(profile, false);
-    head(&mut page, profile, &shown);
-    if profile.misses().is_none() {
-        profile.notes.iter().take(2).for_each(|note| page.hanging_dim("  ", note));
-        return page.finish();
+/// Notes of a profile that its summary has.
+pub const SUMMARY_NOTES: usize = 2;
+
+/// Renders the lines after a profiling run: where the cost is, and the next commands.
+pub fn render_summary(profile: &TlbProfile, name: &str, style: TextStyle) -> String {
+    let mut output = TextReport::new(style);
+    let ranking = shown_ranking(profile, false);
+    write_header(&mut output, profile, &ranking);
+    if profile.total_misses().is_none() {
+        profile.notes.iter().take(SUMMARY_NOTES).for_each(|note| output.add_dim_indented(note));
+        return output.into_text();
     }
-    let all = shown.regions.len();
-    let needed = plan_count(&shown);
-    if shown.total > 0.0 && all > 0 {
+    let all = ranking.regions.len();
+    let needed = regions_for_plan(&ranking);
+    if ranking.total > 0.0 && all > 0 {
         let text = format!(
             "{} of {} touched regions of {}, files and stacks among them, hold 90 % of the {}",
-            count(needed as u128),
-            count(all as u128),
-            bytes(profile.huge),
-            if shown.timed { "cost" } else { "misses" }
+            format_count(needed as u128),
+            format_count(all as u128),
+            format_bytes(profile.huge),
+            if ranking.is_timed { "cost" } else { "misses" }
         );
-        page.hanging_bold("", &text);
-        for (mapping, cost) in table::by_cost(&shown).into_iter().take(3) {
-            let share = percent(cost / shown.total);
+        output.add_bold_text(&text);
+        for (mapping, cost) in mappings_by_cost(&ranking).into_iter().take(3) {
+            let share = format_percent(cost / ranking.total);
             let name = match mapping.key.kind {
-                MappingKind::Placed => "memory that is known by its address alone".to_owned(),
-                _ => mapping_name(&shown, mapping),
+                MappingKind::Placed => "memory identified by address only".to_owned(),
+                _ => display_mapping_name(&ranking, mapping),
             };
-            page.hanging("  ", &format!("{share} in {name}"));
+            output.add_indented(&format!("{share} in {name}"));
         }
     } else {
-        page.hanging_bold("", "no miss was seen that lies in a known mapping");
+        output.add_bold_text("no miss was observed in a known mapping");
     }
-    unseen(&mut page, &shown, View::default());
-    for note in profile.notes.iter().take(2) {
-        page.hanging_dim("  ", note);
+    write_unseen(&mut output, &ranking, View::default());
+    for note in profile.notes.iter().take(SUMMARY_NOTES) {
+        output.add_dim_indented(note);
     }
-    let name = style.one_line(name);
-    page.hanging("", &format!("→ pagelab plan {name}   → pagelab profile show {name}"));
-    page.finish()
+    let name = style.to_one_line(name);
+    output.add_text(&format!("→ pagelab plan {name}   → pagelab profile show {name}"));
+    output.into_text()
 }
 
-/// The view as one page of HTML without scripts: the text, and the heat map as a drawing.
-pub fn html(profile: &Profile, name: &str, view: View) -> String {
-    let text = render(profile, name, view, Style::PLAIN);
-    let text: Vec<String> = text.lines().map(heat::escaped).collect();
-    let text = text.join("\n");
-    let title = heat::escaped(name);
+/// Renders the report as an HTML page without scripts: the text, and the heat map as a drawing.
+pub fn render_html(profile: &TlbProfile, name: &str, view: View) -> String {
+    let text = render(profile, name, view, TextStyle::PLAIN);
+    let text = text.lines().map(heat_map::escape_xml).collect::<Vec<_>>().join("\n");
+    let title = heat_map::escape_xml(name);
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n<meta \
          http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'\">\n<title>{title}: where TLB \
-         misses cost time</title></head>\n<body>\n<h1>Where TLB misses cost time: {title}</h1>\n<p>Each \
-         cell is a huge page of a mapping; darker costs more, each step twice the one before; hatched was \
-         not visible to the source; empty was not touched.</p>\n{}<pre>{text}</pre>\n</body></html>\n",
+         misses cost time</title></head>\n<body>\n<h1>Where TLB misses cost time: {title}</h1>\n<p>Each cell \
+         is one huge page of a mapping; darker cells cost more, each step doubles; hatched: not visible to \
+         the source; empty: not touched.</p>\n{}<pre>{text}</pre>\n</body></html>\n",
         heat_svg(profile)
     )
 }
 
-/// How many regions hold nine tenths of the cost.
-fn plan_count(shown: &Ranking) -> usize {
-    let mut costs: Vec<f64> = shown.regions.iter().map(|region| region.cost).collect();
+/// Returns the number of regions with nine tenths of the cost.
+fn regions_for_plan(ranking: &Ranking) -> usize {
+    let mut costs: Vec<f64> = ranking.regions.iter().map(|region| region.cost).collect();
     costs.sort_by(|a, b| b.total_cmp(a));
     let wanted = costs.iter().sum::<f64>() * 0.9;
     let mut sum = 0.0;
@@ -123,156 +131,226 @@ fn plan_count(shown: &Ranking) -> usize {
     reached.map_or(costs.len(), |place| place + 1)
 }
 
-fn head(page: &mut Page, profile: &Profile, shown: &Ranking) {
+/// The command that was profiled, shortened.
+pub(crate) fn command_text(profile: &TlbProfile) -> String {
     let command = profile.command.join(" ");
-    let what = if command.is_empty() { "a profile".to_owned() } else { clipped(&command, 60) };
-    let mut facts = vec![page.style().bold(&what), source(profile.source).to_owned()];
-    if profile.wall_ns > 0 {
-        facts.push(format!("watched {}", duration(profile.wall_ns)));
-    }
-    if profile.images.len() > 1 {
-        facts.push(format!("{} processes", count(profile.images.len() as u128)));
-    }
-    if profile.lost > 0 {
-        facts.push(format!("{} records lost", count(u128::from(profile.lost))));
-    }
-    page.facts("", &facts, "   ");
+    if command.is_empty() { "a profile".to_owned() } else { clip_name(&command, 60) }
+}
+
+fn write_header(output: &mut TextReport, profile: &TlbProfile, ranking: &Ranking) {
+    let what = output.style().paint_bold(&command_text(profile));
+    let mut facts = vec![what, source_name(profile.source).to_owned()];
+    let (processes, lost) = (profile.images.len(), profile.lost);
+    facts.extend((profile.wall_ns > 0).then(|| format!("watched {}", format_duration(profile.wall_ns))));
+    facts.extend((processes > 1).then(|| format!("{} processes", format_count(processes as u128))));
+    facts.extend((lost > 0).then(|| format!("{} records lost", format_count(lost.into()))));
+    output.add_fact_line(&facts);
     let misses: u128 = profile.images.iter().map(|image| u128::from(image.misses)).sum();
-    let mut text = crate::misses::all(profile);
-    let about = if profile.is_estimate() { "~" } else { "" };
+    let mut text = crate::miss_counts::format_misses(profile);
+    let about = if profile.is_estimated() { "~" } else { "" };
     let accesses: Option<u128> =
         profile.images.iter().map(|image| image.accesses.map(u128::from)).sum::<Option<u128>>();
     if let Some(accesses) = accesses.filter(|accesses| *accesses > 0) {
-        text += &format!(" in {} accesses ({})", count(accesses), percent(misses as f64 / accesses as f64));
+        text += &format!(
+            " in {} accesses ({})",
+            format_count(accesses),
+            format_percent(misses as f64 / accesses as f64)
+        );
     }
-    if shown.timed && misses > 0 {
-        let each = shown.total / (misses as f64).max(1.0) / 1000.0;
+    if ranking.is_timed && misses > 0 {
+        let each = ranking.total / (misses as f64).max(1.0) / 1000.0;
         text += &format!(
             "; their walks cost {about}{} by the model, {} ns each",
-            amount(shown.total, true),
-            three_digits(each)
+            format_cost_value(ranking.total, true),
+            format_three_digits(each)
         );
         // In picoseconds. A program with one thread cannot wait longer than it runs.
-        if profile.wall_ns > 0 && shown.total > profile.wall_ns as f64 * 1000.0 {
-            text += " if each waits for the one before: more than the time watched, so they overlap";
+        if profile.wall_ns > 0 && ranking.total > profile.wall_ns as f64 * 1000.0 {
+            text += " if each waits for the previous one: more than the observed time, so they overlap";
         }
     }
-    page.hanging("", &text);
-    if profile.misses().is_none() {
-        page.hanging_bold("", crate::misses::KNOWN_BY);
+    output.add_text(&text);
+    if profile.total_misses().is_none() {
+        output.add_bold_text(crate::miss_counts::MISSES_HINT);
     }
-    if let Some(of) = profile.effort.stretches {
+    if let Some(mapping) = profile.effort.stretches {
         let text = format!(
             "estimated from {} stretches with {} of the accesses",
-            count(u128::from(of.count)),
-            percent(of.share())
+            format_count(u128::from(mapping.count)),
+            format_percent(mapping.counted_share())
         );
-        page.hanging_dim("", &text);
+        output.add_dim_text(&text);
     }
-    if let Some(duty) = profile.effort.duty_permille.filter(|_| profile.misses().is_some()) {
-        let share = percent(f64::from(duty) / 1000.0);
-        let of = |number: u64| count(u128::from(number));
+    if let Some(duty) = profile.effort.duty_permille.filter(|_| profile.total_misses().is_some()) {
+        let share = format_percent(f64::from(duty) / 1000.0);
+        let mapping = |number: u64| format_count(u128::from(number));
         let text = match (profile.effort.sweeps, profile.effort.zero_scans) {
-            (Some(sweeps), None) => format!("it rests on {} sweeps, {share} of the time", of(sweeps)),
+            (Some(sweeps), None) => format!("based on {} scans, {share} of the time", mapping(sweeps)),
             (Some(sweeps), Some(scans)) => {
-                let (sweeps, scans) = (of(sweeps), of(scans));
-                format!("it rests on {sweeps} sweeps and {scans} scans of the zero page, {share} of the time")
+                let (sweeps, scans) = (mapping(sweeps), mapping(scans));
+                format!("based on {sweeps} scans and {scans} scans of the zero page, {share} of the time")
             }
-            (None, _) => format!("sweeps took {share} of the time"),
+            (None, _) => format!("scans took {share} of the time"),
         };
-        let cost = profile.effort.slow_down_ppm.map_or(String::new(), |ppm| slow_down(ppm, &profile.effort));
-        page.hanging_dim("", &(text + &cost));
+        let cost =
+            profile.effort.slowdown_ppm.map_or(String::new(), |ppm| slowdown_text(ppm, &profile.effort));
+        output.add_dim_text(&(text + &cost));
     }
 }
 
-/// What sweeps cost the program, by what a cleared page was measured to cost.
-fn slow_down(ppm: u64, effort: &Effort) -> String {
-    let share = percent(ppm as f64 / 1e6);
-    let price = effort.accessed_page_ps.map_or(String::new(), |ps| {
-        format!(", by {} ns for each cleared page and its stops", three_digits(ps as f64 / 1000.0))
+/// Describes the cost of sweeps for the program, from the measured cost of a cleared page.
+fn slowdown_text(ppm: u64, effort: &ProfilingCost) -> String {
+    let share = format_percent(ppm as f64 / 1e6);
+    let page_cost = effort.accessed_page_ps.map_or(String::new(), |ps| {
+        format!(", by {} ns for each cleared page and its stops", format_three_digits(ps as f64 / 1000.0))
     });
-    format!("; they took at most {share} of the program's time{price}")
+    format!("; they took at most {share} of the program's time{page_cost}")
 }
 
-/// The same accesses with other memory on huge pages.
-fn what_ifs(page: &mut Page, profile: &Profile) {
+/// Writes the misses of the same accesses with other memory on huge pages.
+fn write_scenarios(output: &mut TextReport, profile: &TlbProfile) {
     if profile.what_ifs.len() < 2 {
         return;
     }
-    page.gap();
-    let row = |of: &WhatIf| {
-        let misses: u128 = u128::from(of.misses);
-        let cost = of_what_if(of, profile.walk_cost.as_ref());
-        vec![of.name.clone(), count(misses), cost.map_or(String::new(), |cost| amount(cost, true))]
-    };
-    let rows: Vec<Vec<String>> = profile.what_ifs.iter().map(row).collect();
-    let columns = [Column::left("on huge pages"), Column::right("misses"), Column::right("cost")];
-    page.table(1, &columns, &rows);
+    output.add_gap();
+    RowTable::<&MissScenario>::new()
+        .left("on huge pages", |of| of.name.clone())
+        .right("misses", |of| format_count(u128::from(of.misses)))
+        .right("cost", |of| {
+            let cost = compute_scenario_cost(of, profile.walk_cost.as_ref());
+            cost.map_or(String::new(), |cost| format_cost_value(cost, true))
+        })
+        .add_to(output, 1, &profile.what_ifs);
 }
 
-fn unseen(page: &mut Page, shown: &Ranking, view: View) {
-    let mut by_why: Vec<(UnseenWhy, u64, usize)> = Vec::new();
-    for &(_, length, why) in shown.mappings.iter().flat_map(|mapping| &mapping.unseen) {
-        match by_why.iter_mut().find(|(known, _, _)| *known == why) {
-            Some(known) => (known.1, known.2) = (known.1.saturating_add(length.0), known.2 + 1),
-            None => by_why.push((why, length.0, 1)),
-        }
+fn write_unseen(output: &mut TextReport, ranking: &Ranking, view: View) {
+    let mut by_why: Vec<(UnseenReason, (u64, usize))> = Vec::new();
+    for &(_, length, reason) in ranking.mappings.iter().flat_map(|mapping| &mapping.unseen) {
+        let (bytes, places) = value_of(&mut by_why, reason);
+        (*bytes, *places) = (bytes.saturating_add(length.0), *places + 1);
     }
-    for (why, length, places) in by_why {
-        let places = format!("{} place{}", count(places as u128), if places == 1 { "" } else { "s" });
-        page.hanging("not seen: ", &format!("{} in {places}, {}", bytes(Bytes(length)), unseen_words(why)));
+    for (reason, (length, places)) in by_why {
+        let places = format_plural(places, "place");
+        output.add_paragraph(
+            "not observed: ",
+            &format!("{} in {places}, {}", format_bytes(Bytes(length)), unseen_reason_text(reason)),
+        );
     }
     if view.verbose {
-        for mapping in &shown.mappings {
-            for &(offset, length, why) in &mapping.unseen {
-                let name = mapping_name(shown, mapping);
-                let text = format!("{name} {offset:#x}, {}: {}", bytes(length), unseen_words(why));
-                page.hanging_dim("  ", &text);
+        for mapping in &ranking.mappings {
+            for &(offset, length, reason) in &mapping.unseen {
+                let name = display_mapping_name(ranking, mapping);
+                let text =
+                    format!("{name} {offset:#x}, {}: {}", format_bytes(length), unseen_reason_text(reason));
+                output.add_dim_indented(&text);
             }
         }
     }
 }
 
-/// Why a part was not seen, and what sees it.
-pub fn unseen_words(why: UnseenWhy) -> &'static str {
-    match why {
-        UnseenWhy::AlreadyHuge => "on huge pages already: one bit for all of a page (--source exact sees it)",
-        UnseenWhy::ZeroPage => "read and never written: the zero page has no bits (--source exact sees it)",
-        UnseenWhy::NotPermitted => "not permitted: it belongs to another user, or the kernel refuses",
-        UnseenWhy::Changed => "came or went while it was watched",
-        UnseenWhy::OutOfRange => "outside of the range that was asked for, or without addresses",
-        UnseenWhy::NotByProgram => "used by the kernel or a device, not by the program's own accesses",
+/// Explains why a part was not visible, and which source sees it.
+pub fn unseen_reason_text(reason: UnseenReason) -> &'static str {
+    match reason {
+        UnseenReason::AlreadyHuge => "already on huge pages: one bit per huge page (hint: --source exact)",
+        UnseenReason::ZeroPage => "only read: the zero page has no accessed bits (hint: --source exact)",
+        UnseenReason::NotPermitted => {
+            "not permitted: it belongs to another user, or the kernel denies access"
+        }
+        UnseenReason::Changed => "mapped or unmapped during the profile",
+        UnseenReason::OutOfRange => "outside the requested range, or without addresses",
+        UnseenReason::NotFromProgram => "used by the kernel or a device, not by accesses of the program",
     }
 }
 
-fn notes(page: &mut Page, profile: &Profile, view: View) {
-    let price = match &profile.walk_cost {
-        Some(price) => format!("price of a walk: {}", price.origin),
-        None => "no price of a walk is known, so misses are no times: `pagelab plan --calibrate`".to_owned(),
+fn write_notes(output: &mut TextReport, profile: &TlbProfile, view: View) {
+    let walk_cost = match &profile.walk_cost {
+        Some(curve) => format!("cost of a page walk: {}", curve.origin),
+        None => "the cost of a walk is unknown, so misses have no time; hint: `pagelab plan --calibrate`"
+            .to_owned(),
     };
-    page.gap();
-    page.hanging_dim("", &price);
+    output.add_gap();
+    output.add_dim_text(&walk_cost);
     let most = if view.verbose { usize::MAX } else { 4 };
-    profile.notes.iter().take(most).for_each(|note| page.hanging_dim("", note));
+    profile.notes.iter().take(most).for_each(|note| output.add_dim_text(note));
 }
 
 /// A mapping in a few words: `heap 8 MiB`, `anonymous 64 MiB #2`, the file's name; with its program in front
-/// where there are several.
-pub fn mapping_name(shown: &Ranking, mapping: &Ranked) -> String {
-    let size = bytes(mapping.bytes);
+/// if there are several.
+pub fn display_mapping_name(ranking: &Ranking, mapping: &RankedMapping) -> String {
+    let size = format_bytes(mapping.bytes);
     let name = match &mapping.key.kind {
         MappingKind::Anonymous => format!("anonymous {size}"),
         MappingKind::Shared => format!("shared {size}"),
         MappingKind::Heap => format!("heap {size}"),
         MappingKind::Stack => format!("stack {size}"),
-        MappingKind::File(path) => format!("file {}", clipped(path.rsplit('/').next().unwrap_or(path), 30)),
+        MappingKind::File(path) => format!("file {}", clip_name(path.rsplit('/').next().unwrap_or(path), 30)),
         MappingKind::Placed => "by address".to_owned(),
     };
-    let is_alone = shown.mappings.iter().all(|other| other.program == mapping.program);
+    let is_alone = ranking.mappings.iter().all(|other| other.program == mapping.program);
     let program = if is_alone { "" } else { mapping.program.path.rsplit('/').next().unwrap_or_default() };
     let number = if mapping.key.nth > 0 { format!(" #{}", mapping.key.nth + 1) } else { String::new() };
-    if program.is_empty() { name + &number } else { format!("{}: {name}{number}", clipped(program, 20)) }
+    if program.is_empty() { name + &number } else { format!("{}: {name}{number}", clip_name(program, 20)) }
 }
 
-#[cfg(test)]
-pub(crate) mod tests;
+/// Rows of the summary, at most.
+const MAPPINGS_MAX: usize = 8;
+const REGIONS_MAX: usize = 16;
+
+fn mappings_by_cost(ranking: &Ranking) -> Vec<(&RankedMapping, f64)> {
+    let cost = |mapping: &RankedMapping| mapping.cells.iter().map(|cell| cell.cost).sum::<f64>();
+    let mut mappings: Vec<_> = ranking.mappings.iter().map(|mapping| (mapping, cost(mapping))).collect();
+    mappings.sort_by(|a, b| b.1.total_cmp(&a.1));
+    mappings
+}
+
+fn write_mappings(output: &mut TextReport, profile: &TlbProfile, ranking: &Ranking) {
+    if profile.total_misses().is_none() {
+        return;
+    }
+    let mut costly = mappings_by_cost(ranking);
+    costly.retain(|(_, cost)| *cost > 0.0);
+    if costly.is_empty() {
+        output.add_text("no miss was observed in a known mapping");
+        return;
+    }
+    RowTable::<&(&RankedMapping, f64)>::new()
+        .left("mapping", |(mapping, _)| display_mapping_name(ranking, mapping))
+        .right("touched", |(mapping, _)| {
+            format_bytes(Bytes(mapping.cells.iter().fold(0u64, |sum, cell| sum.saturating_add(cell.bytes))))
+        })
+        .right("misses", |(mapping, _)| {
+            let misses: u128 = mapping.cells.iter().map(|cell| u128::from(cell.misses)).sum();
+            format_share_of_misses(profile, misses)
+        })
+        .right_if(ranking.is_timed, "cost", |(_, cost)| format_cost_value(*cost, true))
+        .right("share", |(_, cost)| format_percent(cost / ranking.total))
+        .add_to(output, 1, costly.iter().take(MAPPINGS_MAX));
+    if costly.len() > MAPPINGS_MAX {
+        let more = format_count((costly.len() - MAPPINGS_MAX) as u128);
+        output.add_dim_paragraph(" ", &format!("and {more} more"));
+    }
+}
+
+fn write_regions(output: &mut TextReport, profile: &TlbProfile, ranking: &Ranking, view: View) {
+    let rows_max = if view.verbose { usize::MAX } else { REGIONS_MAX };
+    let regions = ranking.regions.iter().filter(|region| region.misses > 0.0);
+    let count = regions.clone().count();
+    if count == 0 {
+        return;
+    }
+    RowTable::<RegionRow<'_>>::new()
+        .left("region of", |row| row.mapping().map_or(String::new(), |of| display_mapping_name(ranking, of)))
+        .right("offset", |row| format!("{:#x}", row.region.offset))
+        .right("address", |row| format!("{:#x}", row.address()))
+        .right("misses", |row| format_share_of_misses(profile, row.region.misses.round() as u128))
+        .right_if(ranking.is_timed, "cost", |row| format_cost_value(row.region.cost, true))
+        .right("share", |row| format_percent(row.region.cost / ranking.total))
+        .left("", |row| {
+            row.region.written.map_or("", |written| if written { "written" } else { "read" }).to_owned()
+        })
+        .add_to(output, 1, regions.take(rows_max).map(|region| RegionRow { ranking, region }));
+    let left = count.saturating_sub(rows_max);
+    if left > 0 {
+        output.add_dim_paragraph(" ", &format!("and {} more: -v", format_count(left as u128)));
+    }
+}

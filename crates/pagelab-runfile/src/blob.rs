@@ -3,80 +3,112 @@
 use std::io::{self, Read, Write};
 
 /// A kind of blob that holds one record as JSON, by serde.
-pub(crate) struct Kind {
-    /// As it stands in the file.
+pub(crate) struct BlobKind {
+    /// Bytes as stored in the file.
     pub name: &'static str,
     /// The version that is written, and the newest that is read.
     pub version: u32,
-    /// Bytes of its JSON; a file that says more is refused.
+    /// Maximum bytes of its JSON; a file that states more is rejected.
     pub bytes_max: u64,
-    /// What it holds, for messages.
-    pub what: &'static str,
+    /// Name of its contents, for messages.
+    pub description: &'static str,
 }
 
-/// A look at the machine. A census of the 2 million pageblocks that are counted at most takes half of it.
-pub(crate) const SNAPSHOT: Kind =
-    Kind { name: "snapshot", version: 1, bytes_max: 256 << 20, what: "the look at the machine" };
+impl BlobKind {
+    pub(crate) const fn new(
+        name: &'static str,
+        version: u32,
+        bytes_max: u64,
+        description: &'static str,
+    ) -> BlobKind {
+        BlobKind { name, version, bytes_max, description }
+    }
+}
+
+/// A snapshot of the machine. A census of the 2 million pageblocks that are counted at most takes half of it.
+pub(crate) const SNAPSHOT: BlobKind = BlobKind::new("snapshot", 2, 256 << 20, "the snapshot");
 
 /// Call stacks of fallbacks, of which a later blob has all of an earlier one. As many as a collector keeps
 /// take half of it.
-pub(crate) const STACKS: Kind =
-    Kind { name: "stacks", version: 1, bytes_max: 128 << 20, what: "the call stacks" };
+pub(crate) const STACKS: BlobKind = BlobKind::new("stacks", 2, 128 << 20, "the call stacks");
 
-/// What an experiment is to do.
-pub(crate) const EXPERIMENT: Kind =
-    Kind { name: "experiment", version: 1, bytes_max: 64 << 20, what: "the plan of the experiment" };
+/// The plan of an experiment. Version 1 has no simulator and no grid.
+pub(crate) const EXPERIMENT: BlobKind =
+    BlobKind::new("experiment", 2, 64 << 20, "the plan of the experiment");
 
-/// One trial of an experiment. Of two with the same slot, the later one counts.
-pub(crate) const TRIAL: Kind = Kind { name: "trial", version: 1, bytes_max: 64 << 20, what: "a trial" };
+/// New heads of measures; a value refers to one by its index among all heads of the file.
+pub(crate) const MEASURES: BlobKind = BlobKind::new("measures", 1, 64 << 20, "the heads of measures");
 
-/// Where TLB misses cost time. Of several, the last one counts.
-pub(crate) const PROFILE: Kind =
-    Kind { name: "profile", version: 1, bytes_max: 512 << 20, what: "the profile" };
+/// Trials of an experiment, one or several. Of two with the same slot, the later one counts.
+pub(crate) const TRIALS: BlobKind = BlobKind::new("trials", 2, 256 << 20, "trials");
 
-/// What `pagelab tune` chose its arms by. Of several, the last one counts.
-pub(crate) const TUNE: Kind =
-    Kind { name: "tune", version: 1, bytes_max: 512 << 20, what: "the arms of tune" };
+/// All series of a trial, before the trial.
+pub(crate) const TRIAL_SERIES: BlobKind =
+    BlobKind::new("trial_series", 1, 256 << 20, "the series of a trial");
 
-/// What a simulated study is to do.
-pub(crate) const STUDY: Kind =
-    Kind { name: "study", version: 1, bytes_max: 64 << 20, what: "the plan of the study" };
+/// A picture of memory of a trial, before the trial.
+pub(crate) const TRIAL_PICTURE: BlobKind =
+    BlobKind::new("trial_picture", 1, 256 << 20, "a picture of a trial");
 
-/// One trial of a study. Of two with the same slot, the later one counts.
-pub(crate) const STUDY_TRIAL: Kind =
-    Kind { name: "study_trial", version: 1, bytes_max: 256 << 20, what: "a trial of the study" };
+/// One trial of an experiment in files of earlier versions.
+pub(crate) const TRIAL: BlobKind = BlobKind::new("trial", 1, 64 << 20, "a trial");
 
-/// The kinds that a reader knows; maps stand apart.
-pub(crate) const KINDS: [&Kind; 8] =
-    [&SNAPSHOT, &STACKS, &EXPERIMENT, &TRIAL, &PROFILE, &TUNE, &STUDY, &STUDY_TRIAL];
+/// The plan of a simulated study in files of earlier versions.
+pub(crate) const STUDY: BlobKind = BlobKind::new("study", 1, 64 << 20, "the plan of the study");
 
-/// The name of a look that the next one has all of: kept in case no next one comes.
-pub(crate) const SO_FAR: &str = "so far";
+/// One trial of a study in files of earlier versions.
+pub(crate) const STUDY_TRIAL: BlobKind = BlobKind::new("study_trial", 1, 256 << 20, "a trial of the study");
+
+/// TLB profile. Of several, the last one counts.
+pub(crate) const PROFILE: BlobKind = BlobKind::new("profile", 2, 512 << 20, "the profile");
+
+/// Profile and plans of `pagelab tune`. Of several, the last one counts.
+pub(crate) const TUNE: BlobKind = BlobKind::new("tune", 2, 512 << 20, "the arms of tune");
+
+/// Kinds that a reader knows; maps are separate.
+pub(crate) const JSON_KINDS: [&BlobKind; 12] = [
+    &SNAPSHOT,
+    &STACKS,
+    &EXPERIMENT,
+    &MEASURES,
+    &TRIALS,
+    &TRIAL_SERIES,
+    &TRIAL_PICTURE,
+    &TRIAL,
+    &PROFILE,
+    &TUNE,
+    &STUDY,
+    &STUDY_TRIAL,
+];
+
+/// Name of an intermediate snapshot, which the next one contains completely: stored in case there is no next
+/// one.
+pub(crate) const PARTIAL_NAME: &str = "so far";
 
 /// The one codec there is.
-pub(crate) const ZSTD: &str = "zstd";
+pub(crate) const CODEC_ZSTD: &str = "zstd";
 
-/// Bytes of a blob before compression; a file that says more is refused, and one that holds more than it
-/// says is cut off there.
+/// Maximum bytes of a blob before compression; a file that states more is rejected, and unpacking stops at
+/// the stated length.
 pub const BLOB_BYTES_MAX: u64 = 512 << 20;
 
 /// The binary logarithm of the largest window that a decoder keeps: 8 MiB, what zstd writes up to level 19.
 const WINDOW_LOG_MAX: u32 = 23;
 
-const LEVEL: i32 = 3;
+const ZSTD_LEVEL: i32 = 3;
 
 /// A checksummed zstd frame that holds what `fill` writes, and how many bytes that was.
-pub(crate) fn pack(fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<(Vec<u8>, u64)> {
-    let mut encoder = zstd::stream::Encoder::new(Vec::new(), LEVEL)?;
+pub(crate) fn pack_blob(fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<(Vec<u8>, u64)> {
+    let mut encoder = zstd::stream::Encoder::new(Vec::new(), ZSTD_LEVEL)?;
     encoder.include_checksum(true)?;
-    let mut counting = Counting { inner: encoder, bytes: 0 };
+    let mut counting = CountingWriter { inner: encoder, bytes: 0 };
     fill(&mut counting)?;
     Ok((counting.inner.finish()?, counting.bytes))
 }
 
 /// The same of a record's JSON.
 pub(crate) fn pack_json(value: &impl serde::Serialize) -> io::Result<(Vec<u8>, u64)> {
-    pack(|out| {
+    pack_blob(|out| {
         let mut out = io::BufWriter::with_capacity(64 << 10, out);
         serde_json::to_writer(&mut out, value)?;
         out.flush()
@@ -84,15 +116,15 @@ pub(crate) fn pack_json(value: &impl serde::Serialize) -> io::Result<(Vec<u8>, u
 }
 
 /// A reader of what a frame holds that ends with an error beyond `raw_bytes`.
-pub(crate) fn unpack(data: &[u8], raw_bytes: u64) -> io::Result<impl Read> {
+pub(crate) fn unpack_blob(data: &[u8], raw_bytes: u64) -> io::Result<impl Read> {
     let mut decoder = zstd::stream::Decoder::with_buffer(data)?;
     decoder.window_log_max(WINDOW_LOG_MAX)?;
-    Ok(Exact { inner: decoder, left: raw_bytes })
+    Ok(ExactReader { inner: decoder, bytes_left: raw_bytes })
 }
 
 /// JSON that may not have more values and records than the largest snapshot: a value of two bytes becomes one
 /// of up to 72 in memory.
-pub(crate) struct Bounded<R> {
+pub(crate) struct BoundedJsonReader<R> {
     inner: R,
     values_left: usize,
     records_left: usize,
@@ -104,13 +136,13 @@ const VALUES_MAX: usize = 20 << 20;
 /// Objects in the JSON of a snapshot: one for each of 2 million pageblocks, and as many again.
 const RECORDS_MAX: usize = 4 << 20;
 
-impl<R: Read> Bounded<R> {
-    pub fn new(inner: R) -> Bounded<R> {
-        Bounded { inner, values_left: VALUES_MAX, records_left: RECORDS_MAX }
+impl<R: Read> BoundedJsonReader<R> {
+    pub fn new(inner: R) -> BoundedJsonReader<R> {
+        BoundedJsonReader { inner, values_left: VALUES_MAX, records_left: RECORDS_MAX }
     }
 }
 
-impl<R: Read> Read for Bounded<R> {
+impl<R: Read> Read for BoundedJsonReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.inner.read(buffer)?;
         let count = |sign: u8| buffer[..read].iter().filter(|&&byte| byte == sign).count();
@@ -123,12 +155,12 @@ impl<R: Read> Read for Bounded<R> {
     }
 }
 
-struct Counting<W> {
+struct CountingWriter<W> {
     inner: W,
     bytes: u64,
 }
 
-impl<W: Write> Write for Counting<W> {
+impl<W: Write> Write for CountingWriter<W> {
     fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
         let written = self.inner.write(buffer)?;
         self.bytes += written as u64;
@@ -141,22 +173,22 @@ impl<W: Write> Write for Counting<W> {
 }
 
 /// Reads as many bytes as were promised, neither fewer nor more.
-struct Exact<R> {
+struct ExactReader<R> {
     inner: R,
-    left: u64,
+    bytes_left: u64,
 }
 
-impl<R: Read> Read for Exact<R> {
+impl<R: Read> Read for ExactReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.inner.read(buffer)?;
         let wrong = |what| Err(io::Error::new(io::ErrorKind::InvalidData, what));
-        match self.left.checked_sub(read as u64) {
-            None => wrong("it unpacks to more than it says"),
+        match self.bytes_left.checked_sub(read as u64) {
+            None => wrong("it decompresses to more than its stated size"),
             Some(left) if read == 0 && left > 0 && !buffer.is_empty() => {
-                wrong("it unpacks to less than it says")
+                wrong("it decompresses to less than its stated size")
             }
             Some(left) => {
-                self.left = left;
+                self.bytes_left = left;
                 Ok(read)
             }
         }

@@ -1,167 +1,166 @@
-//! The writing thread: it alone talks to SQLite, one transaction for each batch of records.
+//! Writer thread, the only user of the SQLite connection, and its bounded queue: one transaction per batch.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use pagelab_model::run::{Ending, Event};
+use pagelab_model::run::{ColumnHeader, RunEnd, RunEvent};
 use rusqlite::config::DbConfig;
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, OpenFlags, Statement, ToSql, params};
 
+use crate::blob::CODEC_ZSTD;
 use crate::error::{Error, ErrorKind};
-use crate::queue::{Item, Queue, StoredBlob, StoredSeries, StoredStream};
 use crate::schema::{self, SeriesTable};
-use crate::writer::{BESIDE, beside};
+use crate::writer::{SQLITE_SIBLINGS, sibling_path};
 
 /// A record waits at most this long for its commit, besides what the commit itself takes.
-const COMMIT_AFTER: Duration = Duration::from_millis(400);
+const COMMIT_INTERVAL: Duration = Duration::from_millis(400);
 
-/// What is committed is forced to the disk at the next commit after this long.
-const SYNC_AFTER: Duration = Duration::from_secs(5);
+/// After this interval, the next commit is forced to the disk.
+const SYNC_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long a close waits for somebody who reads the file.
-const BUSY: Duration = Duration::from_secs(5);
+/// Time for which a close waits for readers of the file.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Opens the empty file that was just made, and writes the tables and the manifest into it.
-pub(crate) fn begin(path: &Path, manifest: &[(&str, String)]) -> Result<Connection, Error> {
-    let refused = |error: rusqlite::Error| Error::sqlite_write(path, &error, "");
+pub(crate) fn initialize(path: &Path, manifest: &[(&str, String)]) -> Result<Connection, Error> {
+    let to_error = |error: rusqlite::Error| Error::sqlite_write(path, &error, "");
+    let connection = open_to_write(path).map_err(to_error)?;
+    write_schema(&connection, manifest).map_err(to_error)?;
+    enable_wal(path, connection)
+}
+
+fn open_to_write(path: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(path, flags).map_err(refused)?;
-    connection.busy_timeout(BUSY).map_err(refused)?;
-    fill(&connection, manifest).map_err(refused)?;
-    log_first(path, connection)
+    let connection = Connection::open_with_flags(path, flags)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    Ok(connection)
 }
 
 /// Opens a file that has all its tables, as a reader found, and takes out how its run ended.
-pub(crate) fn reopen(path: &Path) -> Result<Connection, Error> {
-    let refused = |error: rusqlite::Error| Error::sqlite_write(path, &error, "what is in it stays; ");
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(path, flags).map_err(refused)?;
-    connection.busy_timeout(BUSY).map_err(refused)?;
-    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false).map_err(refused)?;
-    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false).map_err(refused)?;
-    let connection = log_first(path, connection)?;
+pub(crate) fn reopen_closed(path: &Path) -> Result<Connection, Error> {
+    let to_error = |error: rusqlite::Error| Error::sqlite_write(path, &error, "its contents are kept; ");
+    let connection = open_to_write(path).map_err(to_error)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false).map_err(to_error)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false).map_err(to_error)?;
+    let connection = enable_wal(path, connection)?;
     for key in crate::manifest::ENDING_KEYS {
-        connection.execute("DELETE FROM manifest WHERE key = ?", [key]).map_err(refused)?;
+        connection.execute("DELETE FROM manifest WHERE key = ?", [key]).map_err(to_error)?;
     }
     Ok(connection)
 }
 
 /// From now on changes go to a log first.
-fn log_first(path: &Path, connection: Connection) -> Result<Connection, Error> {
-    let refused = |error: rusqlite::Error| Error::sqlite_write(path, &error, "");
-    let mode: String =
-        connection.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0)).map_err(refused)?;
+fn enable_wal(path: &Path, connection: Connection) -> Result<Connection, Error> {
+    let to_error = |error: rusqlite::Error| Error::sqlite_write(path, &error, "");
+    let mode: String = connection
+        .pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))
+        .map_err(to_error)?;
     if mode != "wal" {
-        let problem = "this file system cannot keep a write-ahead log; write to a local disk";
-        return Err(Error::write(ErrorKind::Io, path, problem));
+        let problem = "this file system cannot keep a write-ahead log; hint: write to a local disk";
+        return Err(Error::cannot_write(ErrorKind::Io, path, problem));
     }
-    connection.pragma_update(None, "synchronous", "normal").map_err(refused)?;
-    // The log comes into being with the first look at the file, and tells readers that somebody is at work.
-    connection.query_row("SELECT count(*) FROM manifest", [], |_| Ok(())).map_err(refused)?;
+    connection.pragma_update(None, "synchronous", "normal").map_err(to_error)?;
+    // The log is created with the first access to the file, and shows readers that a writer is active.
+    connection.query_row("SELECT count(*) FROM manifest", [], |_| Ok(())).map_err(to_error)?;
     Ok(connection)
 }
 
-fn fill(connection: &Connection, manifest: &[(&str, String)]) -> rusqlite::Result<()> {
+fn write_schema(connection: &Connection, manifest: &[(&str, String)]) -> rusqlite::Result<()> {
     connection.execute_batch("BEGIN IMMEDIATE")?;
     connection.pragma_update(None, "application_id", schema::APPLICATION_ID)?;
     connection.pragma_update(None, "user_version", schema::VERSION)?;
-    for table in &schema::TABLES {
+    for table in &schema::SCHEMA_TABLES {
         connection.execute_batch(table.sql)?;
     }
-    let mut insert = connection.prepare(MANIFEST)?;
+    let mut insert = connection.prepare(INSERT_MANIFEST)?;
     for (key, value) in manifest {
         insert.execute(params![key, value])?;
     }
     connection.execute_batch("COMMIT")
 }
 
-const MANIFEST: &str = "INSERT INTO manifest VALUES(?, ?)";
+const INSERT_MANIFEST: &str = "INSERT INTO manifest VALUES(?, ?)";
 
-/// Writes until the queue is closed, then leaves one plain file behind.
-pub(crate) fn run(path: PathBuf, connection: Connection, queue: &Queue) -> Result<(), Error> {
-    let _end = End { path: &path, queue };
-    let mut kept = Kept::default();
-    let written = Committer::new(&connection).and_then(|mut committer| committer.serve(queue, &mut kept));
+/// Writes until the queue is closed, then leaves one plain file.
+pub(crate) fn run_committer(path: &Path, connection: Connection, queue: &Queue) -> Result<(), Error> {
+    let _end = ExitGuard { path, queue };
+    let mut committed = CommittedRange::default();
+    let written =
+        Committer::new(&connection).and_then(|mut committer| committer.serve_batch(queue, &mut committed));
     // Everything is in the log once it is written; what can fail then is to make one file of both.
     let is_written = written.is_ok();
-    let closed = written.and_then(|()| settle(&connection));
-    // Whatever went wrong, SQLite's own close tries to leave the file tidy; the result is the first error's.
+    let closed = written.and_then(|()| checkpoint_wal(&connection));
+    // After any error, SQLite's own close tries to leave the file consistent; the first error is returned.
     let closed = connection.close().map_err(|(_, error)| error).and(closed);
     closed.map_err(|error| {
-        let kept = if is_written { all_kept(&path) } else { kept.text() };
-        let error = Error::sqlite_write(&path, &error, &kept);
-        queue.fail(error.clone());
+        let committed = if is_written { committed_hint(path) } else { committed.describe() };
+        let error = Error::sqlite_write(path, &error, &committed);
+        queue.set_failure(error.clone());
         error
     })
 }
 
-/// What is kept where the file and its log could not be joined.
-fn all_kept(path: &Path) -> String {
-    let log = beside(path, BESIDE[0]);
+/// Stored data if the file and its log could not be joined.
+fn committed_hint(path: &Path) -> String {
+    let log = sibling_path(path, SQLITE_SIBLINGS[0]);
     format!("everything is kept, in this file and in {}, which must stay beside it; ", log.display())
 }
 
-/// However the thread ends, nobody waits for it any more.
-struct End<'q> {
+/// After any end of the thread, no caller waits for it.
+struct ExitGuard<'q> {
     path: &'q Path,
     queue: &'q Queue,
 }
 
-impl Drop for End<'_> {
+impl Drop for ExitGuard<'_> {
     fn drop(&mut self) {
-        self.queue.fail(Error::write(ErrorKind::Io, self.path, "the thread that writes it has ended"));
+        self.queue.set_failure(Error::cannot_write(
+            ErrorKind::Io,
+            self.path,
+            "the thread that writes it has ended",
+        ));
     }
 }
 
-/// One plain file: everything out of the log, and no log any more. Somebody who reads meanwhile may keep the
-/// log in place, which does no harm.
-fn settle(connection: &Connection) -> rusqlite::Result<()> {
-    let is_busy = |error: &rusqlite::Error| {
-        matches!(
-            error.sqlite_error_code(),
-            Some(rusqlite::ErrorCode::DatabaseBusy | rusqlite::ErrorCode::DatabaseLocked)
-        )
-    };
+/// One plain file: everything out of the log, and no log any more. A concurrent reader may keep the log in
+/// place, which is harmless.
+fn checkpoint_wal(connection: &Connection) -> rusqlite::Result<()> {
+    use rusqlite::ErrorCode::{DatabaseBusy, DatabaseLocked};
     connection.pragma_update(None, "synchronous", "full")?;
     let truncated = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
     let plain = truncated
         .and_then(|()| connection.pragma_update_and_check(None, "journal_mode", "delete", |_| Ok(())));
     match plain {
-        Err(error) if is_busy(&error) => Ok(()),
+        Err(error) if matches!(error.sqlite_error_code(), Some(DatabaseBusy | DatabaseLocked)) => Ok(()),
         other => other,
     }
 }
 
-/// The times of what is committed, for the message after a failure.
+/// Times of committed records, for the message after a failure.
 #[derive(Default)]
-struct Kept {
+struct CommittedRange {
     records: u64,
     until_ns: i64,
 }
 
-impl Kept {
-    fn text(&self) -> String {
-        if self.records == 0 {
-            return "the file can be read, and holds nothing but who began the run; ".to_owned();
-        }
-        let seconds = self.until_ns as f64 / 1e9;
+impl CommittedRange {
+    fn describe(&self) -> String {
+        let until = format!("{:.1} s after the start", self.until_ns as f64 / 1e9);
         match self.records {
-            1 => format!("the first record, {seconds:.1} s after the start, is kept and can be read; "),
-            records => {
-                format!(
-                    "the {records} records until {seconds:.1} s after the start are kept and can be read; "
-                )
-            }
+            0 => "the file is readable, and contains only the manifest of the run; ".to_owned(),
+            1 => format!("the first record, {until}, is kept and can be read; "),
+            records => format!("the {records} records until {until} are kept and can be read; "),
         }
     }
 }
 
 struct Committer<'c> {
     connection: &'c Connection,
-    sample: Statement<'c>,
-    series: Vec<SeriesWriter<'c>>,
-    synced: Instant,
+    insert_sample: Statement<'c>,
+    series: Vec<SeriesInserter<'c>>,
+    synced_at: Instant,
     /// Whether something is committed that has not been forced to the disk.
     is_unsynced: bool,
     is_full: bool,
@@ -169,22 +168,28 @@ struct Committer<'c> {
 
 impl<'c> Committer<'c> {
     fn new(connection: &'c Connection) -> rusqlite::Result<Committer<'c>> {
-        let sample = connection.prepare("INSERT INTO sample VALUES(?, ?, ?)")?;
-        let (series, synced) = (Vec::new(), Instant::now());
-        Ok(Committer { connection, sample, series, synced, is_unsynced: false, is_full: false })
+        Ok(Committer {
+            connection,
+            insert_sample: connection.prepare("INSERT INTO sample VALUES(?, ?, ?)")?,
+            series: Vec::new(),
+            synced_at: Instant::now(),
+            is_unsynced: false,
+            is_full: false,
+        })
     }
 
-    fn serve(&mut self, queue: &Queue, kept: &mut Kept) -> rusqlite::Result<()> {
+    fn serve_batch(&mut self, queue: &Queue, committed: &mut CommittedRange) -> rusqlite::Result<()> {
         let mut items = Vec::new();
         loop {
-            let batch = queue.take(&mut items, COMMIT_AFTER);
-            let is_full = batch.is_flush || batch.is_last || self.synced.elapsed() >= SYNC_AFTER;
-            // A caller that pauses adds nothing, and what it wrote before must get to the disk all the same.
+            let batch = queue.take_batch(&mut items, COMMIT_INTERVAL);
+            let is_full =
+                batch.flush_requests.is_some() || batch.is_last || self.synced_at.elapsed() >= SYNC_INTERVAL;
+            // A caller that pauses adds nothing, and its earlier records must still be written to the disk.
             if !items.is_empty() || (is_full && self.is_unsynced) {
-                self.commit(&mut items, is_full, kept)?;
+                self.commit_batch(&mut items, is_full, committed)?;
             }
-            if batch.is_flush {
-                queue.answer(&batch);
+            if let Some(flush_requests) = batch.flush_requests {
+                queue.mark_flushed(flush_requests);
             }
             if batch.is_last {
                 return Ok(());
@@ -192,7 +197,12 @@ impl<'c> Committer<'c> {
         }
     }
 
-    fn commit(&mut self, items: &mut Vec<Item>, is_full: bool, kept: &mut Kept) -> rusqlite::Result<()> {
+    fn commit_batch(
+        &mut self,
+        items: &mut Vec<QueuedRecord>,
+        is_full: bool,
+        committed: &mut CommittedRange,
+    ) -> rusqlite::Result<()> {
         if is_full != self.is_full {
             let level = if is_full { "full" } else { "normal" };
             self.connection.pragma_update(None, "synchronous", level)?;
@@ -204,55 +214,55 @@ impl<'c> Committer<'c> {
             // first page as it is.
             self.connection.pragma_update(None, "user_version", schema::VERSION)?;
         }
-        let (mut records, mut until_ns) = (0, kept.until_ns);
+        let (mut records, mut until_ns) = (0, committed.until_ns);
         for item in items.drain(..) {
-            if let Some(at_ns) = self.write(item)? {
+            if let Some(at_ns) = self.write_record(item)? {
                 records += 1;
                 until_ns = until_ns.max(at_ns);
             }
         }
         self.connection.execute_batch("COMMIT")?;
-        (kept.records, kept.until_ns) = (kept.records + records, until_ns);
+        (committed.records, committed.until_ns) = (committed.records + records, until_ns);
         self.is_unsynced = !is_full;
         if is_full {
-            self.synced = Instant::now();
+            self.synced_at = Instant::now();
         }
         Ok(())
     }
 
     /// Writes one record; the time is that of a record that counts as data.
-    fn write(&mut self, item: Item) -> rusqlite::Result<Option<i64>> {
+    fn write_record(&mut self, item: QueuedRecord) -> rusqlite::Result<Option<i64>> {
         match item {
-            Item::Sample { stream, at_ns, value } => {
-                self.sample.execute(params![stream, at_ns, value])?;
+            QueuedRecord::Sample { stream, at_ns, value } => {
+                self.insert_sample.execute(params![stream, at_ns, value])?;
                 Ok(Some(at_ns))
             }
-            Item::Row { series, at_ns, values } => {
+            QueuedRecord::Row { series, at_ns, values } => {
                 if let Some(series) = self.series.get_mut(series as usize - 1) {
-                    series.write(self.connection, at_ns, &values)?;
+                    series.write_row(self.connection, at_ns, &values)?;
                 }
                 Ok(Some(at_ns))
             }
-            Item::Series(series) => {
-                self.series.push(SeriesWriter::begin(self.connection, &series)?);
+            QueuedRecord::Series(series) => {
+                self.series.push(SeriesInserter::new(self.connection, &series)?);
                 Ok(None)
             }
-            Item::Stream(stream) => stream_head(self.connection, &stream).map(|()| None),
-            Item::Event(event) => write_event(self.connection, &event).map(Some),
-            Item::Blob(blob) => write_blob(self.connection, &blob).map(Some),
-            Item::Ending(ending) => write_ending(self.connection, &ending).map(|()| None),
+            QueuedRecord::Stream(stream) => write_stream(self.connection, &stream).map(|()| None),
+            QueuedRecord::Event(event) => write_event(self.connection, &event).map(Some),
+            QueuedRecord::Blob(blob) => write_blob(self.connection, &blob).map(Some),
+            QueuedRecord::Ending(ending) => write_ending(self.connection, &ending).map(|()| None),
         }
     }
 }
 
-fn stream_head(connection: &Connection, stream: &StoredStream) -> rusqlite::Result<()> {
+fn write_stream(connection: &Connection, stream: &StoredStream) -> rusqlite::Result<()> {
     let StoredStream { id, name, unit, labels } = stream;
     connection.execute("INSERT INTO stream VALUES(?, ?, ?, ?)", params![id, name, unit, labels])?;
     Ok(())
 }
 
-fn write_event(connection: &Connection, event: &Event) -> rusqlite::Result<i64> {
-    let Event { at_ns, kind, text } = event;
+fn write_event(connection: &Connection, event: &RunEvent) -> rusqlite::Result<i64> {
+    let RunEvent { at_ns, kind, text } = event;
     // That the time can be stored was checked before the event was queued.
     let at_ns = i64::try_from(*at_ns).unwrap_or(i64::MAX);
     connection.execute("INSERT INTO event VALUES(?, ?, ?)", params![at_ns, kind, text])?;
@@ -260,95 +270,283 @@ fn write_event(connection: &Connection, event: &Event) -> rusqlite::Result<i64> 
 }
 
 fn write_blob(connection: &Connection, blob: &StoredBlob) -> rusqlite::Result<i64> {
-    let StoredBlob { kind, version, name, at_ns, raw_bytes, codec, data } = blob;
+    let StoredBlob { kind, version, name, at_ns, raw_bytes, data } = blob;
     connection.execute(
         "INSERT INTO blob(kind, version, name, at_ns, raw_bytes, codec, data) VALUES(?, ?, ?, ?, ?, ?, ?)",
-        params![kind, version, name, at_ns, raw_bytes, codec, data],
+        params![kind, version, name, at_ns, raw_bytes, CODEC_ZSTD, data],
     )?;
     Ok(*at_ns)
 }
 
-fn write_ending(connection: &Connection, ending: &Ending) -> rusqlite::Result<()> {
-    let mut insert = connection.prepare(MANIFEST)?;
-    for (key, value) in crate::manifest::of_ending(ending) {
+fn write_ending(connection: &Connection, ending: &RunEnd) -> rusqlite::Result<()> {
+    let mut insert = connection.prepare(INSERT_MANIFEST)?;
+    for (key, value) in crate::manifest::ending_rows(ending) {
         insert.execute(params![key, value])?;
     }
     Ok(())
 }
 
 /// One series: its tables, and which of its columns have changed.
-struct SeriesWriter<'c> {
+struct SeriesInserter<'c> {
     id: u32,
-    parts: Vec<Part<'c>>,
+    tables: Vec<TableInserter<'c>>,
     /// The values of the first row; none before it.
-    first: Option<Box<[Option<i64>]>>,
+    first_values: Option<Box<[Option<i64>]>>,
     /// Columns that have had another value than their first.
-    changed: Vec<bool>,
+    column_changed: Vec<bool>,
 }
 
-struct Part<'c> {
+struct TableInserter<'c> {
     insert: Statement<'c>,
     columns: usize,
 }
 
-impl<'c> SeriesWriter<'c> {
-    fn begin(connection: &'c Connection, series: &StoredSeries) -> rusqlite::Result<SeriesWriter<'c>> {
-        let StoredSeries { id, name, source, heads, tables } = series;
+impl<'c> SeriesInserter<'c> {
+    fn new(connection: &'c Connection, series: &StoredSeries) -> rusqlite::Result<SeriesInserter<'c>> {
+        let StoredSeries { id, name, source, column_headers: headers, tables } = series;
         connection.execute("INSERT INTO series VALUES(?, ?, ?)", params![id, name, source])?;
         let mut column = connection.prepare("INSERT INTO series_column VALUES(?, ?, ?, ?, ?, ?, ?, NULL)")?;
         let places = tables.iter().flat_map(|table| table.columns.iter().map(move |sql| (&table.name, sql)));
-        for (ordinal, (head, (table, sql_name))) in heads.iter().zip(places).enumerate() {
+        for (ordinal, (head, (table, sql_name))) in headers.iter().zip(places).enumerate() {
             let (name, unit) = (&head.name, &head.unit.0);
             column.execute(params![id, ordinal as i64, name, table, sql_name, unit, head.is_counter])?;
         }
-        let part = |table: &SeriesTable| {
-            connection.execute_batch(&table.create())?;
-            Ok(Part { insert: connection.prepare(&table.insert())?, columns: table.columns.len() })
+        let inserter = |table: &SeriesTable| {
+            connection.execute_batch(&table.create_sql())?;
+            Ok(TableInserter {
+                insert: connection.prepare(&table.insert_sql())?,
+                columns: table.columns.len(),
+            })
         };
-        let parts = tables.iter().map(part).collect::<rusqlite::Result<_>>()?;
-        Ok(SeriesWriter { id: *id, parts, first: None, changed: vec![false; heads.len()] })
+        let tables = tables.iter().map(inserter).collect::<rusqlite::Result<_>>()?;
+        let column_changed = vec![false; headers.len()];
+        Ok(SeriesInserter { id: *id, tables, first_values: None, column_changed })
     }
 
-    fn write(&mut self, connection: &Connection, at_ns: i64, values: &[Option<i64>]) -> rusqlite::Result<()> {
-        if self.first.is_none() {
-            self.store_first(connection, values)?;
+    fn write_row(
+        &mut self,
+        connection: &Connection,
+        at_ns: i64,
+        values: &[Option<i64>],
+    ) -> rusqlite::Result<()> {
+        if self.first_values.is_none() {
+            self.store_first_values(connection, values)?;
         }
-        let first = self.first.get_or_insert_with(|| values.into());
-        for (changed, (value, first)) in self.changed.iter_mut().zip(values.iter().zip(first)) {
+        let first = self.first_values.get_or_insert_with(|| values.into());
+        for (changed, (value, first)) in self.column_changed.iter_mut().zip(values.iter().zip(first)) {
             *changed |= value != first;
         }
-        let mut cells = values.iter().zip(&self.changed);
-        for part in &mut self.parts {
-            part.insert.raw_bind_parameter(1, at_ns)?;
-            for (place, (value, changed)) in (2..).zip(cells.by_ref().take(part.columns)) {
+        let mut cells = values.iter().zip(&self.column_changed);
+        for inserter in &mut self.tables {
+            inserter.insert.raw_bind_parameter(1, at_ns)?;
+            for (place, (value, changed)) in (2..).zip(cells.by_ref().take(inserter.columns)) {
                 match (changed, value) {
-                    (false, _) => part.insert.raw_bind_parameter(place, rusqlite::types::Null)?,
-                    (true, value) => part.insert.raw_bind_parameter(place, Cell(*value))?,
+                    (false, _) => inserter.insert.raw_bind_parameter(place, rusqlite::types::Null)?,
+                    (true, value) => inserter.insert.raw_bind_parameter(place, StoredValue(*value))?,
                 }
             }
-            part.insert.raw_execute()?;
+            inserter.insert.raw_execute()?;
         }
         Ok(())
     }
 
-    fn store_first(&self, connection: &Connection, values: &[Option<i64>]) -> rusqlite::Result<()> {
+    fn store_first_values(&self, connection: &Connection, values: &[Option<i64>]) -> rusqlite::Result<()> {
         let mut update =
             connection.prepare("UPDATE series_column SET first = ? WHERE series = ? AND ordinal = ?")?;
         for (ordinal, value) in values.iter().enumerate() {
-            update.execute(params![Cell(*value), self.id, ordinal as i64])?;
+            update.execute(params![StoredValue(*value), self.id, ordinal as i64])?;
         }
         Ok(())
     }
 }
 
 /// A value as it is stored: an integer, or an empty blob for a reading that failed.
-struct Cell(Option<i64>);
+struct StoredValue(Option<i64>);
 
-impl ToSql for Cell {
+impl ToSql for StoredValue {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
         Ok(match self.0 {
             Some(value) => ToSqlOutput::from(value),
             None => ToSqlOutput::Borrowed(ValueRef::Blob(&[])),
         })
+    }
+}
+
+/// Bytes of queued records at which the writing thread is woken at once.
+const WAKE_THRESHOLD_BYTES: usize = 1 << 17;
+
+/// Bytes of queued records beyond which the caller waits for the disk.
+const QUEUE_LIMIT_BYTES: usize = 1 << 19;
+
+/// A record on its way to the disk. Small, since there may be a great many samples.
+pub(crate) enum QueuedRecord {
+    Sample { stream: u32, at_ns: i64, value: f64 },
+    Row { series: u32, at_ns: i64, values: Box<[Option<i64>]> },
+    Series(Box<StoredSeries>),
+    Stream(Box<StoredStream>),
+    Event(Box<RunEvent>),
+    Blob(Box<StoredBlob>),
+    Ending(Box<RunEnd>),
+}
+
+pub(crate) struct StoredSeries {
+    pub id: u32,
+    pub name: String,
+    pub source: String,
+    pub column_headers: Vec<ColumnHeader>,
+    pub tables: Vec<SeriesTable>,
+}
+
+pub(crate) struct StoredStream {
+    pub id: u32,
+    pub name: String,
+    pub unit: String,
+    /// A JSON object.
+    pub labels: String,
+}
+
+pub(crate) struct StoredBlob {
+    pub kind: String,
+    pub version: u32,
+    pub name: String,
+    pub at_ns: i64,
+    pub raw_bytes: i64,
+    pub data: Vec<u8>,
+}
+
+impl QueuedRecord {
+    /// Bytes that the record holds, roughly.
+    fn queued_bytes(&self) -> usize {
+        let behind = match self {
+            QueuedRecord::Row { values, .. } => size_of_val(&**values),
+            QueuedRecord::Blob(blob) => blob.data.len(),
+            QueuedRecord::Event(event) => event.kind.len() + event.text.len(),
+            _ => 0,
+        };
+        size_of::<QueuedRecord>() + behind
+    }
+}
+
+/// The queue, shared by both threads.
+#[derive(Default)]
+pub(crate) struct Queue {
+    state: Mutex<QueueState>,
+    /// Rung for the writing thread.
+    work_available: Condvar,
+    /// Rung for callers that wait for room or for a flush.
+    progress_made: Condvar,
+}
+
+#[derive(Default)]
+struct QueueState {
+    records: Vec<QueuedRecord>,
+    bytes: usize,
+    /// Requested and completed flushes.
+    flush_requests: u64,
+    flushes_done: u64,
+    /// The records so far are to be committed without waiting for more.
+    commit_requested: bool,
+    /// No record comes any more.
+    is_closing: bool,
+    /// Why nothing can be written any more.
+    failure: Option<Error>,
+}
+
+/// State of the queue when the writing thread woke.
+pub(crate) struct DrainedBatch {
+    /// Flushes requested so far, if a caller waits for the records to be on the disk.
+    pub flush_requests: Option<u64>,
+    /// Whether these are the last records.
+    pub is_last: bool,
+}
+
+impl Queue {
+    fn lock_state(&self) -> MutexGuard<'_, QueueState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a record; waits while the queue is full.
+    pub fn push(&self, item: QueuedRecord) -> Result<(), Error> {
+        let bytes = item.queued_bytes();
+        let mut state = self.lock_state();
+        while state.bytes > QUEUE_LIMIT_BYTES && state.failure.is_none() {
+            state = self.progress_made.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        if let Some(error) = &state.failure {
+            return Err(error.clone());
+        }
+        let before = state.bytes;
+        state.bytes += bytes;
+        state.records.push(item);
+        if before < WAKE_THRESHOLD_BYTES && state.bytes >= WAKE_THRESHOLD_BYTES {
+            self.work_available.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Wakes the writing thread for the records pushed so far, without waiting.
+    pub fn request_commit(&self) {
+        self.lock_state().commit_requested = true;
+        self.work_available.notify_one();
+    }
+
+    /// Waits until every record pushed so far is on the disk.
+    pub fn flush(&self) -> Result<(), Error> {
+        let mut state = self.lock_state();
+        state.flush_requests += 1;
+        let ticket = state.flush_requests;
+        self.work_available.notify_one();
+        while state.flushes_done < ticket && state.failure.is_none() {
+            state = self.progress_made.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.failure.clone().map_or(Ok(()), Err)
+    }
+
+    /// Why nothing can be written any more, if that is so.
+    pub fn failure(&self) -> Option<Error> {
+        self.lock_state().failure.clone()
+    }
+
+    /// Says that no record comes any more.
+    pub fn close(&self) {
+        self.lock_state().is_closing = true;
+        self.work_available.notify_one();
+    }
+
+    /// For the writing thread: sleeps until there is something to hurry for or `timeout` is over, then
+    /// takes all records into `items`, which must be empty.
+    pub fn take_batch(&self, items: &mut Vec<QueuedRecord>, timeout: Duration) -> DrainedBatch {
+        let calm = |state: &mut QueueState| {
+            let is_waited_for =
+                state.flush_requests != state.flushes_done || state.is_closing || state.commit_requested;
+            state.bytes < WAKE_THRESHOLD_BYTES && !is_waited_for
+        };
+        let (mut state, _) = self
+            .work_available
+            .wait_timeout_while(self.lock_state(), timeout, calm)
+            .unwrap_or_else(PoisonError::into_inner);
+        std::mem::swap(&mut state.records, items);
+        state.bytes = 0;
+        state.commit_requested = false;
+        self.progress_made.notify_all();
+        DrainedBatch {
+            flush_requests: Some(state.flush_requests).filter(|&requested| requested > state.flushes_done),
+            is_last: state.is_closing,
+        }
+    }
+
+    /// For the writing thread: the records of a batch are stored as requested.
+    pub fn mark_flushed(&self, flush_requests: u64) {
+        self.lock_state().flushes_done = flush_requests;
+        self.progress_made.notify_all();
+    }
+
+    /// For the writing thread: nothing can be written any more.
+    pub fn set_failure(&self, error: Error) {
+        let mut state = self.lock_state();
+        state.records = Vec::new();
+        state.bytes = 0;
+        state.failure.get_or_insert(error);
+        self.progress_made.notify_all();
     }
 }

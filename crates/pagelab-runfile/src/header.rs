@@ -1,4 +1,4 @@
-//! The first look at a file, before SQLite sees it: whether it is ours, and whole.
+//! Check of a file before SQLite opens it: whether it is a run file, and complete.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::Read as _;
@@ -7,122 +7,116 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-use crate::error::{Error, ErrorKind, kind_of};
-use crate::live;
-use crate::schema;
+use crate::error::{Error, ErrorKind, io_kind};
+use crate::{schema, writer};
 
 /// Bytes of the header of an SQLite file (<https://www.sqlite.org/fileformat2.html>, section 1.3).
 const HEADER_BYTES: usize = 100;
 
-const MAGIC: &[u8; 16] = b"SQLite format 3\0";
+const SQLITE_MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
-/// Beginnings of files that somebody may take for a run file, and what to do with them.
-const OTHERS: [(&[u8], &str); 4] = [
-    (b"\x1f\x8b", "it is packed by gzip; unpack it first"),
+/// Signatures of files that may be mistaken for a run file, with a hint for each.
+const KNOWN_SIGNATURES: [(&[u8], &str); 4] = [
+    (b"\x1f\x8b", "it is compressed with gzip; hint: decompress it first"),
     (
         b"\x28\xb5\x2f\xfd",
-        "it is packed by zstd; unpack it first, or read a saved tree with `checkup --root`",
+        "it is compressed with zstd; hint: decompress it first, or read a saved tree with `checkup --root`",
     ),
-    (b"\xfd7zXZ\0", "it is packed by xz; unpack it first"),
-    (b"PK\x03\x04", "it is a zip archive; unpack it first"),
+    (b"\xfd7zXZ\0", "it is compressed with xz; hint: decompress it first"),
+    (b"PK\x03\x04", "it is a zip archive; hint: extract it first"),
 ];
 
-const EMPTY: &str = "it is empty: no run was ever begun in it; remove it, and measure again";
+const EMPTY_FILE: &str = "it is empty; hint: remove it, and measure again";
 
-/// Checks the file itself. `is_alone`: nothing lies beside it that could complete it.
-pub(crate) fn check(path: &Path, whole: &Path, is_alone: bool) -> Result<(), Error> {
-    let metadata = std::fs::metadata(whole).map_err(|error| cannot_open(path, &error))?;
-    check_type(path, &metadata)?;
-    if live::is_written_here(&metadata) {
+/// Checks the file itself. `has_no_siblings`: there is no log beside it that could complete it.
+pub(crate) fn check_file(path: &Path, canonical_path: &Path, has_no_siblings: bool) -> Result<(), Error> {
+    let metadata = std::fs::metadata(canonical_path).map_err(|error| cannot_open(path, &error))?;
+    check_regular(path, &metadata)?;
+    if writer::is_written_by_this_process(&metadata) {
         return Ok(());
     }
     let mut start = Vec::with_capacity(HEADER_BYTES);
-    open(whole)
+    open_regular(canonical_path, false)
         .and_then(|file| file.take(HEADER_BYTES as u64).read_to_end(&mut start))
         .map_err(|error| cannot_open(path, &error))?;
     let bytes = metadata.len();
     let problem = match &*start {
-        [] => Some((ErrorKind::NotOurs, EMPTY.to_owned())),
-        start if !start.starts_with(&MAGIC[..start.len().min(MAGIC.len())]) => {
-            Some((ErrorKind::NotOurs, not_sqlite(start)))
+        [] => Some((ErrorKind::NotARunFile, EMPTY_FILE.to_owned())),
+        start if !start.starts_with(&SQLITE_MAGIC[..start.len().min(SQLITE_MAGIC.len())]) => {
+            Some((ErrorKind::NotARunFile, describe_non_sqlite(start)))
         }
-        start if start.len() < HEADER_BYTES => Some((ErrorKind::Damaged, cut_off(bytes, None))),
-        start => check_header(start, bytes, is_alone),
+        start if start.len() < HEADER_BYTES => Some((ErrorKind::Damaged, describe_truncation(bytes, None))),
+        start => check_header(start, bytes, has_no_siblings),
     };
-    problem.map_or(Ok(()), |(kind, problem)| Err(Error::read(kind, path, problem)))
+    problem.map_or(Ok(()), |(kind, problem)| Err(Error::cannot_read(kind, path, problem)))
 }
 
-/// What opening a path failed with.
+/// Error of opening a path.
 pub(crate) fn cannot_open(path: &Path, error: &std::io::Error) -> Error {
-    let kind = kind_of(error);
+    let kind = io_kind(error);
     let problem = match kind {
-        ErrorKind::NotThere => "there is no such file".to_owned(),
+        ErrorKind::NotFound => "no such file".to_owned(),
         ErrorKind::NotPermitted => format!("{error}; ask its owner, or become root"),
         _ => error.to_string(),
     };
-    Error::read(kind, path, problem)
+    Error::cannot_read(kind, path, problem)
 }
 
 /// Opens a file that was found to be a regular one; should it have become a FIFO since, this does not block.
-pub(crate) fn open(path: &Path) -> std::io::Result<File> {
+pub(crate) fn open_regular(path: &Path, is_writable: bool) -> std::io::Result<File> {
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
-    OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path)
-}
-
-/// The same for writing.
-pub(crate) fn open_to_write(path: &Path) -> std::io::Result<File> {
-    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
-    OpenOptions::new().read(true).write(true).custom_flags(flags.bits() as i32).open(path)
+    OpenOptions::new().read(true).write(is_writable).custom_flags(flags.bits() as i32).open(path)
 }
 
 /// Whether the file is in the mode in which changes go to a log first: 2 at byte 19 of the header.
-pub(crate) fn has_log(whole: &Path) -> bool {
+pub(crate) fn is_wal_mode(canonical_path: &Path) -> bool {
     let mut start = [0; 20];
-    open(whole).and_then(|mut file| file.read_exact(&mut start)).is_ok() && start[19] == 2
+    let file = open_regular(canonical_path, false);
+    file.and_then(|mut file| file.read_exact(&mut start)).is_ok() && start[19] == 2
 }
 
-/// An error that names what it is, if it is no regular file.
-fn check_type(path: &Path, metadata: &Metadata) -> Result<(), Error> {
+/// Returns an error with its type if it is not a regular file.
+fn check_regular(path: &Path, metadata: &Metadata) -> Result<(), Error> {
     let kind = metadata.file_type();
-    let what = if kind.is_file() {
+    let file_type_name = if kind.is_file() {
         return Ok(());
     } else if kind.is_dir() {
-        "it is a folder; a tree saved by `pagelab capture` is read by `pagelab checkup --root`"
+        "it is a directory; hint: `pagelab checkup --root` reads a saved tree"
     } else if kind.is_fifo() {
-        "it is a FIFO; a run file is read at many places, so copy it into a file first"
+        "it is a FIFO; expected a regular file"
     } else if kind.is_socket() {
-        "it is a socket, not a file"
+        "it is a socket; expected a file"
     } else {
-        "it is a device, not a file"
+        "it is a device; expected a file"
     };
-    Err(Error::read(ErrorKind::NotOurs, path, what))
+    Err(Error::cannot_read(ErrorKind::NotARunFile, path, file_type_name))
 }
 
-fn not_sqlite(start: &[u8]) -> String {
-    let known = OTHERS.iter().find(|(magic, _)| start.starts_with(magic)).map(|(_, what)| *what);
+fn describe_non_sqlite(start: &[u8]) -> String {
+    let known = KNOWN_SIGNATURES.iter().find(|(magic, _)| start.starts_with(magic)).map(|(_, what)| *what);
     let is_text = std::str::from_utf8(start).is_ok_and(|text| !text.contains('\0'));
-    let what = known.unwrap_or(match is_text {
-        true => "it is a text, not a run file; a buddyinfo is read by `pagelab frag --from`",
-        false => "it is no run file; `pagelab record` and `pagelab checkup --run FILE` make one",
+    let file_type_name = known.unwrap_or(match is_text {
+        true => "it is text; expected a run file; hint: `pagelab frag --from` reads buddyinfo",
+        false => "it is not a run file; hint: create one with `pagelab record` or `pagelab checkup -o FILE`",
     });
-    what.to_owned()
+    file_type_name.to_owned()
 }
 
 /// `header` has all of its bytes.
-fn check_header(header: &[u8], bytes: u64, is_alone: bool) -> Option<(ErrorKind, String)> {
+fn check_header(header: &[u8], bytes: u64, has_no_siblings: bool) -> Option<(ErrorKind, String)> {
     let number = |at: usize| {
         let field = header.get(at..at + 4).and_then(|field| field.try_into().ok());
         u32::from_be_bytes(field.unwrap_or_default())
     };
     if number(68) != schema::APPLICATION_ID {
-        let what = "it is another program's SQLite file; `pagelab record` and `pagelab checkup --run FILE` \
-                    make run files";
-        return Some((ErrorKind::NotOurs, what.to_owned()));
+        let file_type_name = "it is an SQLite file of another program; expected a run file of `pagelab \
+                              record` or `pagelab checkup -o FILE`";
+        return Some((ErrorKind::NotARunFile, file_type_name.to_owned()));
     }
-    if let Some(problem) = schema::refusal(number(60)) {
+    if let Some(problem) = schema::check_version(number(60)) {
         return Some(problem);
     }
-    // A page size of 64 KiB does not fit in its field, and stands there as 1.
+    // A page size of 64 KiB does not fit in its field, and is stored as 1.
     let page_bytes = match u64::from(header[16]) << 8 | u64::from(header[17]) {
         1 => 1 << 16,
         bytes => bytes,
@@ -131,17 +125,18 @@ fn check_header(header: &[u8], bytes: u64, is_alone: bool) -> Option<(ErrorKind,
     if !page_bytes.is_power_of_two() || page_bytes < 512 {
         return Some((ErrorKind::Damaged, format!("it is damaged: its pages have {page_bytes} bytes")));
     }
-    // Somebody who was killed while he wrote may have left the rest in the log beside the file.
+    // A killed writer may have left the rest in the log beside the file.
     let is_whole = bytes.is_multiple_of(page_bytes) && bytes / page_bytes >= pages;
-    (is_alone && !is_whole).then(|| (ErrorKind::Damaged, cut_off(bytes, Some(pages * page_bytes))))
+    (has_no_siblings && !is_whole)
+        .then(|| (ErrorKind::Damaged, describe_truncation(bytes, Some(pages * page_bytes))))
 }
 
-fn cut_off(bytes: u64, of: Option<u64>) -> String {
-    let of = of.map_or(String::new(), |of| format!(" of {of}"));
-    format!("it is cut off: {bytes} bytes{of} are there; copy it again from where it came from")
+fn describe_truncation(bytes: u64, expected_bytes: Option<u64>) -> String {
+    let expected_bytes = expected_bytes.map_or(String::new(), |of| format!(" of {of}"));
+    format!("it is truncated: {bytes} bytes{expected_bytes}; hint: copy it again from its source")
 }
 
-/// The device and the number of a file, by which it is known whatever its name.
-pub(crate) fn identity(metadata: &Metadata) -> (u64, u64) {
+/// Device and inode number of a file, which identify it under any name.
+pub(crate) fn file_identity(metadata: &Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }

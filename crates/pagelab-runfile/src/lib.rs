@@ -1,27 +1,25 @@
-//! The run file, `NAME.pagelab`: one SQLite file for what a run measured.
+//! Run file `NAME.pagelab`: one SQLite file with the measurements of a run.
 //!
-//! `docs/runfile.md` has every table and every promise.
+//! `docs/runfile.md` has every table and every guarantee.
 
 mod blob;
 mod committer;
-mod copy;
+mod earlier;
 mod error;
 mod header;
-mod live;
 mod manifest;
 mod maps;
-mod open;
-mod plausible;
-mod queue;
+mod open_file;
 mod reader;
 mod schema;
 mod trace;
-mod trust;
+mod trials;
+mod validate;
 mod writer;
 
 pub use blob::BLOB_BYTES_MAX;
 pub use error::{Error, ErrorKind};
 pub use maps::{EncodedMap, MAP_FRAMES_MAX, MapEncoder};
-pub use reader::{BlobHead, Reader, TRACE_NOT_SHOWN, read};
-pub use trace::{EncodedTrace, TraceBlock, TraceDecoder, TraceEncoder, TraceReader};
-pub use writer::{SeriesId, StreamId, Writer, remove};
+pub use reader::{BlobHeader, RunReader, SeriesFilter, TRACE_NOT_SHOWN, read_run_file};
+pub use trace::{EncodedTraceBlock, TraceBlock, TraceDecoder, TraceEncoder, TraceReader};
+pub use writer::{EXISTS, RunWriter, SeriesId, StreamId, remove_run_file};

@@ -1,102 +1,109 @@
-//! The rows of the table `manifest`: who ran what where, and how it ended.
+//! Rows of the table `manifest`: user, command, machine, time, and the end of the run.
 
 use std::collections::BTreeMap;
 
-use pagelab_model::run::{Ending, Manifest, Moment};
+use pagelab_model::run::{ClockReading, Manifest, RunEnd};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-const KIND: &str = "kind";
-const TOOL_VERSION: &str = "tool_version";
-const COMMAND_LINE: &str = "command_line";
-const SEED: &str = "seed";
-const REALTIME: &str = "started_realtime_ns";
-const BOOTTIME: &str = "started_boottime_ns";
-const MACHINE: &str = "machine";
-const SETTINGS: &str = "settings";
-const ENDING: &str = "ending";
-const ENDED_AFTER: &str = "ended_after_ns";
-const ENDED_WHY: &str = "ended_why";
+const KEY_KIND: &str = "kind";
+const KEY_TOOL_VERSION: &str = "tool_version";
+const KEY_COMMAND_LINE: &str = "command_line";
+const KEY_SEED: &str = "seed";
+const KEY_REALTIME: &str = "started_realtime_ns";
+const KEY_BOOTTIME: &str = "started_boottime_ns";
+const KEY_MACHINE: &str = "machine";
+const KEY_SETTINGS: &str = "settings";
+const KEY_ENDING: &str = "ending";
+const KEY_ENDED_AFTER: &str = "ended_after_ns";
+const KEY_ENDED_WHY: &str = "ended_why";
 
 /// The rows that a close adds.
-pub(crate) const ENDING_KEYS: [&str; 3] = [ENDING, ENDED_AFTER, ENDED_WHY];
+pub(crate) const ENDING_KEYS: [&str; 3] = [KEY_ENDING, KEY_ENDED_AFTER, KEY_ENDED_WHY];
 
-const COMPLETE: &str = "complete";
-const STOPPED: &str = "stopped";
+const ENDING_COMPLETE: &str = "complete";
+const ENDING_STOPPED: &str = "stopped";
 
-/// The rows that stand in the file before anything is measured.
-pub(crate) fn rows(manifest: &Manifest) -> serde_json::Result<Vec<(&'static str, String)>> {
+/// Rows that are written before anything is measured.
+pub(crate) fn manifest_rows(manifest: &Manifest) -> serde_json::Result<Vec<(&'static str, String)>> {
     let Manifest { kind, tool_version, command_line, seed, started, machine, settings } = manifest;
     let mut rows = vec![
-        (KIND, kind.clone()),
-        (TOOL_VERSION, tool_version.clone()),
-        (COMMAND_LINE, json(command_line)?),
-        (REALTIME, started.realtime_ns.to_string()),
-        (BOOTTIME, started.boottime_ns.to_string()),
-        (MACHINE, json(machine)?),
-        (SETTINGS, json(settings)?),
+        (KEY_KIND, kind.clone()),
+        (KEY_TOOL_VERSION, tool_version.clone()),
+        (KEY_COMMAND_LINE, to_json(command_line)?),
+        (KEY_REALTIME, started.realtime_ns.to_string()),
+        (KEY_BOOTTIME, started.boottime_ns.to_string()),
+        (KEY_MACHINE, to_json(machine)?),
+        (KEY_SETTINGS, to_json(settings)?),
     ];
-    rows.extend(seed.map(|seed| (SEED, seed.to_string())));
+    rows.extend(seed.map(|seed| (KEY_SEED, seed.to_string())));
     Ok(rows)
 }
 
-fn json(value: &impl Serialize) -> serde_json::Result<String> {
+fn to_json(value: &impl Serialize) -> serde_json::Result<String> {
     serde_json::to_string(value)
 }
 
 /// The rows that a close adds.
-pub(crate) fn of_ending(ending: &Ending) -> Vec<(&'static str, String)> {
+pub(crate) fn ending_rows(ending: &RunEnd) -> Vec<(&'static str, String)> {
     match ending {
-        Ending::Complete { after_ns } => {
-            vec![(ENDING, COMPLETE.to_owned()), (ENDED_AFTER, after_ns.to_string())]
+        RunEnd::Complete { after_ns } => {
+            vec![(KEY_ENDING, ENDING_COMPLETE.to_owned()), (KEY_ENDED_AFTER, after_ns.to_string())]
         }
-        Ending::Stopped { after_ns, why } => {
-            vec![(ENDING, STOPPED.to_owned()), (ENDED_AFTER, after_ns.to_string()), (ENDED_WHY, why.clone())]
+        RunEnd::Stopped { after_ns, reason: why } => {
+            vec![
+                (KEY_ENDING, ENDING_STOPPED.to_owned()),
+                (KEY_ENDED_AFTER, after_ns.to_string()),
+                (KEY_ENDED_WHY, why.clone()),
+            ]
         }
-        Ending::NotClosed => Vec::new(),
+        RunEnd::NotClosed => Vec::new(),
     }
 }
 
-/// The rows read back; what is wrong is said in words.
-pub(crate) struct Rows(pub BTreeMap<String, String>);
+/// Reads the rows; an error is a sentence.
+pub(crate) struct ManifestRows(pub BTreeMap<String, String>);
 
-impl Rows {
+impl ManifestRows {
     /// The manifest, and the keys that this reader does not know once the ending is taken too.
-    pub fn manifest(&mut self) -> Result<Manifest, String> {
-        let started = Moment { realtime_ns: self.number(REALTIME)?, boottime_ns: self.number(BOOTTIME)? };
+    pub fn take_manifest(&mut self) -> Result<Manifest, String> {
+        let started = ClockReading {
+            realtime_ns: self.take_number(KEY_REALTIME)?,
+            boottime_ns: self.take_number(KEY_BOOTTIME)?,
+        };
         Ok(Manifest {
-            kind: self.text(KIND)?,
-            tool_version: self.text(TOOL_VERSION)?,
-            command_line: self.json(COMMAND_LINE)?,
-            seed: if self.0.contains_key(SEED) { Some(self.number(SEED)?) } else { None },
+            kind: self.take_text(KEY_KIND)?,
+            tool_version: self.take_text(KEY_TOOL_VERSION)?,
+            command_line: self.take_json(KEY_COMMAND_LINE)?,
+            seed: if self.0.contains_key(KEY_SEED) { Some(self.take_number(KEY_SEED)?) } else { None },
             started,
-            machine: self.json(MACHINE)?,
-            settings: self.json(SETTINGS)?,
+            machine: self.take_json(KEY_MACHINE)?,
+            settings: self.take_json(KEY_SETTINGS)?,
         })
     }
 
-    /// How the run ended.
-    pub fn ending(&mut self) -> Result<Ending, String> {
-        let Some(ending) = self.0.remove(ENDING) else { return Ok(Ending::NotClosed) };
-        let after_ns = self.number(ENDED_AFTER)?;
+    /// End of the run.
+    pub fn take_ending(&mut self) -> Result<RunEnd, String> {
+        let Some(ending) = self.0.remove(KEY_ENDING) else { return Ok(RunEnd::NotClosed) };
+        let after_ns = self.take_number(KEY_ENDED_AFTER)?;
         match &*ending {
-            COMPLETE => Ok(Ending::Complete { after_ns }),
-            STOPPED => Ok(Ending::Stopped { after_ns, why: self.text(ENDED_WHY)? }),
+            ENDING_COMPLETE => Ok(RunEnd::Complete { after_ns }),
+            ENDING_STOPPED => Ok(RunEnd::Stopped { after_ns, reason: self.take_text(KEY_ENDED_WHY)? }),
             other => Err(format!("it ended as {other:?}, which is neither `complete` nor `stopped`")),
         }
     }
 
-    fn text(&mut self, key: &str) -> Result<String, String> {
+    fn take_text(&mut self, key: &str) -> Result<String, String> {
         self.0.remove(key).ok_or_else(|| format!("its manifest has no `{key}`"))
     }
 
-    fn number(&mut self, key: &str) -> Result<u64, String> {
-        let text = self.text(key)?;
+    fn take_number(&mut self, key: &str) -> Result<u64, String> {
+        let text = self.take_text(key)?;
         text.parse().map_err(|_| format!("`{key}` of its manifest is {text:?}, not a number"))
     }
 
-    fn json<T: DeserializeOwned>(&mut self, key: &str) -> Result<T, String> {
-        let text = self.text(key)?;
+    fn take_json<T: DeserializeOwned>(&mut self, key: &str) -> Result<T, String> {
+        let text = self.take_text(key)?;
         serde_json::from_str(&text).map_err(|error| format!("`{key}` of its manifest: {error}"))
     }
 }

@@ -1,45 +1,50 @@
-//! Reading a run file: everything at once, blobs on request.
+//! Reader of run files: everything at once, blobs on request.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 use pagelab_model::experiment::{Experiment, Plan, Trial};
 use pagelab_model::run::{
-    Column, ColumnHead, Ending, Event, Manifest, MapHead, Run, Series, Stream, StreamHead, Unit, Values,
+    Column, ColumnHeader, ColumnValues, Manifest, MapHeader, Run, RunEnd, RunEvent, SampleStream, Series,
+    StreamHeader, Unit,
 };
-use pagelab_model::study::{Study, StudyPlan, StudyTrial};
-use pagelab_model::{PageMap, Profile, Snapshot, Stacks, Tune};
+use pagelab_model::simulation::{MemoryPicture, TrialSeries};
+use pagelab_model::{PageMap, Snapshot};
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Row};
 use serde::de::DeserializeOwned;
 
-use crate::blob::{self, Kind};
+use crate::blob::BlobKind;
+use crate::earlier::{HeadedTrial, StudyPlan, StudyTrial};
 use crate::error::Error;
-use crate::manifest::Rows;
-use crate::maps::{self, MapReader};
-use crate::open::{self, Opened};
-use crate::plausible;
+use crate::manifest::ManifestRows;
+use crate::maps::MapDecoder;
+use crate::open_file::OpenRunFile;
 use crate::schema::SeriesTable;
-use crate::trace;
+use crate::trials::{Attachments, HeadTable, StoredTrial};
+use crate::{blob, earlier, maps, open_file, trace, validate};
 
 /// The schema version that brought the events.
-const EVENTS_SINCE: u32 = 2;
+const EVENTS_SCHEMA_VERSION: u32 = 2;
 
-/// What [`Run::not_shown`] says of a trace of the page allocator, which [`crate::TraceReader`] reads.
+/// Entry of [`Run::unknown_content`] for a trace of the page allocator, which [`crate::TraceReader`] reads.
 pub const TRACE_NOT_SHOWN: &str = "a trace of the page allocator, which `pagelab trace info` shows";
 
+/// Whether the series of a trial are read, by the plan and its slot.
+pub type SeriesFilter<'f> = &'f dyn Fn(&Plan, usize) -> bool;
+
 /// A run file that was opened for reading, and checked.
-pub struct Reader {
+pub struct RunReader {
     path: PathBuf,
-    opened: Opened,
+    open_file: OpenRunFile,
 }
 
-/// What a stored blob is.
+/// Kind of a stored blob.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BlobHead {
+pub struct BlobHeader {
     /// Its number in the file.
     pub id: i64,
-    /// What it is: `snapshot`, `map` …
+    /// Kind: `snapshot`, `map` …
     pub kind: String,
     /// The version of that kind.
     pub version: u32,
@@ -51,338 +56,440 @@ pub struct BlobHead {
     pub raw_bytes: u64,
 }
 
-/// Reads everything but maps and what it does not know.
-pub fn read(path: &Path) -> Result<Run, Error> {
-    let reader = Reader::open(path)?;
-    let run = reader.run();
-    // Only in the milliseconds in which a file is begun can a writer come to one that had none.
-    if reader.opened.was_overtaken() { Reader::open(path)?.run() } else { run }
+/// Reads everything except maps and unknown kinds.
+pub fn read_run_file(path: &Path) -> Result<Run, Error> {
+    let reader = RunReader::open(path)?;
+    let run = reader.read_run();
+    // Only in the first milliseconds of a file can it get a writer that it did not have before.
+    if reader.open_file.has_new_writer() { RunReader::open(path)?.read_run() } else { run }
 }
 
-impl Reader {
+impl RunReader {
     /// Opens and checks a file; nothing in its folder is changed.
-    pub fn open(path: &Path) -> Result<Reader, Error> {
-        Ok(Reader { path: path.to_owned(), opened: open::open(path)? })
+    pub fn open(path: &Path) -> Result<RunReader, Error> {
+        Ok(RunReader { path: path.to_owned(), open_file: open_file::open_run_file(path)? })
     }
 
     /// The schema version of the file.
     pub(crate) fn version(&self) -> u32 {
-        self.opened.version
+        self.open_file.version
     }
 
-    /// Everything but the blobs that are no snapshot.
-    pub fn run(&self) -> Result<Run, Error> {
-        self.opened.watch.allow(self.opened.bytes);
-        let mut rows = self.manifest()?;
-        let manifest = rows.manifest().map_err(|problem| self.damaged(problem))?;
-        let ending = rows.ending().map_err(|problem| self.damaged(problem))?;
-        let log = self.opened.log(&self.path).filter(|log| log.is_there || ending == Ending::NotClosed);
+    /// Everything but maps, pictures of memory and unknown kinds.
+    pub fn read_run(&self) -> Result<Run, Error> {
+        self.read_run_with_series(&|_, _| true)
+    }
+
+    /// The same, but series only of the trials that `is_wanted` selects by the plan and their slot: others
+    /// are not unpacked.
+    pub fn read_run_with_series(&self, is_wanted: SeriesFilter<'_>) -> Result<Run, Error> {
+        self.read_run_and_heads(is_wanted).map(|(run, _)| run)
+    }
+
+    /// The same, and the heads of measures, for a writer that continues the file.
+    pub(crate) fn read_run_and_heads(&self, is_wanted: SeriesFilter<'_>) -> Result<(Run, HeadTable), Error> {
+        self.open_file.watchdog.extend_deadline(self.open_file.bytes);
+        let (manifest, ending, unknown_keys) = self.read_manifest()?;
+        let log = self
+            .open_file
+            .write_ahead_log(&self.path)
+            .filter(|log| log.is_present || ending == RunEnd::NotClosed);
         let mut not_shown: Vec<String> =
-            rows.0.into_keys().map(|key| format!("`{key}` of the manifest")).collect();
-        let blobs = self.blobs()?;
-        let (snapshot, more) = self.snapshot(&blobs)?;
+            unknown_keys.into_iter().map(|key| format!("`{key}` of the manifest")).collect();
+        let blobs = self.read_blob_headers()?;
+        let (snapshot, more) = self.read_snapshot(&blobs)?;
         not_shown.extend(more);
-        Ok(Run {
+        let mut heads = HeadTable::default();
+        let run = Run {
             name: self.path.display().to_string(),
             manifest,
             ending,
-            series: self.series()?,
-            streams: self.streams()?,
-            events: self.events()?,
+            series: self.read_series()?,
+            streams: self.read_streams()?,
+            events: self.read_events()?,
             snapshot,
-            maps: blobs.iter().filter_map(map_head).collect(),
-            stacks: self.stacks(&blobs)?,
-            profile: self.profile(&blobs)?,
-            tune: self.tune(&blobs)?,
-            experiment: self.experiment(&blobs)?,
-            study: self.study(&blobs)?,
-            log,
-            not_shown,
-        })
+            maps: blobs.iter().filter_map(map_header).collect(),
+            stacks: self.read_last(&blobs, &blob::STACKS)?,
+            profile: self.read_last(&blobs, &blob::PROFILE)?,
+            tune: self.read_last(&blobs, &blob::TUNE)?,
+            experiment: self.read_experiment(&blobs, &mut heads, is_wanted)?,
+            write_ahead_log: log,
+            unknown_content: not_shown,
+        };
+        Ok((run, heads))
     }
 
-    /// Who ran what, and how it ended: nothing else is read.
-    pub(crate) fn told(&self) -> Result<(Manifest, Ending), Error> {
-        let mut rows = self.manifest()?;
-        let manifest = rows.manifest().map_err(|problem| self.damaged(problem))?;
-        Ok((manifest, rows.ending().map_err(|problem| self.damaged(problem))?))
+    /// Reads only the manifest, the end, and the keys that this reader does not know.
+    pub(crate) fn read_manifest(&self) -> Result<(Manifest, RunEnd, Vec<String>), Error> {
+        let mut rows = ManifestRows(BTreeMap::new());
+        self.for_each_row("SELECT key, value FROM manifest", |row| {
+            rows.0.insert(column_text(row, 0)?, column_text(row, 1)?);
+            Ok(())
+        })?;
+        let manifest = rows.take_manifest().map_err(|problem| self.damaged_error(problem))?;
+        let ending = rows.take_ending().map_err(|problem| self.damaged_error(problem))?;
+        Ok((manifest, ending, rows.0.into_keys().collect()))
     }
 
     /// Bytes of the file's pages, those in its log included.
     pub(crate) fn file_bytes(&self) -> u64 {
-        self.opened.bytes
+        self.open_file.bytes
     }
 
     /// Bytes that the blobs of a kind take, in the order of writing.
-    pub(crate) fn packed_bytes(&self, kind: &str) -> Result<Vec<u64>, Error> {
+    pub(crate) fn blob_sizes(&self, kind: &str) -> Result<Vec<u64>, Error> {
         let mut bytes = Vec::new();
-        self.each("SELECT kind, length(data) FROM blob ORDER BY id", |row| {
-            if text(row, 0)? == kind {
-                bytes.push(time(row, 1)?);
+        self.for_each_row("SELECT kind, length(data) FROM blob ORDER BY id", |row| {
+            if column_text(row, 0)? == kind {
+                bytes.push(column_time(row, 1)?);
             }
             Ok(())
         })?;
         Ok(bytes)
     }
 
-    /// The contents of one blob as they stand in the file, packed; what is wrong is said in words.
-    pub(crate) fn with_packed<T>(
+    /// Contents of one blob as stored in the file, compressed; an error is a sentence.
+    pub(crate) fn read_packed<T>(
         &self,
         id: i64,
-        take: impl FnOnce(&[u8]) -> Result<T, String>,
+        visit: impl FnOnce(&[u8]) -> Result<T, String>,
     ) -> Result<T, String> {
-        self.opened.watch.allow(self.opened.bytes);
-        let statement = self.connection().prepare("SELECT data FROM blob WHERE id = ?");
-        let mut statement = statement.map_err(|error| error.to_string())?;
-        let mut rows = statement.query([id]).map_err(|error| error.to_string())?;
-        let row = rows.next().map_err(|error| error.to_string())?;
+        self.open_file.watchdog.extend_deadline(self.open_file.bytes);
+        self.visit_data(id, visit).unwrap_or_else(|error| Err(error.to_string()))
+    }
+
+    fn visit_data<T>(
+        &self,
+        id: i64,
+        visit: impl FnOnce(&[u8]) -> Result<T, String>,
+    ) -> rusqlite::Result<Result<T, String>> {
+        let mut statement = self.open_file.connection.prepare("SELECT data FROM blob WHERE id = ?")?;
+        let mut rows = statement.query([id])?;
+        let row = rows.next()?;
         match row.and_then(|row| row.get_ref(0).ok()) {
-            Some(ValueRef::Blob(data)) => take(data),
-            _ => Err("it has no contents".to_owned()),
+            Some(ValueRef::Blob(data)) => Ok(visit(data)),
+            _ => Ok(Err("it has no contents".to_owned())),
         }
     }
 
     /// The blobs of all kinds, in the order of writing.
-    pub fn blobs(&self) -> Result<Vec<BlobHead>, Error> {
-        let mut heads = Vec::new();
-        self.each("SELECT id, kind, version, name, at_ns, raw_bytes, codec FROM blob ORDER BY id", |row| {
-            let codec = text(row, 6)?;
-            if codec != blob::ZSTD {
-                return Err(format!("a blob is packed by {codec:?}"));
-            }
-            heads.push(BlobHead {
-                id: integer(row, 0)?,
-                kind: text(row, 1)?,
-                version: u32::try_from(integer(row, 2)?).map_err(|_| "a blob has no version")?,
-                name: text(row, 3)?,
-                at_ns: time(row, 4)?,
-                raw_bytes: time(row, 5)?,
-            });
-            Ok(())
-        })?;
-        Ok(heads)
+    pub fn read_blob_headers(&self) -> Result<Vec<BlobHeader>, Error> {
+        let mut headers = Vec::new();
+        self.for_each_row(
+            "SELECT id, kind, version, name, at_ns, raw_bytes, codec FROM blob ORDER BY id",
+            |row| {
+                let codec = column_text(row, 6)?;
+                if codec != blob::CODEC_ZSTD {
+                    return Err(format!("a blob is packed by {codec:?}"));
+                }
+                headers.push(BlobHeader {
+                    id: column_integer(row, 0)?,
+                    kind: column_text(row, 1)?,
+                    version: u32::try_from(column_integer(row, 2)?).map_err(|_| "a blob has no version")?,
+                    name: column_text(row, 3)?,
+                    at_ns: column_time(row, 4)?,
+                    raw_bytes: column_time(row, 5)?,
+                });
+                Ok(())
+            },
+        )?;
+        Ok(headers)
     }
 
     /// The contents of one blob.
-    pub fn blob(&self, head: &BlobHead) -> Result<Vec<u8>, Error> {
-        self.opened.watch.allow(self.opened.bytes);
-        if head.raw_bytes > blob::BLOB_BYTES_MAX {
-            return Err(self.damaged(format!("blob {} says that it has {} bytes", head.id, head.raw_bytes)));
+    pub fn read_blob(&self, header: &BlobHeader) -> Result<Vec<u8>, Error> {
+        self.open_file.watchdog.extend_deadline(self.open_file.bytes);
+        if header.raw_bytes > blob::BLOB_BYTES_MAX {
+            return Err(
+                self.damaged_error(format!("blob {} is stated as {} bytes", header.id, header.raw_bytes))
+            );
         }
         let mut contents = Vec::new();
-        self.with_blob(head, |raw| raw.read_to_end(&mut contents).map_err(|error| error.to_string()))?;
+        self.read_unpacked(header, |raw| raw.read_to_end(&mut contents).map_err(|error| error.to_string()))?;
         Ok(contents)
     }
 
     /// The map with this place among [`Run::maps`]; the ones from its key frame on are decoded for it.
-    pub fn map(&self, place: usize) -> Result<PageMap, Error> {
+    pub fn read_map(&self, map_index: usize) -> Result<PageMap, Error> {
         let mut found = None;
-        self.each_map(&[place], |_, map| found = Some(map))?;
-        found.ok_or_else(|| self.damaged("it has no map".to_owned()))
+        self.for_each_map(&[map_index], |_, map| found = Some(map))?;
+        found.ok_or_else(|| self.damaged_error("it has no map".to_owned()))
     }
 
     /// Hands out the maps with these places among [`Run::maps`], one at a time. Ascending places cost least:
-    /// no map is then decoded twice, and a stretch up to a key frame is skipped. What was handed out before
-    /// an error is good.
-    pub fn each_map(&self, places: &[usize], mut each: impl FnMut(usize, PageMap)) -> Result<(), Error> {
-        let heads: Vec<BlobHead> =
-            self.blobs()?.into_iter().filter(|head| map_head(head).is_some()).collect();
-        let mut reader = MapReader::default();
-        // The map behind the one that was decoded last.
+    /// no map is then decoded twice, and a stretch up to a key frame is skipped. Values returned before an
+    /// error are valid.
+    pub fn for_each_map(
+        &self,
+        map_indices: &[usize],
+        mut visit: impl FnMut(usize, PageMap),
+    ) -> Result<(), Error> {
+        let headers: Vec<BlobHeader> =
+            self.read_blob_headers()?.into_iter().filter(|head| map_header(head).is_some()).collect();
+        let mut reader = MapDecoder::default();
+        // The map after the one that was decoded last.
         let mut next = None;
-        for &place in places {
-            let Some(wanted) = heads.get(..=place) else {
-                let asked = place.saturating_add(1);
-                return Err(self.damaged(format!("it has {} maps, not {asked}", heads.len())));
+        for &map_index in map_indices {
+            let Some(needed_headers) = headers.get(..=map_index) else {
+                let map_count = map_index.saturating_add(1);
+                return Err(self.damaged_error(format!("it has {} maps, not {map_count}", headers.len())));
             };
-            let key = wanted.iter().rposition(|head| head.name == maps::KEY);
-            let key = key.ok_or_else(|| self.damaged("its first map is no key frame".to_owned()))?;
-            if place - key >= maps::KEY_EVERY as usize {
-                let maps = place - key + 1;
-                return Err(self.damaged(format!("it has {maps} maps without a key frame")));
+            let key = needed_headers.iter().rposition(|head| head.name == maps::KEY_FRAME_NAME);
+            let key = key.ok_or_else(|| self.damaged_error("its first map is not a key frame".to_owned()))?;
+            if map_index - key >= maps::KEY_FRAME_INTERVAL as usize {
+                let maps = map_index - key + 1;
+                return Err(self.damaged_error(format!("it has {maps} maps without a key frame")));
             }
-            let from = next.filter(|next| (key..=place).contains(next)).unwrap_or(key);
+            let from = next.filter(|next| (key..=map_index).contains(next)).unwrap_or(key);
             let mut last = None;
-            for head in &wanted[from..] {
-                let data = self.blob(head)?;
-                let map = reader.next(head.name == maps::KEY, &data);
-                last =
-                    Some(map.map_err(|problem| {
-                        self.damaged(format!("the map at {} ns: {problem}", head.at_ns))
-                    })?);
+            for header in &needed_headers[from..] {
+                let data = self.read_blob(header)?;
+                let map = reader.decode_next(header.name == maps::KEY_FRAME_NAME, &data);
+                last = Some(map.map_err(|problem| {
+                    self.damaged_error(format!("the map at {} ns: {problem}", header.at_ns))
+                })?);
             }
-            next = Some(place + 1);
+            next = Some(map_index + 1);
             if let Some(map) = last {
-                each(place, map);
+                visit(map_index, map);
             }
         }
         Ok(())
     }
 
-    fn with_blob<T>(
+    /// Hands out the pictures of memory of these trials, one at a time and each with its slot.
+    pub fn for_each_picture(
         &self,
-        head: &BlobHead,
-        take: impl FnOnce(&mut dyn std::io::Read) -> Result<T, String>,
-    ) -> Result<T, Error> {
-        let id = head.id;
-        let failed = |problem: String| self.damaged(format!("blob {id} ({}): {problem}", head.kind));
-        let mut statement =
-            self.connection().prepare("SELECT data FROM blob WHERE id = ?").map_err(|e| self.sqlite(&e))?;
-        let mut rows = statement.query([id]).map_err(|error| self.sqlite(&error))?;
-        let row = rows.next().map_err(|error| self.sqlite(&error))?;
-        let Some(ValueRef::Blob(data)) = row.and_then(|row| row.get_ref(0).ok()) else {
-            return Err(failed("it has no contents".to_owned()));
+        trials: &[Trial],
+        mut visit: impl FnMut(usize, MemoryPicture),
+    ) -> Result<(), Error> {
+        let blobs = self.read_blob_headers()?;
+        let mut check_and_visit = |slot: usize, picture: MemoryPicture| -> Result<(), Error> {
+            let problem = validate::check_picture(&picture);
+            problem.map_err(|problem| self.damaged_error(format!("a picture of slot {slot} {problem}")))?;
+            visit(slot, picture);
+            Ok(())
         };
-        let mut raw = blob::unpack(data, head.raw_bytes).map_err(|error| failed(error.to_string()))?;
-        take(&mut raw).map_err(failed)
+        // Both kinds are named by their slots. The last ones are of the trial, earlier ones of a trial that
+        // was repeated.
+        let mut of_slots: BTreeMap<&str, Vec<&BlobHeader>> = BTreeMap::new();
+        for header in blobs_of_kind(&blobs, &blob::TRIAL_PICTURE) {
+            of_slots.entry(&header.name).or_default().push(header);
+        }
+        let of_studies: BTreeMap<&str, &BlobHeader> =
+            blobs_of_kind(&blobs, &blob::STUDY_TRIAL).map(|header| (&*header.name, header)).collect();
+        for trial in trials.iter().filter(|trial| trial.pictures > 0) {
+            let name = trial.slot.to_string();
+            let of_slot = of_slots.get(&*name).map_or(&[][..], Vec::as_slice);
+            for header in &of_slot[of_slot.len().saturating_sub(trial.pictures)..] {
+                check_and_visit(trial.slot, self.read_json_record(header, &blob::TRIAL_PICTURE)?)?;
+            }
+            if let Some(header) = of_studies.get(&*name) {
+                let study: StudyTrial = self.read_json_record(header, &blob::STUDY_TRIAL)?;
+                let (slot, pictures) = study.into_pictures();
+                // The name of the blob and its contents must be of one trial.
+                if slot == trial.slot {
+                    pictures.into_iter().try_for_each(|picture| check_and_visit(slot, picture))?;
+                }
+            }
+        }
+        Ok(())
     }
 
-    fn snapshot(&self, blobs: &[BlobHead]) -> Result<(Option<Box<Snapshot>>, Vec<String>), Error> {
+    fn read_unpacked<T>(
+        &self,
+        header: &BlobHeader,
+        visit: impl FnOnce(&mut dyn std::io::Read) -> Result<T, String>,
+    ) -> Result<T, Error> {
+        let visited = self.visit_data(header.id, |data| {
+            visit(&mut blob::unpack_blob(data, header.raw_bytes).map_err(|error| error.to_string())?)
+        });
+        let visited = visited.map_err(|error| Error::sqlite_read(&self.path, &error))?;
+        visited.map_err(|problem| self.damaged_blob_error(header, &problem))
+    }
+
+    fn read_snapshot(&self, blobs: &[BlobHeader]) -> Result<(Option<Box<Snapshot>>, Vec<String>), Error> {
         let (mut last, mut not_shown, mut earlier) = (None, Vec::new(), 0u64);
-        if blobs.iter().any(|head| trace::is_trace(&head.kind, head.version)) {
+        if blobs.iter().any(|head| trace::is_trace_blob(&head.kind, head.version)) {
             not_shown.push(TRACE_NOT_SHOWN.to_owned());
         }
-        for head in blobs.iter().filter(|head| map_head(head).is_none()).cloned() {
-            match kind_of(&head) {
+        for header in blobs.iter().filter(|head| map_header(head).is_none()).cloned() {
+            match json_kind(&header) {
                 Some(kind) if kind.name == blob::SNAPSHOT.name => {}
                 Some(_) => continue,
-                None if trace::is_trace(&head.kind, head.version) => continue,
+                None if trace::is_trace_blob(&header.kind, header.version) => continue,
                 None => {
-                    let BlobHead { kind, version, name, .. } = &head;
+                    let BlobHeader { kind, version, name, .. } = &header;
                     not_shown.push(format!("a blob of kind {kind}, version {version}: {name}"));
                     continue;
                 }
             }
-            let replaced: Option<BlobHead> = last.replace(head);
-            earlier += u64::from(replaced.is_some_and(|head| head.name != blob::SO_FAR));
+            let replaced: Option<BlobHeader> = last.replace(header);
+            earlier += u64::from(replaced.is_some_and(|head| head.name != blob::PARTIAL_NAME));
         }
         if earlier > 0 {
             let looks = if earlier == 1 { "look" } else { "looks" };
-            not_shown.push(format!("{earlier} earlier {looks} at the machine"));
+            not_shown.push(format!("{earlier} earlier {looks}"));
         }
-        let Some(head) = last else { return Ok((None, not_shown)) };
-        let snapshot: Snapshot = self.record(&head, &blob::SNAPSHOT)?;
-        let problem = plausible::check(&snapshot);
-        problem.map_err(|problem| self.damaged(format!("blob {} ({}): {problem}", head.id, head.kind)))?;
+        let Some(header) = last else { return Ok((None, not_shown)) };
+        let snapshot: Snapshot = self.read_json_record(&header, &blob::SNAPSHOT)?;
+        let checked = validate::check_snapshot(&snapshot);
+        checked.map_err(|problem| self.damaged_blob_error(&header, &problem))?;
         Ok((Some(Box::new(snapshot)), not_shown))
     }
 
-    /// The last profile that was stored.
-    fn profile(&self, blobs: &[BlobHead]) -> Result<Option<Box<Profile>>, Error> {
-        let Some(head) = of_kind(blobs, &blob::PROFILE).next_back() else { return Ok(None) };
-        self.record(head, &blob::PROFILE).map(|profile| Some(Box::new(profile)))
+    /// The last stored record of a kind.
+    fn read_last<T: DeserializeOwned>(
+        &self,
+        blobs: &[BlobHeader],
+        kind: &BlobKind,
+    ) -> Result<Option<Box<T>>, Error> {
+        let Some(header) = blobs_of_kind(blobs, kind).next_back() else { return Ok(None) };
+        self.read_json_record(header, kind).map(|record| Some(Box::new(record)))
     }
 
-    /// The last arms that were stored.
-    fn tune(&self, blobs: &[BlobHead]) -> Result<Option<Box<Tune>>, Error> {
-        let Some(head) = of_kind(blobs, &blob::TUNE).next_back() else { return Ok(None) };
-        self.record(head, &blob::TUNE).map(|tune| Some(Box::new(tune)))
-    }
-
-    /// The last call stacks that were stored.
-    fn stacks(&self, blobs: &[BlobHead]) -> Result<Option<Box<Stacks>>, Error> {
-        let Some(head) = of_kind(blobs, &blob::STACKS).next_back() else { return Ok(None) };
-        self.record(head, &blob::STACKS).map(|stacks| Some(Box::new(stacks)))
-    }
-
-    /// The experiment: the first plan, and of each slot the last trial.
-    fn experiment(&self, blobs: &[BlobHead]) -> Result<Option<Box<Experiment>>, Error> {
-        let Some(head) = of_kind(blobs, &blob::EXPERIMENT).next() else { return Ok(None) };
-        let plan: Plan = self.record(head, &blob::EXPERIMENT)?;
-        let problem = plausible::check_plan(&plan);
-        problem.map_err(|problem| self.damaged(format!("the plan of its experiment: {problem}")))?;
-        let mut trials: BTreeMap<usize, (u64, Trial)> = BTreeMap::new();
-        for (at, head) in (0u64..).zip(of_kind(blobs, &blob::TRIAL)) {
-            let trial: Trial = self.record(head, &blob::TRIAL)?;
-            if trial.slot >= plan.schedule.len() {
-                return Err(self.damaged(format!("a trial of slot {}, which the plan has not", trial.slot)));
+    /// The experiment: the first plan, and of each slot the last trial; those of a list in the order of
+    /// writing, those of a grid by slot.
+    fn read_experiment(
+        &self,
+        blobs: &[BlobHeader],
+        heads: &mut HeadTable,
+        is_wanted: SeriesFilter<'_>,
+    ) -> Result<Option<Box<Experiment>>, Error> {
+        let Some(plan) = self.read_plan(blobs)? else { return Ok(None) };
+        let problem = validate::check_plan(&plan);
+        problem.map_err(|problem| self.damaged_error(format!("the plan of its experiment: {problem}")))?;
+        let mut trials: BTreeMap<usize, (i64, Trial)> = BTreeMap::new();
+        let mut attachments = Attachments::default();
+        for header in blobs {
+            for trial in self.read_trials(header, heads, &mut attachments, &|slot| is_wanted(&plan, slot))? {
+                let problem = validate::check_trial(&trial, plan.schedule.len());
+                problem.map_err(|problem| self.damaged_error(format!("blob {}: {problem}", header.id)))?;
+                trials.insert(trial.slot, (header.id, trial));
             }
-            trials.insert(trial.slot, (at, trial));
         }
-        let mut trials: Vec<(u64, Trial)> = trials.into_values().collect();
-        trials.sort_by_key(|(at, _)| *at);
+        let mut trials: Vec<(i64, Trial)> = trials.into_values().collect();
+        if plan.schedule.grid().is_none() {
+            trials.sort_by_key(|(at, _)| *at);
+        }
         let trials = trials.into_iter().map(|(_, trial)| trial).collect();
         Ok(Some(Box::new(Experiment { plan, trials })))
     }
 
-    /// The study: the first plan, and of each slot the last trial, by slot.
-    fn study(&self, blobs: &[BlobHead]) -> Result<Option<Box<Study>>, Error> {
-        let Some(head) = of_kind(blobs, &blob::STUDY).next() else { return Ok(None) };
-        let plan: StudyPlan = self.record(head, &blob::STUDY)?;
-        let problem = plausible::check_study(&plan);
-        let slots = problem.map_err(|problem| self.damaged(format!("the plan of its study: {problem}")))?;
-        let mut trials: BTreeMap<usize, StudyTrial> = BTreeMap::new();
-        for head in of_kind(blobs, &blob::STUDY_TRIAL) {
-            let trial: StudyTrial = self.record(head, &blob::STUDY_TRIAL)?;
-            let problem = plausible::check_study_trial(&trial, slots);
-            problem.map_err(|problem| self.damaged(format!("blob {}: {problem}", head.id)))?;
-            trials.insert(trial.slot, trial);
+    fn read_plan(&self, blobs: &[BlobHeader]) -> Result<Option<Plan>, Error> {
+        if let Some(header) = blobs_of_kind(blobs, &blob::EXPERIMENT).next() {
+            let mut plan: Plan = self.read_json_record(header, &blob::EXPERIMENT)?;
+            let judged = plan.sweep.as_mut().and_then(|sweep| sweep.judged.as_mut());
+            judged.into_iter().for_each(earlier::rename_measure_key);
+            return Ok(Some(plan));
         }
-        Ok(Some(Box::new(Study { plan, trials: trials.into_values().collect() })))
+        let Some(header) = blobs_of_kind(blobs, &blob::STUDY).next() else { return Ok(None) };
+        self.read_json_record::<StudyPlan>(header, &blob::STUDY).map(|study| Some(study.into_plan()))
+    }
+
+    /// The trials that a blob holds; heads and attachments are kept for later blobs.
+    fn read_trials(
+        &self,
+        header: &BlobHeader,
+        heads: &mut HeadTable,
+        attachments: &mut Attachments,
+        is_wanted: &dyn Fn(usize) -> bool,
+    ) -> Result<Vec<Trial>, Error> {
+        let Some(kind) = json_kind(header) else { return Ok(Vec::new()) };
+        let slot = || {
+            let slot = header.name.parse::<usize>();
+            slot.map_err(|_| self.damaged_error(format!("blob {} names no slot", header.id)))
+        };
+        let is = |of: &BlobKind| kind.name == of.name;
+        if is(&blob::MEASURES) {
+            heads.extend(self.read_json_record(header, kind)?);
+        } else if is(&blob::TRIAL_SERIES) {
+            let slot = slot()?;
+            let mut series: Vec<TrialSeries> = Vec::new();
+            if is_wanted(slot) {
+                series = self.read_json_record(header, kind)?;
+                series.iter_mut().for_each(|one| earlier::rename_measure(&mut one.name));
+            }
+            if !is_wanted(slot) || !series.is_empty() {
+                attachments.series.insert(slot, series);
+            }
+        } else if is(&blob::TRIAL_PICTURE) {
+            *attachments.pictures.entry(slot()?).or_default() += 1;
+        } else if is(&blob::TRIALS) {
+            let stored: Vec<StoredTrial> = self.read_json_record(header, kind)?;
+            let restored = stored.into_iter().map(|trial| trial.restore(heads, attachments));
+            return restored
+                .collect::<Result<_, String>>()
+                .map_err(|problem| self.damaged_error(format!("blob {}: {problem}", header.id)));
+        } else if is(&blob::TRIAL) {
+            return Ok(vec![self.read_json_record::<HeadedTrial>(header, kind)?.into_trial(heads)]);
+        } else if is(&blob::STUDY_TRIAL) {
+            let mut trial =
+                self.read_json_record::<StudyTrial>(header, kind)?.into_trial(header.at_ns, heads);
+            if !is_wanted(trial.slot) {
+                trial.series = Vec::new();
+            }
+            return Ok(vec![trial]);
+        }
+        Ok(Vec::new())
     }
 
     /// The record that a blob holds as JSON.
-    pub(crate) fn record<T: DeserializeOwned>(&self, head: &BlobHead, kind: &Kind) -> Result<T, Error> {
-        if head.raw_bytes > kind.bytes_max {
-            let bytes = head.raw_bytes;
-            return Err(self.damaged(format!("{} says that it has {bytes} bytes", kind.what)));
+    pub(crate) fn read_json_record<T: DeserializeOwned>(
+        &self,
+        header: &BlobHeader,
+        kind: &BlobKind,
+    ) -> Result<T, Error> {
+        if header.raw_bytes > kind.bytes_max {
+            let bytes = header.raw_bytes;
+            return Err(self.damaged_error(format!("{} is stated as {bytes} bytes", kind.description)));
         }
-        self.with_blob(head, |raw| {
-            let raw = std::io::BufReader::with_capacity(64 << 10, blob::Bounded::new(raw));
+        self.read_unpacked(header, |raw| {
+            let raw = std::io::BufReader::with_capacity(64 << 10, blob::BoundedJsonReader::new(raw));
             serde_json::from_reader(raw).map_err(|error| error.to_string())
         })
     }
 
-    fn manifest(&self) -> Result<Rows, Error> {
-        let mut rows = BTreeMap::new();
-        self.each("SELECT key, value FROM manifest", |row| {
-            rows.insert(text(row, 0)?, text(row, 1)?);
-            Ok(())
-        })?;
-        Ok(Rows(rows))
-    }
-
-    fn series(&self) -> Result<Vec<Series>, Error> {
+    fn read_series(&self) -> Result<Vec<Series>, Error> {
         let mut all = Vec::new();
-        for head in &self.opened.series {
-            let mut series = Series {
-                name: head.name.clone(),
-                source: head.source.clone(),
-                at_ns: Vec::new(),
-                columns: Vec::new(),
-            };
-            let mut columns = head.columns.iter();
-            for (at, table) in head.tables.iter().enumerate() {
-                let firsts: Vec<_> = columns.by_ref().take(table.columns.len()).cloned().collect();
-                let (at_ns, mut part) = self.part(table, firsts)?;
-                if at == 0 {
+        for header in &self.open_file.series {
+            let (name, source) = (header.name.clone(), header.source.clone());
+            let mut series = Series { name, source, at_ns: Vec::new(), columns: Vec::new() };
+            let mut columns = header.columns.iter();
+            for (column_index, table) in header.tables.iter().enumerate() {
+                let first_values: Vec<_> = columns.by_ref().take(table.columns.len()).cloned().collect();
+                let (at_ns, mut part) = self.read_series_table(table, first_values)?;
+                if column_index == 0 {
                     series.at_ns = at_ns;
                 } else if series.at_ns != at_ns {
-                    return Err(self.damaged(format!("the tables of series {} have other times", head.name)));
+                    return Err(
+                        self.damaged_error(format!("the tables of series {} have other times", header.name))
+                    );
                 }
                 series.columns.append(&mut part);
             }
+            earlier::rename_columns(&mut series);
             all.push(series);
         }
         Ok(all)
     }
 
     /// One table of a series: its times, and its columns.
-    fn part(
+    fn read_series_table(
         &self,
         table: &SeriesTable,
-        firsts: Vec<(ColumnHead, Option<i64>)>,
+        first_values: Vec<(ColumnHeader, Option<i64>)>,
     ) -> Result<(Vec<u64>, Vec<Column>), Error> {
         let mut times = Vec::new();
         // A row that pagelab wrote has at least one byte for each of its columns.
-        let rows_max = self.opened.bytes / (firsts.len() as u64 + 1);
-        let mut varying: Vec<Option<Vec<Option<i64>>>> = vec![None; firsts.len()];
-        self.each(&table.select(), |row| {
+        let rows_max = self.open_file.bytes / (first_values.len() as u64 + 1);
+        let mut varying: Vec<Option<Vec<Option<i64>>>> = vec![None; first_values.len()];
+        self.for_each_row(&table.select_sql(), |row| {
             if times.len() as u64 >= rows_max {
                 return Err(format!("table {} has more rows than the file has room for", table.name));
             }
-            for (at, ((_, first), varying)) in firsts.iter().zip(&mut varying).enumerate() {
-                let value = match row.get_ref(at + 1) {
+            for (column_index, ((_, first), varying)) in first_values.iter().zip(&mut varying).enumerate() {
+                let value = match row.get_ref(column_index + 1) {
                     Ok(ValueRef::Null) if varying.is_none() => continue,
                     Ok(ValueRef::Null) => *first,
                     Ok(ValueRef::Integer(value)) => Some(value),
@@ -391,71 +498,75 @@ impl Reader {
                 };
                 varying.get_or_insert_with(|| vec![*first; times.len()]).push(value);
             }
-            times.push(time(row, 0)?);
+            times.push(column_time(row, 0)?);
             Ok(())
         })?;
-        let columns = firsts.into_iter().zip(varying).map(|((head, first), varying)| Column {
-            head,
-            values: varying.map_or(Values::Constant(first), Values::Varying),
+        let columns = first_values.into_iter().zip(varying).map(|((head, first), varying)| Column {
+            header: head,
+            values: varying.map_or(ColumnValues::Constant(first), ColumnValues::Varying),
         });
         Ok((times, columns.collect()))
     }
 
-    fn streams(&self) -> Result<Vec<Stream>, Error> {
-        let (mut streams, mut places) = (Vec::new(), HashMap::new());
-        self.each("SELECT id, name, unit, labels FROM stream ORDER BY id", |row| {
-            places.insert(integer(row, 0)?, streams.len());
-            let labels = labels(&text(row, 3)?)?;
-            let head = StreamHead { name: text(row, 1)?, unit: Unit(text(row, 2)?), labels };
-            streams.push(Stream { head, at_ns: Vec::new(), values: Vec::new() });
+    fn read_streams(&self) -> Result<Vec<SampleStream>, Error> {
+        let (mut streams, mut map_indices) = (Vec::new(), HashMap::new());
+        self.for_each_row("SELECT id, name, unit, labels FROM stream ORDER BY id", |row| {
+            map_indices.insert(column_integer(row, 0)?, streams.len());
+            let labels = parse_labels(&column_text(row, 3)?)?;
+            let header =
+                StreamHeader { name: column_text(row, 1)?, unit: Unit(column_text(row, 2)?), labels };
+            streams.push(SampleStream { header, at_ns: Vec::new(), values: Vec::new() });
             Ok(())
         })?;
-        self.each("SELECT stream, at_ns, value FROM sample ORDER BY rowid", |row| {
-            let id = integer(row, 0)?;
-            let place =
-                places.get(&id).ok_or_else(|| format!("a sample is of stream {id}, which is not there"))?;
+        self.for_each_row("SELECT stream, at_ns, value FROM sample ORDER BY rowid", |row| {
+            let id = column_integer(row, 0)?;
+            let map_index = map_indices
+                .get(&id)
+                .ok_or_else(|| format!("a sample refers to stream {id}, which does not exist"))?;
             let value = match row.get_ref(2) {
                 Ok(ValueRef::Real(value)) if value.is_finite() => value,
                 _ => return Err("a sample is not a finite number".to_owned()),
             };
-            streams[*place].at_ns.push(time(row, 1)?);
-            streams[*place].values.push(value);
+            streams[*map_index].at_ns.push(column_time(row, 1)?);
+            streams[*map_index].values.push(value);
             Ok(())
         })?;
         Ok(streams)
     }
 
-    fn events(&self) -> Result<Vec<Event>, Error> {
+    fn read_events(&self) -> Result<Vec<RunEvent>, Error> {
         let mut events = Vec::new();
-        if self.opened.version < EVENTS_SINCE {
+        if self.open_file.version < EVENTS_SCHEMA_VERSION {
             return Ok(events);
         }
-        self.each("SELECT at_ns, kind, text FROM event ORDER BY at_ns, rowid", |row| {
-            events.push(Event { at_ns: time(row, 0)?, kind: text(row, 1)?, text: text(row, 2)? });
+        self.for_each_row("SELECT at_ns, kind, text FROM event ORDER BY at_ns, rowid", |row| {
+            let (at_ns, mut kind, text) = (column_time(row, 0)?, column_text(row, 1)?, column_text(row, 2)?);
+            earlier::rename_event_kind(&mut kind);
+            events.push(RunEvent { at_ns, kind, text });
             Ok(())
         })?;
         Ok(events)
     }
 
-    fn connection(&self) -> &Connection {
-        &self.opened.connection
+    fn for_each_row(
+        &self,
+        sql: &str,
+        visit: impl FnMut(&Row<'_>) -> Result<(), String>,
+    ) -> Result<(), Error> {
+        query_each_row(&self.path, &self.open_file.connection, sql, visit)
     }
 
-    fn each(&self, sql: &str, take: impl FnMut(&Row<'_>) -> Result<(), String>) -> Result<(), Error> {
-        each(&self.path, self.connection(), sql, take)
-    }
-
-    fn sqlite(&self, error: &rusqlite::Error) -> Error {
-        Error::sqlite_read(&self.path, error)
-    }
-
-    pub(crate) fn damaged(&self, problem: String) -> Error {
+    pub(crate) fn damaged_error(&self, problem: String) -> Error {
         Error::damaged(&self.path, problem)
+    }
+
+    pub(crate) fn damaged_blob_error(&self, header: &BlobHeader, problem: &str) -> Error {
+        self.damaged_error(format!("blob {} ({}): {problem}", header.id, header.kind))
     }
 }
 
 /// The labels of a stream, from a JSON object of strings.
-fn labels(json: &str) -> Result<Vec<(String, String)>, String> {
+fn parse_labels(json: &str) -> Result<Vec<(String, String)>, String> {
     let object: serde_json::Map<String, serde_json::Value> =
         serde_json::from_str(json).map_err(|error| format!("the labels of a stream: {error}"))?;
     let label = |(key, value): (String, serde_json::Value)| match value {
@@ -465,58 +576,60 @@ fn labels(json: &str) -> Result<Vec<(String, String)>, String> {
     object.into_iter().map(label).collect()
 }
 
-/// Calls `take` with each row of a query; what it says is wrong with the file at `path`.
-pub(crate) fn each(
+/// Calls `visit` with each row of a query; its error is reported for the file at `path`.
+pub(crate) fn query_each_row(
     path: &Path,
     connection: &Connection,
     sql: &str,
-    mut take: impl FnMut(&Row<'_>) -> Result<(), String>,
+    mut visit: impl FnMut(&Row<'_>) -> Result<(), String>,
 ) -> Result<(), Error> {
     let sqlite = |error: rusqlite::Error| Error::sqlite_read(path, &error);
     let mut statement = connection.prepare(sql).map_err(sqlite)?;
     let mut rows = statement.query([]).map_err(sqlite)?;
     while let Some(row) = rows.next().map_err(sqlite)? {
-        take(row).map_err(|problem| Error::damaged(path, problem))?;
+        visit(row).map_err(|problem| Error::damaged(path, problem))?;
     }
     Ok(())
 }
 
 /// A text of a row.
-pub(crate) fn text(row: &Row<'_>, at: usize) -> Result<String, String> {
-    match row.get_ref(at) {
+pub(crate) fn column_text(row: &Row<'_>, column_index: usize) -> Result<String, String> {
+    match row.get_ref(column_index) {
         Ok(ValueRef::Text(bytes)) => match std::str::from_utf8(bytes) {
             Ok(text) => Ok(text.to_owned()),
             Err(_) => Err("a text in it is not UTF-8".to_owned()),
         },
-        _ => Err("it holds something else where a text belongs".to_owned()),
+        _ => Err("it has a value of another type; expected text".to_owned()),
     }
 }
 
 /// An integer of a row.
-pub(crate) fn integer(row: &Row<'_>, at: usize) -> Result<i64, String> {
-    match row.get_ref(at) {
+pub(crate) fn column_integer(row: &Row<'_>, column_index: usize) -> Result<i64, String> {
+    match row.get_ref(column_index) {
         Ok(ValueRef::Integer(value)) => Ok(value),
-        _ => Err("it holds something else where an integer belongs".to_owned()),
+        _ => Err("it has a value of another type; expected an integer".to_owned()),
     }
 }
 
 /// An integer of a row that cannot be negative.
-pub(crate) fn time(row: &Row<'_>, at: usize) -> Result<u64, String> {
-    u64::try_from(integer(row, at)?).map_err(|_| "a time in it is negative".to_owned())
+pub(crate) fn column_time(row: &Row<'_>, column_index: usize) -> Result<u64, String> {
+    u64::try_from(column_integer(row, column_index)?).map_err(|_| "a time in it is negative".to_owned())
 }
 
-/// The kind of a blob, if it is one that is read here, in a version that is known; maps stand apart.
-fn kind_of(head: &BlobHead) -> Option<&'static Kind> {
-    blob::KINDS.into_iter().find(|kind| head.kind == kind.name && head.version <= kind.version)
+/// Kind of a blob, if it is read here in a known version; maps are separate.
+fn json_kind(header: &BlobHeader) -> Option<&'static BlobKind> {
+    blob::JSON_KINDS.into_iter().find(|kind| header.kind == kind.name && header.version <= kind.version)
 }
 
-/// The blobs of one kind.
-fn of_kind<'a>(blobs: &'a [BlobHead], kind: &'a Kind) -> impl DoubleEndedIterator<Item = &'a BlobHead> {
-    blobs.iter().filter(|head| kind_of(head).is_some_and(|known| known.name == kind.name))
+fn blobs_of_kind<'a>(
+    blobs: &'a [BlobHeader],
+    kind: &'a BlobKind,
+) -> impl DoubleEndedIterator<Item = &'a BlobHeader> {
+    blobs.iter().filter(|head| json_kind(head).is_some_and(|known| known.name == kind.name))
 }
 
 /// The map that a blob holds, if it is one of a version that is known.
-fn map_head(head: &BlobHead) -> Option<MapHead> {
-    let is_map = head.kind == maps::PAGE_MAP && head.version <= maps::PAGE_MAP_VERSION;
-    is_map.then(|| MapHead { at_ns: head.at_ns, is_key: head.name == maps::KEY })
+fn map_header(header: &BlobHeader) -> Option<MapHeader> {
+    let is_map = header.kind == maps::MAP_KIND && header.version <= maps::MAP_VERSION;
+    is_map.then(|| MapHeader { at_ns: header.at_ns, is_keyframe: header.name == maps::KEY_FRAME_NAME })
 }

@@ -1,295 +1,313 @@
 //! The loads of the benchmark: pairs of a free and an allocation at a steady state.
 //!
 //! Memory is filled to three quarters; then one block is freed and one is allocated, over and over, as the
-//! [`Load`] says. A tenth of the allocations is unmovable, a tenth reclaimable, the rest movable. All draws
-//! are by splitmix64 from the seed.
+//! [`BenchLoad`] says. A tenth of the allocations is unmovable, a tenth reclaimable, the rest movable. All
+//! random numbers are splitmix64 from the seed.
 //!
-//! [`Pairs`] remembers which blocks are live, and draws one of them. That list is larger than the books of
-//! the compact engine; [`Drawn`] keeps none, and asks the engine. [`Bulk`] has no steady state: half of
-//! memory comes and goes.
+//! [`FreeAllocatePairs`] remembers which blocks are live, and selects one at random. That list is larger than
+//! the metadata of the compact engine; [`RandomFrames`] keeps none, and asks the engine. [`BulkFill`] has no
+//! steady state: half of memory comes and goes.
 
 mod bulk;
-mod drawn;
 mod engines;
+mod random_frames;
 
 use std::ops::Range;
 
-use pagelab_model::seed::SplitMix64;
+use pagelab_model::random::SplitMix64;
 
-pub use bulk::Bulk;
-pub use drawn::Drawn;
-pub use engines::Nothing;
+pub use bulk::BulkFill;
+pub use engines::NullAllocator;
+pub use random_frames::RandomFrames;
 
 use crate::prefetch;
-use crate::words::{Frame, Kind, Wrong};
+use crate::types::{AllocationType, Error, Frame};
 
-/// Of a hundred frames, those that are in use.
-const FULL: u64 = 75;
+/// Percentage of frames in use.
+const FILL_PERCENT: u64 = 75;
 
-/// The largest order that is asked for.
-const LARGEST: u64 = 9;
+/// Largest requested order.
+const MAX_REQUEST_ORDER: u64 = 9;
 
-/// What is asked for, and which block is freed for it.
+/// Load: requested orders, and the choice of the freed block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Load {
+pub enum BenchLoad {
     /// Any live block is freed. Of the allocations 85 % are of order 0, 15 % of orders 1 to 9, evenly.
     Mix,
     /// Any live block; all of order 0.
     Order0,
     /// Any live block; all of order 9, huge pages of 2 MiB.
     Order9,
-    /// The block that was allocated last; orders as in the mix.
-    Hot,
-    /// Half of memory is allocated at order 0, then freed in a random order: [`Bulk`].
+    /// The most recently allocated block; orders as in the mix.
+    MostRecent,
+    /// Half of memory is allocated at order 0, then freed in a random order: [`BulkFill`].
     Bulk,
 }
 
-impl Load {
-    /// Those of pairs at a steady state.
-    pub const PAIRS: [Load; 4] = [Load::Mix, Load::Order0, Load::Order9, Load::Hot];
-
-    /// What it is called.
+impl BenchLoad {
+    /// Name.
     pub fn name(self) -> &'static str {
         match self {
-            Load::Mix => "mix",
-            Load::Order0 => "order0",
-            Load::Order9 => "order9",
-            Load::Hot => "hot",
-            Load::Bulk => "bulk",
+            BenchLoad::Mix => "mix",
+            BenchLoad::Order0 => "order0",
+            BenchLoad::Order9 => "order9",
+            BenchLoad::MostRecent => "hot",
+            BenchLoad::Bulk => "bulk",
         }
     }
 
-    /// What its draws ask for.
-    fn draws(self) -> Draws {
+    fn request_distribution(self) -> RequestDistribution {
         let (small, large_from) = match self {
-            Load::Order0 | Load::Bulk => (0, 100),
-            Load::Order9 => (LARGEST as u8, 100),
-            Load::Mix | Load::Hot => (0, 85),
+            BenchLoad::Order0 | BenchLoad::Bulk => (0, 100),
+            BenchLoad::Order9 => (MAX_REQUEST_ORDER as u8, 100),
+            BenchLoad::Mix | BenchLoad::MostRecent => (0, 85),
         };
-        Draws { small, large_from, last: if self == Load::Hot { u64::MAX } else { 0 } }
+        RequestDistribution {
+            small_order: small,
+            large_threshold: large_from,
+            last_block_mask: if self == BenchLoad::MostRecent { u64::MAX } else { 0 },
+        }
     }
 
-    /// How many blocks are live at the steady state, about.
+    /// Approximate number of live blocks at the steady state.
     pub fn live_blocks(self, frames: u32) -> u64 {
-        let used = u64::from(frames) * FULL / 100;
+        let used = u64::from(frames) * FILL_PERCENT / 100;
         match self {
-            Load::Order0 => used,
-            Load::Bulk => u64::from(frames) / 2,
-            Load::Order9 => used >> LARGEST,
+            BenchLoad::Order0 => used,
+            BenchLoad::Bulk => u64::from(frames) / 2,
+            BenchLoad::Order9 => used >> MAX_REQUEST_ORDER,
             // On average a block has 0.85 + 0.15 / 9 · (2 + 4 + … + 512) frames, 17.9.
-            Load::Mix | Load::Hot => used / 17,
+            BenchLoad::Mix | BenchLoad::MostRecent => used / 17,
         }
     }
 }
 
-/// What draws ask for, and which block they free. Nothing in it is a branch: nobody could tell ahead which
-/// way it goes.
+/// Requests by random number, and the block freed for each. It has no branches, since no branch would be
+/// predictable.
 #[derive(Clone, Copy, Debug)]
-struct Draws {
-    /// The order of most.
-    small: u8,
-    /// Of a hundred draws, the first one that asks for any of the orders from 1 up.
-    large_from: u64,
-    /// All bits, if the block that was allocated last is freed; else none.
-    last: u64,
+struct RequestDistribution {
+    /// Most common order.
+    small_order: u8,
+    /// Of a hundred random numbers, the first that requests an order above 0.
+    large_threshold: u64,
+    /// All bits set if the block that was allocated last is freed; else 0.
+    last_block_mask: u64,
 }
 
-impl Draws {
-    /// What a draw asks for.
+impl RequestDistribution {
+    /// Request for a random number.
     #[inline]
-    fn request(self, draw: u64) -> (u8, Kind) {
+    fn sample_request(self, random: u64) -> (u8, AllocationType) {
         let below = |bits: u64, bound: u64| ((bits & 0xffff) * bound) >> 16;
-        let is_large = u8::from(below(draw, 100) >= self.large_from);
-        let order = self.small + is_large * (1 + below(draw >> 16, LARGEST) as u8);
-        (order, KINDS[below(draw >> 32, 10) as usize % KINDS.len()])
+        let is_large = u8::from(below(random, 100) >= self.large_threshold);
+        let order = self.small_order + is_large * (1 + below(random >> 16, MAX_REQUEST_ORDER) as u8);
+        (order, ALLOCATION_TYPES[below(random >> 32, 10) as usize % ALLOCATION_TYPES.len()])
     }
 
-    /// The place of the block that a draw frees, among so many live ones.
+    /// Index of the block that is freed for a random number, among a number of live ones.
     #[inline]
-    fn place(self, draw: u64, live: usize) -> usize {
-        place(draw | self.last, live)
+    fn sample_index(self, random: u64, live: usize) -> usize {
+        scale_to_index(random | self.last_block_mask, live)
     }
 }
 
-/// Of so many allocations, what each is for; the last six of the table are never asked for.
-const KINDS: [Kind; 16] = {
-    let mut kinds = [Kind::Movable; 16];
-    kinds[0] = Kind::Unmovable;
-    kinds[1] = Kind::Reclaimable;
-    kinds
+/// Allocation types of 16 consecutive allocations; the last six types of the table are never requested.
+const ALLOCATION_TYPES: [AllocationType; 16] = {
+    let mut types = [AllocationType::Movable; 16];
+    types[0] = AllocationType::Unmovable;
+    types[1] = AllocationType::Reclaimable;
+    types
 };
 
-/// One draw says which block is freed, by its upper bits, and times this what is allocated.
-const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
+/// The upper bits of a random number select the freed block; multiplied by this, it selects the request.
+const REQUEST_MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The place of a draw among so many.
+/// Maps a random number to an index below a bound.
 #[inline]
-fn place(draw: u64, of: usize) -> usize {
-    ((u128::from(draw) * of as u128) >> 64) as usize
+fn scale_to_index(random: u64, count: usize) -> usize {
+    ((u128::from(random) * count as u128) >> 64) as usize
 }
 
-/// What is measured: an allocator of one piece of memory.
+/// First frame of an allocation, and whether another list served it; `None`: out of memory.
+pub type AllocateOutcome = Result<Option<(Frame, bool)>, Error>;
+
+/// Engine under test: an allocator of one piece of memory.
 pub trait Engine {
-    /// Whether four blocks are brought near at a time and not eight: a processor waits that has asked for
-    /// more lines than it can keep track of, and some engines read several of a block.
-    const FEW_AT_ONCE: bool = false;
+    /// Whether four blocks are prefetched at a time instead of eight: a processor stalls that has requested
+    /// more cache lines than it can track, and some engines read several per block.
+    const HAS_SMALL_PREFETCH_GROUP: bool = false;
 
-    /// Frames.
-    fn frames(&self) -> u32;
+    /// Number of frames.
+    fn frame_count(&self) -> u32;
 
-    /// Allocates; also says whether it took from another list.
-    fn take(&mut self, order: u8, kind: Kind) -> Result<Option<(Frame, bool)>, Wrong>;
+    /// Allocates a block.
+    fn allocate_block(&mut self, order: u8, alloc_type: AllocationType) -> AllocateOutcome;
 
-    /// Frees.
-    fn free(&mut self, frame: Frame) -> Result<(), Wrong>;
+    /// Frees a block.
+    fn free_block(&mut self, frame: Frame) -> Result<(), Error>;
 
-    /// Where its books lie in this process's memory, if they lie in one place.
-    fn places(&self) -> Vec<Range<usize>> {
+    /// Address range of its metadata in this process, if contiguous.
+    fn memory_ranges(&self) -> Vec<Range<usize>> {
         Vec::new()
     }
 
     /// The block at a frame will be freed soon.
-    fn expect_free(&self, _frame: Frame) {}
+    fn prefetch_block(&self, _frame: Frame) {}
 
-    /// It will be freed soon, and its state is near.
-    fn expect_buddy(&self, _frame: Frame) {}
+    /// The block will be freed soon, and its state is cached.
+    fn prefetch_buddy(&self, _frame: Frame) {}
 }
 
 /// An engine at its steady state.
 #[derive(Clone, Debug)]
-pub struct Pairs<E> {
+pub struct FreeAllocatePairs<E> {
     engine: E,
-    live: Vec<Frame>,
-    draws: Draws,
+    live_blocks: Vec<Frame>,
+    distribution: RequestDistribution,
     random: SplitMix64,
-    /// Allocations that were not to be had.
+    /// Failed allocations.
     pub failed: u64,
-    /// Blocks that were taken from another list.
-    pub stolen: u64,
+    /// Blocks taken from another migratetype (fallbacks).
+    pub fallbacks: u64,
 }
 
-impl<E: Engine> Pairs<E> {
+impl<E: Engine> FreeAllocatePairs<E> {
     /// Fills free memory.
-    pub fn new(engine: E, load: Load, seed: u64) -> Result<Pairs<E>, Wrong> {
-        let live = Vec::with_capacity(load.live_blocks(engine.frames()) as usize);
-        let mut pairs =
-            Pairs { engine, live, draws: load.draws(), random: SplitMix64::new(seed), failed: 0, stolen: 0 };
-        let most = u64::from(pairs.engine.frames()) * FULL / 100;
-        let mut used = 0;
-        while used < most && pairs.failed == 0 {
-            let (order, kind) = pairs.draws.request(pairs.random.draw());
-            match pairs.engine.take(order, kind)? {
+    pub fn new(engine: E, load: BenchLoad, seed: u64) -> Result<FreeAllocatePairs<E>, Error> {
+        let live = Vec::with_capacity(load.live_blocks(engine.frame_count()) as usize);
+        let mut bench = FreeAllocatePairs {
+            engine,
+            live_blocks: live,
+            distribution: load.request_distribution(),
+            random: SplitMix64::new(seed),
+            failed: 0,
+            fallbacks: 0,
+        };
+        let target_frames = u64::from(bench.engine.frame_count()) * FILL_PERCENT / 100;
+        let mut allocated_frames = 0;
+        while allocated_frames < target_frames && bench.failed == 0 {
+            let (order, kind) = bench.distribution.sample_request(bench.random.next_u64());
+            match bench.engine.allocate_block(order, kind)? {
                 Some((frame, stolen)) => {
-                    pairs.stolen += u64::from(stolen);
-                    pairs.live.push(frame);
-                    used += 1 << order;
+                    bench.fallbacks += u64::from(stolen);
+                    bench.live_blocks.push(frame);
+                    allocated_frames += 1 << order;
                 }
-                None => pairs.failed += 1,
+                None => bench.failed += 1,
             }
         }
-        Ok(pairs)
+        Ok(bench)
     }
 
-    /// Frees and allocates so many times, each as it comes: the engine is told nothing ahead. The load draws
-    /// eight pairs ahead and brings its own list near, so that it is not the wait for that list, larger than
-    /// the second cache, that is measured.
-    pub fn run(&mut self, pairs: u64) -> Result<(), Wrong> {
+    /// Runs a number of pairs one by one: the engine has no look-ahead. The load selects eight pairs ahead
+    /// and prefetches its own list of live blocks, which is larger than the second-level cache; without, the
+    /// wait for that list would be measured.
+    pub fn run_pairs(&mut self, pairs: u64) -> Result<(), Error> {
         const GROUP: usize = 8;
-        let (mut draws, mut soon) = ([0; GROUP], [0; GROUP]);
+        let (mut samples, mut next_samples) = ([0; GROUP], [0; GROUP]);
         let groups = pairs / GROUP as u64;
         if groups > 0 {
-            self.draw_group(&mut soon);
+            self.sample_group(&mut next_samples);
         }
         for group in 0..groups {
-            draws = std::mem::replace(&mut soon, draws);
+            samples = std::mem::replace(&mut next_samples, samples);
             if group + 1 < groups {
-                self.draw_group(&mut soon);
+                self.sample_group(&mut next_samples);
             }
-            self.pairs_of(&draws)?;
+            self.run_samples(&samples)?;
         }
         for _ in 0..pairs % GROUP as u64 {
-            let draw = self.random.draw();
-            self.pair(draw)?;
+            let sample = self.random.next_u64();
+            self.run_pair(sample)?;
         }
         Ok(())
     }
 
-    /// The same, with the next 32 draws known: what they will free is brought near. The engine ends as
-    /// it does without.
-    pub fn run_ahead(&mut self, pairs: u64) -> Result<(), Wrong> {
-        if E::FEW_AT_ONCE { self.ahead::<4, 8>(pairs) } else { self.ahead::<8, 4>(pairs) }
+    /// Runs a number of pairs with the next 32 random numbers known: their blocks are prefetched. The final
+    /// state of the engine is the same as without.
+    pub fn run_with_prefetch(&mut self, pairs: u64) -> Result<(), Error> {
+        if E::HAS_SMALL_PREFETCH_GROUP {
+            self.run_pipelined::<4, 8>(pairs)
+        } else {
+            self.run_pipelined::<8, 4>(pairs)
+        }
     }
 
-    /// So many pairs at a time go through the steps, of so many groups that are known. Each step has the time
-    /// of eight pairs or more to bring near what the next one reads.
-    fn ahead<const GROUP: usize, const GROUPS: usize>(&mut self, pairs: u64) -> Result<(), Wrong> {
+    /// A group of pairs at a time passes through the steps, with several groups in flight. Each step has the
+    /// time of eight pairs or more to prefetch what the next step reads.
+    fn run_pipelined<const GROUP: usize, const GROUPS: usize>(&mut self, pairs: u64) -> Result<(), Error> {
         let (blocks_ahead, buddies_ahead) = (GROUPS * 3 / 4, GROUPS / 2 - 1);
         let groups = (pairs / GROUP as u64) as usize;
-        let (mut draws, mut frames) = ([[0; GROUP]; GROUPS], [[0; GROUP]; GROUPS]);
+        let (mut samples, mut frames) = ([[0; GROUP]; GROUPS], [[Frame::default(); GROUP]; GROUPS]);
         for step in 0..groups + GROUPS {
             if step >= GROUPS {
-                self.pairs_of(&draws[step % GROUPS])?;
+                self.run_samples(&samples[step % GROUPS])?;
             }
-            self.expect_buddies(&frames[(step + buddies_ahead) % GROUPS]);
-            let soon = (step + blocks_ahead) % GROUPS;
-            self.expect_blocks(&draws[soon], &mut frames[soon]);
+            self.prefetch_buddies(&frames[(step + buddies_ahead) % GROUPS]);
+            let prefetch_slot = (step + blocks_ahead) % GROUPS;
+            self.prefetch_blocks(&samples[prefetch_slot], &mut frames[prefetch_slot]);
             if step < groups {
-                self.draw_group(&mut draws[step % GROUPS]);
+                self.sample_group(&mut samples[step % GROUPS]);
             }
         }
-        self.run(pairs % GROUP as u64)
+        self.run_pairs(pairs % GROUP as u64)
     }
 
-    // The steps are functions of their own: in one there are not enough registers for all of them.
+    // The steps are separate functions: one function for all needs more registers than there are.
     #[inline(never)]
-    fn pairs_of(&mut self, draws: &[u64]) -> Result<(), Wrong> {
-        draws.iter().try_for_each(|&draw| self.pair(draw))
-    }
-
-    #[inline(never)]
-    fn expect_buddies(&self, frames: &[Frame]) {
-        frames.iter().for_each(|&frame| self.engine.expect_buddy(frame));
+    fn run_samples(&mut self, samples: &[u64]) -> Result<(), Error> {
+        samples.iter().try_for_each(|&sample| self.run_pair(sample))
     }
 
     #[inline(never)]
-    fn expect_blocks(&self, draws: &[u64], frames: &mut [Frame]) {
-        for (frame, &draw) in frames.iter_mut().zip(draws) {
-            *frame = self.live.get(self.draws.place(draw, self.live.len())).copied().unwrap_or(0);
-            self.engine.expect_free(*frame);
+    fn prefetch_buddies(&self, frames: &[Frame]) {
+        frames.iter().for_each(|&frame| self.engine.prefetch_buddy(frame));
+    }
+
+    #[inline(never)]
+    fn prefetch_blocks(&self, samples: &[u64], frames: &mut [Frame]) {
+        for (frame, &sample) in frames.iter_mut().zip(samples) {
+            let index = self.distribution.sample_index(sample, self.live_blocks.len());
+            let Some(&live_block) = self.live_blocks.get(index) else { continue };
+            *frame = live_block;
+            self.engine.prefetch_block(live_block);
         }
     }
 
     #[inline(never)]
-    fn draw_group(&mut self, draws: &mut [u64]) {
-        for draw in draws {
-            *draw = self.random.draw();
-            prefetch::near(&self.live, self.draws.place(*draw, self.live.len()));
+    fn sample_group(&mut self, samples: &mut [u64]) {
+        for sample in samples {
+            *sample = self.random.next_u64();
+            prefetch::prefetch_line(
+                &self.live_blocks,
+                self.distribution.sample_index(*sample, self.live_blocks.len()),
+            );
         }
     }
 
-    /// Frees the block of a draw, and allocates another in its place.
+    /// Frees the block for a random number, and allocates another in its place.
     #[inline(always)]
-    fn pair(&mut self, draw: u64) -> Result<(), Wrong> {
-        let at = self.draws.place(draw, self.live.len());
-        let Some(&frame) = self.live.get(at) else { return Ok(()) };
-        self.engine.free(frame)?;
-        let (order, kind) = self.draws.request(draw.wrapping_mul(MIX));
-        match self.engine.take(order, kind)? {
+    fn run_pair(&mut self, sample: u64) -> Result<(), Error> {
+        let index = self.distribution.sample_index(sample, self.live_blocks.len());
+        let Some(&frame) = self.live_blocks.get(index) else { return Err(no_live_block()) };
+        self.engine.free_block(frame)?;
+        let (order, kind) = self.distribution.sample_request(sample.wrapping_mul(REQUEST_MULTIPLIER));
+        match self.engine.allocate_block(order, kind)? {
             Some((frame, stolen)) => {
-                self.stolen += u64::from(stolen);
-                self.live[at] = frame;
+                self.fallbacks += u64::from(stolen);
+                self.live_blocks[index] = frame;
             }
             None => {
                 self.failed += 1;
-                self.live.swap_remove(at);
+                self.live_blocks.swap_remove(index);
             }
         }
         Ok(())
     }
 
-    /// Where all that a pair reads and writes lies in this process's memory.
-    pub fn places(&self) -> Vec<Range<usize>> {
-        places_with(&self.engine, &self.live)
+    /// Address ranges that a pair reads and writes in this process.
+    pub fn memory_ranges(&self) -> Vec<Range<usize>> {
+        ranges_with_live_blocks(&self.engine, &self.live_blocks)
     }
 
     /// The engine.
@@ -298,125 +316,142 @@ impl<E: Engine> Pairs<E> {
     }
 }
 
-/// Where an engine's books and the list of live blocks lie.
-fn places_with<E: Engine>(engine: &E, live: &Vec<Frame>) -> Vec<Range<usize>> {
-    let start = live.as_ptr() as usize;
-    let mut places = engine.places();
-    places.push(start..start + live.capacity() * size_of::<Frame>());
-    places
+/// Without a live block nothing is freed: there is nothing to measure.
+#[cold]
+fn no_live_block() -> Error {
+    Error::InvalidConfig("no block is live: the memory is too small for this load".to_owned())
+}
+
+/// Address ranges of an engine's metadata and of the list of live blocks.
+fn ranges_with_live_blocks<E: Engine>(engine: &E, live_blocks: &Vec<Frame>) -> Vec<Range<usize>> {
+    let start = live_blocks.as_ptr() as usize;
+    let mut ranges = engine.memory_ranges();
+    ranges.push(start..start + live_blocks.capacity() * size_of::<Frame>());
+    ranges
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compact::Compact;
-    use crate::marks::Marks;
-    use crate::memory::{Memory, Setup};
-    use crate::percpu::{Keep, PerCpu};
-    use crate::plain::Plain;
-    use crate::policy::Mobility;
-    use crate::words::Shape;
-    use crate::zone::{Extras, Zone};
+    use crate::btree_buddy::BTreeBuddy;
+    use crate::compact_buddy::CompactBuddy;
+    use crate::memory::{Memory, ZoneConfig};
+    use crate::pcp::{PcpConfig, PcpZone};
+    use crate::policies::GroupByMobility;
+    use crate::types::ZoneGeometry;
+    use crate::watermarks::Watermarks;
+    use crate::zone::{Zone, ZoneFeatures};
 
-    const SHAPE: Shape = Shape { first: 0, frames: 1 << 16, max_order: 10, block_order: 9 };
+    const SHAPE: ZoneGeometry =
+        ZoneGeometry { first_frame: Frame::new(0), frames: 1 << 16, max_order: 10, pageblock_order: 9 };
 
     #[test]
     fn looking_ahead_changes_nothing_but_the_time() {
-        let zone = Zone::new(SHAPE, Mobility).unwrap();
-        let mut plain = Pairs::new(zone.clone(), Load::Mix, 7).unwrap();
-        let mut ahead = Pairs::new(zone, Load::Mix, 7).unwrap();
-        plain.run(50_000).unwrap();
-        ahead.run_ahead(50_000).unwrap();
-        assert_eq!(plain.live, ahead.live);
+        let zone = Zone::new(SHAPE, GroupByMobility).unwrap();
+        let mut plain = FreeAllocatePairs::new(zone.clone(), BenchLoad::Mix, 7).unwrap();
+        let mut ahead = FreeAllocatePairs::new(zone, BenchLoad::Mix, 7).unwrap();
+        plain.run_pairs(50_000).unwrap();
+        ahead.run_with_prefetch(50_000).unwrap();
+        assert_eq!(plain.live_blocks, ahead.live_blocks);
         assert_eq!(plain.engine().free_blocks(), ahead.engine().free_blocks());
-        assert_eq!((plain.failed, plain.stolen), (ahead.failed, ahead.stolen));
+        assert_eq!((plain.failed, plain.fallbacks), (ahead.failed, ahead.fallbacks));
         plain.engine().validate().unwrap();
     }
 
     #[test]
     fn the_steady_state_is_three_quarters_full_of_the_mix_that_is_said() {
-        let keep = Keep::batches(1, 63, 378);
-        let mut pairs =
-            Pairs::new(PerCpu::new(Zone::new(SHAPE, Mobility).unwrap(), keep).unwrap(), Load::Mix, 3)
-                .unwrap();
-        pairs.run(100_000).unwrap();
+        let keep = PcpConfig::with_batch(1, 63, 378);
+        let mut pairs = FreeAllocatePairs::new(
+            PcpZone::new(Zone::new(SHAPE, GroupByMobility).unwrap(), keep).unwrap(),
+            BenchLoad::Mix,
+            3,
+        )
+        .unwrap();
+        pairs.run_pairs(100_000).unwrap();
         let engine = pairs.engine();
         engine.validate().unwrap();
-        let used = SHAPE.frames - engine.zone().free_frames() - engine.kept_frames();
+        let used = SHAPE.frames - engine.zone().free_frames() - engine.pcp_frames();
         let share = f64::from(used) / f64::from(SHAPE.frames);
         assert!((0.65..0.85).contains(&share), "{share}");
         let mut random = SplitMix64::new(1);
-        let drawn: Vec<(u8, Kind)> = (0..100_000).map(|_| Load::Mix.draws().request(random.draw())).collect();
-        let share = |is: &dyn Fn(&(u8, Kind)) -> bool| drawn.iter().filter(|one| is(one)).count() / 1000;
+        let requests: Vec<(u8, AllocationType)> = (0..100_000)
+            .map(|_| BenchLoad::Mix.request_distribution().sample_request(random.next_u64()))
+            .collect();
+        let share =
+            |is: &dyn Fn(&(u8, AllocationType)) -> bool| requests.iter().filter(|one| is(one)).count() / 1000;
         assert!((84..=86).contains(&share(&|one| one.0 == 0)));
         assert!((1..=2).contains(&share(&|one| one.0 == 9)) && share(&|one| one.0 > 9) == 0);
-        assert!((79..=81).contains(&share(&|one| one.1 == Kind::Movable)));
+        assert!((79..=81).contains(&share(&|one| one.1 == AllocationType::Movable)));
     }
 
     /// The compact engine, with a list of live blocks and without.
     #[test]
     fn the_compact_engine_serves_each_load_and_keeps_its_shares() {
-        for load in Load::PAIRS {
-            let mut pairs = Pairs::new(Compact::new(SHAPE).unwrap(), load, 3).unwrap();
-            pairs.run(20_000).unwrap();
+        for load in [BenchLoad::Mix, BenchLoad::Order0, BenchLoad::Order9, BenchLoad::MostRecent] {
+            let mut pairs = FreeAllocatePairs::new(CompactBuddy::new(SHAPE).unwrap(), load, 3).unwrap();
+            pairs.run_pairs(20_000).unwrap();
             pairs.engine().validate().unwrap();
             assert!(pairs.failed < 200, "{load:?}: {}", pairs.failed);
-            let drawn = Drawn::new(Compact::new(SHAPE).unwrap(), load, 3).unwrap();
-            let free = drawn.engine().free_frames();
-            let (mut plain, mut ahead) = (drawn.clone(), drawn);
-            plain.run(20_000).unwrap();
-            ahead.run_ahead(20_000).unwrap();
-            for drawn in [&plain, &ahead] {
-                drawn.engine().validate().unwrap();
+            let bench = RandomFrames::new(CompactBuddy::new(SHAPE).unwrap(), load, 3).unwrap();
+            let free = bench.engine().free_frames();
+            let (mut plain, mut ahead) = (bench.clone(), bench);
+            plain.run_pairs(20_000).unwrap();
+            ahead.run_with_prefetch(20_000).unwrap();
+            for bench in [&plain, &ahead] {
+                bench.engine().validate().unwrap();
             }
             let blocks = plain.engine().free_blocks();
-            assert_eq!((blocks, plain.stolen), (ahead.engine().free_blocks(), ahead.stolen));
-            if load != Load::Hot && plain.failed == 0 {
+            assert_eq!((blocks, plain.fallbacks), (ahead.engine().free_blocks(), ahead.fallbacks));
+            if load != BenchLoad::MostRecent && plain.failed == 0 {
                 assert_eq!(plain.engine().free_frames(), free, "{load:?}");
             }
         }
-        // By the mix, 85 % of the frames in use lie in blocks of order 0.
-        let mut drawn = Drawn::new(Compact::new(SHAPE).unwrap(), Load::Mix, 5).unwrap();
-        drawn.run(50_000).unwrap();
-        let engine = drawn.engine();
-        let singles = (0..SHAPE.frames).filter(|&frame| engine.order(frame) == Ok(0)).count() as f64;
+        // In this mix, 85 % of the allocated frames are in blocks of order 0.
+        let mut bench = RandomFrames::new(CompactBuddy::new(SHAPE).unwrap(), BenchLoad::Mix, 5).unwrap();
+        bench.run_pairs(50_000).unwrap();
+        let (engine, frames) = (bench.engine(), Frame::range(SHAPE.first_frame..SHAPE.end()));
+        let singles = frames.filter(|&frame| engine.allocated_order(frame) == Ok(0)).count() as f64;
         let share = singles / f64::from(SHAPE.frames - engine.free_frames());
         assert!((0.7..0.95).contains(&share), "{share}");
     }
 
-    /// A memory of one zone without marks whose processors keep nothing is that zone.
+    /// A memory of one zone without watermarks and per-CPU lists behaves as that zone.
     #[test]
     fn zones_and_lists_that_hold_nothing_back_change_nothing() {
         let name = "Normal".to_owned();
-        let marks = Marks::default();
-        let setup = Setup {
+        let watermarks = Watermarks::default();
+        let setup = ZoneConfig {
             name,
             node: 0,
-            height: 0,
-            shape: SHAPE,
-            marks,
-            reserves: Vec::new(),
-            extras: Extras::default(),
+            zone_index: 0,
+            geometry: SHAPE,
+            watermarks,
+            lowmem_reserve: Vec::new(),
+            features: ZoneFeatures::default(),
         };
-        let memory = Memory::new(vec![setup], &Mobility, Keep::NOTHING).unwrap();
-        let mut memory = Pairs::new(memory, Load::Mix, 11).unwrap();
-        let mut zone = Pairs::new(Zone::new(SHAPE, Mobility).unwrap(), Load::Mix, 11).unwrap();
-        memory.run_ahead(20_000).unwrap();
-        zone.run(20_000).unwrap();
-        assert_eq!((&memory.live, memory.failed, memory.stolen), (&zone.live, zone.failed, zone.stolen));
+        let memory = Memory::new(vec![setup], &GroupByMobility, PcpConfig::DISABLED).unwrap();
+        let mut memory = FreeAllocatePairs::new(memory, BenchLoad::Mix, 11).unwrap();
+        let mut zone =
+            FreeAllocatePairs::new(Zone::new(SHAPE, GroupByMobility).unwrap(), BenchLoad::Mix, 11).unwrap();
+        memory.run_with_prefetch(20_000).unwrap();
+        zone.run_pairs(20_000).unwrap();
+        assert_eq!(
+            (&memory.live_blocks, memory.failed, memory.fallbacks),
+            (&zone.live_blocks, zone.failed, zone.fallbacks)
+        );
         memory.engine().validate().unwrap();
     }
 
     #[test]
     fn the_plain_allocator_serves_the_same_load() {
-        let mut pairs = Pairs::new(Plain::new(SHAPE).unwrap(), Load::Mix, 3).unwrap();
-        pairs.run(20_000).unwrap();
-        let live: Vec<Frame> = pairs.live.clone();
+        let mut pairs = FreeAllocatePairs::new(BTreeBuddy::new(SHAPE).unwrap(), BenchLoad::Mix, 3).unwrap();
+        pairs.run_pairs(20_000).unwrap();
+        let live: Vec<Frame> = pairs.live_blocks.clone();
         let mut plain = pairs.engine().clone();
         for frame in live {
-            plain.free(frame).unwrap();
+            plain.free_block(frame).unwrap();
         }
-        assert_eq!(plain.free_blocks(), Zone::new(SHAPE, Mobility).unwrap().free_blocks());
-        assert!(plain.free(0).is_err());
+        assert_eq!(plain.free_blocks(), Zone::new(SHAPE, GroupByMobility).unwrap().free_blocks());
+        assert!(plain.free_block(Frame::new(0)).is_err());
     }
 }

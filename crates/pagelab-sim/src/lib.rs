@@ -1,32 +1,32 @@
-//! Page allocators, simulated: pure, deterministic from a seed, integer arithmetic alone.
+//! Simulated page allocators: pure, deterministic from a seed, integer arithmetic only.
 //!
-//! A [`zone::Zone`] is the buddy allocator of one zone, as Linux has it; a [`policy::Policy`] decides on
-//! which list a block lies and what is taken from a list of another kind. The [`naive`] twin says the same
-//! things by looking through a flat array, and is compared with it event by event.
+//! A [`zone::Zone`] is the buddy allocator of one zone, as Linux has it; a [`policies::Policy`] decides on
+//! the list of a block, and on what is taken from a list of another migratetype. A naive twin, compiled for
+//! tests only, computes the same from a flat array, and is compared with it event by event.
 
 pub mod bench;
-pub mod besides;
-pub mod chains;
-pub mod compact;
-pub mod difficulty;
+pub mod btree_buddy;
+pub mod compact_buddy;
+mod frame;
+pub mod free_lists;
+mod injected_bugs;
 pub mod layout;
-pub mod lists;
+pub mod llfree;
 pub mod loads;
+#[cfg(test)]
+mod lockstep_tests;
 pub mod machine;
-pub mod marks;
 pub mod memory;
-pub mod naive;
-pub mod percpu;
-pub mod plain;
-mod planted;
+#[cfg(test)]
+mod naive;
+pub mod pageblock_lists;
+pub mod pcp;
 pub mod policies;
-pub mod policy;
 mod prefetch;
 pub mod replay;
 pub mod study;
-pub mod trees;
-#[cfg(test)]
-mod twins;
+pub mod types;
 pub mod validate;
-pub mod words;
+pub mod watermarks;
 pub mod zone;
+pub mod zone_options;

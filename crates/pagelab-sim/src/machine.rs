@@ -1,303 +1,304 @@
-//! A machine whose memory fills up: blocks that loads hold, background and direct reclaim, LRU lists,
-//! compaction.
+//! Machine under memory pressure: held blocks, background and direct reclaim, LRU lists, compaction.
 //!
-//! A load holds blocks by handles ([`Held`]), since a page may be reclaimed or moved while it is held:
-//! the handle stays. The path of a request is that of `__alloc_pages` and `__alloc_pages_slowpath` in
-//! mm/page_alloc.c; what is reclaimed follows mm/vmscan.c, what is moved mm/compaction.c.
+//! A load holds blocks by handles ([`BlockHandle`]), since a page may be reclaimed or moved while it is held:
+//! the handle stays valid. Requests follow `__alloc_pages` and `__alloc_pages_slowpath` in mm/page_alloc.c,
+//! reclaim follows mm/vmscan.c, and migration mm/compaction.c.
 
-mod background;
-mod boost;
-mod check;
+use crate::memory::{Memory, ZoneConfig};
+use crate::policies::Policy;
+use crate::types::{Error, Frame, corrupted, invalid};
+use crate::zone::FrameContent;
+use compaction::CompactState;
+use journal::DecisionJournal;
+use kswapd::{KswapdState, WatermarkBoost};
+use lru::{LruKind, LruList, LruLists};
+use writeback::{DiskModel, WritebackState};
+
+pub use config::{
+    AllocRequest, Effort, KernelTuning, MachineConfig, MachineStats, PageUse, Release, ZoneLimits,
+};
+
 mod compaction;
+mod config;
 mod journal;
+mod kswapd;
+#[cfg(test)]
+mod lockstep_tests;
 mod lru;
 #[cfg(test)]
 mod naive;
 mod reclaim;
-pub mod reclaims;
+pub mod reclaim_policies;
+mod region_resize;
 mod request;
-mod terms;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod twins;
-mod way;
 mod writeback;
 
-pub use terms::{Ask, Class, Config, Effort, Heights, Release, Stats, Tuning};
-
-use background::Wake;
-use boost::Boost;
-use compaction::Compactor;
-use journal::Journal;
-use lru::{List, Lru, Sort};
-use writeback::{Disk, State};
-
-use crate::memory::Memory;
-use crate::policy::Policy;
-use crate::words::{Frame, Wrong};
-
-/// A policy that is chosen while the program runs.
+/// A policy that is chosen at run time.
 pub type AnyPolicy = &'static (dyn Policy + Sync);
 
 /// A block that a load holds. It may have been reclaimed meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Held(u32);
+pub struct BlockHandle(u32);
 
-/// Where a held block has no frame.
-const NOWHERE: Frame = u32::MAX;
+/// Frame of a held block that was reclaimed.
+const NO_FRAME: Frame = Frame::MAX;
 
-/// No handle.
-const NOBODY: u32 = u32::MAX;
+const NO_HANDLE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Entry {
+struct BlockEntry {
     frame: Frame,
-    /// Where it was reclaimed: how many pages were reclaimed before it.
-    stamp: u32,
+    /// Number of pages reclaimed before it, if it was reclaimed.
+    eviction_stamp: u32,
     order: u8,
-    class: Class,
+    page_use: PageUse,
     zone: u8,
-    /// Objects in it, of a page of the kernel's caches; and those of them that somebody uses.
-    objects: u8,
-    in_use: u8,
+    /// Objects in a page of the kernel's caches, and the number of used ones.
+    slab_objects: u8,
+    slab_objects_in_use: u8,
     is_active: bool,
-    /// It was used since reclaim saw it last (the accessed bit of page tables).
-    is_touched: bool,
-    /// Reclaim saw it used (`PG_referenced`).
+    /// Whether it was accessed since the last scan (the accessed bit of page tables).
+    is_accessed: bool,
+    /// Whether a scan found it accessed (`PG_referenced`).
     is_referenced: bool,
     is_pinned: bool,
     is_live: bool,
-    /// Where it stands with the disk, and its number in the queue that it is in.
-    state: State,
-    number: u32,
-    /// Reclaim waits for it to be written (`PG_reclaim`).
-    is_hasty: bool,
+    /// State of its writeback, and its position in the queue.
+    writeback_state: WritebackState,
+    queue_id: u32,
+    /// Whether reclaim waits for its writeback (`PG_reclaim`).
+    is_reclaim_pending: bool,
 }
 
-impl Entry {
+impl BlockEntry {
     fn pages(&self) -> u32 {
         1 << self.order
     }
+
+    fn is_resident(&self) -> bool {
+        self.is_live && self.frame != NO_FRAME
+    }
 }
 
-/// What an area, a zone in 2.6.16 and a node in 6.1, keeps of its reclaim.
+/// Reclaim state of an area: a zone in 2.6.16, a node in 6.1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Area {
-    /// Pages to look at that were too few to begin with, inactive and active (`nr_scan_inactive`).
-    left: [u32; 2],
-    /// Pages that were looked at since one of it was freed last (`pages_scanned`).
-    scanned: u64,
-    /// The priority at which reclaim went well last (`prev_priority`).
-    distress: u8,
-    /// What it cost to reclaim pages of programs and of files (`anon_cost`, `file_cost`).
-    costs: [u64; 2],
-    /// Objects of the kernel's caches, and those to look at that were too few to begin with.
-    objects: u64,
-    objects_left: u64,
+struct Lruvec {
+    /// Pages to scan that were too few for a batch, inactive and active (`nr_scan_inactive`).
+    scan_remainder: [u32; 2],
+    /// Pages scanned since the last freed page (`pages_scanned`).
+    pages_scanned: u64,
+    /// Priority of the last successful reclaim (`prev_priority`).
+    prev_priority: u8,
+    /// Cost of reclaiming anonymous and file pages (`anon_cost`, `file_cost`).
+    reclaim_costs: [u64; 2],
+    /// Objects of the kernel's caches, and those to scan that were too few for a batch.
+    slab_objects: u64,
+    slab_scan_remainder: u64,
 }
 
 /// The machine.
 #[derive(Clone, Debug)]
 pub struct Machine {
     memory: Memory<AnyPolicy>,
-    config: Config,
-    tuning: Tuning,
-    entries: Vec<Entry>,
-    /// Handles that are free again.
-    unused: Vec<u32>,
+    config: MachineConfig,
+    tuning: KernelTuning,
+    entries: Vec<BlockEntry>,
+    free_handles: Vec<u32>,
     /// The handle of the block that begins at a frame, counted from the first one.
-    owners: Vec<u32>,
-    first: Frame,
+    handle_by_frame: Vec<u32>,
+    first_frame: Frame,
     max_order: u8,
-    lru: Lru,
-    areas: Vec<Area>,
-    /// The area of each zone.
-    area_of: Vec<u8>,
-    compactors: Vec<Compactor>,
-    /// Where reclaim by place goes on, for each zone.
-    regions_at: Vec<Frame>,
+    lru: LruLists,
+    lruvecs: Vec<Lruvec>,
+    /// Area of each zone.
+    lruvec_of_zone: Vec<u8>,
+    compactors: Vec<CompactState>,
+    /// Position at which linear reclaim continues, for each zone.
+    linear_cursors: Vec<Frame>,
     /// Frames in swap.
-    swapped: u32,
-    /// Pages of programs that have a frame: mapped ones (`nr_mapped`).
-    mapped: u32,
+    swapped_frames: u32,
+    /// Resident anonymous pages: mapped ones (`nr_mapped`).
+    mapped_pages: u32,
     /// Dirty pages, and those that are being written.
-    disk: Disk,
-    /// For each node, what background reclaim was woken for.
-    awake: Vec<Wake>,
-    /// For each zone, by how much its marks are raised.
-    boosts: Vec<Boost>,
-    /// Whether there is something to do in the background.
-    is_busy: bool,
-    stats: Stats,
-    journal: Journal,
+    disk: DiskModel,
+    /// State of `kswapd` of each node.
+    kswapd_states: Vec<KswapdState>,
+    watermark_boosts: Vec<WatermarkBoost>,
+    has_background_work: bool,
+    stats: MachineStats,
+    journal: DecisionJournal,
 }
 
 impl Machine {
-    /// A machine whose memory is free, as today's kernel runs it.
-    pub fn new(config: Config, policy: AnyPolicy) -> Result<Machine, Wrong> {
-        Machine::tuned(config, Tuning::default(), policy)
+    /// A machine with free memory and the current kernel.
+    pub fn new(config: MachineConfig, policy: AnyPolicy) -> Result<Machine, Error> {
+        Machine::with_tuning(config, KernelTuning::default(), policy)
     }
 
-    /// A machine whose memory is free, as a given kernel runs it.
-    pub fn tuned(config: Config, tuning: Tuning, policy: AnyPolicy) -> Result<Machine, Wrong> {
-        let mut memory = Memory::new(config.zones.clone(), &policy, config.keep)?;
-        let first = config.zones.iter().map(|zone| zone.shape.first).min().unwrap_or(0);
-        let end = config.zones.iter().map(|zone| zone.shape.end()).max().unwrap_or(0);
+    /// A machine with free memory and a given kernel.
+    pub fn with_tuning(
+        config: MachineConfig,
+        tuning: KernelTuning,
+        policy: AnyPolicy,
+    ) -> Result<Machine, Error> {
+        let mut memory = Memory::new(config.zones.clone(), &policy, config.pcp_config)?;
+        let first = config.zones.iter().map(|zone| zone.geometry.first_frame).min().unwrap_or_default();
+        let end = config.zones.iter().map(|zone| zone.geometry.end()).max().unwrap_or_default();
         let nodes = config.zones.iter().map(|zone| usize::from(zone.node) + 1).max().unwrap_or(0);
         if config.zones.len() > usize::from(u8::MAX) {
-            return Err(Wrong::Shape(format!(
-                "a machine of {} zones: up to 255 will do",
-                config.zones.len()
-            )));
+            return invalid(format!("a machine of {} zones; expected at most 255", config.zones.len()));
         }
-        let is_old = tuning.release == Release::V2_6_16;
-        if is_old {
-            memory.halve_marks();
+        let is_2_6_16 = tuning.release == Release::V2_6_16;
+        if is_2_6_16 {
+            memory.halve_watermarks();
         }
-        let area_of = |(zone, (setup, _)): (usize, (&crate::memory::Setup, _))| {
-            if is_old { zone as u8 } else { setup.node as u8 }
+        let lruvec_index = |(zone, (setup, _)): (usize, (&ZoneConfig, _))| {
+            if is_2_6_16 { zone as u8 } else { setup.node as u8 }
         };
-        let area_of: Vec<u8> = memory.zones().enumerate().map(area_of).collect();
-        let areas = area_of.iter().map(|&area| usize::from(area) + 1).max().unwrap_or(0);
+        let area_of: Vec<u8> = memory.zones().enumerate().map(lruvec_index).collect();
+        let lruvec_count = area_of.iter().map(|&area| usize::from(area) + 1).max().unwrap_or(0);
         Ok(Machine {
-            lru: Lru::new(areas),
-            areas: vec![Area { distress: reclaim::PRIORITY, ..Area::default() }; areas],
-            area_of,
-            compactors: memory.zones().map(|(setup, _)| Compactor::new(setup.shape)).collect(),
-            regions_at: memory.zones().map(|(setup, _)| setup.shape.first).collect(),
-            boosts: vec![Boost::default(); memory.count()],
+            lru: LruLists::new(lruvec_count),
+            lruvecs: vec![Lruvec { prev_priority: reclaim::DEF_PRIORITY, ..Lruvec::default() }; lruvec_count],
+            lruvec_of_zone: area_of,
+            compactors: memory.zones().map(|(setup, _)| CompactState::for_zone(setup.geometry)).collect(),
+            linear_cursors: memory.zones().map(|(setup, _)| setup.geometry.first_frame).collect(),
+            watermark_boosts: vec![WatermarkBoost::default(); memory.zone_count()],
             memory,
             tuning,
             entries: Vec::new(),
-            unused: Vec::new(),
-            owners: vec![NOBODY; (end - first) as usize],
-            first,
-            max_order: config.zones.iter().map(|zone| zone.shape.max_order).max().unwrap_or(0),
-            swapped: 0,
-            mapped: 0,
-            disk: Disk::default(),
-            awake: vec![Wake::default(); nodes],
-            is_busy: tuning.proactiveness > 0,
-            stats: Stats::default(),
+            free_handles: Vec::new(),
+            handle_by_frame: vec![NO_HANDLE; (end - first) as usize],
+            first_frame: first,
+            max_order: config.zones.iter().map(|zone| zone.geometry.max_order).max().unwrap_or(0),
+            swapped_frames: 0,
+            mapped_pages: 0,
+            disk: DiskModel::default(),
+            kswapd_states: vec![KswapdState::default(); nodes],
+            has_background_work: tuning.compaction_proactiveness > 0,
+            stats: MachineStats::default(),
             config,
-            journal: Journal::default(),
+            journal: DecisionJournal::default(),
         })
     }
 
-    /// Allocates. `None`: it failed, as far as it may go.
-    pub fn ask(&mut self, ask: &Ask) -> Result<Option<Held>, Wrong> {
-        let Some((zone, frame)) = self.request(ask)? else { return Ok(None) };
-        let entry = Entry {
+    /// Allocates a block. `None`: the request failed within its effort.
+    pub fn allocate_block(&mut self, request: &AllocRequest) -> Result<Option<BlockHandle>, Error> {
+        let Some((zone, frame)) = self.allocate_frame(request)? else { return Ok(None) };
+        let entry = BlockEntry {
             frame,
-            stamp: 0,
-            order: ask.order,
-            class: ask.class,
+            eviction_stamp: 0,
+            order: request.order,
+            page_use: request.page_use,
             zone,
-            objects: if ask.class == Class::Cache { self.tuning.objects_a_page.max(1) } else { 0 },
-            in_use: 0,
-            is_active: self.begins_active(ask.class),
-            is_touched: false,
+            slab_objects: self.new_slab_objects(request.page_use),
+            slab_objects_in_use: 0,
+            is_active: self.is_initially_active(request.page_use),
+            is_accessed: false,
             is_referenced: false,
             is_pinned: false,
             is_live: true,
-            state: State::Clean,
-            number: 0,
-            is_hasty: false,
+            writeback_state: WritebackState::Clean,
+            queue_id: 0,
+            is_reclaim_pending: false,
         };
-        let handle = match self.unused.pop() {
+        let handle = match self.free_handles.pop() {
             Some(handle) => handle,
             None => {
                 self.entries.push(entry);
-                self.lru.grow(self.entries.len());
+                self.lru.grow_to(self.entries.len());
                 self.entries.len() as u32 - 1
             }
         };
         self.entries[handle as usize] = entry;
-        self.settle(handle);
-        self.soil_new(handle);
-        Ok(Some(Held(handle)))
+        self.track_block(handle);
+        self.mark_new_dirty(handle);
+        Ok(Some(BlockHandle(handle)))
     }
 
-    /// Frees a held block, wherever it is.
-    pub fn release(&mut self, held: Held) -> Result<(), Wrong> {
-        let entry = *self.entry(held)?;
-        if entry.frame == NOWHERE {
-            self.swapped -= if entry.class == Class::Anonymous { entry.pages() } else { 0 };
+    /// Frees a held block, whether it is resident or not.
+    pub fn free_block(&mut self, block: BlockHandle) -> Result<(), Error> {
+        let entry = *self.entry(block)?;
+        if entry.frame == NO_FRAME {
+            self.swapped_frames -= if entry.page_use == PageUse::Anonymous { entry.pages() } else { 0 };
         } else {
-            self.forget_writes(held.0);
-            self.unsettle(held.0);
-            self.memory.free(0, entry.frame)?;
+            self.cancel_writeback(block.0);
+            self.untrack_block(block.0);
+            self.memory.free_block(0, entry.frame)?;
         }
-        self.entries[held.0 as usize].is_live = false;
-        self.unused.push(held.0);
+        self.entries[block.0 as usize].is_live = false;
+        self.free_handles.push(block.0);
         Ok(())
     }
 
-    /// Uses a held block: whether it is there. One that was reclaimed must be brought back first. Programs
-    /// write to what they use.
-    pub fn touch(&mut self, held: Held) -> Result<bool, Wrong> {
-        let entry = self.entry(held)?;
-        let is_there = entry.frame != NOWHERE;
-        let entry = &mut self.entries[held.0 as usize];
-        entry.is_touched |= is_there;
-        if is_there && entry.class == Class::Anonymous {
-            self.soil(held.0);
+    /// Accesses a held block; returns whether it is resident. A reclaimed one must be refaulted first.
+    /// Programs write to the blocks that they access.
+    pub fn touch_block(&mut self, block: BlockHandle) -> Result<bool, Error> {
+        let entry = self.entry(block)?;
+        let is_resident = entry.frame != NO_FRAME;
+        let entry = &mut self.entries[block.0 as usize];
+        entry.is_accessed |= is_resident;
+        if is_resident && entry.page_use == PageUse::Anonymous {
+            self.mark_dirty(block.0);
         }
-        Ok(is_there)
+        Ok(is_resident)
     }
 
-    /// Brings back a block that was reclaimed: a read from the disk, or from swap. Whether there was room.
-    pub fn bring_back(&mut self, held: Held, cpu: u16) -> Result<bool, Wrong> {
-        let entry = *self.entry(held)?;
-        if entry.frame != NOWHERE {
+    /// Refaults a reclaimed block: a read from the disk, or from swap. Returns whether there was memory for
+    /// it.
+    pub fn refault_block(&mut self, block: BlockHandle, cpu: u16) -> Result<bool, Error> {
+        let entry = *self.entry(block)?;
+        if entry.frame != NO_FRAME {
             return Ok(true);
         }
-        let node = self.memory.zone(usize::from(entry.zone)).map_or(0, |(setup, _)| setup.node);
-        let ask = Ask { class: entry.class, order: entry.order, effort: Effort::Usual, node, cpu };
-        let Some((zone, frame)) = self.request(&ask)? else { return Ok(false) };
-        self.swapped -= if entry.class == Class::Anonymous { entry.pages() } else { 0 };
+        let node = self.memory.zone(usize::from(entry.zone)).0.node;
+        let request =
+            AllocRequest { page_use: entry.page_use, order: entry.order, effort: Effort::Normal, node, cpu };
+        let Some((zone, frame)) = self.allocate_frame(&request)? else { return Ok(false) };
+        self.swapped_frames -= if entry.page_use == PageUse::Anonymous { entry.pages() } else { 0 };
         self.stats.refaults += u64::from(entry.pages());
-        if entry.class != Class::Cache {
-            self.read_back(entry.pages());
+        if entry.page_use != PageUse::Slab {
+            self.account_refault_read(entry.pages());
         }
-        let is_active = self.begins_active(entry.class) || self.was_missed_soon(&entry);
-        let objects = if entry.class == Class::Cache { self.tuning.objects_a_page.max(1) } else { 0 };
-        let entry = &mut self.entries[held.0 as usize];
-        (entry.frame, entry.zone, entry.is_active, entry.objects) = (frame, zone, is_active, objects);
-        (entry.is_touched, entry.is_referenced) = (false, false);
-        self.settle(held.0);
-        self.soil_new(held.0);
+        let is_active = self.is_initially_active(entry.page_use) || self.is_workingset_refault(&entry);
+        let objects = self.new_slab_objects(entry.page_use);
+        let entry = &mut self.entries[block.0 as usize];
+        (entry.frame, entry.zone, entry.is_active, entry.slab_objects) = (frame, zone, is_active, objects);
+        (entry.is_accessed, entry.is_referenced) = (false, false);
+        self.track_block(block.0);
+        self.mark_new_dirty(block.0);
         Ok(true)
     }
 
-    /// Keeps a block from being reclaimed or moved, or lets it go again: locked memory, pages under I/O.
-    pub fn pin(&mut self, held: Held, pinned: bool) -> Result<(), Wrong> {
-        self.entry(held)?;
-        self.entries[held.0 as usize].is_pinned = pinned;
+    /// Pins or unpins a block: a pinned one is neither reclaimed nor moved (locked memory, pages under I/O).
+    pub fn set_pinned(&mut self, block: BlockHandle, pinned: bool) -> Result<(), Error> {
+        self.entry(block)?;
+        self.entries[block.0 as usize].is_pinned = pinned;
         Ok(())
     }
 
-    /// Says how many objects in a page of the kernel's caches somebody uses: they and the page stay. Of any
-    /// other block nothing is kept.
-    pub fn use_objects(&mut self, held: Held, in_use: u8) -> Result<(), Wrong> {
-        self.entry(held)?;
-        let entry = &mut self.entries[held.0 as usize];
-        entry.in_use = in_use.min(entry.objects);
+    /// Sets the number of used objects in a page of the kernel's caches, which keep the page. Ignored for any
+    /// other block.
+    pub fn set_objects_in_use(&mut self, block: BlockHandle, in_use: u8) -> Result<(), Error> {
+        self.entry(block)?;
+        let entry = &mut self.entries[block.0 as usize];
+        entry.slab_objects_in_use = in_use.min(entry.slab_objects);
         Ok(())
     }
 
     /// The first frame of a held block; `None`: it was reclaimed.
-    pub fn frame(&self, held: Held) -> Result<Option<Frame>, Wrong> {
-        let frame = self.entry(held)?.frame;
-        Ok((frame != NOWHERE).then_some(frame))
+    pub fn frame_of_block(&self, block: BlockHandle) -> Result<Option<Frame>, Error> {
+        let frame = self.entry(block)?.frame;
+        Ok((frame != NO_FRAME).then_some(frame))
     }
 
-    /// What the block that begins at a frame is used for, and its order.
-    pub fn used_for(&self, frame: Frame) -> Option<(Class, u8)> {
-        let handle = *self.owners.get(frame.wrapping_sub(self.first) as usize)?;
+    /// Use of the block that begins at a frame, and its order.
+    pub fn use_of_frame(&self, frame: Frame) -> Option<(PageUse, u8)> {
+        let handle = *self.handle_by_frame.get(frame.wrapping_distance(self.first_frame) as usize)?;
         let entry = self.entries.get(handle as usize)?;
-        Some((entry.class, entry.order))
+        Some((entry.page_use, entry.order))
     }
 
     /// The zones by address.
@@ -305,43 +306,39 @@ impl Machine {
         &self.memory
     }
 
-    /// How it is set up.
-    pub fn config(&self) -> &Config {
+    /// Configuration.
+    pub fn config(&self) -> &MachineConfig {
         &self.config
     }
 
-    /// How it is tuned.
-    pub fn tuning(&self) -> &Tuning {
+    /// Tunables.
+    pub fn tuning(&self) -> &KernelTuning {
         &self.tuning
     }
 
     /// Frames in swap.
-    pub fn swapped(&self) -> u32 {
-        self.swapped
+    pub fn swapped_frames(&self) -> u32 {
+        self.swapped_frames
     }
 
-    /// What happened so far.
-    pub fn stats(&self) -> &Stats {
+    /// Counters so far.
+    pub fn stats(&self) -> &MachineStats {
         &self.stats
     }
 
-    /// The share of free memory that cannot be used for blocks of an order: F_u(j) of the whole machine.
-    /// (free in smaller blocks, all free).
-    pub fn unusable(&self, order: u8) -> (u64, u64) {
-        let mut sums = (0, 0);
-        for zone in 0..self.memory.count() {
-            let (small, all) = self.unusable_in(zone, order);
-            sums = (sums.0 + small, sums.1 + all);
-        }
-        sums
+    /// Unusable free memory for an order, F_u(j) of the whole machine: (frames in smaller free blocks, all
+    /// free frames).
+    pub fn unusable_free_frames(&self, order: u8) -> (u64, u64) {
+        let zones = (0..self.memory.zone_count()).map(|zone| self.unusable_free_frames_in_zone(zone, order));
+        zones.fold((0, 0), |sums, zone| (sums.0 + zone.0, sums.1 + zone.1))
     }
 
-    /// The same of one zone.
-    pub fn unusable_in(&self, zone: usize, order: u8) -> (u64, u64) {
-        let Some((_, zone)) = self.memory.zone(zone) else { return (0, 0) };
-        // What processors keep is free, and in single pages.
-        let kept = u64::from(zone.kept_frames());
-        let mut sums = (kept, kept);
+    /// Unusable free memory of one zone.
+    pub fn unusable_free_frames_in_zone(&self, zone: usize, order: u8) -> (u64, u64) {
+        let (_, zone) = self.memory.zone(zone);
+        // Pages on per-CPU lists are free, and single.
+        let pcp_frames = u64::from(zone.pcp_frames());
+        let mut sums = (pcp_frames, pcp_frames);
         for (size, &blocks) in (0u8..).zip(zone.zone().free_blocks()) {
             let frames = u64::from(blocks) << size;
             sums.0 += if size < order { frames } else { 0 };
@@ -350,51 +347,172 @@ impl Machine {
         sums
     }
 
-    fn entry(&self, held: Held) -> Result<&Entry, Wrong> {
+    /// Free frames, with those on per-CPU lists.
+    fn free_frames(&self) -> u64 {
+        let zones = self.memory.zones().map(|(_, zone)| zone);
+        zones.map(|zone| u64::from(zone.zone().free_frames()) + u64::from(zone.pcp_frames())).sum()
+    }
+
+    fn entry(&self, held: BlockHandle) -> Result<&BlockEntry, Error> {
         let entry = self.entries.get(held.0 as usize).filter(|entry| entry.is_live);
-        entry.ok_or_else(|| Wrong::Books(format!("block {} was released before", held.0)))
+        entry.ok_or_else(|| Error::Corrupted(format!("block {} was released before", held.0)))
     }
 
-    /// Whether new pages of a class begin on the active list: those of programs, up to 5.8.
-    fn begins_active(&self, class: Class) -> bool {
-        class == Class::Anonymous && self.tuning.release == Release::V2_6_16
+    /// Whether new pages of a use begin on the active list: anonymous ones, up to 5.8.
+    fn is_initially_active(&self, class: PageUse) -> bool {
+        class == PageUse::Anonymous && self.tuning.release == Release::V2_6_16
     }
 
-    /// The list that a block belongs to; `None`: it cannot be reclaimed.
-    fn list(&self, entry: &Entry) -> Option<List> {
-        let sort = match entry.class {
-            Class::Cache => Sort::Cache,
-            Class::File | Class::Buffer if self.tuning.release == Release::V6_1 => Sort::File,
-            Class::File | Class::Buffer | Class::Anonymous => Sort::Anonymous,
-            Class::Kernel | Class::PageTable | Class::Huge => return None,
+    /// Objects in a new page of a use.
+    fn new_slab_objects(&self, class: PageUse) -> u8 {
+        if class == PageUse::Slab { self.tuning.objects_per_page.max(1) } else { 0 }
+    }
+
+    /// LRU list of a block; `None`: it cannot be reclaimed.
+    fn lru_list_of(&self, entry: &BlockEntry) -> Option<LruList> {
+        let lru_kind = match entry.page_use {
+            PageUse::Slab => LruKind::Slab,
+            PageUse::File | PageUse::BlockDevice if self.tuning.release == Release::V6_1 => LruKind::File,
+            PageUse::File | PageUse::BlockDevice | PageUse::Anonymous => LruKind::Anonymous,
+            PageUse::Kernel | PageUse::PageTable | PageUse::Hugetlb => return None,
         };
-        Some(List {
-            area: usize::from(self.area_of[usize::from(entry.zone)]),
-            sort,
+        Some(LruList {
+            lruvec: usize::from(self.lruvec_of_zone[usize::from(entry.zone)]),
+            kind: lru_kind,
             is_active: entry.is_active,
         })
     }
 
-    /// Books a block that has just got its frame.
-    fn settle(&mut self, handle: u32) {
+    /// Records a newly allocated block.
+    fn track_block(&mut self, handle: u32) {
         let entry = self.entries[handle as usize];
-        self.owners[(entry.frame - self.first) as usize] = handle;
-        self.mapped += if entry.class == Class::Anonymous { entry.pages() } else { 0 };
-        if let Some(list) = self.list(&entry) {
-            self.areas[list.area].objects += u64::from(entry.objects);
-            self.lru.add(list, handle, entry.pages());
+        self.handle_by_frame[(entry.frame - self.first_frame) as usize] = handle;
+        self.mapped_pages += if entry.page_use == PageUse::Anonymous { entry.pages() } else { 0 };
+        if let Some(list) = self.lru_list_of(&entry) {
+            self.lruvecs[list.lruvec].slab_objects += u64::from(entry.slab_objects);
+            self.lru.add_newest(list, handle, entry.pages());
         }
     }
 
-    /// Takes a block off the books that is about to lose its frame.
-    fn unsettle(&mut self, handle: u32) {
+    /// Moves a block to an allocated target in its zone; returns the frame that it has left.
+    fn relocate_block(&mut self, handle: u32, to: Frame) -> Result<Frame, Error> {
+        let BlockEntry { frame: from, zone, .. } = self.entries[handle as usize];
+        self.untrack_block(handle);
+        self.memory.zone_mut(usize::from(zone)).free_block(from)?;
+        self.entries[handle as usize].frame = to;
+        self.track_block(handle);
+        Ok(from)
+    }
+
+    /// The zones of a node up to a zone index, with their numbers.
+    fn zones_of_node(&self, node: u16, max_index: u8) -> impl Iterator<Item = (usize, &ZoneConfig)> {
+        let configs = self.memory.zones().map(|(config, _)| config).enumerate();
+        configs.filter(move |(_, config)| config.node == node && config.zone_index <= max_index)
+    }
+
+    /// Removes the record of a block that is about to be freed.
+    fn untrack_block(&mut self, handle: u32) {
         let entry = self.entries[handle as usize];
-        self.owners[(entry.frame - self.first) as usize] = NOBODY;
-        self.mapped -= if entry.class == Class::Anonymous { entry.pages() } else { 0 };
-        if let Some(list) = self.list(&entry) {
-            self.areas[list.area].objects -= u64::from(entry.objects);
-            self.areas[list.area].scanned = 0;
-            self.lru.remove(list, handle, entry.pages());
+        self.handle_by_frame[(entry.frame - self.first_frame) as usize] = NO_HANDLE;
+        self.mapped_pages -= if entry.page_use == PageUse::Anonymous { entry.pages() } else { 0 };
+        if let Some(list) = self.lru_list_of(&entry) {
+            self.lruvecs[list.lruvec].slab_objects -= u64::from(entry.slab_objects);
+            self.lruvecs[list.lruvec].pages_scanned = 0;
+            self.lru.remove_handle(list, handle, entry.pages());
         }
+    }
+}
+
+impl Machine {
+    /// Checks all metadata: the allocator's; each held block is at the position in its handle, and no other
+    /// is; each LRU list has exactly its blocks; and the totals of swap and objects.
+    pub fn validate(&self) -> Result<(), Error> {
+        self.memory.validate()?;
+        let resident = || (0u32..).zip(&self.entries).filter(|(_, entry)| entry.is_resident());
+        let held: u64 = resident().map(|(_, entry)| u64::from(entry.pages())).sum();
+        let all: u64 = self.memory.zones().map(|(config, _)| u64::from(config.geometry.frames)).sum();
+        let free = self.free_frames();
+        if held + free != all {
+            return corrupted(format!("{held} frames are held and {free} free, of {all}"));
+        }
+        for (handle, entry) in resident() {
+            if self.handle_by_frame[(entry.frame - self.first_frame) as usize] != handle {
+                return corrupted(format!("frame {:#x} is not its holder's", entry.frame));
+            }
+            let (config, zone) = self.memory.zone(usize::from(entry.zone));
+            if !config.geometry.contains(entry.frame) {
+                return corrupted(format!("frame {:#x} is not in its holder's zone", entry.frame));
+            }
+            if zone.zone().frame_content(entry.frame) != FrameContent::Allocated(entry.order) {
+                return corrupted(format!("frame {:#x} is not allocated as its holder says", entry.frame));
+            }
+        }
+        let tracked_frames = self.handle_by_frame.iter().filter(|&&handle| handle != NO_HANDLE).count();
+        if tracked_frames != resident().count() {
+            return corrupted(format!("{tracked_frames} frames have a holder that is somewhere else"));
+        }
+        self.validate_lru_lists()?;
+        self.validate_writeback()?;
+        self.validate_totals()
+    }
+
+    fn validate_lru_lists(&self) -> Result<(), Error> {
+        let mut is_listed = vec![false; self.entries.len()];
+        for area in 0..self.lruvecs.len() {
+            for list in LruList::all_of_area(area) {
+                let mut pages = 0;
+                for handle in self.lru.handles(list) {
+                    let entry = &self.entries[handle as usize];
+                    if !entry.is_resident() || self.lru_list_of(entry) != Some(list) {
+                        return corrupted(format!("block {handle} is on an LRU list that is not its own"));
+                    }
+                    if std::mem::replace(&mut is_listed[handle as usize], true) {
+                        return corrupted(format!("block {handle} is on LRU lists twice"));
+                    }
+                    pages += entry.pages();
+                }
+                let recorded = self.lru.page_count(list);
+                if pages != recorded {
+                    return corrupted(format!(
+                        "an LRU list holds {pages} pages, its counter says {recorded}"
+                    ));
+                }
+            }
+        }
+        let is_missing = |(handle, entry): &(usize, &BlockEntry)| {
+            entry.is_resident() && self.lru_list_of(entry).is_some() && !is_listed[*handle]
+        };
+        match self.entries.iter().enumerate().find(is_missing) {
+            Some((handle, _)) => corrupted(format!("block {handle} is on no LRU list")),
+            None => Ok(()),
+        }
+    }
+
+    fn validate_totals(&self) -> Result<(), Error> {
+        let is_anonymous = |entry: &&BlockEntry| entry.is_live && entry.page_use == PageUse::Anonymous;
+        let (resident, swapped): (Vec<&BlockEntry>, Vec<&BlockEntry>) =
+            self.entries.iter().filter(is_anonymous).partition(|entry| entry.frame != NO_FRAME);
+        let sum = |entries: &[&BlockEntry]| -> u32 { entries.iter().map(|entry| entry.pages()).sum() };
+        let (resident, swapped) = (sum(&resident), sum(&swapped));
+        let (mapped_pages, swapped_frames) = (self.mapped_pages, self.swapped_frames);
+        if (resident, swapped) != (mapped_pages, swapped_frames) {
+            return corrupted(format!(
+                "{resident} pages of programs in memory and {swapped} in swap, the counters say \
+                 {mapped_pages} and {swapped_frames}"
+            ));
+        }
+        let swap_frames = self.config.swap_frames;
+        if swapped_frames > swap_frames {
+            return corrupted(format!("{swapped_frames} frames are in swap, which has {swap_frames}"));
+        }
+        let resident = self.entries.iter().filter(|entry| entry.is_resident());
+        let objects: u64 = resident.map(|entry| u64::from(entry.slab_objects)).sum();
+        let recorded: u64 = self.lruvecs.iter().map(|area| area.slab_objects).sum();
+        if objects != recorded {
+            return corrupted(format!(
+                "{objects} objects in the kernel's caches, the counter says {recorded}"
+            ));
+        }
+        Ok(())
     }
 }

@@ -1,10 +1,10 @@
-//! Brings a cache line near before it is needed. The one room of this crate with `unsafe` in it.
+//! Prefetch of cache lines. The one room of this crate with `unsafe` in it.
 #![allow(unsafe_code)]
 
-/// Asks for the line of an element; nothing is read, and one that is out of bounds is not asked for.
+/// Prefetches the line of an element; nothing is read, and an index out of bounds is ignored.
 #[inline]
-pub fn near<T>(of: &[T], at: usize) {
-    let Some(element) = of.get(at) else { return };
+pub fn prefetch_line<T>(slice: &[T], index: usize) {
+    let Some(element) = slice.get(index) else { return };
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};

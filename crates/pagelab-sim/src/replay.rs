@@ -1,375 +1,359 @@
-//! A trace replayed under a policy: each object lives as long as it did, and lies where the simulated
-//! allocator puts it.
+//! Replay of a trace under a policy: objects have their recorded lifetimes, and the simulated allocator
+//! places them.
 //!
-//! [`start::Start`] makes the state to begin with of the snapshot; [`Replay`] is fed events and tells the
-//! free blocks of any moment. What a trace does not say is counted by name (`words::Account`).
+//! [`snapshot::ReplaySnapshot`] makes the state to begin with of the snapshot; [`Replay`] is fed events and
+//! has the free blocks of any moment. Information that is missing in a trace is counted by name
+//! (`types::ReplayStats`).
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use pagelab_model::alloc_trace::{TraceEvent, TraceWhat};
-use pagelab_model::free_areas::{BuddyInfo, FreeAreas, ZoneFree, ZoneKey};
+use pagelab_model::alloc_trace::{TraceEvent, TraceEventKind};
+use pagelab_model::free_areas::{BuddyInfo, FreeAreas, ZoneFreeAreas, ZoneKey};
 
-use crate::memory::{Down, Memory, Request};
-use crate::policy::Policy;
+use crate::memory::{Memory, Request, Watermark};
+use crate::policies::Policy;
 use crate::prefetch;
-use crate::words::{Frame, Kind, Stolen, Wrong};
-use crate::zone::Taken;
-use start::Start;
-use words::{Account, Kinds, Misfit, Options, Zones};
+use crate::types::{AllocationType, Error, Fallback, Frame, invalid};
+use crate::zone::AllocatedBlock;
+use snapshot::ReplaySnapshot;
+use types::{MigratetypeMap, ReplayError, ReplayStats, ZoneSelection};
 
-mod moving;
 mod objects;
-pub mod start;
+pub mod snapshot;
 #[cfg(test)]
 mod tests;
-pub mod words;
+pub mod types;
 
-/// No object lies here.
-const NONE: Frame = u32::MAX;
-/// An object that the simulated memory had no room for.
-const NO_ROOM: Frame = u32::MAX - 1;
+const NO_OBJECT: Frame = Frame::MAX;
+/// An object for which the simulated memory had no room.
+const UNPLACED: Frame = Frame::new(u32::MAX - 1);
 
-/// How often processors look at what they keep (`vm.stat_interval`, its default).
-const SECOND_NS: u64 = 1_000_000_000;
+/// Interval of the periodic drain of the per-CPU lists (`vm.stat_interval`, its default).
+const STAT_INTERVAL_NS: u64 = 1_000_000_000;
 
-/// How many events ahead the event itself is brought near, then its place in the table, then the state of the
-/// block.
-const AHEAD: [usize; 3] = [64, 24, 12];
-
-/// Zones that are told apart without a branch: nobody could guess in which of them a freed frame lies.
-const FEW: usize = 4;
-
-/// What is known of a zone by its place.
-#[derive(Clone, Copy, Debug)]
-struct Place {
-    end: Frame,
-    frames: u32,
-    node: u16,
-    height: u8,
-}
+/// Numbers of events ahead at which the event itself, then its entry in the table, then the state of the
+/// block are prefetched.
+const PREFETCH_DISTANCES: [usize; 3] = [64, 24, 12];
 
 /// One replay.
 #[derive(Clone, Debug)]
 pub struct Replay<P> {
     memory: Memory<P>,
-    options: Options,
-    kinds: Kinds,
+    zone_selection: ZoneSelection,
+    migratetype_map: MigratetypeMap,
     max_order: u8,
-    block_order: u8,
+    pageblock_order: u8,
     keys: Vec<ZoneKey>,
-    places: Vec<Place>,
-    /// The frame behind each zone but the last one, where there are few.
-    ends: [Frame; FEW - 1],
-    base: Frame,
-    /// By traced frame from the base: the simulated one that stands for it.
-    table: Vec<Frame>,
-    /// By traced frame, a bit: nobody's in the snapshot, and not allocated since.
-    nobodys: Vec<u64>,
-    /// Threads in compaction.
-    compacting: Vec<u32>,
-    /// Where compaction finds room next, by zone.
-    scanners: Vec<moving::Scanner>,
-    /// Objects that moved, by order: where they lie now.
-    moved: Vec<VecDeque<Frame>>,
+    base_frame: Frame,
+    /// Simulated frame for each traced frame from the base.
+    frame_map: Vec<Frame>,
+    /// Bitmap of traced frames: unknown in the snapshot, and not allocated since.
+    unowned_bits: Vec<u64>,
+    compacting_threads: Vec<u32>,
+    /// Position of the free scanner, by zone.
+    free_scanners: Vec<objects::FreeScanner>,
+    /// Moved objects by order, with their current frames.
+    migrated_objects: Vec<VecDeque<Frame>>,
     complete_ns: u64,
     last_ns: u64,
-    /// When a second has passed next.
-    second_ns: u64,
+    /// Time of the next periodic drain.
+    next_decay_ns: u64,
     is_reclaiming: bool,
-    account: Account,
+    stats: ReplayStats,
 }
 
 impl<P: Policy + Clone> Replay<P> {
-    /// A replay from a state.
-    pub fn new(start: &Start, policy: &P, options: Options) -> Result<Replay<P>, Wrong> {
-        let (setups, begins) = start.zones();
-        let head = start.head();
-        let place = |part: &words::Part| Place {
-            end: part.setup.shape.end(),
-            frames: part.setup.shape.frames,
-            node: part.setup.node,
-            height: part.setup.height,
-        };
-        let places: Vec<Place> = start.parts().iter().map(place).collect();
-        let mut ends = [Frame::MAX; FEW - 1];
-        ends.iter_mut().zip(&places).for_each(|(end, place)| *end = place.end);
-        let keys = start.parts().iter().map(|part| head.zones[part.at].key.clone()).collect();
-        let (mut table, mut nobodys) = (Vec::new(), Vec::new());
-        for (at, (is_object, is_nobodys)) in start.objects().enumerate() {
+    /// A replay that begins with a snapshot.
+    pub fn new(
+        snapshot: &ReplaySnapshot,
+        policy: &P,
+        zone_selection: ZoneSelection,
+    ) -> Result<Replay<P>, Error> {
+        let (setups, initial_states) = snapshot.initial_zones();
+        let ReplaySnapshot { head, base_frame, .. } = snapshot;
+        let keys = snapshot.zones.iter().map(|part| head.zones[part.head_index].key.clone()).collect();
+        let (mut table, mut unowned_bits) = (Vec::new(), Vec::new());
+        for (at, (is_object, is_unowned)) in snapshot.objects().enumerate() {
             if at % 64 == 0 {
-                nobodys.push(0);
+                unowned_bits.push(0);
             }
-            table.push(if is_object { start.base() + at as u32 } else { NONE });
-            if is_nobodys {
-                nobodys[at / 64] |= 1 << (at % 64);
+            table.push(if is_object { *base_frame + at as u32 } else { NO_OBJECT });
+            if is_unowned {
+                unowned_bits[at / 64] |= 1 << (at % 64);
             }
         }
         Ok(Replay {
-            memory: Memory::begin(setups, policy, begins)?,
-            options,
-            kinds: start.kinds().clone(),
+            memory: Memory::with_initial_state(setups, policy, initial_states)?,
+            zone_selection,
+            migratetype_map: snapshot.migratetype_map.clone(),
             max_order: head.max_order,
-            block_order: head.block_order,
+            pageblock_order: head.pageblock_order,
             keys,
-            places,
-            ends,
-            base: start.base(),
-            table,
-            nobodys,
-            compacting: Vec::new(),
-            scanners: Vec::new(),
-            moved: vec![VecDeque::new(); usize::from(head.max_order) + 1],
-            complete_ns: start.complete_ns(),
+            base_frame: *base_frame,
+            frame_map: table,
+            unowned_bits,
+            compacting_threads: Vec::new(),
+            free_scanners: Vec::new(),
+            migrated_objects: vec![VecDeque::new(); usize::from(head.max_order) + 1],
+            complete_ns: snapshot.complete_ns(),
             last_ns: 0,
-            second_ns: start.complete_ns().saturating_add(SECOND_NS),
+            next_decay_ns: snapshot.complete_ns().saturating_add(STAT_INTERVAL_NS),
             is_reclaiming: false,
-            account: Account::default(),
+            stats: ReplayStats::default(),
         })
     }
 
     /// Replays events, the next ones of the trace.
-    pub fn feed(&mut self, events: &[TraceEvent]) -> Result<(), Misfit> {
+    pub fn replay_events(&mut self, events: &[TraceEvent]) -> Result<(), ReplayError> {
         for (at, event) in events.iter().enumerate() {
-            self.look_ahead(events, at);
-            let number = self.account.before + self.account.events;
-            if event.at_ns < self.last_ns {
-                self.account.backwards += 1;
+            self.prefetch_events(events, at);
+            let event_number = self.stats.events_before_snapshot + self.stats.events;
+            if event.time_ns < self.last_ns {
+                self.stats.out_of_order_events += 1;
             } else {
-                self.last_ns = event.at_ns;
+                self.last_ns = event.time_ns;
             }
-            if event.at_ns <= self.complete_ns {
-                self.account.before += 1;
-                self.watch_compaction(event);
+            if event.time_ns <= self.complete_ns {
+                self.stats.events_before_snapshot += 1;
+                self.track_compaction(event);
                 continue;
             }
-            if event.at_ns >= self.second_ns {
-                self.pass(event.at_ns);
+            if event.time_ns >= self.next_decay_ns {
+                self.advance_time(event.time_ns);
             }
-            self.account.events += 1;
-            self.event(event).map_err(|wrong| Misfit { event: number, at_ns: event.at_ns, wrong })?;
+            self.stats.events += 1;
+            self.replay_event(event).map_err(|wrong| ReplayError {
+                event: event_number,
+                at_ns: event.time_ns,
+                error: wrong,
+            })?;
         }
         Ok(())
     }
 
-    /// Lets time pass: each second processors look at what they keep, where the kernel does that.
-    fn pass(&mut self, at_ns: u64) {
-        let after_ns = at_ns - self.second_ns;
-        // Soon nothing is left above a high mark, however long the trace says that nothing happened.
-        let mut seconds = 0..after_ns / SECOND_NS + 1;
-        while seconds.next().is_some() && self.memory.decay() {}
-        self.second_ns = (at_ns - after_ns % SECOND_NS).saturating_add(SECOND_NS);
+    /// Advances the clock: each second the per-CPU lists are drained in part, if the kernel does that.
+    fn advance_time(&mut self, at_ns: u64) {
+        let overdue_ns = at_ns - self.next_decay_ns;
+        // After a few drains nothing is above `high`; a longer pause has no more effect.
+        let mut seconds = 0..overdue_ns / STAT_INTERVAL_NS + 1;
+        while seconds.next().is_some() && self.memory.decay_pcp_lists() {}
+        self.next_decay_ns = (at_ns - overdue_ns % STAT_INTERVAL_NS).saturating_add(STAT_INTERVAL_NS);
         if self.is_reclaiming {
-            self.is_reclaiming = self.memory.see_reclaim();
+            self.is_reclaiming = self.memory.update_reclaim();
         }
     }
 
-    /// Brings near what the next events will read.
+    /// Prefetches what the next events will read.
     #[inline]
-    fn look_ahead(&self, events: &[TraceEvent], at: usize) {
-        prefetch::near(events, at + AHEAD[0]);
-        let [table, state] = [AHEAD[1], AHEAD[2]].map(|ahead| events.get(at + ahead));
-        if let Some(TraceWhat::Alloc { pfn: Some(pfn), .. } | TraceWhat::Free { pfn, .. }) =
-            table.map(|event| event.what)
+    fn prefetch_events(&self, events: &[TraceEvent], at: usize) {
+        prefetch::prefetch_line(events, at + PREFETCH_DISTANCES[0]);
+        let [table, state] =
+            [PREFETCH_DISTANCES[1], PREFETCH_DISTANCES[2]].map(|ahead| events.get(at + ahead));
+        if let Some(TraceEventKind::Alloc { pfn: Some(pfn), .. } | TraceEventKind::Free { pfn, .. }) =
+            table.map(|event| event.kind)
         {
-            prefetch::near(&self.table, pfn.wrapping_sub(self.base) as usize);
+            prefetch::prefetch_line(
+                &self.frame_map,
+                Frame::new(pfn).wrapping_distance(self.base_frame) as usize,
+            );
         }
-        if let Some(TraceWhat::Free { pfn, .. }) = state.map(|event| event.what)
-            && let Some(&frame) = self.table.get(pfn.wrapping_sub(self.base) as usize)
+        if let Some(TraceEventKind::Free { pfn, .. }) = state.map(|event| event.kind)
+            && let Some(&frame) =
+                self.frame_map.get(Frame::new(pfn).wrapping_distance(self.base_frame) as usize)
         {
-            self.memory.expect_free_in(self.zone_of(frame), frame);
+            self.memory.zone_containing(frame).into_iter().for_each(|zone| zone.prefetch_block(frame));
         }
     }
 
-    /// The place of the zone that a frame lies in.
-    #[inline]
-    fn zone_of(&self, frame: Frame) -> usize {
-        match self.places.len() {
-            ..=FEW => self.ends.iter().map(|&end| usize::from(frame >= end)).sum(),
-            _ => self.places.partition_point(|place| place.end <= frame),
-        }
-    }
-
-    fn watch_compaction(&mut self, event: &TraceEvent) {
-        match event.what {
-            TraceWhat::CompactionBegin => {
-                self.compacting.push(event.tid);
-                self.rewind();
+    fn track_compaction(&mut self, event: &TraceEvent) {
+        match event.kind {
+            TraceEventKind::CompactionBegin => {
+                self.compacting_threads.push(event.tid);
+                self.reset_free_scanners();
             }
-            TraceWhat::CompactionEnd => self.compacting.retain(|&tid| tid != event.tid),
+            TraceEventKind::CompactionEnd => self.compacting_threads.retain(|&tid| tid != event.tid),
             _ => {}
         }
     }
 
     #[inline]
-    fn event(&mut self, event: &TraceEvent) -> Result<(), Wrong> {
-        match event.what {
-            TraceWhat::Alloc { pfn: Some(pfn), order, migratetype, gfp } => {
-                let at = self.place(pfn, order)?;
+    fn replay_event(&mut self, event: &TraceEvent) -> Result<(), Error> {
+        match event.kind {
+            TraceEventKind::Alloc { pfn: Some(pfn), order, migratetype, gfp_flags: gfp } => {
+                let frame = Frame::new(pfn);
+                let index = self.map_index(frame, order)?;
                 let request = Request {
                     order,
-                    kind: self.kinds.get(migratetype),
-                    height: words::height_asked(gfp),
+                    alloc_type: self.migratetype_map.type_of(migratetype),
+                    zone_index: types::highest_zone_index(gfp),
                     node: 0,
                     cpu: event.cpu,
-                    down: Down::ToNothing,
-                    may_mix: true,
+                    watermark: Watermark::NoWatermark,
+                    can_fragment: true,
                 };
-                self.alloc(at, pfn, request)
+                self.replay_alloc(index, frame, request)
             }
-            TraceWhat::Free { pfn, order } => {
-                let at = self.place(pfn, order)?;
-                let compacts = !self.compacting.is_empty() && self.compacting.contains(&event.tid);
-                self.free(at, order, event.cpu, compacts)
+            TraceEventKind::Free { pfn, order } => {
+                let at = self.map_index(Frame::new(pfn), order)?;
+                let is_compacting =
+                    !self.compacting_threads.is_empty() && self.compacting_threads.contains(&event.tid);
+                self.replay_free(at, order, event.cpu, is_compacting)
             }
-            TraceWhat::Alloc { pfn: None, .. } => {
-                self.account.failed_in_trace += 1;
+            TraceEventKind::Alloc { pfn: None, .. } => {
+                self.stats.failed_in_trace += 1;
                 Ok(())
             }
-            TraceWhat::Fallback { owns, .. } => {
-                self.account.fallbacks_traced += 1;
-                self.account.claims_traced += u64::from(owns);
+            TraceEventKind::Fallback { change_ownership: owns, .. } => {
+                self.stats.fallbacks_traced += 1;
+                self.stats.claims_traced += u64::from(owns);
                 Ok(())
             }
-            TraceWhat::Migrated { moved, .. } => {
-                self.account.migrated_traced += u64::from(moved);
+            TraceEventKind::Migrated { moved, .. } => {
+                self.stats.migrated_traced += u64::from(moved);
                 Ok(())
             }
-            TraceWhat::KswapdWake { .. } => {
+            TraceEventKind::KswapdWake { .. } => {
                 self.is_reclaiming = true;
-                self.memory.begin_reclaim();
+                self.memory.start_reclaim();
                 Ok(())
             }
             _ => {
-                self.watch_compaction(event);
+                self.track_compaction(event);
                 Ok(())
             }
         }
     }
 
-    /// The place of a block in the table, if there can be such a block.
+    /// Index of a block in the table, if such a block is possible.
     #[inline]
-    fn place(&self, pfn: u32, order: u8) -> Result<usize, Wrong> {
+    fn map_index(&self, frame: Frame, order: u8) -> Result<usize, Error> {
         if order > self.max_order {
-            return Err(Wrong::Order { order, max: self.max_order });
+            return Err(Error::OrderTooLarge { order, max: self.max_order });
         }
-        let at = pfn.wrapping_sub(self.base) as usize;
-        if at >= self.table.len() || self.table.len() - at < 1 << order {
-            return Err(Wrong::Outside(pfn));
+        let index = frame.wrapping_distance(self.base_frame) as usize;
+        if index >= self.frame_map.len() || self.frame_map.len() - index < 1 << order {
+            return Err(Error::OutsideZone(frame));
         }
-        if pfn & ((1 << order) - 1) != 0 {
-            return Err(Wrong::Shape(format!("no block of order {order} begins at frame {pfn:#x}")));
+        if !frame.is_aligned(order) {
+            return invalid(format!("no block of order {order} begins at frame {frame:#x}"));
         }
-        Ok(at)
+        Ok(index)
     }
 
     #[inline]
-    fn alloc(&mut self, at: usize, pfn: u32, mut request: Request) -> Result<(), Wrong> {
+    fn replay_alloc(&mut self, index: usize, traced_frame: Frame, mut request: Request) -> Result<(), Error> {
         let (order, size) = (request.order, 1usize << request.order);
-        self.account.allocs.add(order);
+        self.stats.allocs.add_block(order);
         let is_empty = match order {
-            0 => self.table[at] == NONE,
-            _ => self.table[at..at + size].iter().all(|&frame| frame == NONE),
+            0 => self.frame_map[index] == NO_OBJECT,
+            _ => self.frame_map[index..index + size].iter().all(|&frame| frame == NO_OBJECT),
         };
         if !is_empty {
-            self.forget(at, order, request.cpu)?;
+            self.end_stale_objects(index, order, request.cpu)?;
         }
-        let zone = self.zone_of(pfn);
-        let place = self.places.get(zone).ok_or(Wrong::Outside(pfn))?;
-        (request.node, request.height) = match self.options.zones {
-            Zones::Traced => (place.node, place.height),
-            Zones::Asked => (place.node, request.height),
-        };
-        let mut taken = match self.options.zones {
-            Zones::Traced => self.memory.take_in(zone, request.cpu, order, request.kind)?,
-            Zones::Asked => None,
-        };
-        if taken.is_none() {
-            taken = self.look_elsewhere(request)?;
+        let zone = self.memory.zone_position(traced_frame);
+        if zone >= self.memory.zone_count() {
+            return Err(Error::OutsideZone(traced_frame));
         }
-        match taken {
-            Some(taken) => {
-                if let Some(Stolen { owns, .. }) = taken.stolen {
-                    self.account.fallbacks += 1;
-                    self.account.claims += u64::from(owns);
+        let (config, _) = self.memory.zone(zone);
+        request.node = config.node;
+        let mut allocated = None;
+        if self.zone_selection == ZoneSelection::Traced {
+            request.zone_index = config.zone_index;
+            let pcp_zone = self.memory.pcp_zone_mut(zone);
+            allocated = pcp_zone.allocate_block(request.cpu, order, request.alloc_type)?;
+        }
+        if allocated.is_none() {
+            allocated = self.allocate_anywhere(request)?;
+        }
+        match allocated {
+            Some(allocated) => {
+                if let Some(Fallback { changes_ownership: owns, .. }) = allocated.fallback {
+                    self.stats.fallbacks += 1;
+                    self.stats.claims += u64::from(owns);
                 }
                 match order {
-                    0 => self.table[at] = taken.frame,
+                    0 => self.frame_map[index] = allocated.frame,
                     _ => {
-                        for (frame, entry) in (taken.frame..).zip(&mut self.table[at..at + size]) {
+                        let frames = Frame::range(allocated.frame..allocated.frame + size as u32);
+                        for (frame, entry) in frames.zip(&mut self.frame_map[index..index + size]) {
                             *entry = frame;
                         }
                     }
                 }
             }
             None => {
-                self.account.no_room.add(order);
-                self.table[at..at + size].fill(NO_ROOM);
+                self.stats.unplaced_allocs.add_block(order);
+                self.frame_map[index..index + size].fill(UNPLACED);
             }
         }
         Ok(())
     }
 
-    /// Allocates from any zone that may give.
-    fn look_elsewhere(&mut self, mut request: Request) -> Result<Option<Taken>, Wrong> {
-        let downs: &[Down] = match self.options.zones {
-            Zones::Traced => &[Down::ToNothing],
-            Zones::Asked => &[Down::ToLow, Down::ToMin, Down::ToNothing],
+    /// Allocates from the zones that the request permits.
+    fn allocate_anywhere(&mut self, mut request: Request) -> Result<Option<AllocatedBlock>, Error> {
+        let watermarks: &[Watermark] = match self.zone_selection {
+            ZoneSelection::Traced => &[Watermark::NoWatermark],
+            ZoneSelection::GfpAllowed => &[Watermark::Low, Watermark::Min, Watermark::NoWatermark],
         };
-        for &down in downs {
-            request.down = down;
-            if let Some((_, taken)) = self.memory.take(&request)? {
+        for &watermark in watermarks {
+            request.watermark = watermark;
+            if let Some((_, taken)) = self.memory.allocate_block(&request)? {
                 return Ok(Some(taken));
             }
         }
         Ok(None)
     }
 
-    /// Free blocks of all zones now; what processors keep is not in it, as in `/proc/buddyinfo`.
-    pub fn sample(&self) -> BuddyInfo {
+    /// Current free blocks of all zones, without those on per-CPU lists, as in `/proc/buddyinfo`.
+    pub fn free_blocks_now(&self) -> BuddyInfo {
         let zone = |(key, blocks): (&ZoneKey, &[u32])| {
             let counts = blocks.iter().map(|&blocks| u64::from(blocks)).collect();
-            ZoneFree { key: key.clone(), areas: FreeAreas::new(counts).unwrap_or_default() }
+            ZoneFreeAreas {
+                key: key.clone(),
+                areas: FreeAreas::new(counts).expect("a zone has 32-bit counts of up to 22 orders"),
+            }
         };
         let blocks = self.memory.zones().map(|(_, kept)| kept.zone().free_blocks());
         BuddyInfo { zones: self.keys.iter().zip(blocks).map(zone).collect() }
     }
 
-    /// Free frames that processors keep.
-    pub fn kept_frames(&self) -> u64 {
-        self.memory.zones().map(|(_, kept)| u64::from(kept.kept_frames())).sum()
+    /// Free frames on per-CPU lists.
+    pub fn pcp_frames(&self) -> u64 {
+        self.memory.zones().map(|(_, kept)| u64::from(kept.pcp_frames())).sum()
     }
 
-    /// Where the tables lie in this process's memory, for whoever puts them on huge pages.
-    pub fn places(&self) -> Vec<Range<usize>> {
-        let zones = self.memory.zones().flat_map(|(_, kept)| kept.zone().lists().places());
-        let start = self.table.as_ptr() as usize;
-        zones.chain(std::iter::once(start..start + size_of_val(&self.table[..]))).collect()
+    /// Addresses of the tables in this process, for a caller that puts them on huge pages.
+    pub fn memory_ranges(&self) -> Vec<Range<usize>> {
+        let zones = self.memory.zones().flat_map(|(_, kept)| kept.zone().free_lists().memory_ranges());
+        let start = self.frame_map.as_ptr() as usize;
+        zones.chain(std::iter::once(start..start + size_of_val(&self.frame_map[..]))).collect()
     }
 
-    /// What was counted so far.
-    pub fn account(&self) -> Account {
-        let mut account = self.account.clone();
-        account.moved_at_end = self.moved.iter().map(|objects| objects.len() as u64).sum();
+    /// Counts so far.
+    pub fn stats(&self) -> ReplayStats {
+        let mut account = self.stats.clone();
+        account.migrated_at_end = self.migrated_objects.iter().map(|objects| objects.len() as u64).sum();
         account
     }
 
-    /// Checks all books: those of the memory, and that each object of the table lies in an allocated block.
-    pub fn validate(&self) -> Result<(), Wrong> {
+    /// Checks all metadata: the memory's, and that each object of the table is in an allocated block.
+    pub fn validate(&self) -> Result<(), Error> {
         self.memory.validate()?;
-        let objects = self.table.iter().filter(|&&frame| frame < NO_ROOM);
+        let objects = self.frame_map.iter().filter(|&&frame| frame < UNPLACED);
         for &frame in objects {
-            self.head(frame, 0).ok_or(Wrong::NotAllocated(frame))?;
+            self.block_head(frame).ok_or(Error::NotAllocated(frame))?;
         }
         Ok(())
     }
 
-    /// The first frame of the allocated block of at least an order that a frame lies in.
-    fn head(&self, frame: Frame, least: u8) -> Option<(Frame, u8, Kind)> {
-        (least..=self.max_order).find_map(|up| {
-            let head = frame & !((1 << up) - 1);
-            let (order, kind) = self.memory.used_in(self.zone_of(head), head)?;
-            (order >= up).then_some((head, order, kind))
+    /// First frame of the allocated block that contains a frame.
+    fn block_head(&self, frame: Frame) -> Option<(Frame, u8, AllocationType)> {
+        (0..=self.max_order).find_map(|head_order| {
+            let head = frame.align_down(head_order);
+            let (order, kind) = self.memory.zone_containing(head)?.allocated_block_at(head)?;
+            (order >= head_order).then_some((head, order, kind))
         })
     }
 }

@@ -1,37 +1,32 @@
-//! Everything unsafe: safe faces over memory mappings, ioctls, perf events, CPUID, prctl and what a
-//! child does before exec.
+//! All unsafe code: safe interfaces to memory mappings, ioctls, perf events, CPUID, prctl, and a child before
+//! exec.
 //!
 //! Each `unsafe` block carries SAFETY (why it is sound) and JUSTIFICATION (why safe code cannot do it).
 //!
-//! Nothing here opens a file by name; whoever needs one passes it in.
+//! Nothing here opens a file by name; the caller passes it in.
 
-pub mod affinity;
-pub mod attach;
-pub mod bytes_map;
+pub mod advice;
+pub mod byte_mapping;
 pub mod clock;
 pub mod cpuid;
-pub mod faults;
-pub mod map;
-pub mod nudge;
-pub mod own_memory;
+pub mod injection;
+pub mod kcmp;
+pub mod kernel_support;
+pub mod mapping;
 pub mod page_cache;
+pub mod page_faults;
 pub mod pagemap_scan;
-pub mod perf;
-mod perf_attr;
-pub mod perf_count;
+pub mod perf_event;
 pub mod perf_ring;
-pub mod plain;
-pub mod presence;
+pub mod pod;
 pub mod ptrace;
-pub mod realtime;
-pub mod remote_advice;
-pub mod resident;
-pub mod same;
+pub mod resident_process;
+pub mod scheduling;
 pub mod seccomp;
-pub mod signal_wait;
+pub mod signals;
 pub mod spawn;
-pub mod storm;
 pub mod swap;
+pub mod syscall_loop;
 pub mod thp_disable;
 pub mod traced_child;
 pub mod wait;

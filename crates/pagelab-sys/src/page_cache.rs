@@ -1,4 +1,4 @@
-//! A file and what the page cache keeps of it.
+//! File, and its pages in the page cache.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -7,12 +7,11 @@ use pagelab_model::Bytes;
 use rustix::fs::{Advice, fadvise, fstatfs, fstatvfs};
 
 /// `TMPFS_MAGIC` and `RAMFS_MAGIC` of include/uapi/linux/magic.h.
-const IN_MEMORY: [i64; 2] = [0x0102_1994, 0x8584_58f6];
+const MEMORY_FILE_SYSTEMS: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 
 /// Asks the kernel to drop the file's pages from the cache (`POSIX_FADV_DONTNEED`, 2.5.60). Pages that are
-/// dirty, mapped or locked stay, so the file is to be synced before, and what stayed is to be looked at
-/// after.
-pub fn drop_cached(file: impl AsFd) -> io::Result<()> {
+/// dirty, mapped or locked stay, so sync the file before, and check the remaining pages after.
+pub fn drop_cached_pages(file: impl AsFd) -> io::Result<()> {
     Ok(fadvise(file, 0, None, Advice::DontNeed)?)
 }
 
@@ -20,8 +19,8 @@ pub fn drop_cached(file: impl AsFd) -> io::Result<()> {
 /// use for it.
 const SYS_CACHESTAT: libc::c_long = 451;
 
-/// What part of the first `len` bytes of a file is in the page cache, as a share of its base pages. Nothing
-/// is read, and nothing comes into the cache by asking: `cachestat` (6.5), and `mincore` before.
+/// Share of the first `len` bytes of a file in the page cache, in base pages. Nothing is read, and nothing
+/// comes into the cache by asking: `cachestat` (6.5), and `mincore` before.
 pub fn cached_share(file: impl AsFd, len: Bytes) -> io::Result<f64> {
     let page = rustix::param::page_size() as u64;
     let pages = len.0.div_ceil(page);
@@ -51,24 +50,24 @@ pub fn cached_share(file: impl AsFd, len: Bytes) -> io::Result<f64> {
 fn mincore_share(file: libc::c_int, pages: u64, page: u64) -> io::Result<f64> {
     let too_large = |_| io::Error::from(io::ErrorKind::InvalidInput);
     let len = usize::try_from(pages.saturating_mul(page)).map_err(too_large)?;
-    let mut there = vec![0u8; usize::try_from(pages).map_err(too_large)?];
+    let mut residency = vec![0u8; usize::try_from(pages).map_err(too_large)?];
     // SAFETY: a new mapping at an address of the kernel's choice; it is never read or written here.
     // JUSTIFICATION: mincore speaks of mappings only.
     let map = unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, libc::MAP_SHARED, file, 0) };
     if map == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the range is the mapping above, and `there` has a byte for each of its pages.
+    // SAFETY: the range is the mapping above, and `residency` has a byte for each of its pages.
     // JUSTIFICATION: rustix has no mincore.
-    let done = unsafe { libc::mincore(map, len, there.as_mut_ptr().cast()) };
+    let done = unsafe { libc::mincore(map, len, residency.as_mut_ptr().cast()) };
     let error = io::Error::last_os_error();
-    // SAFETY: the mapping is ours and nobody has a pointer into it.
-    // JUSTIFICATION: it would stay for ever.
+    // SAFETY: this function owns the mapping, and no pointer into it exists. JUSTIFICATION: it would stay for
+    // ever.
     unsafe { libc::munmap(map, len) };
     if done != 0 {
         return Err(error);
     }
-    Ok(there.iter().filter(|&&byte| byte & 1 != 0).count() as f64 / pages as f64)
+    Ok(residency.iter().filter(|&&byte| byte & 1 != 0).count() as f64 / pages as f64)
 }
 
 /// Bytes that an ordinary user may still write to the file system of this file.
@@ -78,7 +77,7 @@ pub fn free_space(file: impl AsFd) -> io::Result<Bytes> {
 }
 
 /// The magic number of the file's file system (include/uapi/linux/magic.h), such as 0xef53 for ext4.
-pub fn file_system(file: impl AsFd) -> io::Result<u64> {
+pub fn file_system_magic(file: impl AsFd) -> io::Result<u64> {
     let magic = fstatfs(file)?.f_type;
     #[allow(clippy::unnecessary_cast, reason = "the width of the field differs by architecture")]
     Ok(magic as u64)
@@ -86,8 +85,8 @@ pub fn file_system(file: impl AsFd) -> io::Result<u64> {
 
 /// Whether the file lives in memory (tmpfs, ramfs): there is nothing to be dropped, and pages are not write
 /// protected to find out which are dirty.
-pub fn is_in_memory(file: impl AsFd) -> io::Result<bool> {
-    Ok(IN_MEMORY.iter().any(|&magic| file_system(&file).is_ok_and(|found| found == magic as u64)))
+pub fn is_memory_backed(file: impl AsFd) -> io::Result<bool> {
+    Ok(MEMORY_FILE_SYSTEMS.contains(&file_system_magic(file)?))
 }
 
 #[cfg(test)]
@@ -107,9 +106,9 @@ mod tests {
             (cached_share(file.as_file(), Bytes(len)).unwrap(), by_mincore)
         };
         assert_eq!(both(), (1.0, 1.0));
-        if !is_in_memory(file.as_file()).unwrap() {
+        if !is_memory_backed(file.as_file()).unwrap() {
             file.as_file().sync_all().unwrap();
-            drop_cached(file.as_file()).unwrap();
+            drop_cached_pages(file.as_file()).unwrap();
             let after = both();
             assert_eq!(after.0, after.1);
             assert_eq!(both(), after);
@@ -121,7 +120,7 @@ mod tests {
     fn a_file_system_says_what_it_is() {
         let here = File::open(std::env::temp_dir()).unwrap();
         assert!(free_space(&here).unwrap().0 > 0);
-        assert_eq!(is_in_memory(&here).unwrap(), file_system(&here).unwrap() == 0x0102_1994);
-        drop_cached(File::open("/etc/passwd").unwrap()).unwrap();
+        assert_eq!(is_memory_backed(&here).unwrap(), file_system_magic(&here).unwrap() == 0x0102_1994);
+        drop_cached_pages(File::open("/etc/passwd").unwrap()).unwrap();
     }
 }

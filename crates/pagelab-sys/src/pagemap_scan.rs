@@ -1,4 +1,4 @@
-//! The PAGEMAP_SCAN ioctl (Linux 6.7): which part of an address range is mapped, and which by huge pages.
+//! PAGEMAP_SCAN ioctl (Linux 6.7): the mapped parts of an address range, and those mapped by huge pages.
 
 use std::fs::File;
 use std::io;
@@ -44,7 +44,7 @@ const PAGE_IS_FILE: u64 = 1 << 2;
 const PAGE_IS_PRESENT: u64 = 1 << 3;
 /// `PAGE_IS_SWAPPED`: in swap.
 const PAGE_IS_SWAPPED: u64 = 1 << 4;
-/// `PAGE_IS_PFNZERO`: the shared page of zeros, or the huge one.
+/// `PAGE_IS_PFNZERO`: the zero page, or the huge zero page.
 const PAGE_IS_PFNZERO: u64 = 1 << 5;
 /// `PAGE_IS_HUGE`: mapped by a PMD, by transparent or hugetlb pages.
 const PAGE_IS_HUGE: u64 = 1 << 6;
@@ -53,31 +53,29 @@ const PAGE_IS_HUGE: u64 = 1 << 6;
 const PAGEMAP_SCAN: u32 = (3 << 30) | ((size_of::<PmScanArg>() as u32) << 16) | ((b'f' as u32) << 8) | 16;
 const _: () = assert!(PAGEMAP_SCAN == 0xc060_6610);
 
-/// Which pages are asked for, and what is told of each.
+/// Pages to report, and the categories of each.
 #[derive(Clone, Copy)]
-struct Question {
+struct ScanQuery {
     /// Those in all of these categories …
-    all: u64,
-    /// … but in none of these, …
-    none: u64,
-    /// … and in any of these, where there are some.
-    any: u64,
-    /// The categories that are told; regions end where one of them changes.
-    told: u64,
+    all_of: u64,
+    /// … and in any of these, if there are some.
+    any_of: u64,
+    /// Reported categories; regions end where one of them changes.
+    returned: u64,
 }
 
-impl Question {
-    fn any(categories: u64) -> Question {
-        Question { all: 0, none: 0, any: categories, told: categories }
+impl ScanQuery {
+    fn with_any_of(categories: u64) -> ScanQuery {
+        ScanQuery { all_of: 0, any_of: categories, returned: categories }
     }
 }
 
 /// Asks for the regions of `addresses` that the question means. Gives how many there are in `regions`,
 /// and the address up to which the kernel looked: it stops early when there is no room left.
-fn scan(
+fn scan_regions(
     pagemap: &File,
     addresses: Range<u64>,
-    question: Question,
+    query: ScanQuery,
     regions: &mut [PageRegion],
 ) -> io::Result<(usize, u64)> {
     let mut arg = PmScanArg {
@@ -86,11 +84,9 @@ fn scan(
         end: addresses.end,
         vec: regions.as_mut_ptr().expose_provenance() as u64,
         vec_len: regions.len() as u64,
-        // A category that is inverted is met where it is missing.
-        category_inverted: question.none,
-        category_mask: question.all | question.none,
-        category_anyof_mask: question.any,
-        return_mask: question.told,
+        category_mask: query.all_of,
+        category_anyof_mask: query.any_of,
+        return_mask: query.returned,
         ..PmScanArg::default()
     };
     // SAFETY: the request reads `arg` and writes its `walk_end` and at most `vec_len` regions to `vec`; both
@@ -105,82 +101,94 @@ fn scan(
 /// A kernel before 6.7 answers `ENOTTY`.
 pub fn huge_bytes(pagemap: &File, addresses: Range<u64>) -> io::Result<Bytes> {
     let mut huge = 0u64;
-    each(pagemap, addresses, Question::any(PAGE_IS_HUGE), |region| {
+    for_each_region(pagemap, addresses, ScanQuery::with_any_of(PAGE_IS_HUGE), |region| {
         huge += region.end.saturating_sub(region.start)
     })?;
     Ok(Bytes(huge))
 }
 
-/// Gives `take` the parts of `addresses` that are in memory or in swap, ascending. A kernel before 6.7
+/// Gives `visit` the parts of `addresses` that are in memory or in swap, ascending. A kernel before 6.7
 /// answers `ENOTTY`.
-pub fn populated(pagemap: &File, addresses: Range<u64>, mut take: impl FnMut(Range<u64>)) -> io::Result<()> {
+pub fn for_each_populated(
+    pagemap: &File,
+    addresses: Range<u64>,
+    mut visit: impl FnMut(Range<u64>),
+) -> io::Result<()> {
     let categories = PAGE_IS_PRESENT | PAGE_IS_SWAPPED;
-    each(pagemap, addresses, Question::any(categories), |region| take(region.start..region.end))
+    for_each_region(pagemap, addresses, ScanQuery::with_any_of(categories), |region| {
+        visit(region.start..region.end)
+    })
 }
 
-/// A range of addresses that the kernel's page of zeros maps, the small or the huge one.
+/// Range of addresses on the kernel's zero page, small or huge.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ZeroPart {
+pub struct ZeroPageRange {
     /// The addresses.
     pub addresses: Range<u64>,
-    /// By base pages in memory, no file's: as [`zero_base_pages`] tells.
+    /// Base pages in memory that belong to no file: as [`for_each_zero_base_range`] reports.
     pub is_base: bool,
-    /// By the huge page of zeros. Before 6.17 the kernel does not tell it ([`HugePart::is_zero`]).
+    /// Whether it is on the huge zero page. Before 6.17 the kernel does not report it
+    /// ([`HugePageRange::is_zero`]).
     pub is_huge: bool,
 }
 
-/// Gives `take` the parts of `addresses` that map the page of zeros, ascending, each with its kind: one look
-/// at the page tables for all kinds. A kernel before 6.7 answers `ENOTTY`.
-pub fn zero_parts(pagemap: &File, addresses: Range<u64>, mut take: impl FnMut(ZeroPart)) -> io::Result<()> {
+/// Calls `visit` with the parts of `addresses` on the zero page, ascending, each with its kind, in one scan
+/// of the page tables. A kernel before 6.7 answers `ENOTTY`.
+pub fn for_each_zero_range(
+    pagemap: &File,
+    addresses: Range<u64>,
+    mut visit: impl FnMut(ZeroPageRange),
+) -> io::Result<()> {
     let told = PAGE_IS_PRESENT | PAGE_IS_PFNZERO | PAGE_IS_HUGE | PAGE_IS_FILE | PAGE_IS_SWAPPED;
-    each(pagemap, addresses, Question { all: PAGE_IS_PFNZERO, none: 0, any: 0, told }, |region| {
-        let has = |category: u64| region.categories & category != 0;
-        take(ZeroPart {
+    let query = ScanQuery { all_of: PAGE_IS_PFNZERO, any_of: 0, returned: told };
+    for_each_region(pagemap, addresses, query, |region| {
+        let has_any = |categories: u64| region.categories & categories != 0;
+        visit(ZeroPageRange {
             addresses: region.start..region.end,
-            is_base: has(PAGE_IS_PRESENT)
-                && !has(PAGE_IS_HUGE)
-                && !has(PAGE_IS_FILE)
-                && !has(PAGE_IS_SWAPPED),
-            is_huge: has(PAGE_IS_HUGE),
+            is_base: has_any(PAGE_IS_PRESENT) && !has_any(PAGE_IS_HUGE | PAGE_IS_FILE | PAGE_IS_SWAPPED),
+            is_huge: has_any(PAGE_IS_HUGE),
         });
     })
 }
 
-/// Gives `take` the parts of `addresses` whose base pages map the kernel's page of zeros, ascending: in
-/// memory, no part of a huge page (nor of the huge page of zeros), no file and not in swap. A kernel before
-/// 6.7 answers `ENOTTY`.
-pub fn zero_base_pages(
+/// Calls `visit` with the parts of `addresses` whose base pages map the kernel's zero page, ascending: in
+/// memory, not part of a huge page (nor of the huge zero page), no file and not in swap. A kernel before 6.7
+/// answers `ENOTTY`.
+pub fn for_each_zero_base_range(
     pagemap: &File,
     addresses: Range<u64>,
-    mut take: impl FnMut(Range<u64>),
+    mut visit: impl FnMut(Range<u64>),
 ) -> io::Result<()> {
-    let question = Question {
-        all: PAGE_IS_PRESENT | PAGE_IS_PFNZERO,
-        none: PAGE_IS_HUGE | PAGE_IS_FILE | PAGE_IS_SWAPPED,
-        any: 0,
-        told: PAGE_IS_PFNZERO,
-    };
-    each(pagemap, addresses, question, |region| take(region.start..region.end))
+    for_each_zero_range(pagemap, addresses, |range| {
+        if range.is_base {
+            visit(range.addresses);
+        }
+    })
 }
 
 /// A range of addresses that huge pages map.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HugePart {
+pub struct HugePageRange {
     /// The addresses.
     pub addresses: Range<u64>,
-    /// The kernel calls it the page of zeros. Before 6.17 it compares the huge page of zeros with the small
-    /// one (fs/proc/task_mmu.c, `pagemap_thp_category`), and so never does.
+    /// The kernel calls it the zero page. Before 6.17 it compares the huge zero page with the small one
+    /// (fs/proc/task_mmu.c, `pagemap_thp_category`), and so never does.
     pub is_zero: bool,
     /// Not anonymous: a file, or shared memory.
     pub is_file: bool,
 }
 
-/// Gives `take` the parts of `addresses` that huge pages map, ascending. A kernel before 6.7 answers
+/// Gives `visit` the parts of `addresses` that huge pages map, ascending. A kernel before 6.7 answers
 /// `ENOTTY`.
-pub fn huge_parts(pagemap: &File, addresses: Range<u64>, mut take: impl FnMut(HugePart)) -> io::Result<()> {
+pub fn for_each_huge_range(
+    pagemap: &File,
+    addresses: Range<u64>,
+    mut visit: impl FnMut(HugePageRange),
+) -> io::Result<()> {
     let told = PAGE_IS_HUGE | PAGE_IS_PFNZERO | PAGE_IS_FILE;
-    each(pagemap, addresses, Question { all: PAGE_IS_HUGE, none: 0, any: 0, told }, |region| {
-        take(HugePart {
+    let query = ScanQuery { all_of: PAGE_IS_HUGE, any_of: 0, returned: told };
+    for_each_region(pagemap, addresses, query, |region| {
+        visit(HugePageRange {
             addresses: region.start..region.end,
             is_zero: region.categories & PAGE_IS_PFNZERO != 0,
             is_file: region.categories & PAGE_IS_FILE != 0,
@@ -188,19 +196,19 @@ pub fn huge_parts(pagemap: &File, addresses: Range<u64>, mut take: impl FnMut(Hu
     })
 }
 
-fn each(
+fn for_each_region(
     pagemap: &File,
     addresses: Range<u64>,
-    question: Question,
-    mut take: impl FnMut(&PageRegion),
+    query: ScanQuery,
+    mut visit: impl FnMut(&PageRegion),
 ) -> io::Result<()> {
     let mut regions = [PageRegion::default(); 64];
     let mut at = addresses.start;
     while at < addresses.end {
-        let (found, walk_end) = scan(pagemap, at..addresses.end, question, &mut regions)?;
+        let (found, walk_end) = scan_regions(pagemap, at..addresses.end, query, &mut regions)?;
         let found =
             regions.get(..found).ok_or_else(|| io::Error::other("more regions than there is room for"))?;
-        found.iter().for_each(&mut take);
+        found.iter().for_each(&mut visit);
         if walk_end <= at {
             return Err(io::Error::other("the scan made no progress"));
         }
@@ -209,30 +217,31 @@ fn each(
     Ok(())
 }
 
-/// Whether the kernel has the request: asked about an empty range, which scans nothing. `ENOTTY` is the no.
-pub fn is_known(pagemap: &File) -> io::Result<()> {
-    scan(pagemap, 0..0, Question::any(PAGE_IS_HUGE), &mut [PageRegion::default()]).map(drop)
+/// Whether the kernel supports the request: tested with an empty range, which scans nothing. `ENOTTY` is the
+/// no.
+pub fn probe_support(pagemap: &File) -> io::Result<()> {
+    scan_regions(pagemap, 0..0, ScanQuery::with_any_of(PAGE_IS_HUGE), &mut [PageRegion::default()]).map(drop)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::map::{Advice, Mapping};
+    use crate::mapping::{Advice, Mapping};
 
     #[test]
     fn the_question_ends_in_yes_or_in_the_error_that_means_no() {
-        let answer = is_known(&File::open("/proc/self/pagemap").unwrap());
+        let answer = probe_support(&File::open("/proc/self/pagemap").unwrap());
         let no = answer.err().map(|error| error.raw_os_error());
         assert!(no.is_none() || no == Some(Some(libc::ENOTTY)), "{no:?}");
         let other = File::open("/proc/self/status").unwrap();
-        assert_eq!(is_known(&other).unwrap_err().raw_os_error(), Some(libc::ENOTTY));
+        assert_eq!(probe_support(&other).unwrap_err().raw_os_error(), Some(libc::ENOTTY));
     }
 
     #[test]
     fn base_pages_of_zeros_are_those_that_were_read_and_never_written() {
         let page = rustix::param::page_size() as u64;
         let pagemap = File::open("/proc/self/pagemap").unwrap();
-        if is_known(&pagemap).is_err() {
+        if probe_support(&pagemap).is_err() {
             eprintln!("skipped: no-pagemap-scan: the kernel has no PAGEMAP_SCAN");
             return;
         }
@@ -243,12 +252,12 @@ mod tests {
         map.words_mut()[(5 * page / 8) as usize] = 7;
         let mut found = Vec::new();
         let addresses = map.addresses();
-        zero_base_pages(&pagemap, addresses, |part| found.push(part)).unwrap();
+        for_each_zero_base_range(&pagemap, addresses, |part| found.push(part)).unwrap();
         let at = |from: u64, to: u64| start + from * page..start + to * page;
         assert_eq!(found, [at(2, 5), at(6, 12)]);
         let mut parts = Vec::new();
-        zero_parts(&pagemap, map.addresses(), |part| parts.push(part)).unwrap();
-        let base = |addresses| ZeroPart { addresses, is_base: true, is_huge: false };
+        for_each_zero_range(&pagemap, map.addresses(), |part| parts.push(part)).unwrap();
+        let base = |addresses| ZeroPageRange { addresses, is_base: true, is_huge: false };
         assert_eq!(parts, [base(at(2, 5)), base(at(6, 12))], "one look tells the same");
     }
 }

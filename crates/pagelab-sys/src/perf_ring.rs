@@ -1,7 +1,7 @@
-//! Tracepoints through `perf_event_open`, and the ring that the kernel writes their records to.
+//! Tracepoints through `perf_event_open`, and the ring buffer of their records.
 //!
 //! One ring a CPU: the first event of a CPU owns it, the others of that CPU are sent to it
-//! ([`PerfEvent::send_to`]). Nothing here knows what is in a record but its size.
+//! ([`PerfEvent::set_output`]). Nothing here knows what is in a record but its size.
 //!
 //! Times are of CLOCK_MONOTONIC. The kernel refuses CLOCK_BOOTTIME for tracepoints, since that clock may not
 //! be read in an NMI and the tracepoint PMU does not promise never to be (kernel/events/core.c,
@@ -18,15 +18,15 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::perf_attr::{Attr, DISABLED, Of, USER_ONLY, open};
-use crate::perf_count::ENABLE_ON_EXEC;
+use crate::perf_event::{DISABLED, ENABLE_ON_EXEC, EventTarget, PerfEventAttr, USER_ONLY, open_event};
+use crate::wait::check_zero;
 
 /// PERF_TYPE_TRACEPOINT.
 const TYPE_TRACEPOINT: u32 = 2;
-/// Bits of `flags`: opened disabled, wakes by a watermark, other records end in their time too, no kernel
-/// part and no user part of call chains, the clock is chosen.
+/// Bits of `flags`: wakeup by a watermark, no kernel part and no user part of call chains, a clock of choice.
 const WATERMARK: u64 = 1 << 14;
-const SAMPLE_ID_ALL: u64 = 1 << 18;
+/// Bit of `flags`: all records end with their time and process, not only samples.
+pub const SAMPLE_ID_ALL: u64 = 1 << 18;
 const EXCLUDE_CALLCHAIN_KERNEL: u64 = 1 << 21;
 const EXCLUDE_CALLCHAIN_USER: u64 = 1 << 22;
 const USE_CLOCKID: u64 = 1 << 25;
@@ -46,7 +46,7 @@ const DATA_TAIL: usize = 1032;
 
 /// How a tracepoint is to be sampled.
 #[derive(Clone, Copy, Debug)]
-pub struct Sampling {
+pub struct TracepointSampling {
     /// Bits of `perf_event_attr.sample_type`.
     pub sample_type: u64,
     /// Bytes in the ring after which a waiting reader is woken.
@@ -55,7 +55,7 @@ pub struct Sampling {
     pub frames_max: u16,
     /// Whether call chains have frames of the kernel.
     pub kernel_frames: bool,
-    /// Whether call chains go on in user space. A call chain without either is there and empty.
+    /// Whether call chains continue in user space. A call chain without either is empty.
     pub user_frames: bool,
 }
 
@@ -72,25 +72,25 @@ pub struct AccessSampling {
     pub config2: u64,
     /// Bits of `perf_event_attr.sample_type`; 0 for an event that only leads a group.
     pub sample_type: u64,
-    /// A sample every so many events, or so many samples a second.
+    /// Sampling by period (events between samples) or by frequency (samples per second).
     pub period_or_frequency: u64,
     /// Whether that is a frequency, which the kernel steers to.
-    pub by_frequency: bool,
+    pub is_frequency: bool,
     /// How exactly the sampled instruction must be the one of the event: 0 to 3.
     pub precise: u8,
     /// No samples of the kernel.
-    pub user_only: bool,
-    /// Its ring tells mappings, names, forks and ends too.
-    pub tells_mappings: bool,
+    pub is_user_only: bool,
+    /// Its ring has records of mappings, names, forks and exits too.
+    pub reports_mappings: bool,
     /// Begins at the task's next exec; otherwise it is enabled by hand.
-    pub from_exec: bool,
+    pub enable_on_exec: bool,
     /// Bytes in the ring after which a waiting reader is woken.
     pub wakeup_bytes: u32,
 }
 
 impl AccessSampling {
-    /// What the kernel is given. Only the first of a group waits for the exec: the others run when it does.
-    fn attr(&self, first: bool) -> Attr {
+    /// Arguments for the kernel. Only the first of a group waits for the exec: the others run when it does.
+    fn build_attr(&self, is_leader: bool) -> PerfEventAttr {
         const INHERIT: u64 = 1 << 1;
         const MMAP_COMM: u64 = 1 << 8 | 1 << 9;
         const FREQ: u64 = 1 << 10;
@@ -99,22 +99,23 @@ impl AccessSampling {
         const MMAP_DATA: u64 = 1 << 17;
         const MMAP2: u64 = 1 << 23;
         const COMM_EXEC: u64 = 1 << 24;
-        let given = |set: bool, flags: u64| if set { flags } else { 0 };
+        let flags_if = |set: bool, flags: u64| if set { flags } else { 0 };
         let sampled = self.sample_type != 0;
-        let told = MMAP_COMM | TASK | MMAP_DATA | MMAP2 | COMM_EXEC;
-        let records = SAMPLE_ID_ALL | WATERMARK | USE_CLOCKID | given(self.tells_mappings, told);
-        let waits = match (first, self.from_exec) {
+        let mapping_records = MMAP_COMM | TASK | MMAP_DATA | MMAP2 | COMM_EXEC;
+        let records =
+            SAMPLE_ID_ALL | WATERMARK | USE_CLOCKID | flags_if(self.reports_mappings, mapping_records);
+        let waits = match (is_leader, self.enable_on_exec) {
             (true, true) => DISABLED | ENABLE_ON_EXEC,
             (true, false) => DISABLED,
             (false, _) => 0,
         };
         let flags = INHERIT
-            | given(sampled, records)
+            | flags_if(sampled, records)
             | waits
-            | given(self.user_only, USER_ONLY)
-            | given(sampled && self.by_frequency, FREQ)
+            | flags_if(self.is_user_only, USER_ONLY)
+            | flags_if(sampled && self.is_frequency, FREQ)
             | u64::from(self.precise & 3) << PRECISE_SHIFT;
-        Attr {
+        PerfEventAttr {
             config1: self.config1,
             config2: self.config2,
             sample_period: if sampled { self.period_or_frequency } else { 0 },
@@ -122,13 +123,13 @@ impl AccessSampling {
             flags,
             wakeup_watermark: if sampled { self.wakeup_bytes } else { 0 },
             clockid: if sampled { libc::CLOCK_MONOTONIC } else { 0 },
-            ..Attr::event(self.kind, self.config)
+            ..PerfEventAttr::new(self.kind, self.config)
         }
     }
 
-    /// The bit field of `perf_event_attr`, for whoever reads the records.
-    pub fn flags(&self) -> u64 {
-        self.attr(true).flags
+    /// The bit field of `perf_event_attr`, for readers of the records.
+    pub fn attr_flags(&self) -> u64 {
+        self.build_attr(true).flags
     }
 }
 
@@ -136,14 +137,14 @@ impl AccessSampling {
 #[derive(Debug)]
 pub struct PerfEvent {
     file: File,
-    tells_lost: bool,
+    has_lost_count: bool,
 }
 
 /// How often an event happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counted {
+pub struct EventCount {
     /// Times while it was enabled and passed its filter.
-    pub times: u64,
+    pub count: u64,
     /// How many of these did not get into the ring; `None` before Linux 6.0.
     pub lost: Option<u64>,
 }
@@ -152,10 +153,10 @@ impl PerfEvent {
     /// Opens the tracepoint with this number on this CPU, not enabled yet. The error is the kernel's own:
     /// EACCES or EPERM without the privilege, ENODEV where the CPU is offline, EMFILE without a descriptor
     /// left.
-    pub fn tracepoint(id: u16, cpu: u32, sampling: &Sampling) -> io::Result<PerfEvent> {
+    pub fn open_tracepoint(id: u16, cpu: u32, sampling: &TracepointSampling) -> io::Result<PerfEvent> {
         let kernel = if sampling.kernel_frames { 0 } else { EXCLUDE_CALLCHAIN_KERNEL };
         let user = if sampling.user_frames { 0 } else { EXCLUDE_CALLCHAIN_USER };
-        let mut attr = Attr {
+        let mut attr = PerfEventAttr {
             sample_period: 1,
             sample_type: sampling.sample_type,
             read_format: FORMAT_LOST,
@@ -163,44 +164,46 @@ impl PerfEvent {
             wakeup_watermark: sampling.wakeup_bytes,
             clockid: libc::CLOCK_MONOTONIC,
             sample_max_stack: sampling.frames_max,
-            ..Attr::event(TYPE_TRACEPOINT, u64::from(id))
+            ..PerfEventAttr::new(TYPE_TRACEPOINT, u64::from(id))
         };
-        match open(attr, Of::Cpu(cpu), None) {
+        match open_event(attr, EventTarget::Cpu(cpu), None) {
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
                 attr.read_format = 0;
-                Ok(PerfEvent { file: open(attr, Of::Cpu(cpu), None)?, tells_lost: false })
+                Ok(PerfEvent { file: open_event(attr, EventTarget::Cpu(cpu), None)?, has_lost_count: false })
             }
-            file => Ok(PerfEvent { file: file?, tells_lost: true }),
+            file => Ok(PerfEvent { file: file?, has_lost_count: true }),
         }
     }
 
     /// Opens an event that samples the accesses of a task, its threads and all that it starts later, while
     /// they are on this CPU; with a `leader`, in its group. The error is the kernel's own: ENOENT,
-    /// EOPNOTSUPP, EINVAL or ENODATA where it has no such event, EACCES or EPERM where it is forbidden,
-    /// ESRCH where the task is gone.
-    pub fn accesses(
+    /// EOPNOTSUPP, EINVAL or ENODATA if it has no such event, EACCES or EPERM if it is not permitted, ESRCH
+    /// if the task has exited.
+    pub fn open_accesses(
         task: u32,
         cpu: u32,
         sampling: &AccessSampling,
         leader: Option<&PerfEvent>,
     ) -> io::Result<PerfEvent> {
-        let attr = sampling.attr(leader.is_none());
+        let attr = sampling.build_attr(leader.is_none());
         let pid = libc::pid_t::try_from(task).map_err(|_| io::ErrorKind::InvalidInput)?;
         let leader = leader.map(|leader| leader.file.as_fd());
-        Ok(PerfEvent { file: open(attr, Of::TaskOnCpu(pid, cpu), leader)?, tells_lost: false })
+        Ok(PerfEvent {
+            file: open_event(attr, EventTarget::TaskOnCpu(pid, cpu), leader)?,
+            has_lost_count: false,
+        })
     }
 
     /// Lets only those events pass that the expression holds for: `common_pid != 17 && order > 3`.
-    pub fn filter(&self, expression: &str) -> io::Result<()> {
+    pub fn set_filter(&self, expression: &str) -> io::Result<()> {
         let text = CString::new(expression).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
         // SAFETY: the request reads a zero-terminated string (of a page at most) that outlives the call.
         // JUSTIFICATION: neither std nor rustix has the ioctls of perf events.
-        let done = unsafe { libc::ioctl(self.file.as_raw_fd(), IOC_SET_FILTER as _, text.as_ptr()) };
-        if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        check_zero(unsafe { libc::ioctl(self.file.as_raw_fd(), IOC_SET_FILTER as _, text.as_ptr()) })
     }
 
     /// Has the records of this event written to the ring of another one of the same CPU.
-    pub fn send_to(&self, ring: &Ring) -> io::Result<()> {
+    pub fn set_output(&self, ring: &Ring) -> io::Result<()> {
         self.ioctl(IOC_SET_OUTPUT, ring.event.file.as_raw_fd() as libc::c_ulong)
     }
 
@@ -215,25 +218,24 @@ impl PerfEvent {
     }
 
     /// How often it happened.
-    pub fn counted(&self) -> io::Result<Counted> {
+    pub fn read_count(&self) -> io::Result<EventCount> {
         let mut words = [0u8; 16];
-        let whole = if self.tells_lost { &mut words[..] } else { &mut words[..8] };
+        let whole = if self.has_lost_count { &mut words[..] } else { &mut words[..8] };
         (&self.file).read_exact(whole)?;
         let [times, lost] = [0, 8].map(|at| u64::from_ne_bytes(std::array::from_fn(|i| words[at + i])));
-        Ok(Counted { times, lost: self.tells_lost.then_some(lost) })
+        Ok(EventCount { count: times, lost: self.has_lost_count.then_some(lost) })
     }
 
     fn ioctl(&self, request: u32, argument: libc::c_ulong) -> io::Result<()> {
         // SAFETY: the requests that come here take a plain number: flags, or a descriptor that the kernel
         // checks. JUSTIFICATION: neither std nor rustix has the ioctls of perf events.
-        let done = unsafe { libc::ioctl(self.file.as_raw_fd(), request as _, argument) };
-        if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        check_zero(unsafe { libc::ioctl(self.file.as_raw_fd(), request as _, argument) })
     }
 }
 
 /// A ring with the event that owns it, and how far it has been read.
 ///
-/// The kernel writes from tail to head and never overwrites what has not been given back, so the bytes
+/// The kernel writes from tail to head and never overwrites bytes that were not released, so the bytes
 /// between the two belong to the reader.
 #[derive(Debug)]
 pub struct Ring {
@@ -245,13 +247,13 @@ pub struct Ring {
     /// Bytes of records, a power of two.
     data_bytes: usize,
     /// Where the next record begins. Positions count up without end; the place is their remainder.
-    at: u64,
-    /// Where the last record that [`Ring::look`] saw ends.
+    position: u64,
+    /// Where the last record that [`Ring::update_head`] saw ends.
     head: u64,
-    /// How far the room was given back.
+    /// Offset up to which space was released.
     tail: u64,
-    /// A record that goes over the ring's end, put together.
-    whole: Vec<u8>,
+    /// Copy of a record that wraps around the ring's end.
+    wrapped_record: Vec<u8>,
 }
 
 // SAFETY: the mapping belongs to this value alone, and no thread is tied to it. It is not Sync.
@@ -281,8 +283,17 @@ impl Ring {
             return Err(io::Error::last_os_error());
         }
         let map = NonNull::new(raw.cast::<u8>()).ok_or(io::ErrorKind::InvalidData)?;
-        let (at, head, tail) = (0, 0, 0);
-        Ok(Ring { event, map, map_bytes, data_start: page, data_bytes, at, head, tail, whole: Vec::new() })
+        Ok(Ring {
+            event,
+            map,
+            map_bytes,
+            data_start: page,
+            data_bytes,
+            position: 0,
+            head: 0,
+            tail: 0,
+            wrapped_record: Vec::new(),
+        })
     }
 
     /// The event that owns the ring.
@@ -296,57 +307,58 @@ impl Ring {
     }
 
     /// Looks how far the kernel has written, and returns how many bytes can be read now.
-    pub fn look(&mut self) -> u64 {
+    pub fn update_head(&mut self) -> u64 {
         // Acquire: the records before the head are read after it, as the kernel wrote them before it.
-        let head = self.position(DATA_HEAD).load(Ordering::Acquire);
+        let head = self.control_word(DATA_HEAD).load(Ordering::Acquire);
         // A head that no kernel writes would let the reader run over its own tail.
-        self.head = head.clamp(self.at, self.tail.saturating_add(self.data_bytes as u64).max(self.at));
-        self.head - self.at
+        self.head =
+            head.clamp(self.position, self.tail.saturating_add(self.data_bytes as u64).max(self.position));
+        self.head - self.position
     }
 
-    /// The next record up to where [`Ring::look`] looked, whole; `None` where there is none. A record of an
-    /// impossible size is an error, and everything up to the head is passed over then.
-    pub fn record(&mut self) -> io::Result<Option<&[u8]>> {
-        let left = self.head - self.at;
-        if left == 0 {
+    /// The next complete record before the position that [`Ring::update_head`] read; `None` if there is none.
+    /// A record of an impossible size is an error, and everything up to the head is passed over then.
+    pub fn next_record(&mut self) -> io::Result<Option<&[u8]>> {
+        let bytes_left = self.head - self.position;
+        if bytes_left == 0 {
             return Ok(None);
         }
-        // Records are a multiple of 8 bytes, so that a header never goes over the ring's end.
-        let size = match left {
-            8.. => u16::from_ne_bytes([self.byte(self.at + 6), self.byte(self.at + 7)]),
+        // Records are a multiple of 8 bytes, so that a header never wraps around the ring's end.
+        let size = match bytes_left {
+            8.. => u16::from_ne_bytes([self.byte(self.position + 6), self.byte(self.position + 7)]),
             _ => 0,
         };
-        if size < 8 || u64::from(size) > left {
-            self.at = self.head;
+        if size < 8 || u64::from(size) > bytes_left {
+            self.position = self.head;
             return Err(io::Error::new(io::ErrorKind::InvalidData, "a record of an impossible size"));
         }
-        let (first, second) = pieces(self.at, usize::from(size), self.data_bytes);
+        let (first, second) = ring_ranges(self.position, usize::from(size), self.data_bytes);
         if second.is_empty() {
             return Ok(Some(self.bytes(first)));
         }
-        let mut whole = std::mem::take(&mut self.whole);
+        let mut whole = std::mem::take(&mut self.wrapped_record);
         whole.clear();
         whole.extend_from_slice(self.bytes(first));
         whole.extend_from_slice(self.bytes(second));
-        self.whole = whole;
-        Ok(Some(&self.whole))
+        self.wrapped_record = whole;
+        Ok(Some(&self.wrapped_record))
     }
 
-    /// Goes on behind a record of `bytes` bytes. Its room is given back by [`Ring::release`].
-    pub fn pass(&mut self, bytes: usize) {
-        self.at = self.at.saturating_add(bytes as u64).min(self.head);
+    /// Advances by a record of `bytes` bytes. Its space is released by [`Ring::release_space`].
+    pub fn advance(&mut self, bytes: usize) {
+        self.position = self.position.saturating_add(bytes as u64).min(self.head);
     }
 
     /// Gives the room of everything that was passed back to the kernel.
-    pub fn release(&mut self) {
-        if self.tail != self.at {
-            self.tail = self.at;
+    pub fn release_space(&mut self) {
+        if self.tail != self.position {
+            self.tail = self.position;
             // Release: the records were read before the kernel may overwrite them.
-            self.position(DATA_TAIL).store(self.tail, Ordering::Release);
+            self.control_word(DATA_TAIL).store(self.tail, Ordering::Release);
         }
     }
 
-    fn position(&self, offset: usize) -> &AtomicU64 {
+    fn control_word(&self, offset: usize) -> &AtomicU64 {
         // SAFETY: the offset is inside the first page, which is mapped readable and writable until drop, and
         // is a multiple of 8. The kernel changes these two words by whole aligned stores.
         // JUSTIFICATION: the protocol of the ring is two words shared with the kernel.
@@ -354,17 +366,17 @@ impl Ring {
     }
 
     fn byte(&self, position: u64) -> u8 {
-        let (range, _) = pieces(position, 1, self.data_bytes);
+        let (range, _) = ring_ranges(position, 1, self.data_bytes);
         self.bytes(range).first().copied().unwrap_or(0)
     }
 
-    /// A part of the room for records, which must lie between tail and head.
+    /// Part of the data area; it must be between tail and head.
     fn bytes(&self, range: Range<usize>) -> &[u8] {
         assert!(range.start <= range.end && range.end <= self.data_bytes);
-        // SAFETY: the range lies in the mapping (asserted; it is `data_start + data_bytes` long). All callers
+        // SAFETY: the range is in the mapping (asserted; it is `data_start + data_bytes` long). All callers
         // ask for bytes between `at` and `head`, which the kernel wrote before it published `head` and does
-        // not touch until `release`, which takes `&mut self` and so ends every such view.
-        // JUSTIFICATION: copying each record out would cost as much as parsing it.
+        // not touch until `release`, which takes `&mut self` and so ends every such view. JUSTIFICATION:
+        // copying each record out would cost as much as parsing it.
         unsafe {
             let start = self.map.as_ptr().add(self.data_start + range.start);
             std::slice::from_raw_parts(start, range.end - range.start)
@@ -382,7 +394,7 @@ impl Drop for Ring {
 
 /// The places in a ring of `data_bytes` of the `length` bytes from `position` on: up to the ring's end, and
 /// the rest from its start.
-fn pieces(position: u64, length: usize, data_bytes: usize) -> (Range<usize>, Range<usize>) {
+fn ring_ranges(position: u64, length: usize, data_bytes: usize) -> (Range<usize>, Range<usize>) {
     let start = (position % data_bytes as u64) as usize;
     let first = length.min(data_bytes - start);
     (start..start + first, 0..length - first)
@@ -390,7 +402,7 @@ fn pieces(position: u64, length: usize, data_bytes: usize) -> (Range<usize>, Ran
 
 /// Waits until one of the rings has been filled up to its watermark, at most for `timeout`; a signal ends the
 /// wait early. `true` if there is something to read.
-pub fn wait(rings: &[Ring], timeout: Duration) -> io::Result<bool> {
+pub fn wait_for_records(rings: &[Ring], timeout: Duration) -> io::Result<bool> {
     let mut waited: Vec<PollFd<'_>> =
         rings.iter().map(|ring| PollFd::from_borrowed_fd(ring.event.file.as_fd(), PollFlags::IN)).collect();
     let timeout = Timespec {
@@ -417,17 +429,22 @@ mod tests {
             (64 * 5 + 40, 64, (40..64, 0..40)),
         ];
         for (position, length, expected) in cases {
-            assert_eq!(pieces(position, length, 64), expected, "{position} {length}");
+            assert_eq!(ring_ranges(position, length, 64), expected, "{position} {length}");
         }
     }
 
     #[test]
     fn an_event_that_is_not_there_is_an_error_of_the_kernel() {
         let (kernel_frames, user_frames) = (false, false);
-        let sampling =
-            Sampling { sample_type: 1 << 10, wakeup_bytes: 0, frames_max: 0, kernel_frames, user_frames };
+        let sampling = TracepointSampling {
+            sample_type: 1 << 10,
+            wakeup_bytes: 0,
+            frames_max: 0,
+            kernel_frames,
+            user_frames,
+        };
         for (id, cpu) in [(u16::MAX, 0), (u16::MAX, 1 << 20)] {
-            let error = PerfEvent::tracepoint(id, cpu, &sampling).unwrap_err();
+            let error = PerfEvent::open_tracepoint(id, cpu, &sampling).unwrap_err();
             assert!(error.raw_os_error().is_some(), "{error}");
         }
     }

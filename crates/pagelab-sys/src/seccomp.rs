@@ -1,9 +1,12 @@
-//! A seccomp filter that hands the few calls a supervisor must see to its tracer (`SECCOMP_RET_TRACE`, Linux
-//! 3.5), and lets every other call pass without a stop.
+//! Seccomp filter that stops the few calls which a supervisor handles (`SECCOMP_RET_TRACE`, Linux 3.5), and
+//! lets all others pass.
 //!
-//! Without a tracer such a call fails with ENOSYS: whoever installs it is traced with PTRACE_O_EXITKILL.
+//! Without a tracer such a call fails with ENOSYS: the process that installs it is traced with
+//! PTRACE_O_EXITKILL.
 
 use std::io;
+
+use crate::wait::check_zero;
 
 /// Calls of `arch/x86/entry/syscalls/syscall_64.tbl` that a filter may hand to the tracer.
 #[cfg(target_arch = "x86_64")]
@@ -12,18 +15,18 @@ const ARCH: u32 = 0xc000_003e;
 const ARCH: u32 = 0;
 
 /// x32 calls have this bit in their number (arch/x86/include/uapi/asm/unistd.h).
-const X32: u32 = 0x4000_0000;
+const X32_SYSCALL_BIT: u32 = 0x4000_0000;
 
 /// Offsets in `struct seccomp_data` of include/uapi/linux/seccomp.h.
-const NUMBER: u32 = 0;
-const ARCH_AT: u32 = 4;
+const NUMBER_OFFSET: u32 = 0;
+const ARCH_OFFSET: u32 = 4;
 
-const fn low(argument: u32) -> u32 {
+const fn arg_low_offset(argument: u32) -> u32 {
     16 + 8 * argument
 }
 
-const fn high(argument: u32) -> u32 {
-    low(argument) + 4
+const fn arg_high_offset(argument: u32) -> u32 {
+    arg_low_offset(argument) + 4
 }
 
 /// Codes of classic BPF: load a word of the data, jump, return.
@@ -46,60 +49,60 @@ pub const MADV_HUGEPAGE: u64 = 14;
 /// `MADV_NOHUGEPAGE`.
 pub const MADV_NOHUGEPAGE: u64 = 15;
 
-/// A question about a call's arguments; the call is handed over if any of its questions is answered by yes.
+/// A condition on a call's arguments; the call is passed to the tracer if any of its conditions holds.
 #[derive(Clone, Copy, Debug)]
-enum Question {
+enum ArgumentTest {
     /// The argument, as 64 bits, is at least so large (below 4 GiB).
     AtLeast(u32, u32),
     /// Its low half is this.
-    Is(u32, u32),
+    Equals(u32, u32),
     /// Its low half has any of these bits.
-    HasAny(u32, u32),
-    /// Whatever the arguments are.
+    HasAnyBit(u32, u32),
+    /// For any arguments.
     Always,
 }
 
 /// A filter, ready to be installed.
 #[derive(Clone, Debug)]
-pub struct Filter {
+pub struct SyscallFilter {
     program: Vec<libc::sock_filter>,
 }
 
-/// What the tracer is shown, and its mark.
+/// Calls that the tracer sees, and their mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wish {
+pub struct FilterOptions {
     /// Maps, unmaps and moves of fewer bytes pass, unless a map names its place; 0 shows all.
-    pub at_least: u32,
+    pub length_min: u32,
     /// Calls with this sixth argument are the tracer's own and pass. No call that is shown has a meaning for
     /// it but `mmap`, whose sixth is an offset: whole pages, so the mark is odd.
-    pub mark: u64,
-    /// `brk` is shown, and what changes whether a heap may be larger than the program asked for: the limits
-    /// of its data and addresses, `mlockall`, `PR_SET_MM`.
-    pub brk: bool,
+    pub exempt_mark: u64,
+    /// With `with_brk`, also brk and calls that decide whether a heap may be larger than the program
+    /// requested: the limits of its data and addresses, `mlockall`, `PR_SET_MM`.
+    pub with_brk: bool,
 }
 
-impl Filter {
+impl SyscallFilter {
     /// The filter for this wish.
-    pub fn new(wish: Wish) -> Filter {
+    pub fn new(options: FilterOptions) -> SyscallFilter {
         let mut program = vec![
-            step(LOAD, ARCH_AT),
-            jump(EQUAL, ARCH, 1, 0),
-            step(RETURN, libc::SECCOMP_RET_ALLOW),
-            step(LOAD, NUMBER),
-            jump(AT_LEAST, X32, 0, 1),
-            step(RETURN, libc::SECCOMP_RET_ALLOW),
+            bpf_statement(LOAD, ARCH_OFFSET),
+            bpf_jump(EQUAL, ARCH, 1, 0),
+            bpf_statement(RETURN, libc::SECCOMP_RET_ALLOW),
+            bpf_statement(LOAD, NUMBER_OFFSET),
+            bpf_jump(AT_LEAST, X32_SYSCALL_BIT, 0, 1),
+            bpf_statement(RETURN, libc::SECCOMP_RET_ALLOW),
         ];
-        for (call, questions) in rules(wish) {
-            let body = body(&questions, wish.mark);
-            program.push(jump(EQUAL, call as u32, 0, body.len() as u8));
+        for (call, questions) in build_rules(options) {
+            let body = rule_body(&questions, options.exempt_mark);
+            program.push(bpf_jump(EQUAL, call as u32, 0, body.len() as u8));
             program.extend(body);
         }
-        program.push(step(RETURN, libc::SECCOMP_RET_ALLOW));
-        Filter { program }
+        program.push(bpf_statement(RETURN, libc::SECCOMP_RET_ALLOW));
+        SyscallFilter { program }
     }
 
-    /// Installs it for this thread; what it starts has it too. Without CAP_SYS_ADMIN that needs
-    /// no_new_privs, which is set then: `Ok(true)`. Called between fork and exec: allocates nothing.
+    /// Installs it for this thread; its children inherit it. Without CAP_SYS_ADMIN that needs no_new_privs,
+    /// which is set then: `Ok(true)`. Called between fork and exec: allocates nothing.
     ///
     /// SPEC_ALLOW (4.17): a filter else switches speculative store bypass off for the program.
     pub(crate) fn install(&self) -> io::Result<bool> {
@@ -107,23 +110,20 @@ impl Filter {
             libc::sock_fprog { len: self.program.len() as u16, filter: self.program.as_ptr().cast_mut() };
         let install = || {
             // SAFETY: the kernel reads `len` steps at `filter`, which outlives the call.
-            // JUSTIFICATION: no crate of ours installs filters.
-            let done = unsafe {
+            // JUSTIFICATION: no crate here installs filters.
+            check_zero(unsafe {
                 libc::syscall(
                     libc::SYS_seccomp,
                     libc::SECCOMP_SET_MODE_FILTER,
                     libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW,
                     &raw const program,
                 )
-            };
-            if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+            })
         };
         match install() {
             Err(error) if error.raw_os_error() == Some(libc::EACCES) => {
                 // SAFETY: PR_SET_NO_NEW_PRIVS takes plain numbers. JUSTIFICATION: as above.
-                if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } != 0 {
-                    return Err(io::Error::last_os_error());
-                }
+                check_zero(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
                 install().map(|()| true)
             }
             done => done.map(|()| false),
@@ -131,33 +131,33 @@ impl Filter {
     }
 }
 
-/// The calls that are shown, and what is asked of each.
-fn rules(wish: Wish) -> Vec<(libc::c_long, Vec<Question>)> {
-    use Question::{Always, AtLeast, HasAny, Is};
+/// Calls that are reported to the tracer, with the condition of each.
+fn build_rules(options: FilterOptions) -> Vec<(libc::c_long, Vec<ArgumentTest>)> {
+    use ArgumentTest::{Always, AtLeast, Equals, HasAnyBit};
     let fixed = (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) as u32;
     let traced = [libc::PTRACE_ATTACH, libc::PTRACE_SEIZE, libc::PTRACE_TRACEME];
-    let mut prctl = vec![Is(0, PR_SET_THP_DISABLE as u32), Is(0, PR_SET_SECCOMP as u32)];
-    let mut mremap = vec![AtLeast(1, wish.at_least), AtLeast(2, wish.at_least)];
-    if wish.brk {
+    let mut prctl = vec![Equals(0, PR_SET_THP_DISABLE as u32), Equals(0, PR_SET_SECCOMP as u32)];
+    let mut mremap = vec![AtLeast(1, options.length_min), AtLeast(2, options.length_min)];
+    if options.with_brk {
         // It may be laid over the heap.
-        mremap.push(HasAny(3, libc::MREMAP_FIXED as u32));
+        mremap.push(HasAnyBit(3, libc::MREMAP_FIXED as u32));
     }
     let mut rules = vec![
-        (libc::SYS_mmap, vec![AtLeast(1, wish.at_least), HasAny(3, fixed)]),
-        (libc::SYS_munmap, vec![AtLeast(1, wish.at_least)]),
+        (libc::SYS_mmap, vec![AtLeast(1, options.length_min), HasAnyBit(3, fixed)]),
+        (libc::SYS_munmap, vec![AtLeast(1, options.length_min)]),
         (libc::SYS_mremap, mremap),
-        (libc::SYS_madvise, vec![Is(2, MADV_HUGEPAGE as u32), Is(2, MADV_NOHUGEPAGE as u32)]),
+        (libc::SYS_madvise, vec![Equals(2, MADV_HUGEPAGE as u32), Equals(2, MADV_NOHUGEPAGE as u32)]),
         (libc::SYS_seccomp, vec![Always]),
-        (libc::SYS_clone, vec![HasAny(0, CLONE_UNTRACED as u32)]),
-        // Its flags lie in memory, where a filter cannot look.
+        (libc::SYS_clone, vec![HasAnyBit(0, CLONE_UNTRACED as u32)]),
+        // Its flags are in memory, which a filter cannot read.
         (libc::SYS_clone3, vec![Always]),
         (libc::SYS_shmat, vec![Always]),
-        (libc::SYS_ptrace, traced.map(|request| Is(0, request)).to_vec()),
+        (libc::SYS_ptrace, traced.map(|request| Equals(0, request)).to_vec()),
     ];
-    if wish.brk {
+    if options.with_brk {
         let limits =
-            |argument| [libc::RLIMIT_DATA, libc::RLIMIT_AS].map(|limit| Is(argument, limit)).to_vec();
-        prctl.push(Is(0, PR_SET_MM as u32));
+            |argument| [libc::RLIMIT_DATA, libc::RLIMIT_AS].map(|limit| Equals(argument, limit)).to_vec();
+        prctl.push(Equals(0, PR_SET_MM as u32));
         rules.extend([
             (libc::SYS_brk, vec![Always]),
             (libc::SYS_setrlimit, limits(0)),
@@ -169,43 +169,43 @@ fn rules(wish: Wish) -> Vec<(libc::c_long, Vec<Question>)> {
     rules
 }
 
-/// The steps behind a call's number: pass if it has the mark; hand over at the first yes; else pass.
-fn body(questions: &[Question], mark: u64) -> Vec<libc::sock_filter> {
+/// The steps after a call's number: allow if it has the mark; pass to the tracer at the first condition that
+/// holds; else allow.
+fn rule_body(questions: &[ArgumentTest], mark: u64) -> Vec<libc::sock_filter> {
     let mut steps = vec![
-        step(LOAD, low(5)),
-        jump(EQUAL, mark as u32, 0, 3),
-        step(LOAD, high(5)),
-        jump(EQUAL, (mark >> 32) as u32, 0, 1),
-        step(RETURN, libc::SECCOMP_RET_ALLOW),
+        bpf_statement(LOAD, arg_low_offset(5)),
+        bpf_jump(EQUAL, mark as u32, 0, 3),
+        bpf_statement(LOAD, arg_high_offset(5)),
+        bpf_jump(EQUAL, (mark >> 32) as u32, 0, 1),
+        bpf_statement(RETURN, libc::SECCOMP_RET_ALLOW),
     ];
-    let trace = step(RETURN, libc::SECCOMP_RET_TRACE);
+    let trace = bpf_statement(RETURN, libc::SECCOMP_RET_TRACE);
+    let low_half_test = |argument: u32, code: u16, k: u32| {
+        [bpf_statement(LOAD, arg_low_offset(argument)), bpf_jump(code, k, 0, 1), trace]
+    };
     for question in questions {
         match *question {
-            Question::Always | Question::AtLeast(_, 0) => steps.push(trace),
-            Question::AtLeast(argument, bytes) => steps.extend([
-                step(LOAD, high(argument)),
-                jump(EQUAL, 0, 0, 2),
-                step(LOAD, low(argument)),
-                jump(AT_LEAST, bytes, 0, 1),
+            ArgumentTest::Always | ArgumentTest::AtLeast(_, 0) => steps.push(trace),
+            ArgumentTest::AtLeast(argument, bytes) => steps.extend([
+                bpf_statement(LOAD, arg_high_offset(argument)),
+                bpf_jump(EQUAL, 0, 0, 2),
+                bpf_statement(LOAD, arg_low_offset(argument)),
+                bpf_jump(AT_LEAST, bytes, 0, 1),
                 trace,
             ]),
-            Question::Is(argument, value) => {
-                steps.extend([step(LOAD, low(argument)), jump(EQUAL, value, 0, 1), trace]);
-            }
-            Question::HasAny(argument, bits) => {
-                steps.extend([step(LOAD, low(argument)), jump(ANY_BIT, bits, 0, 1), trace]);
-            }
+            ArgumentTest::Equals(argument, value) => steps.extend(low_half_test(argument, EQUAL, value)),
+            ArgumentTest::HasAnyBit(argument, bits) => steps.extend(low_half_test(argument, ANY_BIT, bits)),
         }
     }
-    steps.push(step(RETURN, libc::SECCOMP_RET_ALLOW));
+    steps.push(bpf_statement(RETURN, libc::SECCOMP_RET_ALLOW));
     steps
 }
 
-fn step(code: u16, k: u32) -> libc::sock_filter {
-    jump(code, k, 0, 0)
+fn bpf_statement(code: u16, k: u32) -> libc::sock_filter {
+    bpf_jump(code, k, 0, 0)
 }
 
-fn jump(code: u16, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
+fn bpf_jump(code: u16, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
     libc::sock_filter { code, jt, jf, k }
 }
 
@@ -213,8 +213,8 @@ fn jump(code: u16, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
 mod tests {
     use super::*;
 
-    /// What the filter answers, by a reading of its steps that knows only these five codes.
-    fn answer(filter: &Filter, arch: u32, number: u32, arguments: [u64; 6]) -> u32 {
+    /// Result of the filter, by an interpreter that knows only these five opcodes.
+    fn answer(filter: &SyscallFilter, arch: u32, number: u32, arguments: [u64; 6]) -> u32 {
         let mut data = vec![number, arch, 0, 0];
         data.extend(arguments.iter().flat_map(|a| [*a as u32, (*a >> 32) as u32]));
         let (mut at, mut a) = (0usize, 0u32);
@@ -239,7 +239,11 @@ mod tests {
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn only_what_is_asked_for_is_handed_over() {
-        let filter = Filter::new(Wish { at_least: 2 << 20, mark: 0x1234_5678_9abc_def1, brk: false });
+        let filter = SyscallFilter::new(FilterOptions {
+            length_min: 2 << 20,
+            exempt_mark: 0x1234_5678_9abc_def1,
+            with_brk: false,
+        });
         let (mmap, madvise) = (libc::SYS_mmap as u32, libc::SYS_madvise as u32);
         let fixed = (libc::MAP_FIXED | libc::MAP_PRIVATE) as u64;
         for (number, arguments, traced) in [
@@ -264,14 +268,14 @@ mod tests {
             (libc::SYS_brk as u32, [1 << 40, 0, 0, 0, 0, 0], false),
             (libc::SYS_prctl as u32, [PR_SET_MM, 7, 0, 0, 0, 0], false),
             (libc::SYS_mlockall as u32, [2, 0, 0, 0, 0, 0], false),
-            (mmap | X32, [0, 4 << 20, 3, 0x22, u64::MAX, 0], false),
+            (mmap | X32_SYSCALL_BIT, [0, 4 << 20, 3, 0x22, u64::MAX, 0], false),
         ] {
             let wanted = if traced { libc::SECCOMP_RET_TRACE } else { libc::SECCOMP_RET_ALLOW };
             assert_eq!(answer(&filter, ARCH, number, arguments), wanted, "{number} {arguments:x?}");
             // The numbers mean other calls to a 32-bit program.
             assert_eq!(answer(&filter, 0x4000_0003, number, arguments), libc::SECCOMP_RET_ALLOW);
         }
-        let heap = Filter::new(Wish { at_least: 2 << 20, mark: 1, brk: true });
+        let heap = SyscallFilter::new(FilterOptions { length_min: 2 << 20, exempt_mark: 1, with_brk: true });
         let (data, files) = (u64::from(libc::RLIMIT_DATA), u64::from(libc::RLIMIT_NOFILE));
         for (number, arguments, traced) in [
             (libc::SYS_brk, [0; 6], true),
@@ -289,7 +293,7 @@ mod tests {
             let wanted = if traced { libc::SECCOMP_RET_TRACE } else { libc::SECCOMP_RET_ALLOW };
             assert_eq!(answer(&heap, ARCH, number as u32, arguments), wanted, "{number} {arguments:x?}");
         }
-        let all = Filter::new(Wish { at_least: 0, mark: 1, brk: false });
+        let all = SyscallFilter::new(FilterOptions { length_min: 0, exempt_mark: 1, with_brk: false });
         assert_eq!(answer(&all, ARCH, mmap, [0, 1, 3, 0x22, u64::MAX, 0]), libc::SECCOMP_RET_TRACE);
     }
 }

@@ -1,6 +1,8 @@
-//! Whether this process has transparent huge pages switched off (`PR_GET_THP_DISABLE`, Linux 3.15).
+//! THP opt-out of this process (`PR_GET_THP_DISABLE`, Linux 3.15).
 
-/// What `prctl` says of transparent huge pages for this process; a parent hands it down.
+use crate::wait::check_zero;
+
+/// Setting of `prctl` for transparent huge pages of this process; children inherit it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ThpDisable {
     /// Not switched off.
@@ -11,11 +13,11 @@ pub enum ThpDisable {
     ExceptAdvised,
 }
 
-/// `PR_THP_DISABLE_EXCEPT_ADVISED` of include/uapi/linux/prctl.h, as it is returned.
+/// `PR_THP_DISABLE_EXCEPT_ADVISED` of include/uapi/linux/prctl.h.
 const EXCEPT_ADVISED: libc::c_int = 1 << 1;
 
 /// The state of this process.
-pub fn get() -> ThpDisable {
+pub fn read_thp_disable() -> ThpDisable {
     // SAFETY: PR_GET_THP_DISABLE takes four zeros, touches no memory and returns flags or -1.
     // JUSTIFICATION: rustix has no face for this option of prctl.
     let flags = unsafe { libc::prctl(libc::PR_GET_THP_DISABLE, 0, 0, 0, 0) };
@@ -28,22 +30,18 @@ pub fn get() -> ThpDisable {
 }
 
 /// Switches transparent huge pages off for this process and the children it will have, or on again.
-pub fn set(disable: bool) -> std::io::Result<()> {
+pub fn set_thp_disable(disable: bool) -> std::io::Result<()> {
     let disable = libc::c_ulong::from(disable);
-    // SAFETY: PR_SET_THP_DISABLE takes one flag and three zeros, and touches no memory of ours.
+    // SAFETY: PR_SET_THP_DISABLE takes one flag and three zeros, and touches no memory of this process.
     // JUSTIFICATION: rustix has no face for this option of prctl.
-    let done = unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, disable, 0, 0, 0) };
-    if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+    check_zero(unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, disable, 0, 0, 0) })
 }
-
-/// `PR_THP_DISABLE_EXCEPT_ADVISED` of include/uapi/linux/prctl.h, as it is given.
-const ONLY_ADVISED: libc::c_ulong = 1 << 1;
 
 /// Switches transparent huge pages off for this process and the children it will have, but where a program
 /// asks by `madvise` (`PR_THP_DISABLE_EXCEPT_ADVISED`, Linux 6.18; before that it is EINVAL).
-pub fn set_except_advised() -> std::io::Result<()> {
-    // SAFETY: PR_SET_THP_DISABLE takes flags and zeros, and touches no memory of ours.
-    // JUSTIFICATION: as in `set`.
-    let done = unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1 as libc::c_ulong, ONLY_ADVISED, 0, 0) };
-    if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+pub fn set_thp_except_advised() -> std::io::Result<()> {
+    let (disable, flags) = (1 as libc::c_ulong, EXCEPT_ADVISED as libc::c_ulong);
+    // SAFETY: PR_SET_THP_DISABLE takes flags and zeros, and touches no memory of this process.
+    // JUSTIFICATION: as in `set_thp_disable`.
+    check_zero(unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, disable, flags, 0, 0) })
 }

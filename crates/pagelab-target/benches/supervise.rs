@@ -1,6 +1,6 @@
-//! The bar of the supervisor: what it costs a program of five seconds, by accounting. The program is this
-//! bench once more: a tree of small pieces of memory, so that its heap grows, large buffers that come and
-//! go, and additions at random places of 256 MiB until the time is over; splitmix64 with seed 1.
+//! Benchmark of the supervisor: its cost for a program of five seconds, by accounting. The program is this
+//! bench once more: a tree of small pieces of memory, so that its heap grows, large buffers that come and go,
+//! and additions at random places of 256 MiB until the time is over; splitmix64 with seed 1.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -8,33 +8,33 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pagelab_model::seed::SplitMix64;
-use pagelab_target::supervise::{self, Choice, Spec, Thp};
+use pagelab_model::random::SplitMix64;
+use pagelab_target::supervisor::{self, HugePageChoice, SupervisorConfig, ThpMode};
 
-const LONG: Duration = Duration::from_secs(5);
-const WORD: &str = "work";
+const WORK_DURATION: Duration = Duration::from_secs(5);
+const WORK_ARGUMENT: &str = "work";
 /// Numbers in the large buffer: 256 MiB of them.
-const NUMBERS: usize = 32 << 20;
+const BUFFER_LENGTH: usize = 32 << 20;
 
 fn main() -> Result<(), pagelab_target::error::Error> {
-    if std::env::args().nth(1).as_deref() == Some(WORD) {
-        work();
+    if std::env::args().nth(1).as_deref() == Some(WORK_ARGUMENT) {
+        run_work();
         return Ok(());
     }
     let program = std::env::current_exe().unwrap_or_default();
-    let spec = Spec {
-        arguments: vec![program.clone().into(), WORD.into()],
+    let spec = SupervisorConfig {
+        arguments: vec![program.clone().into(), WORK_ARGUMENT.into()],
         program,
-        choice: Choice::All,
+        choice: HugePageChoice::All,
         overrides: false,
         hugetlb: false,
-        stale: false,
-        thp: Thp::OnlyAdvised,
-        sees_all: false,
+        allow_stale: false,
+        thp: ThpMode::OnlyAdvised,
+        traces_all_mappings: false,
         page: rustix::param::page_size() as u64,
         huge: 2 << 20,
     };
-    supervise::run(
+    supervisor::run_supervised(
         &Arc::new(spec),
         |_| {},
         |_, summary| {
@@ -47,8 +47,8 @@ fn main() -> Result<(), pagelab_target::error::Error> {
                 summary.stopped_ns,
                 summary.stops,
                 summary.wall_ns,
-                summary.got,
-                summary.wanted
+                summary.allocated,
+                summary.requested
             );
             let ratio = cost / summary.wall_ns as f64;
             let line = format!(
@@ -59,17 +59,17 @@ fn main() -> Result<(), pagelab_target::error::Error> {
     )
 }
 
-fn work() {
+fn run_work() {
     let began = Instant::now();
     let mut random = SplitMix64::new(1);
     let mut tree = BTreeMap::new();
     for number in 0..300_000u64 {
-        tree.insert(random.draw(), [number; 8]);
+        tree.insert(random.next_u64(), [number; 8]);
     }
-    let mut buffer = vec![1u64; NUMBERS];
-    while began.elapsed() < LONG {
+    let mut buffer = vec![1u64; BUFFER_LENGTH];
+    while began.elapsed() < WORK_DURATION {
         for _ in 0..1_000_000 {
-            let place = random.below(NUMBERS as u64) as usize;
+            let place = random.next_below(BUFFER_LENGTH as u64) as usize;
             buffer[place] = buffer[place].wrapping_add(place as u64);
         }
         black_box(vec![1u8; 8 << 20]);

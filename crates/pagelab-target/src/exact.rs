@@ -1,34 +1,30 @@
-//! The source `exact`: the program runs in QEMU's user mode, and a plugin of ours feeds every access to a
+//! The source `exact`: the program runs in QEMU's user mode, and pagelab's plugin passes every access to a
 //! model of the TLBs (`pagelab_tlb::engine`).
-
-pub mod account;
-mod profile;
-pub mod qemu;
-mod read;
-mod run;
-mod what_if;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use pagelab_model::machine::Tlb;
-use pagelab_model::{Bytes, HugePlan, PageSize, Profile};
-use pagelab_packages::apt::Watcher;
-use pagelab_tlb::engine::layout::head;
-use pagelab_tlb::engine::tlb::Window;
-use pagelab_tlb::modelled;
+use pagelab_model::profile::MappingKind;
+use pagelab_model::{Bytes, HugePlan, PageSize, TlbProfile};
+use pagelab_packages::apt::FetchObserver;
+use pagelab_tlb::engine::account_layout::{self, events, header, sets};
+use pagelab_tlb::engine::tlb::SamplingWindow;
+use pagelab_tlb::model_geometry;
 
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 
-/// Passes behind the one of base pages, at most.
-pub const WHAT_IFS_MOST: usize = 16;
+pub mod account;
+mod profile;
+pub mod qemu;
+mod run;
 
-/// Notes that stand first in every profile of this source; those behind are of the one run.
-pub const NOTES_ALWAYS: usize = 2;
+/// Passes after that of base pages, at most.
+pub const WHAT_IFS_MAX: usize = 16;
 
-/// What is to be profiled, and how.
+/// The program to be profiled, and how.
 #[derive(Debug)]
-pub struct Ask {
+pub struct ExactProfileRequest {
     /// The program and its arguments.
     pub command: Vec<OsString>,
     /// The TLBs that are modelled.
@@ -38,16 +34,16 @@ pub struct Ask {
     /// The huge page of PMD size.
     pub huge: Bytes,
     /// Sets of huge pages, by name, that are modelled too.
-    pub what_ifs: Vec<(String, Set)>,
-    /// Which stretches of accesses are looked at; `None`: all.
-    pub window: Option<Window>,
-    /// Where QEMU and the plugin are kept; `None`: there is no such place.
+    pub what_ifs: Vec<(String, HugePageSet)>,
+    /// Sampling windows; `None`: all accesses.
+    pub window: Option<SamplingWindow>,
+    /// Directory of QEMU and the plugin; `None`: there is none.
     pub cache: Option<PathBuf>,
 }
 
-/// What is on huge pages.
+/// Memory on huge pages.
 #[derive(Clone, Debug)]
-pub enum Set {
+pub enum HugePageSet {
     /// All private anonymous memory and the heap.
     All,
     /// The regions of a plan.
@@ -56,32 +52,81 @@ pub enum Set {
     Addresses(Vec<u64>),
 }
 
-/// Runs the program and gives what was found. Its standard streams are ours.
-pub fn profile(ask: &Ask, watcher: &mut dyn Watcher) -> Result<Profile, Error> {
-    if ask.what_ifs.len() > WHAT_IFS_MOST {
-        let (given, most) = (ask.what_ifs.len(), WHAT_IFS_MOST);
-        let message = format!("{given} sets of huge pages were given, {most} can be modelled at once");
-        return Err(Error::new(ErrorKind::BadInput, message));
+/// Runs the program and returns its profile. It inherits the standard streams.
+pub fn profile_program(
+    request: &ExactProfileRequest,
+    observer: &mut dyn FetchObserver,
+) -> Result<TlbProfile, Error> {
+    if request.what_ifs.len() > WHAT_IFS_MAX {
+        let (given, most) = (request.what_ifs.len(), WHAT_IFS_MAX);
+        return Err(Error::bad_input(format!(
+            "cannot model {given} sets of huge pages: expected at most {most}"
+        )));
     }
-    let geometry = modelled::geometry(&ask.tlb, ask.page_size).ok_or_else(|| {
-        let message = "the TLBs hold no base pages: give a geometry that does with --tlb, such as \
-                       l1d=64x4:4K,32x4:2M,l2=2048x16:4K+2M";
-        Error::new(ErrorKind::BadInput, message)
+    let geometry = model_geometry::build_geometry(&request.tlb, request.page_size).ok_or_else(|| {
+        Error::bad_input(
+            "cannot model the TLBs: the geometry has no entries for base pages; hint: --tlb, for example \
+             l1d=64x4:4K,32x4:2M,l2=2048x16:4K+2M",
+        )
     })?;
-    let program = run::Program::find(&ask.command)?;
-    let qemu = qemu::Qemu::at_hand(ask.cache.as_deref(), watcher)?;
-    let sets = ask.what_ifs.iter().flat_map(|(_, set)| what_if::encode(set, ask.huge)).collect::<Vec<u64>>();
-    let account = account::Account::create(&geometry, &sets, ask.what_ifs.len() + 1, |head| {
-        head[head::HUGE_SHIFT as usize] = u64::from(ask.huge.0.trailing_zeros());
-        if let Some(window) = ask.window {
-            head[head::WATCHED as usize] = window.watched;
-            head[head::PERIOD as usize] = window.period;
+    let program = run::EmulatedProgram::resolve(&request.command)?;
+    let qemu = qemu::Qemu::find_or_fetch(request.cache.as_deref(), observer)?;
+    let sets =
+        request.what_ifs.iter().flat_map(|(_, set)| encode_set(set, request.huge)).collect::<Vec<u64>>();
+    let account = account::SharedAccount::create(&geometry, &sets, request.what_ifs.len() + 1, |head| {
+        head[header::HUGE_SHIFT as usize] = u64::from(request.huge.0.trailing_zeros());
+        if let Some(window) = request.window {
+            head[header::SAMPLED as usize] = window.sampled;
+            head[header::PERIOD as usize] = window.period;
         }
     })?;
-    let ran = run::run(&program, &qemu, &account, watcher)?;
-    let images = read::images(&account);
+    let result = run::run_program(&program, &qemu, &account, observer)?;
+    let images = account::read_images(&account);
     if images.is_empty() {
-        return Err(run::nothing_seen(&program, &ran));
+        return Err(run::empty_account_error(&program, &result));
     }
-    Ok(profile::of(ask, &program, &ran, &account, &images, &geometry))
+    Ok(profile::build_profile(request, &program, &result, &account, &images, &geometry))
+}
+
+/// The words of a set. Regions of a plan that are smaller than a huge page are left out: no TLB of x86-64
+/// holds such pages.
+fn encode_set(set: &HugePageSet, huge: Bytes) -> Vec<u64> {
+    match set {
+        HugePageSet::All => vec![sets::ALL],
+        HugePageSet::Addresses(addresses) => encode_addresses(addresses),
+        HugePageSet::Plan(plan) => encode_plan(plan, huge),
+    }
+}
+
+fn encode_addresses(addresses: &[u64]) -> Vec<u64> {
+    let mut words = vec![sets::ADDRESSES, addresses.len() as u64];
+    words.extend(addresses);
+    words
+}
+
+fn encode_plan(plan: &HugePlan, huge: Bytes) -> Vec<u64> {
+    let mut regions: Vec<[u64; sets::REGION as usize]> = Vec::new();
+    let mut addresses = Vec::new();
+    for mapping in plan.programs.iter().flat_map(|program| &program.mappings) {
+        let (kind, path) = match &mapping.key.kind {
+            MappingKind::Anonymous => (events::ANONYMOUS, 0),
+            MappingKind::Shared => (events::SHARED, 0),
+            MappingKind::File(path) => (events::FILE, account_layout::fnv1a(path.as_bytes())),
+            MappingKind::Heap => (sets::HEAP, 0),
+            MappingKind::Stack => (sets::STACK, 0),
+            MappingKind::Placed => {
+                addresses.extend(mapping.regions.iter().map(|region| region.offset));
+                continue;
+            }
+        };
+        let key = &mapping.key;
+        let planned = mapping.regions.iter().filter(|region| region.page >= huge);
+        regions.extend(planned.map(|at| [kind, path, key.bytes.0, key.nth.into(), at.offset]));
+    }
+    if regions.is_empty() && !addresses.is_empty() {
+        return encode_addresses(&addresses);
+    }
+    let mut words = vec![sets::REGIONS, regions.len() as u64];
+    words.extend(regions.iter().flatten());
+    words
 }

@@ -1,17 +1,16 @@
-//! Other programs: profiled by QEMU's user mode, by their accessed bits or by hardware samples; supervised,
-//! and given huge pages where a plan says. What they compute is never changed.
+//! Operations on other programs: profiles by QEMU's user mode, accessed bits or hardware samples;
+//! supervision; huge pages by a plan. What they compute is never changed.
 
 pub mod accessed;
 mod advice;
-mod drops;
+mod dontneed;
 pub mod error;
 pub mod exact;
-pub mod identity;
-pub mod inject;
-pub mod outside;
+pub mod huge_page_control;
 pub mod pmu;
 mod priority;
+pub mod process_injection;
 pub mod program;
-pub mod sampled;
-pub mod steer;
-pub mod supervise;
+pub mod remote_collapse;
+pub mod sampling;
+pub mod supervisor;

@@ -1,6 +1,6 @@
 /* Programs that go on with what they do, one habit a name, while calls are made in their name: until the file
    `stop` is in the folder that is named, and so many rounds at least. Then what the first rounds came to is in
-   the file `said`, and it waits to be looked at. It ends with 9 where anything went otherwise than it goes
+   the file `said`, and it waits to be read. It ends with 9 where anything went otherwise than it goes
    alone. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -220,7 +220,7 @@ static uint64_t signals(unsigned rounds, int stormy) {
     return sum;
 }
 
-/* Stopped and continued all the time by a child while it maps: it goes on after each SIGCONT. */
+/* Stopped and continued all the time by a child while it maps: it continues after each SIGCONT. */
 static uint64_t stops(unsigned rounds) {
     steps = mmap(0, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(steps != MAP_FAILED);

@@ -1,5 +1,5 @@
 // Programs with memory that was read and never written, each with something that forbids to drop its entries, or
-// that writes there while that goes on. Usage: zero_page WHAT FOLDER. It says `ready ADDRESS BYTES` and works
+// that writes there meanwhile. Usage: zero_page WHAT FOLDER. It says `ready ADDRESS BYTES` and works
 // until FOLDER/stop is there; then `all right`, if its memory has what it wrote and zeros else.
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -77,7 +77,7 @@ static void *works(void *number) {
         case 2:
             must(madvise((void *)first, PAGE, MADV_DONTNEED) == 0, "madvise");
             written[page] = 0;
-            must(*first == 0, "not given back");
+            must(*first == 0, "not released");
             break;
         default:
             (void)*at;

@@ -1,20 +1,22 @@
-//! What TLB misses cost, by cell of a mapping.
+//! Cost of TLB misses, by cell of a mapping.
 //!
-//! A page walk costs what it takes to fetch its page-table entries, and that depends on how long ago their
-//! cache line was used: the entries of hot memory stay in the caches, so that a miss there is cheap. The
-//! measure is the reuse distance, the number of walks of other lines since the last walk of this one, and
-//! the price is a [`WalkCost`], measured on the machine.
+//! The cost of a page walk is that of fetching its page-table entries, which depends on the last use of their
+//! cache line: the entries of hot memory stay in the caches, so that a miss there is cheap. The measure is
+//! the reuse distance, the number of walks of other lines since the last walk of this one, and the cost is a
+//! [`WalkCostCurve`], measured on the machine.
 //!
-//! A source without distances has counts only. If a line takes part in m of M walks, and walks come in no
-//! order, then M / m walks lie between two of it in the mean, and the distances are geometric.
+//! A source without distances has counts only. If a line takes part in m of M walks, and walks are in
+//! random order, then the mean distance of its walks is M / m, and the distances are geometric.
 
 use pagelab_model::PageSize;
-use pagelab_model::profile::{MappingProfile, Reuse, WalkCost, WhatIf, WhatIfSize};
+use pagelab_model::profile::{
+    MappingProfile, MissScenario, ReuseHistograms, ScenarioPageSize, WalkCostCurve,
+};
 
 /// Entries of a page table in one cache line: 64 bytes of 8 each (x86-64, arm64, riscv64).
-pub const ENTRIES_OF_LINE: u64 = 8;
+pub const ENTRIES_PER_LINE: u64 = 8;
 
-/// One cell of a mapping, with what its misses cost.
+/// One cell of a mapping, with the cost of its misses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CellCost {
     /// Its first offset in the mapping.
@@ -23,146 +25,148 @@ pub struct CellCost {
     pub bytes: u64,
     /// Misses, or an estimate of walks.
     pub misses: u64,
-    /// Accesses, where the source counts them.
+    /// Accesses, if the source counts them.
     pub accesses: Option<u64>,
-    /// Whether it was written, where the source knows.
+    /// Whether it was written, if the source knows.
     pub written: Option<bool>,
-    /// Picoseconds of all its misses; without a price, the misses themselves.
+    /// Picoseconds of all its misses; without a cost, the misses themselves.
     pub cost: f64,
 }
 
 /// Picoseconds of a walk at a distance, given by its log2: linear between the points, and level outside.
-pub fn walk_ps(price: &WalkCost, log2: f64) -> f64 {
-    let above = price.points.partition_point(|&(at, _)| f64::from(at) <= log2);
-    let point = |index: usize| price.points.get(index).map(|&(at, ps)| (f64::from(at), ps as f64));
-    match (above.checked_sub(1).and_then(point), point(above)) {
+pub fn walk_cost_ps(curve: &WalkCostCurve, log2: f64) -> f64 {
+    let upper_index = curve.points.partition_point(|&(at, _)| f64::from(at) <= log2);
+    let point = |index: usize| curve.points.get(index).map(|&(at, ps)| (f64::from(at), ps as f64));
+    match (upper_index.checked_sub(1).and_then(point), point(upper_index)) {
         (None, None) => 0.0,
         (Some((_, ps)), None) | (None, Some((_, ps))) => ps,
         (Some((left, low)), Some((right, high))) => low + (high - low) * (log2 - left) / (right - left),
     }
 }
 
-/// Mean picoseconds of a walk of a line with this histogram; `None` if it is empty. A bucket is as dear as
+/// Mean picoseconds of a walk of a line with this histogram; `None` if it is empty. A bucket costs as much as
 /// its middle; first walks cost as much as the farthest.
-fn mean_ps(price: &WalkCost, histogram: &[(u32, u64)]) -> Option<f64> {
+fn mean_walk_cost_ps(curve: &WalkCostCurve, histogram: &[(u32, u64)]) -> Option<f64> {
     let walks: f64 = histogram.iter().map(|&(_, count)| count as f64).sum();
-    let ps = |bucket: u32| match bucket {
-        Reuse::FIRST => walk_ps(price, f64::INFINITY),
-        bucket => walk_ps(price, f64::from(bucket) + 0.5),
+    let bucket_cost_ps = |bucket: u32| match bucket {
+        ReuseHistograms::FIRST_WALK_BUCKET => walk_cost_ps(curve, f64::INFINITY),
+        bucket => walk_cost_ps(curve, f64::from(bucket) + 0.5),
     };
-    let sum: f64 = histogram.iter().map(|&(bucket, count)| ps(bucket) * count as f64).sum();
+    let sum: f64 = histogram.iter().map(|&(bucket, count)| bucket_cost_ps(bucket) * count as f64).sum();
     (walks > 0.0).then_some(sum / walks)
 }
 
-/// Picoseconds of all misses of a what-if set; `None` without a price.
-pub fn of_what_if(what_if: &WhatIf, price: Option<&WalkCost>) -> Option<f64> {
-    let price = price.filter(|price| !price.points.is_empty())?;
-    let of_size = |size: &WhatIfSize| {
+/// Picoseconds of all misses of a what-if set; `None` without a cost.
+pub fn compute_scenario_cost(scenario: &MissScenario, curve: Option<&WalkCostCurve>) -> Option<f64> {
+    let curve = curve.filter(|curve| !curve.points.is_empty())?;
+    let size_cost = |size: &ScenarioPageSize| {
         let walks: f64 = size.reuse.iter().map(|&(_, count)| count as f64).sum();
-        mean_ps(price, &size.reuse).unwrap_or(0.0) * walks
+        mean_walk_cost_ps(curve, &size.reuse).unwrap_or(0.0) * walks
     };
-    Some(what_if.sizes.iter().map(of_size).sum())
+    Some(scenario.sizes.iter().map(size_cost).sum())
 }
 
-/// The cells of a mapping. `walks` are all those of its process, `price` is what a walk costs: without it, a
+/// The cells of a mapping. `walks` are all those of its process, `curve` is what a walk costs: without it, a
 /// cell's cost is the number of its misses.
-pub fn of_mapping(
+pub fn compute_cell_costs(
     mapping: &MappingProfile,
     walks: u64,
-    price: Option<&WalkCost>,
+    curve: Option<&WalkCostCurve>,
     page_size: PageSize,
 ) -> Vec<CellCost> {
-    let price = price.filter(|price| !price.points.is_empty());
-    let mut cells = bare_cells(mapping);
-    let Some(price) = price else { return cells };
+    let curve = curve.filter(|curve| !curve.points.is_empty());
+    let mut cells = build_cells(mapping);
+    let Some(curve) = curve else { return cells };
     let line = match mapping.reuse.line.0 {
-        0 => page_size.bytes() * ENTRIES_OF_LINE,
+        0 => page_size.bytes() * ENTRIES_PER_LINE,
         line => line,
     };
-    let (mut from, mut by_chance) = (0, None);
+    let (mut from, mut random_cost) = (0, None);
     while from < cells.len() {
         let number = cells[from].offset / line;
         let to = from + cells[from..].iter().take_while(|cell| cell.offset / line == number).count();
-        let measured = mapping.reuse.at.binary_search(&number).ok();
-        let histogram = measured.and_then(|at| mapping.reuse.counts.get(at));
-        let measured = histogram.and_then(|counts| mean_ps(price, counts));
+        let line_index = mapping.reuse.at.binary_search(&number).ok();
+        let histogram = line_index.and_then(|at| mapping.reuse.counts.get(at));
+        let measured_ps = histogram.and_then(|counts| mean_walk_cost_ps(curve, counts));
         let misses: u64 = cells[from..to].iter().map(|cell| cell.misses).sum();
         // A cell that is larger than a line has the misses of several.
         let lines = cells[from].bytes.div_ceil(line).max(1);
         let share = misses as f64 / lines as f64 / (walks as f64).max(1.0);
-        let ps =
-            measured.unwrap_or_else(|| by_chance.get_or_insert_with(|| ByChance::of(price)).walk_ps(share));
+        let ps = measured_ps.unwrap_or_else(|| {
+            random_cost.get_or_insert_with(|| RandomWalkCost::from_curve(curve)).walk_cost_ps(share)
+        });
         cells[from..to].iter_mut().for_each(|cell| cell.cost = cell.misses as f64 * ps);
         from = to;
     }
     cells
 }
 
-/// What walks cost of lines that take part in walks by chance, by log2 of the mean distance.
+/// The cost of walks of lines that are walked at random, by log2 of the mean distance.
 ///
 /// A line that is walked more often has its entries nearer, so that each of its walks is cheaper; but with
-/// all of its walks it never costs less than a line with fewer. Where the price more than doubles from one
-/// distance to twice of it, the mean alone would say so: of a program that reads all of its memory alike,
-/// those lines would come last that chance counted most often.
+/// all of its walks it never costs less than a line with fewer. If the cost more than doubles from one
+/// distance to twice of it, the mean alone would imply that: in a program that reads all of its memory
+/// equally, the lines with randomly larger counts would rank last.
 #[derive(Debug)]
-struct ByChance {
-    /// Picoseconds of a walk at each [`STEPS`]th of a doubling.
+struct RandomWalkCost {
+    /// Picoseconds of a walk at each [`STEPS_PER_DOUBLING`]th of a doubling.
     ps: Vec<f64>,
 }
 
-/// Steps of a doubling.
-const STEPS: u32 = 4;
+const STEPS_PER_DOUBLING: u32 = 4;
 /// The farthest mean distance, as log2: as many walks as a day has nanoseconds.
-const FARTHEST: u32 = 47;
+const LOG2_DISTANCE_MAX: u32 = 47;
 
-impl ByChance {
-    fn of(price: &WalkCost) -> ByChance {
-        let mean = |step: u32| (f64::from(step) / f64::from(STEPS)).exp2();
-        let mut ps: Vec<f64> = (0..=FARTHEST * STEPS).map(|step| geometric_ps(price, mean(step))).collect();
+impl RandomWalkCost {
+    fn from_curve(curve: &WalkCostCurve) -> RandomWalkCost {
+        let mean = |step: u32| (f64::from(step) / f64::from(STEPS_PER_DOUBLING)).exp2();
+        let mut ps: Vec<f64> = (0..=LOG2_DISTANCE_MAX * STEPS_PER_DOUBLING)
+            .map(|step| geometric_mean_cost_ps(curve, mean(step)))
+            .collect();
         // From the farthest on, a line at half the distance has twice the walks, and costs no less.
-        let fewer = mean(1).recip();
+        let walk_ratio = mean(1).recip();
         for step in (0..ps.len().saturating_sub(1)).rev() {
-            ps[step] = ps[step].max(ps[step + 1] * fewer);
+            ps[step] = ps[step].max(ps[step + 1] * walk_ratio);
         }
-        ByChance { ps }
+        RandomWalkCost { ps }
     }
 
     /// Picoseconds of a walk of a line that takes part in this share of all walks.
-    fn walk_ps(&self, share: f64) -> f64 {
+    fn walk_cost_ps(&self, share: f64) -> f64 {
         let last = self.ps.len().saturating_sub(1);
-        let at = share.clamp(f64::MIN_POSITIVE, 1.0).recip().log2() * f64::from(STEPS);
+        let at = share.clamp(f64::MIN_POSITIVE, 1.0).recip().log2() * f64::from(STEPS_PER_DOUBLING);
         let (step, part) = ((at as usize).min(last), at.fract());
         let (near, far) = (self.ps[step], self.ps[(step + 1).min(last)]);
         near + (far - near) * part
     }
 }
 
-/// Mean picoseconds of walks at geometric distances of this mean: exact for a price that is linear in the
+/// Mean picoseconds of walks at geometric distances of this mean: exact for a cost that is linear in the
 /// log2 of the distance over the eighths of a doubling.
-fn geometric_ps(price: &WalkCost, mean: f64) -> f64 {
-    let beyond = |log2: f64| (-log2.exp2() / mean.max(1.0)).exp();
+fn geometric_mean_cost_ps(curve: &WalkCostCurve, mean: f64) -> f64 {
+    let tail_probability = |log2: f64| (-log2.exp2() / mean.max(1.0)).exp();
     let center = mean.max(1.0).log2();
     let (mut sum, mut before) = (0.0, 1.0);
-    // Below 2^-8 of the mean lie 0.4 % of the distances, above 2^4 of it none.
+    // 0.4 % of the distances are below 2^-8 of the mean, none above 2^4 of it.
     for part in -8 * 8..=4 * 8 {
         let to = center + f64::from(part) / 8.0;
-        let after = beyond(to);
-        sum += (before - after) * walk_ps(price, to - 1.0 / 16.0);
+        let after = tail_probability(to);
+        sum += (before - after) * walk_cost_ps(curve, to - 1.0 / 16.0);
         before = after;
     }
-    sum + before * walk_ps(price, center + 4.0)
+    sum + before * walk_cost_ps(curve, center + 4.0)
 }
 
-fn bare_cells(mapping: &MappingProfile) -> Vec<CellCost> {
+fn build_cells(mapping: &MappingProfile) -> Vec<CellCost> {
     let (counts, grain) = (&mapping.cells, mapping.grain.0.max(1));
     let mut cells = Vec::with_capacity(counts.at.len());
-    for (place, &at) in counts.at.iter().enumerate() {
+    for (index, &at) in counts.at.iter().enumerate() {
         let Some(offset) = at.checked_mul(grain).filter(|offset| offset.checked_add(grain).is_some()) else {
             continue;
         };
-        let misses = counts.misses.get(place).copied().unwrap_or(0);
-        let accesses = counts.accesses.get(place).copied();
-        let written = counts.written.get(place).map(|&written| written != 0);
+        let misses = counts.misses.get(index).copied().unwrap_or(0);
+        let accesses = counts.accesses.get(index).copied();
+        let written = counts.written.get(index).map(|&written| written != 0);
         cells.push(CellCost { offset, bytes: grain, misses, accesses, written, cost: misses as f64 });
     }
     cells
@@ -172,59 +176,60 @@ fn bare_cells(mapping: &MappingProfile) -> Vec<CellCost> {
 mod tests {
     use super::*;
     use pagelab_model::Bytes;
-    use pagelab_model::profile::{Cells, MappingKey, MappingKind};
+    use pagelab_model::profile::{CellCounts, MappingIdentity, MappingKind};
 
-    fn price() -> WalkCost {
-        WalkCost { points: vec![(4, 10_000), (8, 20_000), (12, 100_000)], origin: "made".to_owned() }
+    fn cost_curve() -> WalkCostCurve {
+        WalkCostCurve { points: vec![(4, 10_000), (8, 20_000), (12, 100_000)], origin: "made".to_owned() }
     }
 
     #[test]
     fn a_walk_costs_what_lies_between_the_points() {
-        let price = price();
+        let curve = cost_curve();
         for (log2, ps) in
             [(0.0, 10_000.0), (4.0, 10_000.0), (6.0, 15_000.0), (10.0, 60_000.0), (40.0, 100_000.0)]
         {
-            assert_eq!(walk_ps(&price, log2), ps);
+            assert_eq!(walk_cost_ps(&curve, log2), ps);
         }
-        assert_eq!(walk_ps(&WalkCost { points: vec![], origin: String::new() }, 3.0), 0.0);
+        assert_eq!(walk_cost_ps(&WalkCostCurve { points: vec![], origin: String::new() }, 3.0), 0.0);
     }
 
-    fn mapping(reuse: Reuse) -> MappingProfile {
-        let key = MappingKey { kind: MappingKind::Anonymous, bytes: Bytes(1 << 20), nth: 0 };
-        let cells = Cells { at: vec![0, 1, 8, 100], misses: vec![3, 1, 4, 0], ..Cells::default() };
-        let (bytes, grain) = (Bytes(1 << 20), Bytes(PageSize::USUAL.bytes()));
+    fn mapping(reuse: ReuseHistograms) -> MappingProfile {
+        let key = MappingIdentity { kind: MappingKind::Anonymous, bytes: Bytes(1 << 20), nth: 0 };
+        let cells = CellCounts { at: vec![0, 1, 8, 100], misses: vec![3, 1, 4, 0], ..CellCounts::default() };
+        let (bytes, grain) = (Bytes(1 << 20), Bytes(PageSize::DEFAULT.bytes()));
         MappingProfile { key, start: 0, bytes, grain, cells, reuse, unseen: Vec::new() }
     }
 
     #[test]
     fn a_hot_line_is_cheaper_than_its_share_of_misses() {
-        let line = Bytes(PageSize::USUAL.bytes() * ENTRIES_OF_LINE);
-        let counts = vec![vec![(3, 4)], vec![(Reuse::FIRST, 1), (12, 3)]];
-        let reuse = Reuse { line, at: vec![0, 1], counts };
-        let cells = of_mapping(&mapping(reuse), 8, Some(&price()), PageSize::USUAL);
+        let line = Bytes(PageSize::DEFAULT.bytes() * ENTRIES_PER_LINE);
+        let counts = vec![vec![(3, 4)], vec![(ReuseHistograms::FIRST_WALK_BUCKET, 1), (12, 3)]];
+        let reuse = ReuseHistograms { line, at: vec![0, 1], counts };
+        let cells = compute_cell_costs(&mapping(reuse), 8, Some(&cost_curve()), PageSize::DEFAULT);
         let costs: Vec<f64> = cells.iter().map(|cell| cell.cost).collect();
         assert_eq!(costs, [30_000.0, 10_000.0, 400_000.0, 0.0]);
     }
 
     #[test]
     fn without_histograms_the_distance_is_that_of_the_rates() {
-        // 4 misses of each line in 1024 walks: 256 walks lie between, some more and some fewer.
-        let level = WalkCost { points: vec![(0, 20_000)], origin: String::new() };
-        let cells = of_mapping(&mapping(Reuse::default()), 1024, Some(&level), PageSize::USUAL);
+        // 4 misses of each line in 1024 walks: 256 walks are between them on average.
+        let level = WalkCostCurve { points: vec![(0, 20_000)], origin: String::new() };
+        let cells =
+            compute_cell_costs(&mapping(ReuseHistograms::default()), 1024, Some(&level), PageSize::DEFAULT);
         let costs: Vec<f64> = cells.iter().map(|cell| cell.cost.round()).collect();
         assert_eq!(costs, [60_000.0, 20_000.0, 80_000.0, 0.0]);
         // By 1e5 quantiles of the geometric distribution.
-        let price = price();
+        let curve = cost_curve();
         let at = |k: u32| -256.0 * (1.0 - (f64::from(k) + 0.5) / 1e5).ln();
-        let truth = (0..100_000).map(|k| walk_ps(&price, at(k).max(1.0).log2())).sum::<f64>() / 1e5;
-        let found = geometric_ps(&price, 256.0);
+        let truth = (0..100_000).map(|k| walk_cost_ps(&curve, at(k).max(1.0).log2())).sum::<f64>() / 1e5;
+        let found = geometric_mean_cost_ps(&curve, 256.0);
         assert!((found / truth - 1.0).abs() < 0.01, "{found} for {truth}");
-        let cells = of_mapping(&mapping(Reuse::default()), 1024, None, PageSize::USUAL);
+        let cells = compute_cell_costs(&mapping(ReuseHistograms::default()), 1024, None, PageSize::DEFAULT);
         assert_eq!(cells.iter().map(|cell| cell.cost).collect::<Vec<_>>(), [3.0, 1.0, 4.0, 0.0]);
     }
 
-    /// Prices as they were fitted on an AMD EPYC (25/17/1): from one distance to twice of it they rise
-    /// threefold and more, where a count of walks that is larger by chance made a line cheaper.
+    /// Costs as they were fitted on an AMD EPYC (25/17/1): from one distance to twice of it they rise
+    /// threefold and more, where a randomly larger count of walks made a line cheaper.
     #[test]
     fn lines_with_more_walks_never_cost_less() {
         let steep = [
@@ -233,35 +238,47 @@ mod tests {
             vec![(12, 0), (13, 120_000)],
         ];
         for points in steep {
-            let price = WalkCost { points, origin: String::new() };
+            let curve = WalkCostCurve { points, origin: String::new() };
             let walks = 1u64 << 22;
-            let at = (0..2000).map(|line| line * ENTRIES_OF_LINE).collect();
+            let at = (0..2000).map(|line| line * ENTRIES_PER_LINE).collect();
             let misses = (0..2000).map(|line| 2 * line + 1).collect();
-            let cells = Cells { at, misses, ..Cells::default() };
-            let all = MappingProfile { cells, ..mapping(Reuse::default()) };
-            let costs = of_mapping(&all, walks, Some(&price), PageSize::USUAL);
+            let cells = CellCounts { at, misses, ..CellCounts::default() };
+            let all = MappingProfile { cells, ..mapping(ReuseHistograms::default()) };
+            let costs = compute_cell_costs(&all, walks, Some(&curve), PageSize::DEFAULT);
             for two in costs.windows(2) {
-                assert!(two[1].cost >= two[0].cost * 0.999, "{two:?}, {price:?}");
+                assert!(two[1].cost >= two[0].cost * 0.999, "{two:?}, {curve:?}");
             }
         }
     }
 
     #[test]
     fn a_what_if_costs_what_its_histograms_say() {
-        let size = |reuse| WhatIfSize { page: Bytes(1 << 21), misses: 4, reuse };
-        let sizes = vec![size(vec![(12, 3), (Reuse::FIRST, 1)]), size(vec![(3, 2)]), size(vec![])];
-        let what_if =
-            WhatIf { name: "all".to_owned(), misses: 6, sizes, upper_reads: [0; 3], regions: Vec::new() };
-        assert_eq!(of_what_if(&what_if, Some(&price())), Some(420_000.0));
-        assert_eq!(of_what_if(&what_if, None), None);
+        let size = |reuse| ScenarioPageSize { page: Bytes(1 << 21), misses: 4, reuse };
+        let sizes = vec![
+            size(vec![(12, 3), (ReuseHistograms::FIRST_WALK_BUCKET, 1)]),
+            size(vec![(3, 2)]),
+            size(vec![]),
+        ];
+        let what_if = MissScenario {
+            name: "all".to_owned(),
+            misses: 6,
+            sizes,
+            upper_reads: [0; 3],
+            regions: Vec::new(),
+        };
+        assert_eq!(compute_scenario_cost(&what_if, Some(&cost_curve())), Some(420_000.0));
+        assert_eq!(compute_scenario_cost(&what_if, None), None);
     }
 
     #[test]
     fn a_cell_of_many_lines_shares_its_misses_among_them() {
-        let mut coarse = mapping(Reuse::default());
-        coarse.grain = Bytes(PageSize::USUAL.bytes() * ENTRIES_OF_LINE * 64);
-        coarse.cells = Cells { at: vec![0], misses: vec![256], ..Cells::default() };
-        let cells = of_mapping(&coarse, 1024, Some(&price()), PageSize::USUAL);
-        assert_eq!(cells[0].cost, 256.0 * ByChance::of(&price()).walk_ps(1.0 / 256.0));
+        let mut coarse = mapping(ReuseHistograms::default());
+        coarse.grain = Bytes(PageSize::DEFAULT.bytes() * ENTRIES_PER_LINE * 64);
+        coarse.cells = CellCounts { at: vec![0], misses: vec![256], ..CellCounts::default() };
+        let cells = compute_cell_costs(&coarse, 1024, Some(&cost_curve()), PageSize::DEFAULT);
+        assert_eq!(
+            cells[0].cost,
+            256.0 * RandomWalkCost::from_curve(&cost_curve()).walk_cost_ps(1.0 / 256.0)
+        );
     }
 }

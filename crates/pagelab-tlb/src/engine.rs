@@ -1,12 +1,13 @@
-//! What also runs inside QEMU, in our plugin: no dependency but std, since the plugin includes these files
-//! as they are (`plugins/tlb-trace`).
+//! TLB model of `profile --source exact`: TLBs, page-walk caches, reuse distances, and the mapping table.
+//!
+//! It runs inside QEMU: the plugin `plugins/tlb-trace` includes these files, so they depend on std alone.
 
+pub mod account_layout;
 mod entries;
-pub mod front;
 pub mod geometry;
-pub mod layout;
-pub mod ledger;
-pub mod lines;
-pub mod pass;
+pub mod hit_filter;
+pub mod mapping_table;
 pub mod tlb;
-pub mod walk;
+pub mod tlb_pass;
+pub mod walk_caches;
+pub mod walk_history;

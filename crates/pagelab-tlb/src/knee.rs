@@ -1,4 +1,4 @@
-//! Where an access curve bends: the reach of the largest TLB, from times with base pages and with huge pages.
+//! Knee of an access curve: the reach of the largest TLB, from times with base pages and with huge pages.
 //!
 //! Caches bend both curves, the TLB bends their difference. Up to the reach R of the largest TLB the
 //! difference is a plateau: what a miss of the first level costs, which is small. Above R a random read
@@ -6,16 +6,18 @@
 //!
 //! A turn with base pages and the next with huge pages meet the same disturbance, so what counts is the
 //! difference of each turn: its median over the turns, and as noise the standard error of that median
-//! ([`Saved`]).
+//! ([`AccessSaving`]).
 //!
-//! What is found is the reach that was left to this thread: a busy SMT sibling takes its share of the TLB.
+//! The result is the reach for this thread: a busy SMT sibling takes its share of the TLB.
 
-use pagelab_model::probe::Saved;
-use pagelab_model::{Absence, AbsentWhy, Bytes, Reading};
+use pagelab_model::order_statistics::median;
+use pagelab_model::probe::AccessSaving;
+use pagelab_model::size::format_bytes;
+use pagelab_model::{Absence, AbsenceReason, Bytes, Reading};
 
 /// Times at one buffer size. Entry i of both lists is from the same turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pair {
+pub struct SizeTimings {
     /// Size of the buffer.
     pub size: Bytes,
     /// Picoseconds per read with base pages.
@@ -27,64 +29,54 @@ pub struct Pair {
 /// Sizes of which the plateau is taken: those just below the size in question.
 const PLATEAU_POINTS: usize = 3;
 
-/// Sizes that must lie below the knee and above it: one point is no plateau, and one no rise.
+/// Number of sizes required below and above the knee: one point is no plateau, and no rise.
 const POINTS_EACH_SIDE: usize = 2;
 
 /// The difference of one size in numbers.
-struct Point {
+struct DifferencePoint {
     size: Bytes,
     /// Median over the turns of base less huge.
     difference: i64,
-    /// What a difference must exceed to be clear: 3 standard errors, or 5 % of the time with huge pages.
-    clear: i64,
+    /// Bound of a clear difference: 3 standard errors, or 5 % of the time with huge pages.
+    threshold: i64,
 }
 
 /// The largest size at which the difference is still on its plateau, when at every larger size it is clearly
 /// above: by more than 3 standard errors, more than 5 % of the time with huge pages, and more than a tenth of
 /// the rise at the largest size. The last keeps a small early step, such as the reach of the first level,
-/// from being taken for it. The true reach lies between this size and the next larger one that was measured.
-pub fn knee(pairs: &[Pair]) -> Reading<Bytes> {
+/// from being taken for it. The true reach is between this size and the next larger measured one.
+pub fn find_knee(timings: &[SizeTimings]) -> Reading<Bytes> {
     let absent = |detail: String| {
-        Absence::new("reach of the largest TLB", AbsentWhy::Undefined, detail)
-            .or("repeat the probe on a quieter machine")
+        Absence::new("reach of the largest TLB", AbsenceReason::Undefined, detail)
+            .with_hint("repeat the probe on a quieter machine")
     };
-    let mut points: Vec<Point> = pairs.iter().filter_map(point).collect();
+    let mut points: Vec<DifferencePoint> = timings.iter().filter_map(difference_point).collect();
     points.sort_by_key(|point| point.size);
-    let Some(last) = points.last().map(|point| (point.size, point.difference, point.clear)) else {
+    let Some(largest) = points.last() else {
         return Err(absent("no clear knee: nothing was measured".to_owned()));
     };
-    let (largest, top, clear) = last;
-    if top <= clear {
-        let mib = largest.0 >> 20;
-        return Err(absent(format!("no clear knee: at {mib} MiB base and huge pages still cost the same")));
+    if largest.difference <= largest.threshold {
+        let size = format_bytes(largest.size);
+        return Err(absent(format!("no clear knee: at {size} base and huge pages still cost the same")));
     }
     let candidates = POINTS_EACH_SIDE..=points.len().saturating_sub(POINTS_EACH_SIDE);
-    let found = candidates.into_iter().find(|&first| {
+    let knee_index = candidates.into_iter().find(|&first| {
         let (below, above) = points.split_at(first);
         let mut plateau: Vec<i64> = below.iter().rev().take(PLATEAU_POINTS).map(|p| p.difference).collect();
         let plateau = median(&mut plateau).unwrap_or(0);
-        let tenth = top.saturating_sub(plateau) / 10;
-        above.iter().all(|point| point.difference.saturating_sub(plateau) > point.clear.max(tenth))
+        let rise_tenth = largest.difference.saturating_sub(plateau) / 10;
+        above.iter().all(|point| point.difference.saturating_sub(plateau) > point.threshold.max(rise_tenth))
     });
-    match found {
-        Some(first) => Ok(points[first - 1].size),
-        None => {
-            Err(absent("no clear knee: the difference does not leave a plateau and stay above".to_owned()))
-        }
-    }
+    let flat = || absent("no clear knee: the difference does not rise above a plateau".to_owned());
+    knee_index.map(|first| points[first - 1].size).ok_or_else(flat)
 }
 
-fn point(pair: &Pair) -> Option<Point> {
-    let saved = Saved::between(&pair.base_ps, &pair.huge_ps)?;
-    let mut huge: Vec<i64> = pair.huge_ps.iter().map(|&ps| i64::try_from(ps).unwrap_or(i64::MAX)).collect();
-    let clear = saved.error_ps.saturating_mul(3).max(median(&mut huge)? / 20);
-    Some(Point { size: pair.size, difference: saved.median_ps, clear })
-}
-
-/// The middle value, or the lower of the two middle ones.
-fn median(values: &mut [i64]) -> Option<i64> {
-    values.sort_unstable();
-    values.get(values.len().checked_sub(1)? / 2).copied()
+fn difference_point(timings: &SizeTimings) -> Option<DifferencePoint> {
+    let saving = AccessSaving::from_pairs(&timings.base_ps, &timings.huge_ps)?;
+    let mut huge: Vec<i64> =
+        timings.huge_ps.iter().map(|&ps| i64::try_from(ps).unwrap_or(i64::MAX)).collect();
+    let threshold = saving.error_ps.saturating_mul(3).max(median(&mut huge)? / 20);
+    Some(DifferencePoint { size: timings.size, difference: saving.median_ps, threshold })
 }
 
 #[cfg(test)]
@@ -103,7 +95,7 @@ mod tests {
     /// A machine: a first level of 64 entries whose miss costs `step_ps`, a second level that reaches
     /// `reach_kib`, a walk of `walk_ps`, caches of 2 MiB and 32 MiB, and noise of ± `noise_ps` that depends
     /// on the round.
-    fn curve(reach_kib: u64, step_ps: u64, walk_ps: u64, noise_ps: u64) -> Vec<Pair> {
+    fn curve(reach_kib: u64, step_ps: u64, walk_ps: u64, noise_ps: u64) -> Vec<SizeTimings> {
         let mut state = 88_172_645_463_325_252u64;
         let mut noise = move || {
             state ^= state << 13;
@@ -117,7 +109,7 @@ mod tests {
             let base = cache + missing(size, 256, step_ps) + missing(size, reach_kib, walk_ps);
             let base_ps = (0..12).map(|_| base + noise()).collect();
             let huge_ps = (0..12).map(|_| cache + noise()).collect();
-            Pair { size: Bytes::from_kib(size), base_ps, huge_ps }
+            SizeTimings { size: Bytes::from_kib(size), base_ps, huge_ps }
         };
         sizes().into_iter().map(pair).collect()
     }
@@ -134,7 +126,7 @@ mod tests {
             (2048, 3000, 30_000, 200, 2048),
         ];
         for (reach, step, walk, noise, expected) in cases {
-            let found = knee(&curve(reach, step, walk, noise));
+            let found = find_knee(&curve(reach, step, walk, noise));
             assert_eq!(found, Ok(Bytes::from_kib(expected)), "reach {reach} KiB, noise {noise} ps");
         }
     }
@@ -151,21 +143,21 @@ mod tests {
             (Vec::new(), "no clear knee: nothing was measured"),
         ];
         for (pairs, reason) in cases {
-            let absent = knee(&pairs).unwrap_err();
+            let absent = find_knee(&pairs).unwrap_err();
             assert!(absent.reason().starts_with(reason), "{}", absent.reason());
         }
     }
 
     #[test]
     fn hostile_numbers_do_not_panic() {
-        let pair = |kib, base: &[u64], huge: &[u64]| Pair {
+        let pair = |kib, base: &[u64], huge: &[u64]| SizeTimings {
             size: Bytes::from_kib(kib),
             base_ps: base.to_vec(),
             huge_ps: huge.to_vec(),
         };
         let extremes = [u64::MAX, 0, 1];
-        let pairs: Vec<Pair> = (1..9).map(|k| pair(k, &extremes, &[0, u64::MAX, 7])).collect();
-        let _ = knee(&pairs);
-        let _ = knee(&[pair(1, &[], &[]), pair(2, &[1], &[])]);
+        let pairs: Vec<SizeTimings> = (1..9).map(|k| pair(k, &extremes, &[0, u64::MAX, 7])).collect();
+        let _ = find_knee(&pairs);
+        let _ = find_knee(&[pair(1, &[], &[]), pair(2, &[1], &[])]);
     }
 }

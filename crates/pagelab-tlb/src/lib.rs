@@ -1,18 +1,18 @@
-//! What the TLBs of a processor hold, and where an access curve shows that they end.
+//! TLB geometry of a processor, and the end of the TLB's reach in an access curve.
 //!
 //! Pure: CPUID registers and measured times come in as data.
 
-pub mod choose;
 pub mod cost;
 pub mod cpuid;
 pub mod descriptors;
 pub mod engine;
 pub mod grid;
 pub mod knee;
-pub mod modelled;
+pub mod model_geometry;
 pub mod plan;
+pub mod selection;
 pub mod syntax;
 pub mod table;
 pub mod walk_fit;
 
-pub use choose::choose;
+pub use selection::select_geometry;

@@ -1,65 +1,61 @@
-//! Which huge pages pay: regions in the order of what each saves, and what the first n of them save together.
+//! Huge pages that pay: regions ranked by their saving, and the saving of the first n together.
 //!
-//! A region saves what its page walks cost, less what its huge page still costs: a huge page needs an entry
-//! of the TLB too, and is walked for when the entry was lost (`residual`). The curve is therefore not a sum
-//! of the regions' costs, and the order is that of what each region saves alone.
+//! A region saves the cost of its page walks, less the remaining cost of its huge page: a huge page needs a
+//! TLB entry too, and is walked after an eviction (`residual`). So the curve is not the sum of the regions'
+//! costs, and regions are ranked by what each of them saves alone.
 
-mod make;
+use std::collections::{BTreeMap, HashMap};
+
+use pagelab_model::huge_plan::{PlannedMapping, PlannedProgram, PlannedRegion, PredictedGain};
+use pagelab_model::profile::{ImageProfile, MappingIdentity, MappingKind, Program, UnseenReason};
+use pagelab_model::random::SplitMix64;
+use pagelab_model::{Bytes, HugePlan, TlbProfile};
+
+use crate::cost::CellCost;
+use crate::{cost, grid};
+
 pub mod predict;
 mod residual;
-mod shape;
 
-use std::collections::BTreeMap;
-
-use pagelab_model::profile::{ImageProfile, MappingKey, MappingKind, MappingProfile, Program, UnseenWhy};
-use pagelab_model::seed::SplitMix64;
-use pagelab_model::{Bytes, Profile};
-
-use crate::cost::{self, CellCost};
-use crate::grid;
-
-pub use make::plan;
-pub use shape::{Shape, Step};
-
-/// By what regions are ranked.
+/// Criterion by which regions are ranked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum By {
-    /// What each saves by the model.
+pub enum RankBy {
+    /// Predicted saving.
     #[default]
     Cost,
     /// Misses.
     Misses,
-    /// Accesses; misses where the source counts none.
+    /// Accesses; misses if the source counts no accesses.
     Accesses,
-    /// By chance, from a seed.
+    /// Random, from a seed.
     Random(u64),
 }
 
-/// What is to be ranked, and how.
+/// Options of a ranking.
 #[derive(Clone, Copy, Debug)]
-pub struct Ask {
-    /// The size of the pages that are planned.
+pub struct RankOptions {
+    /// Size of the planned pages.
     pub page: Bytes,
-    /// The order.
-    pub by: By,
+    /// Criterion.
+    pub by: RankBy,
     /// Whether mappings of files and stacks are planned too.
-    pub files: bool,
+    pub include_files: bool,
 }
 
 /// One page-sized region of a mapping.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Region {
-    /// Which mapping, in [`Ranking::mappings`].
+    /// Its mapping, by index in [`Ranking::mappings`].
     pub mapping: usize,
     /// Its first byte in the mapping.
     pub offset: u64,
-    /// Picoseconds of its page walks; misses where a walk has no price.
+    /// Picoseconds of its page walks; misses where a walk has no cost.
     pub cost: f64,
-    /// What is left of the cost when a huge page backs it and nothing else, in the same unit.
+    /// The remaining cost if only this region is on a huge page, in the same unit.
     pub residual: f64,
     /// Misses, or an estimate of walks.
     pub misses: f64,
-    /// Accesses, where the source counts them.
+    /// Accesses, if the source counts them.
     pub accesses: Option<f64>,
     /// Bytes that were seen to be touched.
     pub touched: u64,
@@ -68,7 +64,7 @@ pub struct Region {
 }
 
 impl Region {
-    /// What a huge page here saves, alone.
+    /// The saving of a huge page here alone.
     pub fn saving(&self) -> f64 {
         (self.cost - self.residual).max(0.0)
     }
@@ -76,106 +72,105 @@ impl Region {
 
 /// A mapping of a program, in all processes that ran it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Ranked {
+pub struct RankedMapping {
     /// The program.
     pub program: Program,
-    /// Which mapping.
-    pub key: MappingKey,
-    /// Where it began in the first process.
+    /// The mapping.
+    pub key: MappingIdentity,
+    /// Its start in the first process.
     pub start: u64,
-    /// Its length, the largest.
+    /// Its largest length.
     pub bytes: Bytes,
     /// Costs by cell, by offset.
     pub cells: Vec<CellCost>,
-    /// What the source could not see: (offset, bytes, why).
-    pub unseen: Vec<(u64, Bytes, UnseenWhy)>,
+    /// Memory that the source could not observe: (offset, bytes, why).
+    pub unseen: Vec<(u64, Bytes, UnseenReason)>,
 }
 
-/// What of the cost no huge page can save.
+/// The cost that no huge page can save.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Beyond {
+pub struct UncoveredCost {
     /// At the ends of mappings, where no whole huge page fits.
-    pub ends: f64,
+    pub mapping_ends: f64,
     /// In files and stacks, which are planned on request only.
     pub files: f64,
-    /// The part of the ends that a huge page covers when all memory is on them: private mappings lie side by
-    /// side there, as those of an allocator of small arenas do, and the kernel joins them. A plan names one
-    /// mapping at a time.
-    pub joined: Joined,
+    /// The part of the ends that huge pages cover if all memory is on them: the kernel merges adjacent
+    /// private mappings, as those of an allocator of small arenas. A plan names one mapping at a time.
+    pub merged: MergedCost,
 }
 
-/// What lies in huge pages that several mappings fill together.
+/// Huge pages across several adjacent mappings.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Joined {
+pub struct MergedCost {
     /// Cost, in the unit of the regions.
     pub cost: f64,
     /// Misses.
     pub misses: f64,
-    /// Accesses, where the source counts them.
+    /// Accesses, if the source counts them.
     pub accesses: f64,
     /// Bytes that were seen to be touched.
     pub touched: f64,
 }
 
-/// The regions of a profile in an order, and what the first n of them save.
+/// The ranked regions of a profile, and the saving of the first n of them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ranking {
     /// The mappings.
-    pub mappings: Vec<Ranked>,
-    /// The regions that were touched, dearest first.
+    pub mappings: Vec<RankedMapping>,
+    /// The regions that were touched, costliest first.
     pub regions: Vec<Region>,
     /// The curve: steps of rising n, the last with all regions.
-    pub curve: Vec<Step>,
+    pub curve: Vec<SavingStep>,
     /// Whether costs are picoseconds; else they are misses.
-    pub timed: bool,
-    /// All of the cost, also what cannot be planned.
+    pub is_timed: bool,
+    /// The whole cost, including that which cannot be planned.
     pub total: f64,
-    /// What cannot be planned.
-    pub beyond: Beyond,
-    /// What the curve looks like.
-    pub shape: Shape,
+    /// The cost that cannot be planned.
+    pub uncovered: UncoveredCost,
+    /// The shape of the curve.
+    pub shape: CurveShape,
 }
 
-/// How many pages of the ranking.
+/// The size of a plan.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Size {
-    /// So many.
+pub enum PlanSize {
+    /// A number of pages.
     Pages(usize),
-    /// As few as have this share of what all save, from 0 to 1.
+    /// The fewest with this share of the saving of all, from 0 to 1.
     Share(f64),
-    /// As many as fit into so much memory.
+    /// Plan as many as fit into this much memory.
     Budget(Bytes),
 }
 
 impl Ranking {
-    /// How many regions a size is; at most all of them.
-    pub fn count(&self, size: Size, page: Bytes) -> usize {
+    /// The number of regions of a size; at most all of them.
+    pub fn region_count(&self, size: PlanSize, page: Bytes) -> usize {
         let count = match size {
-            Size::Pages(pages) => pages,
-            Size::Budget(bytes) => usize::try_from(bytes.0 / page.0.max(1)).unwrap_or(usize::MAX),
-            Size::Share(share) => shape::count_for(&self.curve, share),
+            PlanSize::Pages(pages) => pages,
+            PlanSize::Budget(bytes) => usize::try_from(bytes.0 / page.0.max(1)).unwrap_or(usize::MAX),
+            PlanSize::Share(share) => count_for_share(&self.curve, share),
         };
         count.min(self.regions.len())
     }
 
-    /// What the first `n` regions save, between the steps in a straight line.
-    pub fn saved(&self, n: usize) -> f64 {
-        shape::saved(&self.curve, n)
+    /// The saving of the first `n` regions, interpolated between the steps.
+    pub fn saving_at(&self, n: usize) -> f64 {
+        interpolate_saving(&self.curve, n)
     }
 
-    /// What all regions save: the gain that can be had.
-    pub fn attainable(&self) -> f64 {
+    /// Savings of all regions: the maximum gain.
+    pub fn attainable_saving(&self) -> f64 {
         self.curve.last().map_or(0.0, |step| step.saved)
     }
 
     /// The share of the gain that the first `n` regions have, if there is any.
-    pub fn share(&self, n: usize) -> Option<f64> {
-        (self.attainable() > 0.0).then(|| self.saved(n) / self.attainable())
+    pub fn saving_share(&self, n: usize) -> Option<f64> {
+        (self.attainable_saving() > 0.0).then(|| self.saving_at(n) / self.attainable_saving())
     }
 
     /// Page faults that the first `n` regions save: one for each touched base page but the first of a region;
     /// `None` if the source counts by larger cells, and does not know which pages were touched.
-    pub fn faults_saved(&self, n: usize, base_page: u64) -> Option<u64> {
+    pub fn saved_faults(&self, n: usize, base_page: u64) -> Option<u64> {
         let cells = self.mappings.iter().flat_map(|mapping| &mapping.cells);
         let is_fine = cells.map(|cell| cell.bytes).max().unwrap_or(0) <= base_page;
         let faults = |region: &Region| (region.touched / base_page.max(1)).saturating_sub(1);
@@ -184,48 +179,45 @@ impl Ranking {
 }
 
 /// Ranks the regions of a profile.
-pub fn rank(profile: &Profile, ask: Ask) -> Ranking {
-    let price = profile.walk_cost.as_ref().filter(|price| !price.points.is_empty());
-    let mappings = gathered(profile);
+pub fn rank_regions(profile: &TlbProfile, options: RankOptions) -> Ranking {
+    let walk_cost = profile.walk_cost.as_ref().filter(|walk_cost| !walk_cost.points.is_empty());
+    let mappings = gather_mappings(profile);
     let total: f64 = mappings.iter().flat_map(|mapping| &mapping.cells).map(|cell| cell.cost).sum();
-    let mut beyond = Beyond::default();
-    let neighbours = Neighbours::of(&mappings);
+    let mut uncovered = UncoveredCost::default();
+    let private_spans = PrivateSpans::from_mappings(&mappings);
     let mut regions = Vec::new();
     for (number, mapping) in mappings.iter().enumerate() {
-        if !ask.files && matches!(mapping.key.kind, MappingKind::File(_) | MappingKind::Stack) {
-            beyond.files += mapping.cells.iter().map(|cell| cell.cost).sum::<f64>();
+        if !options.include_files && matches!(mapping.key.kind, MappingKind::File(_) | MappingKind::Stack) {
+            uncovered.files += mapping.cells.iter().map(|cell| cell.cost).sum::<f64>();
             continue;
         }
-        regions.extend(regions_of(number, mapping, ask.page, &neighbours, &mut beyond));
+        regions.extend(build_regions(number, mapping, options.page, &private_spans, &mut uncovered));
     }
-    let tlb = residual::Tlb::of(profile, ask.page, price);
-    tlb.alone(&mut regions, &mappings);
-    order(&mut regions, ask.by);
-    let curve = shape::curve(&regions, |n| tlb.saved(&regions, &mappings, n));
-    let shape = shape::of(&curve);
-    Ranking { mappings, regions, curve, timed: price.is_some(), total, beyond, shape }
+    let contention = residual::TlbContention::from_profile(profile, options.page, walk_cost);
+    contention.fill_residuals(&mut regions, &mappings);
+    sort_regions(&mut regions, options.by);
+    let curve = build_curve(&regions, |n| contention.combined_saving(&regions, &mappings, n));
+    let shape = classify_curve(&curve);
+    Ranking { mappings, regions, curve, is_timed: walk_cost.is_some(), total, uncovered, shape }
 }
 
 /// The mappings of all processes, those of equal program and key as one.
-fn gathered(profile: &Profile) -> Vec<Ranked> {
-    let price = profile.walk_cost.as_ref();
-    let mut mappings: Vec<Ranked> = Vec::new();
-    let mut places: BTreeMap<(usize, MappingKey), usize> = BTreeMap::new();
-    let mut programs: Vec<&Program> = Vec::new();
+fn gather_mappings(profile: &TlbProfile) -> Vec<RankedMapping> {
+    let walk_cost = profile.walk_cost.as_ref();
+    let mut mappings: Vec<RankedMapping> = Vec::new();
+    let mut indices: HashMap<(&Program, &MappingIdentity), usize> = HashMap::new();
     for image in &profile.images {
-        let known = programs.iter().position(|program| **program == image.program);
-        let program = known.unwrap_or_else(|| {
-            programs.push(&image.program);
-            programs.len() - 1
-        });
         for mapping in &image.mappings {
-            let cells = cost::of_mapping(mapping, walks(image), price, profile.page_size);
+            let cells = cost::compute_cell_costs(mapping, count_walks(image), walk_cost, profile.page_size);
             let unseen = mapping.unseen.iter().map(|unseen| (unseen.offset, unseen.bytes, unseen.why));
-            let place = *places.entry((program, mapping.key.clone())).or_insert(mappings.len());
-            if place == mappings.len() {
-                mappings.push(ranked(image, mapping));
+            let index = *indices.entry((&image.program, &mapping.key)).or_insert(mappings.len());
+            if index == mappings.len() {
+                let (program, key) = (image.program.clone(), mapping.key.clone());
+                let (start, bytes) = (mapping.start, mapping.bytes);
+                let (cells, unseen) = (Vec::new(), Vec::new());
+                mappings.push(RankedMapping { program, key, start, bytes, cells, unseen });
             }
-            let ranked = &mut mappings[place];
+            let ranked = &mut mappings[index];
             ranked.bytes = ranked.bytes.max(mapping.bytes);
             ranked.unseen.extend(unseen);
             ranked.cells.extend(cells);
@@ -235,18 +227,12 @@ fn gathered(profile: &Profile) -> Vec<Ranked> {
     mappings
 }
 
-fn walks(image: &ImageProfile) -> u64 {
+fn count_walks(image: &ImageProfile) -> u64 {
     let counted = image.mappings.iter().flat_map(|mapping| &mapping.cells.misses);
     image.misses.max(counted.fold(0, |sum, &misses| sum.saturating_add(misses)))
 }
 
-fn ranked(image: &ImageProfile, mapping: &MappingProfile) -> Ranked {
-    let (program, key) = (image.program.clone(), mapping.key.clone());
-    let (start, bytes) = (mapping.start, mapping.bytes);
-    Ranked { program, key, start, bytes, cells: Vec::new(), unseen: Vec::new() }
-}
-
-impl Ranked {
+impl RankedMapping {
     /// Whether the kernel joins it with its neighbours of the same kind.
     fn is_private(&self) -> bool {
         matches!(self.key.kind, MappingKind::Anonymous | MappingKind::Heap)
@@ -263,32 +249,24 @@ impl Ranked {
 }
 
 /// The regions of a mapping that have cells, on the grid of pages where it lay.
-fn regions_of(
+fn build_regions(
     number: usize,
-    mapping: &Ranked,
+    mapping: &RankedMapping,
     page: Bytes,
-    neighbours: &Neighbours,
-    beyond: &mut Beyond,
+    private_spans: &PrivateSpans,
+    uncovered: &mut UncoveredCost,
 ) -> Vec<Region> {
-    let base = grid::base(&mapping.key, mapping.start);
+    let base = grid::base_address(&mapping.key, mapping.start);
     let mut by_page: BTreeMap<u64, Region> = BTreeMap::new();
     for cell in &mapping.cells {
-        if cell.bytes / page.0.max(1) > grid::PAGES_OF_CELL {
-            beyond.ends += cell.cost;
+        if cell.bytes / page.0.max(1) > grid::CELL_PAGES_MAX {
+            uncovered.mapping_ends += cell.cost;
             continue;
         }
-        for (at, bytes) in grid::parts(base, cell.offset, cell.bytes, page.0) {
+        for (page_index, bytes) in grid::split_by_page(base, cell.offset, cell.bytes, page.0) {
             let share = bytes as f64 / cell.bytes as f64;
-            let region = by_page.entry(at).or_insert_with(|| Region {
-                mapping: number,
-                offset: 0,
-                cost: 0.0,
-                residual: 0.0,
-                misses: 0.0,
-                accesses: None,
-                touched: 0,
-                written: None,
-            });
+            let new_region = Region { mapping: number, ..Region::default() };
+            let region = by_page.entry(page_index).or_insert(new_region);
             region.cost += cell.cost * share;
             region.misses += cell.misses as f64 * share;
             if let Some(accesses) = cell.accesses {
@@ -300,17 +278,18 @@ fn regions_of(
     }
     let (first, last) = mapping.bounds();
     let mut regions = Vec::with_capacity(by_page.len());
-    for (at, region) in by_page {
-        let offset = grid::page_offset(base, at, page.0).filter(|&offset| offset >= first);
+    for (page_index, region) in by_page {
+        let address = page_index.checked_mul(page.0);
+        let offset = address.and_then(|address| address.checked_sub(base)).filter(|&offset| offset >= first);
         match offset.filter(|offset| offset.checked_add(page.0).is_some_and(|end| end <= last)) {
             Some(offset) => regions.push(Region { offset, ..region }),
             None => {
-                beyond.ends += region.cost;
-                if neighbours.fill(mapping, at.saturating_mul(page.0), page.0) {
-                    beyond.joined.cost += region.cost;
-                    beyond.joined.misses += region.misses;
-                    beyond.joined.accesses += region.accesses.unwrap_or(0.0);
-                    beyond.joined.touched += region.touched as f64;
+                uncovered.mapping_ends += region.cost;
+                if private_spans.covers_page(mapping, page_index.saturating_mul(page.0), page.0) {
+                    uncovered.merged.cost += region.cost;
+                    uncovered.merged.misses += region.misses;
+                    uncovered.merged.accesses += region.accesses.unwrap_or(0.0);
+                    uncovered.merged.touched += region.touched as f64;
                 }
             }
         }
@@ -318,59 +297,215 @@ fn regions_of(
     regions
 }
 
-/// Private memory of each program, mappings that lie side by side as one.
-struct Neighbours<'m> {
-    programs: Vec<(&'m Program, Vec<(u64, u64)>)>,
+/// Private memory of each program, adjacent mappings as one.
+struct PrivateSpans<'m> {
+    programs: HashMap<&'m Program, Vec<(u64, u64)>>,
 }
 
-impl<'m> Neighbours<'m> {
-    fn of(mappings: &'m [Ranked]) -> Neighbours<'m> {
-        let mut programs: Vec<(&Program, Vec<(u64, u64)>)> = Vec::new();
+impl<'m> PrivateSpans<'m> {
+    fn from_mappings(mappings: &'m [RankedMapping]) -> PrivateSpans<'m> {
+        let mut programs: HashMap<&Program, Vec<(u64, u64)>> = HashMap::new();
         for mapping in mappings.iter().filter(|mapping| mapping.is_private()) {
             let span = (mapping.start, mapping.start.saturating_add(mapping.bytes.0));
-            match programs.iter_mut().find(|(program, _)| **program == mapping.program) {
-                Some((_, spans)) => spans.push(span),
-                None => programs.push((&mapping.program, vec![span])),
-            }
+            programs.entry(&mapping.program).or_default().push(span);
         }
-        for (_, spans) in &mut programs {
+        for spans in programs.values_mut() {
             spans.sort_unstable();
-            let mut joined: Vec<(u64, u64)> = Vec::new();
-            for &(from, to) in spans.iter() {
-                match joined.last_mut().filter(|last| from <= last.1) {
-                    Some(last) => last.1 = last.1.max(to),
-                    None => joined.push((from, to)),
-                }
-            }
-            *spans = joined;
+            spans.dedup_by(|span, last| {
+                let is_adjacent = span.0 <= last.1;
+                last.1 = if is_adjacent { last.1.max(span.1) } else { last.1 };
+                is_adjacent
+            });
         }
-        Neighbours { programs }
+        PrivateSpans { programs }
     }
 
     /// Whether a page at this address is memory of the mapping's program from end to end.
-    fn fill(&self, mapping: &Ranked, address: u64, page: u64) -> bool {
-        let of_program = self.programs.iter().find(|(program, _)| **program == mapping.program);
-        let Some((_, spans)) = of_program.filter(|_| mapping.is_private()) else { return false };
+    fn covers_page(&self, mapping: &RankedMapping, address: u64, page: u64) -> bool {
+        let program_spans = self.programs.get(&mapping.program);
+        let Some(spans) = program_spans.filter(|_| mapping.is_private()) else { return false };
         let after = spans.partition_point(|&(from, _)| from <= address);
         let end = address.checked_add(page);
         after.checked_sub(1).zip(end).is_some_and(|(at, end)| end <= spans[at].1)
     }
 }
 
-fn order(regions: &mut [Region], by: By) {
+fn sort_regions(regions: &mut [Region], by: RankBy) {
     let value = |region: &Region| match by {
-        By::Cost => region.saving(),
-        By::Misses => region.misses,
-        By::Accesses => region.accesses.unwrap_or(region.misses),
-        By::Random(_) => 0.0,
+        RankBy::Cost => region.saving(),
+        RankBy::Misses => region.misses,
+        RankBy::Accesses => region.accesses.unwrap_or(region.misses),
+        RankBy::Random(_) => 0.0,
     };
-    let place = |region: &Region| (region.mapping, region.offset);
-    regions.sort_by(|a, b| value(b).total_cmp(&value(a)).then_with(|| place(a).cmp(&place(b))));
-    if let By::Random(seed) = by {
-        let mut random = SplitMix64::new(seed);
-        for last in (1..regions.len()).rev() {
-            regions.swap(last, random.below(last as u64 + 1) as usize);
+    let position = |region: &Region| (region.mapping, region.offset);
+    regions.sort_by(|a, b| value(b).total_cmp(&value(a)).then_with(|| position(a).cmp(&position(b))));
+    if let RankBy::Random(seed) = by {
+        SplitMix64::new(seed).shuffle(regions);
+    }
+}
+
+/// Cells of a plan in each of its pages: a run whose mapping begins elsewhere shares out the cost by them.
+const CELLS_PER_PAGE: u64 = 16;
+
+/// The plan of the first `n` regions of a ranking.
+pub fn build_plan(
+    profile: &TlbProfile,
+    ranking: &Ranking,
+    n: usize,
+    page: Bytes,
+    predicted: Option<PredictedGain>,
+) -> HugePlan {
+    let mut programs: Vec<PlannedProgram> = Vec::new();
+    let mut positions: BTreeMap<usize, (usize, usize)> = BTreeMap::new();
+    let unit = if ranking.is_timed { 1000.0 } else { 1.0 };
+    for region in ranking.regions.iter().take(n) {
+        let ranked = &ranking.mappings[region.mapping];
+        let (program, mapping) = *positions.entry(region.mapping).or_insert_with(|| {
+            let known = programs.iter().position(|known| known.program == ranked.program);
+            let program = known.unwrap_or_else(|| {
+                programs.push(PlannedProgram { program: ranked.program.clone(), mappings: Vec::new() });
+                programs.len() - 1
+            });
+            programs[program].mappings.push(PlannedMapping {
+                key: ranked.key.clone(),
+                start: grid::base_address(&ranked.key, ranked.start),
+                bytes: ranked.bytes,
+                regions: Vec::new(),
+                cells: Vec::new(),
+            });
+            (program, programs[program].mappings.len() - 1)
+        });
+        let cost_ns = ranking.is_timed.then_some((region.cost / unit) as u64);
+        let planned = PlannedRegion { offset: region.offset, page, cost_ns };
+        programs[program].mappings[mapping].regions.push(planned);
+    }
+    for (&number, &(program, mapping)) in &positions {
+        let chosen: Vec<&Region> =
+            ranking.regions.iter().take(n).filter(|region| region.mapping == number).collect();
+        programs[program].mappings[mapping].cells =
+            collect_cells(&ranking.mappings[number], &chosen, page, unit);
+    }
+    HugePlan { source: Some(profile.source), command: profile.command.clone(), predicted, programs }
+}
+
+/// The cost around the chosen regions, in cells of a sixteenth of a page.
+fn collect_cells(ranked: &RankedMapping, chosen: &[&Region], page: Bytes, unit: f64) -> Vec<(u64, u64, u64)> {
+    let grain = (page.0 / CELLS_PER_PAGE).max(1);
+    let mut costs: BTreeMap<u64, f64> = BTreeMap::new();
+    let mut windows: Vec<(u64, u64)> = chosen
+        .iter()
+        .map(|region| (region.offset.saturating_sub(page.0), region.offset.saturating_add(2 * page.0)))
+        .collect();
+    windows.sort_unstable();
+    let is_near = |at: u64| {
+        let after = windows.partition_point(|&(from, _)| from <= at);
+        // Windows are equally long, so the last one that began is the last one to end.
+        after.checked_sub(1).is_some_and(|last| at < windows[last].1)
+    };
+    for cell in ranked.cells.iter().filter(|cell| cell.bytes / page.0.max(1) <= grid::CELL_PAGES_MAX) {
+        for (number, bytes) in grid::split_by_page(0, cell.offset, cell.bytes, grain) {
+            if is_near(number * grain) {
+                *costs.entry(number).or_default() += cell.cost * bytes as f64 / cell.bytes as f64;
+            }
         }
+    }
+    let cell = |(number, cost): (u64, f64)| (number * grain, grain, (cost / unit) as u64);
+    costs.into_iter().map(cell).filter(|cell| cell.2 > 0).collect()
+}
+
+/// One step of the curve.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SavingStep {
+    /// Number of regions on huge pages.
+    pub pages: usize,
+    /// Their saving, in picoseconds or misses.
+    pub saved: f64,
+}
+
+/// The shape of a curve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CurveShape {
+    /// Nothing can be saved.
+    NoGain,
+    /// A few regions have most of it: after this number of pages each further one saves less than the mean.
+    Knee(usize),
+    /// Each region saves about as much as any other: few huge pages save little.
+    Flat,
+    /// Nearly all touched regions are needed for nine tenths, though some save more than others.
+    AllNeeded,
+}
+
+/// Steps at which every count is one of the curve's.
+const EXACT_COUNTS: usize = 64;
+/// Steps per doubling after that.
+const STEPS_PER_DOUBLING: usize = 16;
+/// A curve is flat if an eighth of the regions has less than this share: a straight line has an eighth.
+const FLAT_SHARE: f64 = 0.2;
+/// More than this part of all regions for nine tenths of the gain is "all".
+const ALL_NEEDED_SHARE: f64 = 0.8;
+/// Fewer regions than this have no shape.
+const SHAPE_REGIONS_MIN: usize = 8;
+
+/// The curve, at counts that are dense where they are small.
+fn build_curve(regions: &[Region], compute_saving: impl Fn(usize) -> f64) -> Vec<SavingStep> {
+    let mut counts: Vec<usize> = (1..=EXACT_COUNTS.min(regions.len())).collect();
+    while let Some(&last) = counts.last()
+        && last < regions.len()
+    {
+        counts.push((last + (last / STEPS_PER_DOUBLING).max(1)).min(regions.len()));
+    }
+    let mut steps = vec![SavingStep { pages: 0, saved: 0.0 }];
+    for pages in counts {
+        // A page more never saves less: it need not be used.
+        let previous = steps.last().map_or(0.0, |step| step.saved);
+        steps.push(SavingStep { pages, saved: compute_saving(pages).max(previous) });
+    }
+    steps
+}
+
+fn interpolate_saving(curve: &[SavingStep], n: usize) -> f64 {
+    let above = curve.partition_point(|step| step.pages <= n);
+    match (above.checked_sub(1).and_then(|at| curve.get(at)), curve.get(above)) {
+        (Some(low), Some(high)) => {
+            let part = (n - low.pages) as f64 / (high.pages - low.pages) as f64;
+            low.saved + (high.saved - low.saved) * part
+        }
+        (Some(step), None) => step.saved,
+        (None, _) => 0.0,
+    }
+}
+
+/// The fewest pages that save `share` of the saving of all.
+fn count_for_share(curve: &[SavingStep], share: f64) -> usize {
+    let all = curve.last().map_or(0.0, |step| step.saved);
+    let target = all * share.clamp(0.0, 1.0);
+    // Sums of floating-point numbers differ in the last digits by their order.
+    let is_reached = |n: usize| interpolate_saving(curve, n) >= target * (1.0 - 1e-9);
+    let (mut low, mut high) = (0, curve.last().map_or(0, |step| step.pages));
+    while low < high {
+        let middle = low.midpoint(high);
+        if is_reached(middle) { high = middle } else { low = middle + 1 }
+    }
+    low
+}
+
+fn classify_curve(curve: &[SavingStep]) -> CurveShape {
+    let Some(last) = curve.last().filter(|step| step.saved > 0.0) else { return CurveShape::NoGain };
+    let all = last.pages;
+    let is_large = all >= SHAPE_REGIONS_MIN;
+    if is_large && interpolate_saving(curve, all.div_ceil(8)) < FLAT_SHARE * last.saved {
+        return CurveShape::Flat;
+    }
+    if is_large && count_for_share(curve, 0.9) as f64 > ALL_NEEDED_SHARE * all as f64 {
+        return CurveShape::AllNeeded;
+    }
+    // The knee is the point at which the curve is farthest above the straight line to its end (Satopää et al.
+    // 2011).
+    let above = |step: &SavingStep| step.saved / last.saved - step.pages as f64 / all as f64;
+    let knee = curve.iter().max_by(|a, b| above(a).total_cmp(&above(b)).then(b.pages.cmp(&a.pages)));
+    match knee.map(|step| step.pages) {
+        Some(pages) if pages > 0 && pages < all => CurveShape::Knee(pages),
+        _ => CurveShape::AllNeeded,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Data TLBs by processor, for machines whose CPUID leaves are empty, as they are in many virtual machines.
 //!
-//! A row is here only if it has a source that can be looked up. "Dump" is a CPUID dump of a real processor in
+//! Each row has a published source. "Dump" is a CPUID dump of a real processor in
 //! the tests of libcpuid (github.com/anrieff/libcpuid, folder tests); this crate's own tests decode the same
 //! registers and compare. Models of AMD's families are as in the kernel's arch/x86/kernel/cpu/amd.c. That the
 //! other models of a row are like the dumped one, because they have the same core, is an assumption: all that
@@ -12,149 +12,134 @@ use pagelab_model::machine::{Cpu, Tlb, TlbSource};
 
 use crate::syntax;
 
-/// One row: which processors, what they have, who says so.
+/// One row: processors, their TLBs, and the source.
 #[derive(Debug)]
 pub struct Row {
-    /// Vendor as in `/proc/cpuinfo`; on Arm the implementer's number.
-    vendor: &'static str,
-    /// Family; `None` on Arm, which has none.
-    family: Option<u32>,
+    /// Vendor as in `/proc/cpuinfo`, and family; on Arm the implementer's number, and no family.
+    family: (&'static str, Option<u32>),
     /// Models; on Arm the part number.
     models: &'static [RangeInclusive<u32>],
     /// Name of the core.
     pub name: &'static str,
     /// Geometry in the syntax of `--tlb`: data and unified TLBs only.
     pub geometry: &'static str,
-    /// Where the geometry is from.
+    /// Source of the geometry.
     pub source: &'static str,
 }
 
-const INTEL: &str = "GenuineIntel";
-const AMD: &str = "AuthenticAMD";
-const ARM: &str = "0x41";
+const INTEL: (&str, Option<u32>) = ("GenuineIntel", Some(6));
+const ZEN_1_2: (&str, Option<u32>) = ("AuthenticAMD", Some(23));
+const ZEN_3_4: (&str, Option<u32>) = ("AuthenticAMD", Some(25));
+const ZEN_5: (&str, Option<u32>) = ("AuthenticAMD", Some(26));
+const ARM: (&str, Option<u32>) = ("0x41", None);
 
-const SUNNY: &str =
+const SUNNY_COVE: &str =
     "l1d=64x4:4K,32x4:2M+4M,8xfull:1G,l1s=16xfull:4K+2M+4M+1G,l2=1024x8:4K+2M+4M,1024x8:4K+1G";
-const GOLDEN: &str =
+const GOLDEN_COVE: &str =
     "l1d=96x6:4K,32x4:2M+4M,8xfull:1G,l1s=16xfull:4K+2M+4M+1G,l2=1024x8:4K+2M+4M,1024x8:4K+1G";
 
 /// All rows.
 pub const ROWS: &[Row] = &[
     Row {
-        vendor: INTEL,
-        family: Some(6),
+        family: INTEL,
         models: &[26..=26, 30..=31, 37..=37, 44..=44, 46..=47],
         name: "Nehalem, Westmere",
         geometry: "l1d=64x4:4K,32x4:2M+4M,l2=512x4:4K",
         source: "dumps of Core i7-920 and i7-980X, leaf 2",
     },
     Row {
-        vendor: INTEL,
-        family: Some(6),
+        family: INTEL,
         models: &[42..=42, 45..=45, 58..=58, 62..=62],
         name: "Sandy Bridge, Ivy Bridge",
         geometry: "l1d=64x4:4K,32x4:2M+4M,l2=512x4:4K",
         source: "dumps of Core i7-3930K and i5-3570K, leaf 2",
     },
     Row {
-        vendor: INTEL,
-        family: Some(6),
+        family: INTEL,
         models: &[60..=60, 63..=63, 69..=70],
         name: "Haswell",
         geometry: "l1d=64x4:4K,32x4:2M+4M,4xfull:1G,l2=1024x8:4K+2M",
         source: "dump of Core i7-4710MQ, leaf 2",
     },
     Row {
-        vendor: INTEL,
-        family: Some(6),
+        family: INTEL,
         models: &[61..=61, 71..=71, 79..=79, 86..=86],
         name: "Broadwell",
         geometry: "l1d=64x4:4K,32x4:2M+4M,4xfull:1G,l2=1536x6:4K+2M,16x4:1G",
         source: "dump of Core i7-6950X, leaf 2",
     },
     Row {
-        vendor: INTEL,
-        family: Some(6),
+        family: INTEL,
         models: &[78..=78, 85..=85, 94..=94, 142..=142, 158..=158],
         name: "Skylake, Cascade Lake, Kaby Lake",
         geometry: "l1d=64x4:4K,32x4:2M+4M,4xfull:1G,l2=1536x6:4K+2M,16x4:1G",
         source: "dumps of Core i7-7820X and i7-7500U, leaf 2",
     },
     Row {
-        vendor: INTEL,
-        family: Some(6),
+        family: INTEL,
         models: &[106..=106, 108..=108, 125..=126],
         name: "Ice Lake",
-        geometry: SUNNY,
+        geometry: SUNNY_COVE,
         source: "dump of Core i3-1005G1, leaf 0x18",
     },
     Row {
-        vendor: INTEL,
-        family: Some(6),
+        family: INTEL,
         models: &[143..=143, 207..=207],
         name: "Sapphire Rapids, Emerald Rapids",
-        geometry: GOLDEN,
+        geometry: GOLDEN_COVE,
         source: "dumps of Xeon w7-2475X and 8570, leaf 0x18, but 96 entries from Intel's manual, not 64",
     },
     Row {
-        vendor: INTEL,
-        family: Some(6),
+        family: INTEL,
         models: &[151..=151, 154..=154],
         name: "Alder Lake performance core",
-        geometry: GOLDEN,
+        geometry: GOLDEN_COVE,
         source: "dump of Pentium Gold G7400, leaf 0x18, but 96 entries from Intel's manual, not 64",
     },
     Row {
-        vendor: AMD,
-        family: Some(23),
+        family: ZEN_1_2,
         models: &[0..=0x2f, 0x50..=0x5f],
         name: "Zen",
         geometry: "l1d=64xfull:4K,64xfull:2M,64xfull:1G,l2d=1536x6:4K,1536x3:2M",
         source: "dump of EPYC 7551P, leaves 0x80000005 to 0x80000019",
     },
     Row {
-        vendor: AMD,
-        family: Some(23),
+        family: ZEN_1_2,
         models: &[0x30..=0x4f, 0x60..=0x7f, 0x90..=0x91, 0xa0..=0xaf],
         name: "Zen 2",
         geometry: "l1d=64xfull:4K,64xfull:2M,64xfull:1G,l2d=2048x8:4K,2048x4:2M",
         source: "dump of Ryzen 3 3100, leaves 0x80000005 to 0x80000019",
     },
     Row {
-        vendor: AMD,
-        family: Some(25),
+        family: ZEN_3_4,
         models: &[0..=0x0f, 0x20..=0x5f],
         name: "Zen 3",
         geometry: "l1d=64xfull:4K,64xfull:2M,64xfull:1G,l2d=2048x8:4K,2048x4:2M,64xfull:1G",
         source: "dump of EPYC 7713, leaves 0x80000005 to 0x80000019",
     },
     Row {
-        vendor: AMD,
-        family: Some(25),
+        family: ZEN_3_4,
         models: &[0x10..=0x1f, 0x60..=0xaf],
         name: "Zen 4",
         geometry: "l1d=72xfull:4K,72xfull:2M,72xfull:1G,l2d=3072x8:4K,3072x6:2M,64xfull:1G",
         source: "dump of EPYC 9124, leaves 0x80000005 to 0x80000019",
     },
     Row {
-        vendor: AMD,
-        family: Some(26),
+        family: ZEN_5,
         models: &[0..=0x2f, 0x40..=0x4f, 0x60..=0x7f],
         name: "Zen 5",
         geometry: "l1d=96xfull:4K,96xfull:2M,96xfull:1G,l2d=4096x8:4K,4096x4:2M,1024x4:1G",
         source: "dump of EPYC 9655, leaves 0x80000005 to 0x80000021",
     },
     Row {
-        vendor: ARM,
-        family: None,
+        family: ARM,
         models: &[0xd05..=0xd05],
         name: "Cortex-A55",
         geometry: "l1d=16xfull:4K+16K+64K+2M,l2=1024x4:4K+16K+64K+2M",
         source: "Intel Agilex 5 reference manual, section 3.6.3.4.1",
     },
     Row {
-        vendor: ARM,
-        family: None,
+        family: ARM,
         models: &[0xd0b..=0xd0b],
         name: "Cortex-A76",
         geometry: "l1d=48xfull:4K+16K+64K+2M,l2=1280x5:4K+16K+64K+2M",
@@ -163,17 +148,18 @@ pub const ROWS: &[Row] = &[
 ];
 
 /// The row for a processor.
-pub fn row(cpu: &Cpu) -> Option<&'static Row> {
+pub fn find_row(cpu: &Cpu) -> Option<&'static Row> {
     let model = cpu.model?;
     ROWS.iter().find(|row| {
-        let family = row.family.is_none() || row.family == cpu.family;
-        row.vendor == cpu.vendor && family && row.models.iter().any(|models| models.contains(&model))
+        let (vendor, family) = row.family;
+        let is_family = vendor == cpu.vendor && (family.is_none() || family == cpu.family);
+        is_family && row.models.iter().any(|models| models.contains(&model))
     })
 }
 
 impl Row {
     /// The TLBs, marked as assumed; `None` is a slip in the table, which a test excludes.
-    pub fn tlb(&self) -> Option<Tlb> {
+    pub fn to_tlb(&self) -> Option<Tlb> {
         let tlb = syntax::parse(self.geometry).ok()?;
         Some(Tlb { source: TlbSource::Assumed(format!("{}; {}", self.name, self.source)), ..tlb })
     }

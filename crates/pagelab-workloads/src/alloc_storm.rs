@@ -1,220 +1,228 @@
-//! Eight small tests of what the kernel does for every program: after AIM9 (Caldera's AIM Independent
-//! Resource Benchmark), as used to compare kernels by Gorman and Whitcroft (OLS 2006). Each is a rate of its
-//! own:
+//! Eight small tests of kernel operations that every program uses, after AIM9 (Caldera's AIM Independent
+//! Resource Benchmark), as used to compare kernels by Gorman and Whitcroft (OLS 2006). Each has a separate
+//! rate:
 //!
 //! | test | an operation |
 //! |---|---|
-//! | creat_clo | one file created or cut off, and closed |
-//! | page_test | the break moved up by a page, and 128 bytes apart written to |
+//! | creat_clo | one file created or truncated, and closed |
+//! | page_test | the break moved up by a page, and a write every 128 bytes |
 //! | brk_test | the break moved up by a page (every sixteenth time down by sixteen) |
 //! | jmp_test | `_setjmp`, ten calls, `longjmp` |
 //! | signal_test | SIGUSR2 sent to this thread and caught |
 //! | exec_test | a child forked that runs a small program, and waited for |
-//! | fork_test | a child forked that leaves at once, and waited for |
-//! | link_test | one of seven links to a file taken away and made again |
+//! | fork_test | a child forked that exits at once, and waited for |
+//! | link_test | one of seven links to a file removed and recreated |
 //!
 //! Unlike AIM9, a signal is sent to the thread and not to the process, which has other threads here, and the
 //! break is moved in a child, whose allocator never runs. A child copies the page tables of this process, so
-//! its size is part of the figures of forks; `ballast` makes it larger.
+//! its size affects the figures of forks; `ballast` makes it larger.
 
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
 
 use pagelab_model::Bytes;
-use pagelab_model::experiment::Better;
-use pagelab_model::seed::SplitMix64;
-use pagelab_sys::storm::{Storm, Until, breaks, children, jumps, repeat, signals};
+use pagelab_model::random::SplitMix64;
+use pagelab_sys::syscall_loop::{self, LoopResult, StopCondition, run_until};
 
-use crate::folder::{FOLDER, OwnFolder};
-use crate::options::{Kind, OptionHead, Options, SEED, size};
-use crate::phase::Phase;
-use crate::program::{PROGRAM, SmallProgram};
-use crate::{Done, Failed, Figure, Merit, Workload, memory};
+use crate::options::{
+    DurationSpec, OptionSpec, SEED_OPTION, ValueKind, WorkloadOptions, choice_option, number_option,
+    size_option,
+};
+use crate::phase::MeasuredPhase;
+use crate::private_dir::{FOLDER_OPTION, PrivateDir};
+use crate::small_program::{PROGRAM_OPTION, SmallProgram};
+use crate::{Figure, Workload, WorkloadError, WorkloadOutcome, WorkloadResult, mapping, mix_checksum};
 
 /// The tests as a workload.
 pub const WORKLOAD: Workload = Workload {
     name: "alloc-storm",
-    about: "Files, pages, breaks, jumps, signals, execs, forks and links, each in operations per second",
-    generator: "eight loops, one after the other in an order that the seed draws, each for a fixed time or \
-                count; pages are taken one by one and written at every 128th byte, hence touched first",
-    options: &[SIZE, SEED, memory::ADVISE, TEST, UNTIL, MILLISECONDS, COUNT, BALLAST, FOLDER, PROGRAM],
-    forks: true,
-    run,
-};
-
-const SIZE: OptionHead = size("1M", "Bytes by which the break is moved up at first");
-const TEST: OptionHead = OptionHead {
-    name: "test",
-    kind: Kind::Word(&[
-        "all",
-        "creat_clo",
-        "page_test",
-        "brk_test",
-        "jmp_test",
-        "signal_test",
-        "exec_test",
-        "fork_test",
-        "link_test",
-    ]),
-    default: "all",
-    help: "One of the eight, or all",
-};
-const UNTIL: OptionHead = OptionHead {
-    name: "until",
-    kind: Kind::Word(&["time", "count"]),
-    default: "time",
-    help: "Whether each test ends after a time or after a count of operations",
-};
-const MILLISECONDS: OptionHead = OptionHead {
-    name: "milliseconds",
-    kind: Kind::Number(1, 86_400_000),
-    default: "200",
-    help: "How long each test takes, with until time",
-};
-const COUNT: OptionHead = OptionHead {
-    name: "count",
-    kind: Kind::Number(1, 1 << 40),
-    default: "1000",
-    help: "How many operations each test does at the least, with until count",
-};
-const BALLAST: OptionHead = OptionHead {
-    name: "ballast",
-    kind: Kind::Number(0, 1 << 20),
-    default: "0",
-    help: "MiB of touched memory that every forked child shares with this process",
+    description: "Files, pages, breaks, jumps, signals, execs, forks and links, each in operations per \
+                  second",
+    generator: "eight loops, one after the other in a random order from the seed, each for a fixed time or \
+                count; pages are allocated one by one and written at every 128th byte, hence first touched \
+                there",
+    options: &[
+        size_option("1M", "Bytes by which the break is moved up at the start"),
+        SEED_OPTION,
+        mapping::ADVISE_OPTION,
+        choice_option(
+            "test",
+            &[
+                "all",
+                "creat_clo",
+                "page_test",
+                "brk_test",
+                "jmp_test",
+                "signal_test",
+                "exec_test",
+                "fork_test",
+                "link_test",
+            ],
+            "all",
+            "One of the eight tests, or all",
+        ),
+        choice_option(
+            "until",
+            &["time", "count"],
+            "time",
+            "Whether each test ends after a time or after a count of operations",
+        ),
+        OptionSpec {
+            name: "time",
+            kind: ValueKind::Duration(DurationSpec {
+                least: Duration::from_millis(1),
+                most: Duration::from_secs(86_400),
+                bare_unit: Duration::from_millis(1),
+                former_name: Some("milliseconds"),
+            }),
+            default: "200ms",
+            help: "Duration of each test, with until time",
+        },
+        number_option("count", 1, 1 << 40, "1000", "Operations of each test at least, with until count"),
+        number_option(
+            "ballast",
+            0,
+            1 << 20,
+            "0",
+            "MiB of memory that this process touches first: each fork copies their page tables",
+        ),
+        FOLDER_OPTION,
+        PROGRAM_OPTION,
+    ],
+    forks_processes: true,
+    run: run_tests,
 };
 
 /// Links to a file beside its first name, as in AIM9.
-const LINKS: usize = 7;
+const EXTRA_LINKS: usize = 7;
 
 /// A test: its name, and how it is run.
-type Test = (&'static str, fn(&Setting) -> Result<Storm, Failed>);
+type StormTest = (&'static str, fn(&StormConfig) -> Result<LoopResult, WorkloadError>);
 
-const TESTS: [Test; 8] = [
-    ("creat_clo", creat_clo),
-    ("page_test", |setting| break_test(setting, true)),
-    ("brk_test", |setting| break_test(setting, false)),
-    ("jmp_test", |setting| system("jmp_test", jumps::jumps(setting.until))),
-    ("signal_test", |setting| system("signal_test", signals::signals(setting.until))),
-    ("exec_test", exec_test),
-    ("fork_test", |setting| {
-        system("fork_test", repeat(setting.until, || children::fork_and_wait().map(|()| 1)))
+const STORM_TESTS: [StormTest; 8] = [
+    ("creat_clo", run_creat_close_test),
+    ("page_test", |setting| run_brk_test(setting, true)),
+    ("brk_test", |setting| run_brk_test(setting, false)),
+    ("jmp_test", |setting| system_error("jmp_test", syscall_loop::run_longjmp_loop(setting.limit))),
+    ("signal_test", |setting| system_error("signal_test", syscall_loop::run_signal_loop(setting.limit))),
+    ("exec_test", |setting| {
+        system_error("exec_test", run_until(setting.limit, || setting.program.run_once().map(|()| 1)))
     }),
-    ("link_test", link_test),
+    ("fork_test", |setting| {
+        system_error("fork_test", run_until(setting.limit, || syscall_loop::fork_and_wait().map(|()| 1)))
+    }),
+    ("link_test", run_link_test),
 ];
 
-/// What all tests need.
-struct Setting {
-    until: Until,
+/// Common state of all tests.
+struct StormConfig {
+    limit: StopCondition,
     break_size: u64,
-    folder: OwnFolder,
+    dir: PrivateDir,
     program: SmallProgram,
 }
 
-fn run(options: &Options, phase: &mut Phase<'_>) -> Result<Done, Failed> {
-    let until = match options.text("until") {
-        "count" => Until::Count(options.number("count")),
-        _ => Until::Nanoseconds(options.number("milliseconds") * 1_000_000),
+fn run_tests(options: &WorkloadOptions, phase: &mut MeasuredPhase<'_>) -> WorkloadOutcome {
+    let until = match options.get_text("until") {
+        "count" => StopCondition::Count(options.get_number("count")),
+        _ => StopCondition::Nanoseconds(options.get_duration("time").as_nanos() as u64),
     };
-    let wanted = options.text("test");
-    let mut tests: Vec<Test> =
-        TESTS.into_iter().filter(|(name, _)| wanted == "all" || wanted == *name).collect();
-    let mut random = SplitMix64::new(options.number("seed"));
-    for at in (1..tests.len()).rev() {
-        tests.swap(at, random.below(at as u64 + 1) as usize);
-    }
-    let ballast = Bytes(options.number("ballast") << 20);
+    let wanted = options.get_text("test");
+    let mut tests: Vec<StormTest> =
+        STORM_TESTS.into_iter().filter(|(name, _)| wanted == "all" || wanted == *name).collect();
+    let mut random = SplitMix64::new(options.get_number("seed"));
+    random.shuffle(&mut tests);
+    let ballast = Bytes(options.get_number("ballast") << 20);
     let mut memory = match ballast.0 {
         0 => None,
-        _ => Some(memory::map(options, ballast)?),
+        _ => Some(mapping::map_anonymous(options, ballast)?),
     };
     if let Some(memory) = &mut memory {
         let all = 0..memory.len().0;
-        memory.touch(all).map_err(|error| Failed::system("cannot touch the ballast", error))?;
+        let failed = |error| WorkloadError::system_error("cannot touch the ballast", error);
+        memory.touch_for_writing(all).map_err(failed)?;
     }
-    let setting = Setting {
-        until,
-        break_size: options.size("size").0,
-        folder: OwnFolder::new(options, "alloc-storm")?,
-        program: SmallProgram::of(options)?,
+    let config = StormConfig {
+        limit: until,
+        break_size: options.get_size("size").0,
+        dir: PrivateDir::new(options, "alloc-storm")?,
+        program: SmallProgram::from_options(options)?,
     };
-    let (mut figures, mut product, mut checksum) = (Vec::new(), 1.0f64, 0u64);
+    let (mut figures, mut rate_product, mut checksum) = (Vec::new(), 1.0f64, 0u64);
     for (name, test) in &tests {
-        let storm = phase.of(|| test(&setting))?;
-        let value = storm.operations as f64 / (storm.took_ns.max(1) as f64 / 1e9);
-        product *= value.powf(1.0 / tests.len() as f64);
-        figures.push(Figure::new(name, "1/s", Better::Higher, value));
+        let storm = phase.measure(|| test(&config))?;
+        let value = storm.operation_count as f64 / (storm.elapsed_ns.max(1) as f64 / 1e9);
+        rate_product *= value.powf(1.0 / tests.len() as f64);
+        figures.push(Figure::rate(name, value));
         // How many operations fit in a time is the machine's; that they were done right is not.
-        let count = if options.text("until") == "count" { storm.operations } else { 0 };
+        let count = if options.get_text("until") == "count" { storm.operation_count } else { 0 };
         for word in [name.bytes().fold(0, |sum: u64, byte| sum * 31 + u64::from(byte)), count] {
-            checksum = (checksum ^ word).wrapping_mul(0x0000_0100_0000_01b3);
+            checksum = mix_checksum(checksum, word);
         }
     }
     // The order of running is the seed's; that of printing is the table's.
-    figures.sort_by_key(|figure| TESTS.iter().position(|(name, _)| *name == figure.name));
-    Ok(Done {
-        merit: Merit { name: "mean rate", unit: "1/s", better: Better::Higher, value: product },
-        working_set: Bytes(setting.break_size + ballast.0),
+    figures.sort_by_key(|figure| STORM_TESTS.iter().position(|(name, _)| *name == figure.name));
+    Ok(WorkloadResult {
+        figure_of_merit: Figure::rate("mean rate", rate_product),
+        working_set: Bytes(config.break_size + ballast.0),
         checksum,
         latencies: None,
         hot_regions: Vec::new(),
         figures,
-        generated: format!(
+        generated_input: format!(
             "{}, {}, break moved up by {} bytes, program {}, seed {}",
             tests.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(" "),
             match until {
-                Until::Count(count) => format!("{count} operations or more each"),
-                Until::Nanoseconds(ns) => format!("{} ms each", ns / 1_000_000),
+                StopCondition::Count(count) => format!("{count} operations or more each"),
+                StopCondition::Nanoseconds(ns) => format!("{} ms each", ns / 1_000_000),
             },
-            setting.break_size,
-            setting.program.name(),
-            options.number("seed")
+            config.break_size,
+            config.program.command_line(),
+            options.get_number("seed")
         ),
     })
 }
 
-fn system<T>(test: &str, result: io::Result<T>) -> Result<T, Failed> {
-    result.map_err(|error| Failed::system(test, error))
+fn system_error<T>(test: &str, result: io::Result<T>) -> Result<T, WorkloadError> {
+    result.map_err(|error| WorkloadError::system_error(test, error))
 }
 
-fn break_test(setting: &Setting, is_touched: bool) -> Result<Storm, Failed> {
+fn run_brk_test(config: &StormConfig, is_touched: bool) -> Result<LoopResult, WorkloadError> {
     let name = if is_touched { "page_test" } else { "brk_test" };
-    system(name, breaks::breaks(setting.break_size, is_touched, setting.until))
+    system_error(name, syscall_loop::run_break_loop(config.break_size, is_touched, config.limit))
 }
 
-fn creat_clo(setting: &Setting) -> Result<Storm, Failed> {
-    let path = setting.folder.path().join("creat");
-    let storm = system("creat_clo", repeat(setting.until, || File::create(&path).map(|_| 1)))?;
-    system("creat_clo", fs::remove_file(&path))?;
+fn run_creat_close_test(config: &StormConfig) -> Result<LoopResult, WorkloadError> {
+    let path = config.dir.path().join("creat");
+    let storm = system_error("creat_clo", run_until(config.limit, || File::create(&path).map(|_| 1)))?;
+    system_error("creat_clo", fs::remove_file(&path))?;
     Ok(storm)
 }
 
-fn exec_test(setting: &Setting) -> Result<Storm, Failed> {
-    system("exec_test", repeat(setting.until, || setting.program.run().map(|()| 1)))
-}
-
-fn link_test(setting: &Setting) -> Result<Storm, Failed> {
-    let (storm, names) = system("link_test", link_and_unlink(setting))?;
-    match names == 1 + LINKS as u64 {
-        true => Ok(storm),
-        false => Err(Failed::Wrong(format!("link_test: the file has {names} names, not {}", 1 + LINKS))),
+fn run_link_test(config: &StormConfig) -> Result<LoopResult, WorkloadError> {
+    let (storm, names) = system_error("link_test", link_and_unlink(config))?;
+    let expected = 1 + EXTRA_LINKS as u64;
+    if names != expected {
+        let text = format!("link_test: the file has {names} names; expected {expected}");
+        return Err(WorkloadError::WrongResult(text));
     }
+    Ok(storm)
 }
 
-/// What was done, and how many names the file had at the end.
-fn link_and_unlink(setting: &Setting) -> io::Result<(Storm, u64)> {
-    let path = |at: usize| setting.folder.path().join(format!("link{at}"));
-    let (first, links) = (path(0), (1..=LINKS).map(path).collect::<Vec<_>>());
+/// Operations performed, and the number of the file's names at the end.
+fn link_and_unlink(config: &StormConfig) -> io::Result<(LoopResult, u64)> {
+    let path = |at: usize| config.dir.path().join(format!("link{at}"));
+    let (first, links) = (path(0), (1..=EXTRA_LINKS).map(path).collect::<Vec<_>>());
     File::create(&first)?;
     links.iter().try_for_each(|link| fs::hard_link(&first, link))?;
     let mut turn = 0;
-    let storm = repeat(setting.until, || {
-        let link = &links[turn % LINKS];
+    let storm = run_until(config.limit, || {
+        let link = &links[turn % EXTRA_LINKS];
         turn += 1;
         fs::remove_file(link)?;
-        fs::hard_link(&first, link)?;
-        Ok(1)
+        fs::hard_link(&first, link).map(|()| 1)
     })?;
     let names = fs::metadata(&first)?.nlink();
     links.iter().chain([&first]).try_for_each(fs::remove_file)?;
@@ -225,38 +233,52 @@ fn link_and_unlink(setting: &Setting) -> io::Result<(Storm, u64)> {
 mod tests {
     use super::*;
 
-    fn small(changes: &[(&str, &str)]) -> Options {
-        let mut options = Options::defaults(WORKLOAD.options);
+    fn small_options(changes: &[(&str, &str)]) -> WorkloadOptions {
+        let mut options = WorkloadOptions::with_defaults(WORKLOAD.options);
         for (name, typed) in [("until", "count"), ("count", "20")].iter().chain(changes) {
-            options.set(name, typed).unwrap();
+            options.set_value(name, typed).unwrap();
         }
         options
     }
 
     #[test]
     fn each_test_has_its_rate() {
-        let done = run(&small(&[]), &mut Phase::unwatched()).unwrap();
+        let done = run_tests(&small_options(&[]), &mut MeasuredPhase::without_observer()).unwrap();
         let names: Vec<&str> = done.figures.iter().map(|figure| figure.name).collect();
-        assert_eq!(names, TESTS.map(|(name, _)| name));
+        assert_eq!(names, STORM_TESTS.map(|(name, _)| name));
         assert!(done.figures.iter().all(|figure| figure.value > 0.0), "{:?}", done.figures);
-        let product: f64 = done.figures.iter().map(|figure| figure.value.ln()).sum::<f64>() / 8.0;
-        assert!((done.merit.value / product.exp() - 1.0).abs() < 1e-9, "the geometric mean of all");
-        assert_eq!(run(&small(&[]), &mut Phase::unwatched()).unwrap().checksum, done.checksum);
-        assert_ne!(run(&small(&[("count", "40")]), &mut Phase::unwatched()).unwrap().checksum, done.checksum);
+        let rate_product: f64 = done.figures.iter().map(|figure| figure.value.ln()).sum::<f64>() / 8.0;
+        assert!(
+            (done.figure_of_merit.value / rate_product.exp() - 1.0).abs() < 1e-9,
+            "the geometric mean of all"
+        );
+        assert_eq!(
+            run_tests(&small_options(&[]), &mut MeasuredPhase::without_observer()).unwrap().checksum,
+            done.checksum
+        );
+        assert_ne!(
+            run_tests(&small_options(&[("count", "40")]), &mut MeasuredPhase::without_observer())
+                .unwrap()
+                .checksum,
+            done.checksum
+        );
     }
 
     #[test]
     fn one_test_may_be_chosen_and_time_may_end_it() {
-        for (test, _) in TESTS {
-            let done = run(
-                &small(&[("test", test), ("until", "time"), ("milliseconds", "2")]),
-                &mut Phase::unwatched(),
+        for (test, _) in STORM_TESTS {
+            let done = run_tests(
+                &small_options(&[("test", test), ("until", "time"), ("time", "2ms")]),
+                &mut MeasuredPhase::without_observer(),
             )
             .unwrap();
             assert_eq!(done.figures.iter().map(|figure| figure.name).collect::<Vec<_>>(), [test]);
         }
-        let ballast =
-            run(&small(&[("test", "fork_test"), ("ballast", "8")]), &mut Phase::unwatched()).unwrap();
+        let ballast = run_tests(
+            &small_options(&[("test", "fork_test"), ("ballast", "8")]),
+            &mut MeasuredPhase::without_observer(),
+        )
+        .unwrap();
         assert!(ballast.working_set.0 > 8 << 20);
     }
 
@@ -264,11 +286,11 @@ mod tests {
     fn a_program_that_fails_is_an_error() {
         let script = std::env::temp_dir().join(format!("pagelab-no-program-{}", std::process::id()));
         fs::write(&script, "text").unwrap();
-        let refused = run(
-            &small(&[("test", "exec_test"), ("program", script.to_str().unwrap())]),
-            &mut Phase::unwatched(),
+        let refused = run_tests(
+            &small_options(&[("test", "exec_test"), ("program", script.to_str().unwrap())]),
+            &mut MeasuredPhase::without_observer(),
         );
         fs::remove_file(&script).unwrap();
-        assert!(matches!(refused, Err(Failed::System(_))), "{refused:?}");
+        assert!(matches!(refused, Err(WorkloadError::SystemError(_))), "{refused:?}");
     }
 }

@@ -1,8 +1,10 @@
-//! Built-in workloads, one module each, listed in [`table`]. Each is deterministic from its seed, checks what
-//! it computed, and says what it did: a figure of merit, the memory that it used, a checksum, latencies.
+//! Built-in workloads, one module each, listed in [`WORKLOADS`]. Each is deterministic from its seed, checks
+//! its result, and reports a figure of merit, its memory, a checksum and latencies.
 //!
-//! A new workload is a module with a [`Workload`] and a line in [`table::WORKLOADS`].
+//! A new workload is a module with a [`Workload`] and a line in [`WORKLOADS`].
 
+pub mod access_regions;
+pub mod alias_table;
 pub mod alloc_storm;
 pub mod bfs;
 pub mod btree;
@@ -10,107 +12,103 @@ pub mod canneal;
 pub mod chase;
 pub mod desktop;
 pub mod fmm;
-pub mod folder;
 pub mod gc;
 pub mod gups;
 pub mod hash;
 pub mod histogram;
 pub mod hot_regions;
 pub mod lfsr;
-pub mod memory;
+pub mod mapping;
 pub mod mmap_access;
 pub mod options;
 pub mod phase;
-pub mod program;
+pub mod private_dir;
 pub mod quicksort;
-pub mod regions;
-pub mod skew;
+pub mod small_program;
 pub mod stream;
 pub mod streamcluster;
-pub mod table;
 
 use std::fmt;
 
+use histogram::LatencyHistogram;
+use options::{OptionSpec, WorkloadOptions};
 use pagelab_model::Bytes;
-use pagelab_model::experiment::Better;
+use pagelab_model::experiment::BetterDirection;
+use phase::MeasuredPhase;
 
-use histogram::Latencies;
-use options::{OptionHead, Options};
-use phase::Phase;
-
-/// A built-in workload: what it is, and how it runs.
+/// A built-in workload: its description, and how it runs.
 #[derive(Debug)]
 pub struct Workload {
     /// Its name on the command line and in recipes.
     pub name: &'static str,
-    /// What it does, in one line.
-    pub about: &'static str,
-    /// What generates its accesses: pattern, shares, dependence, first touch, as sentences.
+    /// Description, in one line.
+    pub description: &'static str,
+    /// Generation of its accesses: pattern, shares, dependence, first touch, as sentences.
     pub generator: &'static str,
-    /// What one may choose; `size` and `seed` are the first two of each.
-    pub options: &'static [OptionHead],
-    /// Whether it starts processes of its own.
-    pub forks: bool,
-    /// Runs it to its end, with values that were checked against `options`, and says when its measured phase
-    /// begins and ends.
-    pub run: fn(&Options, &mut Phase<'_>) -> Result<Done, Failed>,
+    /// Its options; `size` and `seed` are the first two of each.
+    pub options: &'static [OptionSpec],
+    /// Whether it starts further processes.
+    pub forks_processes: bool,
+    /// Runs it to its end, with values that were checked against `options`, and reports the begin and end of
+    /// its measured phase.
+    pub run: fn(&WorkloadOptions, &mut MeasuredPhase<'_>) -> WorkloadOutcome,
 }
 
-/// What a run of a workload says.
+/// The result of a run, or why there is none.
+pub type WorkloadOutcome = Result<WorkloadResult, WorkloadError>;
+
+/// Result of a run of a workload.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Done {
+pub struct WorkloadResult {
     /// Its figure of merit.
-    pub merit: Merit,
+    pub figure_of_merit: Figure,
     /// Bytes that it laid out and used, without the program itself.
     pub working_set: Bytes,
-    /// The same for the same options, whatever the machine, the huge pages and the clock.
+    /// Equal for equal options, independent of the machine, huge pages and the clock.
     pub checksum: u64,
-    /// How long its operations took, where it has operations worth telling apart.
-    pub latencies: Option<Latencies>,
+    /// How long its operations took, if it has operations worth telling apart.
+    pub latencies: Option<LatencyHistogram>,
     /// Further figures, in the order in which they are to be shown.
     pub figures: Vec<Figure>,
     /// The regions of its memory that its accesses prefer, the most accessed first: the truth that a profile
     /// is held against. Empty where it prefers none.
     pub hot_regions: Vec<HotRegion>,
-    /// What `generator` leaves to the options: size, seed and shares of this run, in one phrase.
-    pub generated: String,
+    /// Options that complete `generator`: size, seed and shares of this run, in one phrase.
+    pub generated_input: String,
 }
 
-/// The figure by which a workload is judged.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Merit {
-    /// `read time`, `rate` …
-    pub name: &'static str,
-    /// `ns`, `1/s`, `bytes/s` …
-    pub unit: &'static str,
-    /// Which direction is good.
-    pub better: Better,
-    /// Finite and not negative.
-    pub value: f64,
-}
-
-/// A further figure.
+/// Figure of a result, with the direction that is good.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Figure {
-    /// Its name, of the letters of a measure's name: `first_touch`.
+    /// Its name: `read time`; of a further figure of the letters of a measure's name: `first_touch`.
     pub name: &'static str,
-    /// Its unit.
+    /// Its unit: `ns`, `1/s`, `bytes/s` …
     pub unit: &'static str,
-    /// Which direction is good.
-    pub better: Better,
+    /// The direction that is good.
+    pub direction: BetterDirection,
     /// Finite.
     pub value: f64,
 }
 
 impl Figure {
     /// A figure of which one direction is good.
-    pub const fn new(name: &'static str, unit: &'static str, better: Better, value: f64) -> Figure {
-        Figure { name, unit, better, value }
+    pub const fn new(name: &'static str, unit: &'static str, better: BetterDirection, value: f64) -> Figure {
+        Figure { name, unit, direction: better, value }
     }
 
-    /// A figure that tells what was done, and is neither good nor bad.
+    /// A time in nanoseconds.
+    pub const fn time(name: &'static str, ns: f64) -> Figure {
+        Figure::new(name, "ns", BetterDirection::Lower, ns)
+    }
+
+    /// A rate per second.
+    pub const fn rate(name: &'static str, per_second: f64) -> Figure {
+        Figure::new(name, "1/s", BetterDirection::Higher, per_second)
+    }
+
+    /// A figure that describes the work, and is neither good nor bad.
     pub const fn neutral(name: &'static str, unit: &'static str, value: f64) -> Figure {
-        Figure::new(name, unit, Better::Neither, value)
+        Figure::new(name, unit, BetterDirection::Neither, value)
     }
 }
 
@@ -127,33 +125,106 @@ pub struct HotRegion {
 
 /// Why a workload has no result.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Failed {
+pub enum WorkloadError {
     /// An option, or options together, make no sense.
-    Options(String),
-    /// A file that it was given holds something else than it should: file, line, and what was wanted.
-    Input(String),
-    /// The system refused something, such as memory: what was wanted, and its words.
-    System(String),
-    /// Something that it needs is not installed or not there.
-    Missing(String),
+    InvalidOptions(String),
+    /// An input file is malformed: file, line, and the expected contents.
+    InvalidInput(String),
+    /// The system rejected a request, for example for memory: the request, and the error.
+    SystemError(String),
+    /// A program is not installed, or a file is not readable.
+    NotAvailable(String),
     /// It computed something else than it should have: a fault of the workload or of the machine.
-    Wrong(String),
+    WrongResult(String),
 }
 
-impl Failed {
-    /// What the system refused.
-    pub fn system(wanted: impl fmt::Display, error: impl fmt::Display) -> Failed {
-        Failed::System(format!("{wanted}: {error}"))
+impl WorkloadError {
+    /// Operation that the system refused.
+    pub fn system_error(operation: impl fmt::Display, error: impl fmt::Display) -> WorkloadError {
+        WorkloadError::SystemError(format!("{operation}: {error}"))
     }
 }
 
-impl fmt::Display for Failed {
+impl fmt::Display for WorkloadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failed::Options(text) | Failed::Input(text) | Failed::System(text) | Failed::Missing(text) => {
-                f.write_str(text)
-            }
-            Failed::Wrong(text) => write!(f, "the result is wrong: {text}"),
+            WorkloadError::InvalidOptions(text)
+            | WorkloadError::InvalidInput(text)
+            | WorkloadError::SystemError(text)
+            | WorkloadError::NotAvailable(text) => f.write_str(text),
+            WorkloadError::WrongResult(text) => write!(f, "wrong result: {text}"),
         }
+    }
+}
+
+/// In the order in which they are listed.
+pub const WORKLOADS: &[&Workload] = &[
+    &chase::WORKLOAD,
+    &hot_regions::WORKLOAD,
+    &gups::WORKLOAD,
+    &stream::WORKLOAD,
+    &quicksort::WORKLOAD,
+    &btree::WORKLOAD,
+    &hash::WORKLOAD,
+    &bfs::WORKLOAD,
+    &canneal::WORKLOAD,
+    &streamcluster::WORKLOAD,
+    &fmm::WORKLOAD,
+    &gc::WORKLOAD,
+    &mmap_access::WORKLOAD,
+    &alloc_storm::WORKLOAD,
+    &desktop::WORKLOAD,
+];
+
+/// The workload of this name.
+pub fn find_workload(name: &str) -> Option<&'static Workload> {
+    WORKLOADS.iter().find(|workload| workload.name == name).copied()
+}
+
+/// A checksum with one word more.
+pub(crate) fn mix_checksum(sum: u64, word: u64) -> u64 {
+    (sum ^ word).wrapping_mul(0x0000_0100_0000_01b3)
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+    use crate::options::{ValueKind, WorkloadOptions};
+
+    #[test]
+    fn every_workload_has_a_name_of_its_own_and_good_defaults() {
+        for (at, workload) in WORKLOADS.iter().enumerate() {
+            assert_eq!(WORKLOADS.iter().position(|other| other.name == workload.name), Some(at));
+            WorkloadOptions::with_defaults(workload.options);
+            let names: Vec<&str> = workload.options.iter().map(|spec| spec.name).collect();
+            assert_eq!(&names[..2], ["size", "seed"], "{}", workload.name);
+            assert_eq!(workload.options[0].kind, ValueKind::Size, "{}", workload.name);
+            for text in [workload.description, workload.generator] {
+                assert!(!text.is_empty() && text.is_ascii(), "{}: {text}", workload.name);
+            }
+        }
+    }
+
+    /// The wording of each kind of error.
+    #[test]
+    fn errors_state_operation_and_reason() {
+        let text = || "size: expected at least 1M".to_owned();
+        let errors = [
+            WorkloadError::InvalidOptions(text()),
+            WorkloadError::InvalidInput("cannot read list.txt: no such file".to_owned()),
+            WorkloadError::system_error("cannot map 1 GiB", "out of memory"),
+            WorkloadError::NotAvailable("no java on PATH".to_owned()),
+            WorkloadError::WrongResult("the checksum differs".to_owned()),
+        ];
+        expect![[r#"
+            size: expected at least 1M
+            cannot read list.txt: no such file
+            cannot map 1 GiB: out of memory
+            no java on PATH
+            wrong result: the checksum differs
+        "#]]
+        .assert_eq(&errors.map(|error| format!("{error}\n")).concat());
     }
 }

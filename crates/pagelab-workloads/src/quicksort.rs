@@ -1,138 +1,126 @@
 //! Quicksort of a large array of 32-bit integers, after the study of performance against memory size whose
 //! benchmark sorted 750 MB of them (Chole and Harneja, IIT Kanpur 2007).
 //!
-//! Our own: Hoare's partition around the median of three, of nine for long parts; the shorter part first, so
-//! that the stack stays small; insertion sort below 24 elements; heapsort for a part that was split badly
-//! too often, so that no order of the input takes quadratic time (D. Musser, Introspective Sorting, 1997).
+//! The implementation: Hoare's partition around the median of three, of nine for long parts; the shorter part
+//! first, so that the stack stays small; insertion sort below 24 elements; heapsort for a part that was split
+//! badly too often, so that no input order takes quadratic time (D. Musser, Introspective Sorting, 1997).
 //! Memory is read in two streams that run towards each other, over parts that halve: near the top of the
-//! recursion all of the array is in use, near the bottom none but a few pages.
+//! recursion all of the array is in use, near the bottom only a few pages.
 //!
-//! Times are wall time beside CPU time: where memory is short, the sort waits for its pages.
+//! Times are wall time and CPU time: if memory is scarce, the sort waits for its pages.
 
 use pagelab_model::Bytes;
-use pagelab_model::experiment::Better;
-use pagelab_model::seed::SplitMix64;
-use pagelab_sys::clock;
+use pagelab_model::random::SplitMix64;
 
-use crate::options::{Kind, OptionHead, Options, SEED, size};
-use crate::phase::Phase;
-use crate::{Done, Failed, Figure, Merit, Workload, memory};
+use crate::options::{OptionSpec, SEED_OPTION, WorkloadOptions, choice_option, size_option};
+use crate::phase::{MeasuredPhase, time_cpu};
+use crate::{Figure, Workload, WorkloadError, WorkloadOutcome, WorkloadResult, mapping};
 
 /// The workload.
 pub const WORKLOAD: Workload = Workload {
     name: "quicksort",
-    about: "Quicksort of an array of 32-bit integers",
-    generator: "32-bit integers from splitmix64, uniform (order random), or the same already in order; \
-                each is written before the first is compared. Quicksort reads two streams towards each \
-                other over parts of the array that halve",
-    options: &[size("750M", "Bytes of the array"), SEED, memory::ADVISE, ORDER],
-    forks: false,
-    run,
+    description: "Quicksort of an array of 32-bit integers",
+    generator: "32-bit integers from splitmix64, uniform (order random), or the same in sorted order; each \
+                is written before the first comparison. Quicksort reads two streams towards each other over \
+                parts of the array that halve",
+    options: &[size_option("750M", "Bytes of the array"), SEED_OPTION, mapping::ADVISE_OPTION, ORDER_OPTION],
+    forks_processes: false,
+    run: run_quicksort,
 };
 
-const ORDER: OptionHead = OptionHead {
-    name: "order",
-    kind: Kind::Word(&["random", "rising", "falling", "few"]),
-    default: "random",
-    help: "Order at the start: by chance, rising, falling, or by chance with 16 different values",
-};
+const ORDER_OPTION: OptionSpec = choice_option(
+    "order",
+    &["random", "rising", "falling", "few"],
+    "random",
+    "Initial order: random, rising, falling, or random with 16 different values",
+);
 
-fn run(options: &Options, phase: &mut Phase<'_>) -> Result<Done, Failed> {
-    let size = Bytes(options.size("size").0 / 4 * 4);
+fn run_quicksort(options: &WorkloadOptions, phase: &mut MeasuredPhase<'_>) -> WorkloadOutcome {
+    let size = Bytes(options.get_size("size").0 / 4 * 4);
     if size.0 == 0 {
-        return Err(Failed::Options("size: an array needs 4 bytes or more".to_owned()));
+        return Err(WorkloadError::InvalidOptions("size: an array needs at least 4 bytes".to_owned()));
     }
-    let mut mapping = memory::map(options, size)?;
+    let mut mapping = mapping::map_anonymous(options, size)?;
     let values = &mut mapping.values_mut::<u32>()[..(size.0 / 4) as usize];
-    let before = clock::thread_cpu_ns();
-    fill(values, options);
-    let filled_ns = clock::thread_cpu_ns().saturating_sub(before);
-    let wanted = Content::of(values);
-    phase.begin();
-    let (before_cpu, before) = (clock::thread_cpu_ns(), clock::monotonic_ns());
-    sort(values);
-    let (wall_ns, cpu_ns) =
-        (clock::monotonic_ns().saturating_sub(before), clock::thread_cpu_ns().saturating_sub(before_cpu));
-    phase.end();
-    let found = Content::of(values);
-    if found != wanted {
-        return Err(Failed::Wrong(format!("the array held {wanted:?}, and holds {found:?}")));
+    let ((), fill_ns) = time_cpu(|| fill_values(values, options));
+    let expected = Fingerprint::from_values(values);
+    let ((), wall_ns, cpu_ns) = phase.measure_times(|| sort_values(values));
+    let found = Fingerprint::from_values(values);
+    if found != expected {
+        return Err(WorkloadError::WrongResult(format!("the array had {expected:?}, but has {found:?}")));
     }
     if let Some(at) = values.windows(2).position(|pair| pair[0] > pair[1]) {
-        let text = format!("{} stands before {} at {at}", values[at], values[at + 1]);
-        return Err(Failed::Wrong(text));
+        let text = format!("{} is before {} at {at}", values[at], values[at + 1]);
+        return Err(WorkloadError::WrongResult(text));
     }
     // Sparse, and by position: with the sums above it is that of one order only.
     let sparse = values
         .iter()
         .step_by(1021)
         .fold(0u64, |sum, value| sum.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(u64::from(*value) + 1));
-    Ok(Done {
-        merit: Merit { name: "sort time", unit: "ns", better: Better::Lower, value: wall_ns as f64 },
+    Ok(WorkloadResult {
+        figure_of_merit: Figure::time("sort time", wall_ns as f64),
         working_set: size,
-        checksum: sparse ^ wanted.sum ^ wanted.squares,
+        checksum: sparse ^ expected.sum ^ expected.square_sum,
         latencies: None,
-        figures: vec![
-            Figure::new("sort_cpu", "ns", Better::Lower, cpu_ns as f64),
-            Figure::new("fill_cpu", "ns", Better::Lower, filled_ns as f64),
-        ],
+        figures: vec![Figure::time("sort_cpu", cpu_ns as f64), Figure::time("fill_cpu", fill_ns as f64)],
         hot_regions: Vec::new(),
-        generated: format!(
+        generated_input: format!(
             "{} integers of 32 bits, order {}, seed {}",
             values.len(),
-            options.text("order"),
-            options.number("seed")
+            options.get_text("order"),
+            options.get_number("seed")
         ),
     })
 }
 
-/// What sorting must not change: two sums over all values. One value lost and another doubled keeps both only
-/// if they are equal.
+/// Invariants of sorting: two sums over all values. One value lost and another doubled keeps both only if
+/// they are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Content {
+struct Fingerprint {
     sum: u64,
-    squares: u64,
+    square_sum: u64,
 }
 
-impl Content {
-    fn of(values: &[u32]) -> Content {
-        let add = |content: Content, &value: &u32| {
+impl Fingerprint {
+    fn from_values(values: &[u32]) -> Fingerprint {
+        let add = |content: Fingerprint, &value: &u32| {
             let value = u64::from(value);
-            let squares = content.squares.wrapping_add(value * value);
-            Content { sum: content.sum.wrapping_add(value), squares }
+            let squares = content.square_sum.wrapping_add(value * value);
+            Fingerprint { sum: content.sum.wrapping_add(value), square_sum: squares }
         };
-        values.iter().fold(Content { sum: 0, squares: 0 }, add)
+        values.iter().fold(Fingerprint { sum: 0, square_sum: 0 }, add)
     }
 }
 
-fn fill(values: &mut [u32], options: &Options) {
-    let mut random = SplitMix64::new(options.number("seed"));
-    let order = options.text("order");
+fn fill_values(values: &mut [u32], options: &WorkloadOptions) {
+    let mut random = SplitMix64::new(options.get_number("seed"));
+    let order = options.get_text("order");
     let len = values.len() as u64;
     let rising = |index: u64| ((u128::from(index) << 32) / u128::from(len)) as u32;
     for (index, place) in (0u64..).zip(values.iter_mut()) {
         *place = match order {
             "rising" => rising(index),
             "falling" => rising(len - 1 - index),
-            "few" => (random.draw() >> 60) as u32,
-            _ => (random.draw() >> 32) as u32,
+            "few" => (random.next_u64() >> 60) as u32,
+            _ => (random.next_u64() >> 32) as u32,
         };
     }
 }
 
 /// Below this, insertion sort is faster.
-const SHORT: usize = 24;
+const INSERTION_SORT_MAX: usize = 24;
 /// From here on the pivot is the median of nine.
-const LONG: usize = 1 << 10;
+const NINTHER_MIN: usize = 1 << 10;
 
-fn sort(values: &mut [u32]) {
+fn sort_values(values: &mut [u32]) {
     // Twice the depth of a perfect quicksort, as introsort has it.
     let depth = values.len().checked_ilog2().unwrap_or(0) * 2;
-    quick(values, depth);
+    quicksort(values, depth);
 }
 
-fn quick(mut values: &mut [u32], mut depth: u32) {
-    while values.len() > SHORT {
+fn quicksort(mut values: &mut [u32], mut depth: u32) {
+    while values.len() > INSERTION_SORT_MAX {
         if depth == 0 {
             return heap_sort(values);
         }
@@ -140,7 +128,7 @@ fn quick(mut values: &mut [u32], mut depth: u32) {
         let middle = partition(values);
         let (left, right) = values.split_at_mut(middle);
         let (shorter, longer) = if left.len() < right.len() { (left, right) } else { (right, left) };
-        quick(shorter, depth);
+        quicksort(shorter, depth);
         values = longer;
     }
     insertion_sort(values);
@@ -149,7 +137,7 @@ fn quick(mut values: &mut [u32], mut depth: u32) {
 /// Splits so that nothing on the left is above anything on the right; both sides hold at least one value.
 fn partition(values: &mut [u32]) -> usize {
     let last = values.len() - 1;
-    let pivot = pivot(values);
+    let pivot = choose_pivot(values);
     let (mut left, mut right) = (0, last);
     loop {
         // The pivot is one of the values, so both scans end inside; values equal to it are swapped too, which
@@ -161,7 +149,7 @@ fn partition(values: &mut [u32]) -> usize {
             right -= 1;
         }
         if left >= right {
-            // Where both stand on the last place, all others are below: it alone is the right side.
+            // If both are at the last position, all others are below: it alone is the right side.
             return if right == last { last } else { right + 1 };
         }
         values.swap(left, right);
@@ -170,10 +158,10 @@ fn partition(values: &mut [u32]) -> usize {
     }
 }
 
-fn pivot(values: &[u32]) -> u32 {
+fn choose_pivot(values: &[u32]) -> u32 {
     let (len, of_three) = (values.len(), |a: u32, b: u32, c: u32| a.max(b).min(a.min(b).max(c)));
     let at = |eighths: usize| values[(len - 1) / 8 * eighths];
-    if len < LONG {
+    if len < NINTHER_MIN {
         return of_three(values[0], values[len / 2], values[len - 1]);
     }
     of_three(of_three(at(0), at(1), at(2)), of_three(at(3), at(4), at(5)), of_three(at(6), at(7), at(8)))
@@ -193,16 +181,16 @@ fn insertion_sort(values: &mut [u32]) {
 
 fn heap_sort(values: &mut [u32]) {
     for root in (0..values.len() / 2).rev() {
-        sift(values, root);
+        sift_down(values, root);
     }
     for end in (1..values.len()).rev() {
         values.swap(0, end);
-        sift(&mut values[..end], 0);
+        sift_down(&mut values[..end], 0);
     }
 }
 
 /// Lets the value at `root` sink until none of its children is above it.
-fn sift(values: &mut [u32], mut root: usize) {
+fn sift_down(values: &mut [u32], mut root: usize) {
     loop {
         let left = 2 * root + 1;
         if left >= values.len() {
@@ -223,12 +211,12 @@ mod tests {
     use super::*;
 
     fn check(mut values: Vec<u32>, sort: impl Fn(&mut [u32])) {
-        let mut wanted = values.clone();
-        wanted.sort_unstable();
-        let before = Content::of(&values);
+        let mut expected = values.clone();
+        expected.sort_unstable();
+        let start_ns = Fingerprint::from_values(&values);
         sort(&mut values);
-        assert!(values == wanted, "{} values", values.len());
-        assert_eq!(Content::of(&values), before);
+        assert!(values == expected, "{} values", values.len());
+        assert_eq!(Fingerprint::from_values(&values), start_ns);
     }
 
     #[test]
@@ -237,7 +225,7 @@ mod tests {
         for len in 0..=6u32 {
             for code in 0..4u32.pow(len) {
                 let values: Vec<u32> = (0..len).map(|digit| code >> (2 * digit) & 3).collect();
-                for sort in [sort as fn(&mut [u32]), insertion_sort, heap_sort] {
+                for sort in [sort_values as fn(&mut [u32]), insertion_sort, heap_sort] {
                     check(values.clone(), sort);
                 }
                 if len >= 2 {
@@ -255,25 +243,25 @@ mod tests {
     fn long_arrays_of_all_kinds_are_sorted() {
         let mut random = SplitMix64::new(1);
         for len in [23usize, 24, 25, 1023, 1024, 1025, 20_000] {
-            let draws: Vec<u32> = (0..len).map(|_| random.draw() as u32).collect();
-            check(draws.clone(), sort);
-            check(draws.iter().map(|value| value % 3).collect(), sort);
-            check((0..len as u32).collect(), sort);
-            check((0..len as u32).rev().collect(), sort);
-            check(vec![7; len], sort);
+            let draws: Vec<u32> = (0..len).map(|_| random.next_u64() as u32).collect();
+            check(draws.clone(), sort_values);
+            check(draws.iter().map(|value| value % 3).collect(), sort_values);
+            check((0..len as u32).collect(), sort_values);
+            check((0..len as u32).rev().collect(), sort_values);
+            check(vec![7; len], sort_values);
             check(draws, heap_sort);
         }
         // No depth left from the start: heapsort does it all.
-        check((0..2000).map(|at| at * 7919 % 2000).collect(), |values| quick(values, 0));
+        check((0..2000).map(|at| at * 7919 % 2000).collect(), |values| quicksort(values, 0));
     }
 
     #[test]
     fn runs_repeat_and_depend_on_order_and_seed() {
         let done = |set: &[(&str, &str)]| {
-            let mut options = Options::defaults(WORKLOAD.options);
-            options.set("size", "100K").unwrap();
-            set.iter().for_each(|(name, typed)| options.set(name, typed).unwrap());
-            run(&options, &mut Phase::unwatched()).unwrap()
+            let mut options = WorkloadOptions::with_defaults(WORKLOAD.options);
+            options.set_value("size", "100K").unwrap();
+            set.iter().for_each(|(name, typed)| options.set_value(name, typed).unwrap());
+            run_quicksort(&options, &mut MeasuredPhase::without_observer()).unwrap()
         };
         let one = done(&[]);
         assert_eq!((one.checksum, one.working_set), (done(&[]).checksum, Bytes(102_400)));

@@ -1,19 +1,18 @@
-//! The work of a workload grows with the option that says how much there is: no loop was optimised away.
+//! Test that the work of each workload grows with its option: no loop was optimised away.
 //!
 //! CPU time of the thread is compared, not wall time, and only as far as a loop that is gone would show.
 
 #![allow(clippy::unwrap_used, reason = "a test panics to fail")]
 
 use pagelab_sys::clock;
-use pagelab_workloads::options::Options;
-use pagelab_workloads::phase::Phase;
-use pagelab_workloads::table;
+use pagelab_workloads::options::WorkloadOptions;
+use pagelab_workloads::phase::MeasuredPhase;
 
 /// Workload, options of both runs, and the option that grows from one value to the other.
-type Case = (&'static str, &'static [(&'static str, &'static str)], &'static str, [&'static str; 2]);
+type GrowthCase = (&'static str, &'static [(&'static str, &'static str)], &'static str, [&'static str; 2]);
 
 /// In each the larger run does 50 times as much or more.
-const CASES: &[Case] = &[
+const CASES: &[GrowthCase] = &[
     ("chase", &[("size", "64K")], "steps", ["20000", "2000000"]),
     ("chase", &[("size", "256K"), ("pattern", "zipf"), ("region", "16K")], "steps", ["10000", "1000000"]),
     ("hot-regions", &[("size", "64K"), ("base", "0"), ("region", "4K")], "rounds", ["1000", "100000"]),
@@ -25,13 +24,13 @@ const CASES: &[Case] = &[
     ("bfs", &[("size", "10K")], "roots", ["5", "4000"]),
 ];
 
-fn cpu_ns(case: &Case, value: &str) -> u64 {
+fn cpu_ns(case: &GrowthCase, value: &str) -> u64 {
     let (name, set, grows, _) = case;
-    let workload = table::find(name).unwrap();
-    let mut options = Options::defaults(workload.options);
-    set.iter().chain([&(*grows, value)]).for_each(|(name, typed)| options.set(name, typed).unwrap());
+    let workload = pagelab_workloads::find_workload(name).unwrap();
+    let mut options = WorkloadOptions::with_defaults(workload.options);
+    set.iter().chain([&(*grows, value)]).for_each(|(name, typed)| options.set_value(name, typed).unwrap());
     let before = clock::thread_cpu_ns();
-    (workload.run)(&options, &mut Phase::unwatched()).unwrap();
+    (workload.run)(&options, &mut MeasuredPhase::without_observer()).unwrap();
     clock::thread_cpu_ns() - before
 }
 

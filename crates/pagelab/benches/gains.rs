@@ -1,8 +1,7 @@
-//! How well the gain of a plan is foretold: programs of many kinds, without huge pages, with those of a plan,
-//! and with all of their memory on them. The first and the last time are the pair from which `pagelab plan`
-//! lays its shares, with the CPU time in the kernel of both; a second arm without huge pages gives the noise
-//! floor. Before each run as much memory as it takes is touched once, as trials do where the host takes free
-//! memory back.
+//! Benchmark of predicted gains: many programs without huge pages, with those of a plan, and with all. The
+//! first and the last time are the pair from which `pagelab plan` lays its shares, with the CPU time in the
+//! kernel of both; a second arm without huge pages gives the noise floor. Before each run as much memory as
+//! it takes is touched once, as trials do where the host takes free memory back.
 //!
 //! Runs in parts: `--only chase,hash` takes some programs, `--rounds N`, `--profiles FOLDER` keeps profiles
 //! there and takes those that are there already (they take longest, and need no quiet machine),
@@ -20,14 +19,14 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use pagelab_contig::warm::warm;
+use pagelab_contig::host_warming::warm_host_memory;
 use pagelab_host::root::Root;
 use pagelab_model::Bytes;
 use serde_json::Value;
 
 mod arms;
 
-use arms::{Arm, median, pagelab, say};
+use arms::{Arm, median, print_bar, run_pagelab};
 
 const PAGELAB: &str = env!("CARGO_BIN_EXE_pagelab");
 /// The plan's share of the modelled gain: neither all nor next to nothing.
@@ -74,15 +73,15 @@ const PROGRAMS: [(&str, &[&str], u64); 15] = [
     ("sort", &["sort", "-S", "512M", "--parallel=1", "more.txt"], 150),
 ];
 
-/// What is foretold of one program, and what came.
-struct Found {
+/// Predicted and measured gains of one program.
+struct PredictionResult {
     name: &'static str,
     /// Time saved by the plan, of the time without huge pages.
     measured: f64,
     predicted: f64,
     /// What two arms without huge pages are apart, at 95 %.
     floor: f64,
-    /// Whether the measured speed-up lies in the interval that `plan` prints.
+    /// Whether the interval that `plan` prints contains the measured speed-up.
     is_inside: bool,
 }
 
@@ -97,43 +96,45 @@ fn main() {
     let kept = value("--profiles", "");
     let folder = if kept.is_empty() { scratch.path().to_owned() } else { PathBuf::from(kept) };
     std::fs::create_dir_all(&folder).unwrap();
-    shell(&folder, &format!("test -e more.txt || ({LINES})"));
+    run_shell(&folder, &format!("test -e more.txt || ({LINES})"));
     let is_asked = |name: &str| only.is_empty() || only.split(',').any(|of| of == name);
     let mut all = Vec::new();
     for (name, command, mib) in PROGRAMS.into_iter().filter(|of| is_asked(of.0)) {
-        match profiled(&folder, name, command) {
+        match ensure_profile(&folder, name, command) {
             Ok(command) if !words.iter().any(|word| word == "--profile-only") => {
-                all.extend(measure(&folder, (name, mib), &command, rounds));
+                all.extend(measure_program(&folder, (name, mib), &command, rounds));
             }
             Ok(_) => {}
             Err(why) => println!("{name:<10} left out: {why}"),
         }
     }
     if !all.is_empty() {
-        judge(&all);
+        print_bars(&all);
     }
 }
 
-fn shell(folder: &Path, script: &str) -> bool {
+fn run_shell(folder: &Path, script: &str) -> bool {
     let mut sh = Command::new("sh");
     sh.args(["-c", script]).current_dir(folder).stdout(Stdio::null()).stderr(Stdio::null());
     sh.status().is_ok_and(|status| status.success())
 }
 
-/// Makes the profile if it is not there; the whole command.
-fn profiled(folder: &Path, name: &str, command: &[&str]) -> Result<Vec<String>, String> {
+/// Creates the profile if it is absent. Returns the complete command.
+fn ensure_profile(folder: &Path, name: &str, command: &[&str]) -> Result<Vec<String>, String> {
     let mut whole: Vec<String> = command.iter().map(|word| (*word).to_owned()).collect();
     match command[0] {
         "workload" => whole.insert(0, PAGELAB.to_owned()),
         "java" => {
             std::fs::write(folder.join("G.java"), JAVA).unwrap();
-            if !shell(folder, "test -e G.class || javac G.java") {
+            if !run_shell(folder, "test -e G.class || javac G.java") {
                 return Err("javac is not here".to_owned());
             }
         }
-        tool if !shell(folder, &format!("command -v {tool}")) => return Err(format!("{tool} is not here")),
+        tool if !run_shell(folder, &format!("command -v {tool}")) => {
+            return Err(format!("{tool} is not here"));
+        }
         // Its name may be that of a script which looks for it.
-        "python3" => whole[0] = python(folder),
+        "python3" => whole[0] = find_python(folder),
         "redis-server" => whole[0] = "sh".to_owned(),
         _ => {}
     }
@@ -150,7 +151,7 @@ fn profiled(folder: &Path, name: &str, command: &[&str]) -> Result<Vec<String>, 
     Ok(whole)
 }
 
-fn python(folder: &Path) -> String {
+fn find_python(folder: &Path) -> String {
     let asked = Command::new("python3")
         .args(["-c", "import os,sys; print(os.path.realpath(sys.executable))"])
         .current_dir(folder)
@@ -159,14 +160,14 @@ fn python(folder: &Path) -> String {
     String::from_utf8(asked.stdout).unwrap().trim().to_owned()
 }
 
-fn measure(
+fn measure_program(
     folder: &Path,
     (name, mib): (&'static str, u64),
     command: &[String],
     rounds: usize,
-) -> Option<Found> {
+) -> Option<PredictionResult> {
     let (file, plan) = (format!("{name}.pagelab"), format!("{name}.toml"));
-    if !shell(folder, &format!("{PAGELAB} plan {file} --share {SHARE} -o {plan}")) {
+    if !run_shell(folder, &format!("{PAGELAB} plan {file} --share {SHARE} -o {plan}")) {
         println!("{name:<10} left out: nothing to plan");
         return None;
     }
@@ -177,9 +178,9 @@ fn measure(
         Arm::new("all", "all", None),
     ];
     let kernel: RefCell<BTreeMap<String, Vec<f64>>> = RefCell::default();
-    arms::run(&mut arms, rounds, |arm| {
-        warm(&Root::live(), Bytes((mib * 9 / 8 + 32) << 20), &|| false);
-        let (wall, in_kernel) = times_ns(folder, &arm.plan, command);
+    arms::run_interleaved(&mut arms, rounds, |arm| {
+        warm_host_memory(&Root::live(), Bytes((mib * 9 / 8 + 32) << 20), &|| false);
+        let (wall, in_kernel) = measure_times_ns(folder, &arm.plan, command);
         kernel.borrow_mut().entry(arm.name.clone()).or_default().push(in_kernel);
         wall
     });
@@ -189,7 +190,7 @@ fn measure(
     let [k_none, k_again, k_all] = ["none", "again", "all"].map(|name| median(&kernel.borrow()[name]));
     let of_kernel = two(f64::midpoint(k_none, k_again), k_all);
     let native = ["--pair", &pair, "--kernel", &of_kernel];
-    let text = pagelab(folder, &[&["plan", &file, "--share", SHARE, "--json"], &native[..]].concat());
+    let text = run_pagelab(folder, &[&["plan", &file, "--share", SHARE, "--json"], &native[..]].concat());
     let made: Value = serde_json::from_str(&text).unwrap();
     let number = |key: &str| made["chosen"][key].as_f64();
     let (likely, low, high) = (number("speedup")?, number("speedup_low")?, number("speedup_high")?);
@@ -197,7 +198,7 @@ fn measure(
     let apart = arms[1].interval(&arms[0]);
     let floor = (apart.high - 1.0).abs().max((1.0 - apart.low).abs());
     let gain = arms[2].interval(&arms[0]);
-    let found = Found {
+    let found = PredictionResult {
         name,
         measured: 1.0 - with / base,
         predicted: 1.0 - 1.0 / likely,
@@ -220,8 +221,8 @@ fn measure(
 }
 
 /// Wall time of the program under a plan, and its CPU time in the kernel, as its shell has them: a supervisor
-/// waits for the program by itself, so that nobody above it is told.
-fn times_ns(folder: &Path, plan: &str, command: &[String]) -> (f64, f64) {
+/// waits for the program by itself, so that processes above it do not see these times.
+fn measure_times_ns(folder: &Path, plan: &str, command: &[String]) -> (f64, f64) {
     let timed = "TIMEFORMAT='%3R %3S'; time \"$@\" >/dev/null 2>/dev/null";
     let mut apply = Command::new(PAGELAB);
     apply.args(["apply", plan, "--", "bash", "-c", timed, "bash"]).args(command).current_dir(folder);
@@ -235,19 +236,21 @@ fn times_ns(folder: &Path, plan: &str, command: &[String]) -> (f64, f64) {
     said.lines().rev().find_map(two).unwrap()
 }
 
-fn judge(all: &[Found]) {
-    let error = |of: &Found| (of.predicted - of.measured).abs() / of.measured.abs().max(f64::MIN_POSITIVE);
-    let (told, others): (Vec<&Found>, Vec<&Found>) = all.iter().partition(|of| of.measured > of.floor);
+fn print_bars(results: &[PredictionResult]) {
+    let error =
+        |of: &PredictionResult| (of.predicted - of.measured).abs() / of.measured.abs().max(f64::MIN_POSITIVE);
+    let (told, others): (Vec<&PredictionResult>, Vec<&PredictionResult>) =
+        results.iter().partition(|of| of.measured > of.floor);
     let errors: Vec<f64> = told.iter().map(|of| error(of)).collect();
     let beyond = others.iter().filter(|of| of.predicted.abs() > of.floor);
     beyond.clone().for_each(|of| println!("{}: predicted beyond its noise floor", of.name));
-    say("gain_prediction_programs", told.len() as f64, "programs whose gain exceeds their noise floor");
+    print_bar("gain_prediction_programs", told.len() as f64, "programs whose gain exceeds their noise floor");
     if !errors.is_empty() {
-        say("gain_prediction_median_error", median(&errors), "of the time saved");
+        print_bar("gain_prediction_median_error", median(&errors), "of the time saved");
         let worst = errors.iter().copied().fold(0.0, f64::max);
-        say("gain_prediction_worst_error", worst, "of the time saved");
+        print_bar("gain_prediction_worst_error", worst, "of the time saved");
     }
-    say("gain_prediction_beyond_floor", beyond.count() as f64, "of the other programs");
-    let inside = all.iter().filter(|of| of.is_inside).count() as f64 / all.len() as f64;
-    say("gain_interval_holds", inside, "measured intervals that meet the predicted one");
+    print_bar("gain_prediction_beyond_floor", beyond.count() as f64, "of the other programs");
+    let inside = results.iter().filter(|of| of.is_inside).count() as f64 / results.len() as f64;
+    print_bar("gain_interval_holds", inside, "measured intervals that meet the predicted one");
 }

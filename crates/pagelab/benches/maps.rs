@@ -1,4 +1,4 @@
-//! The bars of `pagelab record --maps`: how large maps of this machine's memory become.
+//! Benchmark of `pagelab record --maps`: the size of maps of this machine's memory.
 //!
 //! Prints one JSON line for each bar on stdout. Maps of the whole machine are taken by the recorder's own
 //! scan, 60 s apart (`PAGELAB_BENCH_MAPS_EVERY_S`), and encoded as a recording encodes them: first without
@@ -20,7 +20,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pagelab_host::page_map::{MapOptions, scan};
+use pagelab_host::census::CensusOptions;
+use pagelab_host::page_map::scan_page_map;
 use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
 use pagelab_model::PageMap;
@@ -31,10 +32,10 @@ const IDLE_MAPS: usize = 3;
 const BUILD_MAPS: usize = 4;
 /// Of the library that deltas are compared with.
 const ZSTD_LEVEL: i32 = 19;
-/// Memory that the day is told of.
-const BYTES: f64 = (24_u64 << 30) as f64;
+/// Memory size of the simulated day.
+const REFERENCE_BYTES: f64 = (24_u64 << 30) as f64;
 /// Maps of a day: so many key frames, so many deltas.
-const DAY: (f64, f64) = (24.0, 1416.0);
+const FRAMES_PER_DAY: (f64, f64) = (24.0, 1416.0);
 
 fn main() -> Result<(), Box<dyn Error>> {
     let every_s = match std::env::var("PAGELAB_BENCH_MAPS_EVERY_S") {
@@ -42,34 +43,36 @@ fn main() -> Result<(), Box<dyn Error>> {
         Err(_) => 60,
     };
     let every = Duration::from_secs(every_s);
-    let idle = series("idle", IDLE_MAPS, every)?;
+    let idle = measure_series("idle", IDLE_MAPS, every)?;
     let build = {
-        let _load = Load::start()?;
+        let _load = BuildLoad::start()?;
         thread::sleep(every);
-        series("build", BUILD_MAPS, every)?
+        measure_series("build", BUILD_MAPS, every)?
     };
-    let day = |part: &Sizes| (DAY.0 * part.key + DAY.1 * part.delta) * BYTES / part.bytes / 1e6;
+    let day = |part: &MapSizes| {
+        (FRAMES_PER_DAY.0 * part.key + FRAMES_PER_DAY.1 * part.delta) * REFERENCE_BYTES / part.bytes / 1e6
+    };
     let idle_how = format!(
         "{IDLE_MAPS} maps {every_s} s apart, nothing but this at work: key {:.0} B, delta {:.0} B; 24 keys \
          and 1416 deltas",
         idle.key, idle.delta
     );
-    say("maps_day_mb", "MB", day(&idle), &idle_how);
+    print_bar("maps_day_mb", "MB", day(&idle), &idle_how);
     let build_how = format!(
         "{BUILD_MAPS} maps {every_s} s apart under builds of pagelab-metrics from nothing: key {:.0} B, \
          delta {:.0} B",
         build.key, build.delta
     );
-    say("maps_build_day_mb", "MB", day(&build), &build_how);
+    print_bar("maps_build_day_mb", "MB", day(&build), &build_how);
     let plain_how =
         format!("{build_how}; a byte a page by zstd, level {ZSTD_LEVEL}, each alone: {:.0} B", build.plain);
-    say("maps_delta_zstd_ratio_build", "ratio", build.delta / build.plain, &plain_how);
-    say("maps_delta_ratio_build", "ratio", build.delta / build.key, &build_how);
+    print_bar("maps_delta_zstd_ratio_build", "ratio", build.delta / build.plain, &plain_how);
+    print_bar("maps_delta_ratio_build", "ratio", build.delta / build.key, &build_how);
     Ok(())
 }
 
 /// Mean bytes over the maps of a part.
-struct Sizes {
+struct MapSizes {
     /// Of a map as a key frame and as a delta, over the maps that have one before them.
     key: f64,
     delta: f64,
@@ -79,17 +82,17 @@ struct Sizes {
     bytes: f64,
 }
 
-fn series(part: &str, maps: usize, every: Duration) -> Result<Sizes, Box<dyn Error>> {
+fn measure_series(part: &str, maps: usize, every: Duration) -> Result<MapSizes, Box<dyn Error>> {
     let mut encoder = MapEncoder::default();
     let (mut keys, mut deltas, mut plain, mut bytes) = (0, 0, 0, 0.0);
     let began = Instant::now();
     for number in 0..maps {
         thread::sleep((every * number as u32).saturating_sub(began.elapsed()));
-        let map = take()?;
-        let key = MapEncoder::default().encode(&map)?.bytes();
-        let delta = encoder.encode(&map)?.bytes();
+        let map = scan_map()?;
+        let key = MapEncoder::default().encode_map(&map)?.packed_bytes();
+        let delta = encoder.encode_map(&map)?.packed_bytes();
         let _ = writeln!(io::stderr(), "{part} {number}: key {key} B, as it is recorded {delta} B");
-        bytes = map.layout.frames() as f64 * map.layout.page_size.bytes() as f64;
+        bytes = map.layout.count_frames() as f64 * map.layout.page_size.bytes() as f64;
         if number > 0 {
             let classes: Vec<u8> = map.classes.iter().map(|&class| class as u8).collect();
             plain += zstd::bulk::compress(&classes, ZSTD_LEVEL)?.len();
@@ -98,41 +101,42 @@ fn series(part: &str, maps: usize, every: Duration) -> Result<Sizes, Box<dyn Err
     }
     let each = (maps - 1) as f64;
     let of = |sum: f64| sum / each;
-    Ok(Sizes { key: of(keys as f64), delta: of(deltas as f64), plain: of(plain as f64), bytes })
+    Ok(MapSizes { key: of(keys as f64), delta: of(deltas as f64), plain: of(plain as f64), bytes })
 }
 
-fn take() -> Result<PageMap, Box<dyn Error>> {
+fn scan_map() -> Result<PageMap, Box<dyn Error>> {
     let root = Root::live();
     let reader = Reader::new(&root);
-    let options = MapOptions { threads: 1, ..MapOptions::of(&reader, None) };
-    scan(&reader, &options).map_err(|absence| format!("{}: {}", absence.source, absence.reason()).into())
+    let options = CensusOptions { threads: 1, ..CensusOptions::for_page_map(&reader, None).0 };
+    scan_page_map(&reader, &options)
+        .map_err(|absence| format!("{}: {}", absence.source, absence.reason()).into())
 }
 
 /// A build again and again, until it is dropped.
-struct Load {
-    ends: Arc<AtomicBool>,
+struct BuildLoad {
+    stop: Arc<AtomicBool>,
     builds: Option<thread::JoinHandle<()>>,
     folder: PathBuf,
 }
 
-impl Load {
-    fn start() -> io::Result<Load> {
+impl BuildLoad {
+    fn start() -> io::Result<BuildLoad> {
         let folder = std::env::temp_dir().join(format!("pagelab-bench-maps-{}", std::process::id()));
         std::fs::create_dir_all(&folder)?;
         let ends = Arc::new(AtomicBool::new(false));
         let (asked, target) = (Arc::clone(&ends), folder.clone());
         let builds = thread::spawn(move || {
-            while !asked.load(Ordering::Relaxed) && build(&target, &asked).is_ok() {
+            while !asked.load(Ordering::Relaxed) && run_build(&target, &asked).is_ok() {
                 let _ = std::fs::remove_dir_all(&target);
             }
         });
-        Ok(Load { ends, builds: Some(builds), folder })
+        Ok(BuildLoad { stop: ends, builds: Some(builds), folder })
     }
 }
 
-impl Drop for Load {
+impl Drop for BuildLoad {
     fn drop(&mut self) {
-        self.ends.store(true, Ordering::Relaxed);
+        self.stop.store(true, Ordering::Relaxed);
         if let Some(builds) = self.builds.take() {
             let _ = builds.join();
         }
@@ -140,8 +144,8 @@ impl Drop for Load {
     }
 }
 
-/// One build, given up when it is asked for.
-fn build(target: &Path, asked: &AtomicBool) -> io::Result<()> {
+/// One build, aborted on request.
+fn run_build(target: &Path, stop: &AtomicBool) -> io::Result<()> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .args(["build", "--offline", "-p", "pagelab-metrics", "--target-dir"])
         .arg(target)
@@ -150,7 +154,7 @@ fn build(target: &Path, asked: &AtomicBool) -> io::Result<()> {
         .stderr(Stdio::null())
         .spawn()?;
     while cargo.try_wait()?.is_none() {
-        if asked.load(Ordering::Relaxed) {
+        if stop.load(Ordering::Relaxed) {
             cargo.kill()?;
             cargo.wait()?;
             break;
@@ -160,6 +164,7 @@ fn build(target: &Path, asked: &AtomicBool) -> io::Result<()> {
     Ok(())
 }
 
-fn say(bar: &str, unit: &str, value: f64, how: &str) {
-    let _ = writeln!(io::stdout(), r#"{{"bar":"{bar}","value":{value:.4},"unit":"{unit}","how":"{how}"}}"#);
+fn print_bar(bar: &str, unit: &str, value: f64, method: &str) {
+    let _ =
+        writeln!(io::stdout(), r#"{{"bar":"{bar}","value":{value:.4},"unit":"{unit}","how":"{method}"}}"#);
 }

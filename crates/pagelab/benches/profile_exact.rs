@@ -1,5 +1,5 @@
-//! The bars of the source `exact`: CPU time of a profiled run, to that of the program alone, and with a
-//! window to that of the program in QEMU without the plugin.
+//! Benchmark of the source `exact`: CPU time of a profiled run, compared with the program alone, and with a
+//! window compared with QEMU without the plugin.
 //!
 //! Prints a JSON line a bar. What is compared runs in turns, three times each; the middle ratio counts. The
 //! CPU time of a profiled run is that of QEMU with the program in it.
@@ -8,24 +8,27 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use pagelab_model::order_statistics::median;
 use pagelab_sys::wait::wait4;
 
 const PAGELAB: &str = env!("CARGO_BIN_EXE_pagelab");
 /// Odd, so that the middle is one of them.
-const TURNS: usize = 3;
+const RUNS: usize = 3;
 
 fn main() {
     let chase = [PAGELAB, "workload", "chase", "--size", "1G", "--steps", "20000000", "--advise", "nohuge"];
     // Integer code: the first 3 MB of this program, compressed.
     let script = "head -c 3000000 \"$0\" | xz -9 -T1 -c";
     let xz = ["sh", "-c", script, PAGELAB];
-    let memory = middle(|| Some(exact(&chase, &[])? / native(&chase)?));
-    let integer = middle(|| Some(exact(&xz, &[])? / native(&xz)?));
-    let dearer = |of: &[&str]| middle(|| Some(exact(of, &["--what-if", "all"])? / exact(of, &[])?));
+    let memory = median_ratio(|| Some(profiled_cpu_ns(&chase, &[])? / native_cpu_ns(&chase)?));
+    let integer = median_ratio(|| Some(profiled_cpu_ns(&xz, &[])? / native_cpu_ns(&xz)?));
+    let dearer = |of: &[&str]| {
+        median_ratio(|| Some(profiled_cpu_ns(of, &["--what-if", "all"])? / profiled_cpu_ns(of, &[])?))
+    };
     // The promise is of every program: the worse of both counts.
     let what_if = dearer(&xz).zip(dearer(&chase)).map(|(integer, memory)| integer.max(memory));
     // Of a program, and not of what QEMU needs to begin: some seconds long.
-    let (window, rest) = (windowed("1M/50M"), windowed("10k/50M"));
+    let (window, rest) = (windowed_ratio("1M/50M"), windowed_ratio("10k/50M"));
     let all = [
         ("exact_window_qemu_ratio", window),
         ("exact_unwatched_qemu_ratio", rest),
@@ -43,16 +46,16 @@ fn main() {
 }
 
 /// CPU time of hot-regions that only reads, profiled with a window, to that in QEMU without the plugin.
-fn windowed(window: &str) -> Option<f64> {
+fn windowed_ratio(window: &str) -> Option<f64> {
     let program = [PAGELAB, "workload", "hot-regions", "--first", "read", "--advise", "nohuge"];
     let command: Vec<&str> = program.into_iter().chain(["--rounds", "40000000"]).collect();
-    let qemu = qemu()?;
+    let qemu = find_qemu()?;
     let plain: Vec<&str> = qemu.iter().map(String::as_str).chain(command.iter().copied()).collect();
-    middle(|| Some(exact(&command, &["--window", window])? / native(&plain)?))
+    median_ratio(|| Some(profiled_cpu_ns(&command, &["--window", window])? / native_cpu_ns(&plain)?))
 }
 
-/// The QEMU that profiles take, as `profile setup` tells it, with the libraries of its folder.
-fn qemu() -> Option<Vec<String>> {
+/// The QEMU of profiles, as reported by `profile setup`, with the libraries of its directory.
+fn find_qemu() -> Option<Vec<String>> {
     let told = Command::new(PAGELAB).args(["profile", "setup"]).output().ok()?;
     let told = String::from_utf8(told.stdout).ok()?;
     let path = told.split_whitespace().find(|word| word.ends_with("/qemu-x86_64"))?.to_owned();
@@ -65,14 +68,13 @@ fn qemu() -> Option<Vec<String>> {
     Some(vec![loader, "--library-path".to_owned(), libraries.join(":"), path])
 }
 
-fn middle(mut ratio: impl FnMut() -> Option<f64>) -> Option<f64> {
-    let mut ratios = (0..TURNS).map(|_| ratio()).collect::<Option<Vec<f64>>>()?;
-    ratios.sort_by(f64::total_cmp);
-    Some(ratios[TURNS / 2])
+fn median_ratio(mut ratio: impl FnMut() -> Option<f64>) -> Option<f64> {
+    let mut ratios = (0..RUNS).map(|_| ratio()).collect::<Option<Vec<f64>>>()?;
+    median(&mut ratios)
 }
 
 /// CPU time of a program and its children, ns.
-fn native(command: &[&str]) -> Option<f64> {
+fn native_cpu_ns(command: &[&str]) -> Option<f64> {
     let mut command_line = Command::new(command[0]);
     command_line.args(&command[1..]).stdin(Stdio::null()).stdout(Stdio::null());
     let child = command_line.spawn().ok()?;
@@ -81,16 +83,16 @@ fn native(command: &[&str]) -> Option<f64> {
 }
 
 /// The same of a profiled run.
-fn exact(command: &[&str], options: &[&str]) -> Option<f64> {
+fn profiled_cpu_ns(command: &[&str], options: &[&str]) -> Option<f64> {
     let folder = tempfile::tempdir().ok()?;
     let file = folder.path().join("p.pagelab");
     let mut pagelab = Command::new(PAGELAB);
     pagelab.args(["profile", "--source", "exact", "-o"]).arg(&file).args(options).arg("--").args(command);
     let status = pagelab.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().ok()?;
-    status.success().then(|| cpu_ns(&file)).flatten()
+    status.success().then(|| read_cpu_ns(&file)).flatten()
 }
 
-fn cpu_ns(file: &Path) -> Option<f64> {
-    let run = pagelab_runfile::read(file).ok()?;
+fn read_cpu_ns(file: &Path) -> Option<f64> {
+    let run = pagelab_runfile::read_run_file(file).ok()?;
     run.profile?.effort.cpu_ns.map(|ns| ns as f64)
 }

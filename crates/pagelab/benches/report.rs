@@ -1,4 +1,4 @@
-//! What `pagelab report` costs on a run file of a million samples: the whole process, from start to end.
+//! Benchmark of `pagelab report` on a run file of a million samples: the whole process.
 
 #![allow(
     clippy::unwrap_used,
@@ -10,9 +10,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use pagelab_model::run::{Ending, Manifest, Moment, StreamHead, Unit};
+use pagelab_model::run::{ClockReading, Manifest, RunEnd, StreamHeader, Unit};
 use pagelab_model::{PageSize, Snapshot};
-use pagelab_runfile::Writer;
+use pagelab_runfile::RunWriter;
 
 const SAMPLES: u64 = 1_000_000;
 const STREAMS: u64 = 10;
@@ -21,7 +21,7 @@ const RUNS: usize = 5;
 fn main() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("million.pagelab");
-    write(&file);
+    write_run_file(&file);
     let bytes = std::fs::metadata(&file).unwrap().len();
     let seconds = |more: &[&str]| {
         let started = Instant::now();
@@ -40,22 +40,22 @@ fn main() {
     println!("the same as JSON {:.2} s, with -v {:.2} s", seconds(&["--json"]), seconds(&["-v"]));
 }
 
-fn write(path: &Path) {
-    let known = Snapshot::unread("a bench", PageSize::USUAL);
+fn write_run_file(path: &Path) {
+    let known = Snapshot::new_unread("a bench", PageSize::DEFAULT);
     let manifest = Manifest {
         kind: "bench".to_owned(),
         tool_version: env!("CARGO_PKG_VERSION").to_owned(),
         command_line: vec!["bench".to_owned()],
         seed: Some(1),
-        started: Moment { realtime_ns: 0, boottime_ns: 0 },
+        started: ClockReading { realtime_ns: 0, boottime_ns: 0 },
         machine: known.machine,
         settings: known.settings,
     };
-    let mut file = Writer::create(path, &manifest).unwrap();
+    let mut file = RunWriter::create(path, &manifest).unwrap();
     let streams: Vec<_> = (0..STREAMS)
         .map(|number| {
             let labels = vec![("number".to_owned(), number.to_string())];
-            file.stream(&StreamHead { name: "latency".into(), unit: Unit::NANOSECONDS.into(), labels })
+            file.add_stream(&StreamHeader { name: "latency".into(), unit: Unit::NANOSECONDS.into(), labels })
                 .unwrap()
         })
         .collect();
@@ -63,7 +63,7 @@ fn write(path: &Path) {
     for n in 0..SAMPLES {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let value = 100.0 + (state >> 40) as f64 / 1e4;
-        file.sample(streams[(n % STREAMS) as usize], n * 1000, value).unwrap();
+        file.add_sample(streams[(n % STREAMS) as usize], n * 1000, value).unwrap();
     }
-    file.close(Ending::Complete { after_ns: SAMPLES * 1000 }).unwrap();
+    file.close(RunEnd::Complete { after_ns: SAMPLES * 1000 }).unwrap();
 }

@@ -1,4 +1,4 @@
-//! The commands: one module each, from typed arguments to an exit code.
+//! Commands: one module each, from parsed arguments to an exit code.
 
 pub mod apply;
 pub mod can;
@@ -25,24 +25,22 @@ pub mod usage;
 pub mod watch;
 pub mod workload;
 
-use std::path::Path;
-
-use pagelab_formats::size;
-use pagelab_host::root::Root;
-use pagelab_model::{Absence, AbsentWhy, Bytes, PageSize};
-use pagelab_runfile::ErrorKind;
-use pagelab_target::error::ErrorKind as TargetErrorKind;
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 
 use crate::cli::{Cli, Command};
-use crate::exit::{Exit, Failure};
-use crate::out;
+pub use pagelab_command::arguments::open_root;
+pub use pagelab_command::exit::usage_error;
 
-/// Runs the command that was asked for, and returns the exit code: one of the table, or that of a command in
-/// a guest.
+pub use pagelab_tune::target_failure::{failure_from_target_error, resolve_program};
+
+use crate::exit::Failure;
+
+/// Runs the command, and returns its exit code: one of the table, or that of a command in a guest.
 pub fn run(cli: Cli) -> Result<u8, Failure> {
     let ended = match cli.command {
         Command::Apply(args) => return apply::run(&args),
-        Command::Supervise(args) => return apply::supervise::run(&args),
+        Command::Supervise(args) => apply::supervise(&args),
         Command::Can(args) => can::run(&args),
         Command::Checkup(args) => checkup::run(&args),
         Command::Compact(args) => compact::run(&args),
@@ -71,96 +69,17 @@ pub fn run(cli: Cli) -> Result<u8, Failure> {
     ended.map(|exit| exit as u8)
 }
 
-/// The exit code of an error with another program.
-pub fn target_exit(kind: TargetErrorKind) -> Exit {
-    match kind {
-        TargetErrorKind::NotAvailable => Exit::NotAvailable,
-        TargetErrorKind::BadInput | TargetErrorKind::CannotStart => Exit::BadInput,
-        TargetErrorKind::Refused | TargetErrorKind::Stopped(_) => Exit::Partial,
-    }
+/// Error of a NUMA node that this machine does not have.
+fn unknown_node(node: u32, known: &BTreeSet<u32>) -> Failure {
+    let known: Vec<String> = known.iter().map(u32::to_string).collect();
+    usage_error(&format!("unknown node `{node}`; expected one of {}", known.join(", ")))
 }
 
-/// An error with another program as a failure; after a signal it ends this process.
-pub fn target_failure(error: pagelab_target::error::Error) -> Failure {
-    if let TargetErrorKind::Stopped(signal) = error.kind() {
-        out::complain(&format!("pagelab: {error}"));
-        out::ended_by(128 + signal)
-    }
-    Failure::new(target_exit(error.kind()), error.to_string())
-}
-
-/// The file of the program that a command line begins with, looked for before anything is begun for it.
-pub fn program(name: &std::ffi::OsStr) -> Result<std::path::PathBuf, Failure> {
-    pagelab_target::program::find(name).map_err(target_failure)
-}
-
-/// The saved tree that `--root` names, or this machine.
-pub fn root(path: Option<&Path>) -> Result<Root, Failure> {
-    let Some(path) = path else { return Ok(Root::live()) };
-    // The error is a whole sentence with file, reason and way out.
-    Root::open(path).map_err(|error| {
-        let exit = match error.kind() {
-            std::io::ErrorKind::PermissionDenied => Exit::NotAvailable,
-            _ => Exit::BadInput,
-        };
-        Failure::new(exit, error.to_string())
-    })
-}
-
-/// A page size such as `4K`, `64KiB`, `16384`.
-pub fn page_size(text: &str) -> Result<PageSize, Failure> {
-    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
-    let unit = match text[digits.len()..].to_ascii_lowercase().as_str() {
-        "" | "b" => Some(1),
-        "k" | "kb" | "kib" => Some(1 << 10),
-        "m" | "mb" | "mib" => Some(1 << 20),
-        _ => None,
+/// The words of a command as text.
+fn parse_command(words: &[OsString]) -> Result<Vec<String>, Failure> {
+    let text = |word: &OsString| match word.to_str() {
+        Some(word) => Ok(word.to_owned()),
+        None => Err(usage_error(&format!("{}: expected UTF-8 text", word.to_string_lossy()))),
     };
-    let bytes = digits.parse::<u64>().ok().zip(unit).and_then(|(number, unit)| number.checked_mul(unit));
-    bytes.and_then(PageSize::new).ok_or_else(|| {
-        let message =
-            format!("--page-size {text}: a power of two from 1K to 1G was wanted, such as 4K, 16K, 64K");
-        usage(&message)
-    })
-}
-
-/// A command line that was wrong.
-pub fn usage(message: &str) -> Failure {
-    Failure::new(Exit::Usage, message)
-}
-
-/// A run file that could not be written.
-pub fn run_file(error: &pagelab_runfile::Error) -> Failure {
-    let exit = match error.kind() {
-        ErrorKind::Exists | ErrorKind::NotThere => Exit::Usage,
-        ErrorKind::NotPermitted => Exit::NotAvailable,
-        ErrorKind::NotStorable => Exit::Bug,
-        _ => Exit::Partial,
-    };
-    Failure::new(exit, error.to_string())
-}
-
-/// What a command says that cannot do without what could not be read.
-pub fn unread(absence: Absence) -> Failure {
-    let exit = match absence.why {
-        AbsentWhy::Malformed | AbsentWhy::NotSaved => Exit::BadInput,
-        _ => Exit::NotAvailable,
-    };
-    // A parser's message has the file's name and line in it already.
-    let mut message = match absence.reason() {
-        reason if reason.starts_with(&absence.source) => reason.to_owned(),
-        reason => format!("{}: {reason}", absence.source),
-    };
-    match &absence.way_out {
-        Some(way_out) => message.push_str(&format!(": {way_out}")),
-        None if absence.why == AbsentWhy::NotSaved => message.push_str(": give a tree that has it"),
-        None => {}
-    }
-    Failure::new(exit, message)
-}
-
-/// A size above zero, as options take it.
-fn bytes_of(text: &str) -> Result<Bytes, String> {
-    let size = size::parse_suffixed(text.as_bytes()).ok().filter(|size| size.0 > 0);
-    size.ok_or_else(|| "a size such as 64M was wanted".to_owned())
+    words.iter().map(text).collect()
 }

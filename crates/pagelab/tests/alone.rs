@@ -1,4 +1,4 @@
-//! The binary alone: copied to an empty folder, without an environment, every command still works.
+//! Tests of the binary alone: copied to an empty directory, without an environment, every command works.
 #![allow(clippy::unwrap_used)] // a test's helpers may fail where they stand
 
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ struct ReadOnly {
 const COMMANDS: &[ReadOnly] = &[
     ReadOnly { name: "checkup", runs: &[&[], &["-v"], &["--json"]], codes: &[0], leaves: &[] },
     ReadOnly { name: "checkup", runs: &[&["--html", "report.html"]], codes: &[0], leaves: &["report.html"] },
-    ReadOnly { name: "checkup", runs: &[&["--run", "a.pagelab"]], codes: &[0], leaves: &["a.pagelab"] },
+    ReadOnly { name: "checkup", runs: &[&["-o", "a.pagelab"]], codes: &[0], leaves: &["a.pagelab"] },
     // What it shows of a file that is there stands below.
     ReadOnly { name: "tune", runs: &[&["--dry-run", "--", "true"]], codes: &[0], leaves: &[] },
     ReadOnly {
@@ -58,7 +58,7 @@ const COMMANDS: &[ReadOnly] = &[
     ReadOnly { name: "usage", runs: &[&["none.pagelab"]], codes: &[3], leaves: &[] },
     ReadOnly {
         name: "map",
-        runs: &[&[], &["--json"], &["--check"], &["--order", "hilbert", "--letters"]],
+        runs: &[&[], &["--json"], &["--check"], &["--layout", "hilbert", "--letters"]],
         codes: &[0, 4],
         leaves: &[],
     },
@@ -206,9 +206,9 @@ impl Alone {
     /// The commands that `pagelab --help` lists.
     fn commands(&self) -> Vec<String> {
         let help = self.good(&["--help"]);
-        let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);
-        let listed = listed.take_while(|line| !line.is_empty());
-        // A description that goes on in the next line stands further to the right.
+        // Commands are listed by task, below a heading each; options have a heading of their own.
+        let listed = help.lines().take_while(|line| *line != "Options:");
+        // The second line of a description is indented further.
         let names = listed.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
         names.filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
     }
@@ -256,20 +256,20 @@ fn every_command_has_help_and_runs_alone() {
 fn a_run_file_is_written_and_shown_alone() {
     let alone = Alone::new();
     alone.good(&["checkup", "--run", "a.pagelab"]);
-    for more in [&[][..], &["-v"], &["--json"], &["--html", "a.html"], &["--csv", "tables"]] {
+    for more in [&[][..], &["-v"], &["--json"], &["--html", "a.html"], &["--tables", "tables"]] {
         assert!(!alone.good(&[&["report", "a.pagelab"], more].concat()).is_empty(), "{more:?}");
     }
     assert_eq!(alone.take_left(), ["a.html", "a.pagelab", "tables"]);
 }
 
 #[test]
-fn the_version_is_the_packages() {
+fn the_version_is_that_of_the_package() {
     let version = format!("pagelab {}\n", env!("CARGO_PKG_VERSION"));
     assert_eq!(Alone::new().good(&["--version"]), version);
 }
 
 #[test]
-fn a_command_line_that_makes_no_sense_ends_with_2() {
+fn an_invalid_command_line_exits_with_2() {
     let alone = Alone::new();
     for arguments in [&["no-such-command"][..], &["frag", "--no-such-option"], &["--no-such-option"], &[]] {
         let output = alone.run(arguments);
@@ -280,7 +280,7 @@ fn a_command_line_that_makes_no_sense_ends_with_2() {
 }
 
 #[test]
-fn no_part_of_the_binary_is_elsewhere() {
+fn the_binary_is_self_contained() {
     let file = fs::read(binary()).unwrap();
     assert_eq!(needs(&file), Ok(vec![]), "it must be static: .cargo/config.toml sets crt-static");
     // A program of the system answers otherwise, so the question is not idle.

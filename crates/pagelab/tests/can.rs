@@ -1,4 +1,4 @@
-//! `pagelab can` and `pagelab compact` from outside: what they refuse, and what they say of a saved tree.
+//! Tests of `pagelab can` and `pagelab compact`: rejected arguments, and answers for a saved tree.
 #![allow(clippy::unwrap_used, clippy::print_stderr)] // a test's helpers may fail where they stand, and say so
 
 use std::path::PathBuf;
@@ -21,26 +21,26 @@ fn fixture(name: &str) -> String {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_with_the_way_out() {
+fn invalid_arguments_are_refused_with_a_hint() {
     let cases: &[(&[&str], i32, &str)] = &[
         (&["can"], 2, "<N>"),
         (&["can", "0"], 2, "at least 1"),
-        (&["can", "-3"], 2, "a count from 1 on is wanted"),
-        (&["can", "1G"], 2, "sizes go by --size"),
-        (&["can", "99999999999999999999"], 2, "a count from 1 on is wanted"),
-        (&["can", "1.5"], 2, "a count from 1 on is wanted"),
+        (&["can", "-3"], 2, "expected a count"),
+        (&["can", "1G"], 2, "use --size for a size"),
+        (&["can", "99999999999999999999"], 2, "expected a count"),
+        (&["can", "1.5"], 2, "expected a count"),
         (&["can", "1", "--size", "3M"], 2, "power of two"),
-        (&["can", "1", "--size", "1K"], 2, "less than a page"),
-        (&["can", "1", "--size", "4K"], 2, "one page"),
+        (&["can", "1", "--size", "1K"], 2, "smaller than a base page"),
+        (&["can", "1", "--size", "4K"], 2, "one base page"),
         (&["can", "1", "--size", "-2M"], 2, "-2"),
         (&["can", "1", "--size", "8388608G"], 2, "of memory"),
         (&["can", "1", "--how", "luck"], 2, "thp, hugetlb, contig"),
         (&["can", "1", "--size", "32M", "--how", "hugetlb"], 2, "--how contig"),
-        (&["can", "1", "--node", "77"], 2, "no such node"),
+        (&["can", "1", "--node", "77"], 2, "unknown node"),
         (&["can", "1", "--really", "--root", "x"], 2, "--really"),
         (&["can", "1", "--root", "/no/such/tree"], 3, "/no/such/tree"),
         (&["can", "1", "--from", "/no/such/file"], 3, "/no/such/file"),
-        (&["compact", "--node", "77"], 2, "no such node"),
+        (&["compact", "--node", "77"], 2, "unknown node"),
         (&["compact", "--node", "-1"], 2, "-1"),
         (&["compact", "--drop-caches", "some"], 2, "none, page, all"),
     ];
@@ -51,7 +51,7 @@ fn what_makes_no_sense_is_refused_with_the_way_out() {
 }
 
 #[test]
-fn a_saved_tree_is_answered_as_far_as_it_goes() {
+fn a_saved_tree_is_answered_from_its_files() {
     let folders = std::fs::read_dir(fixture("machines")).unwrap();
     let mut seen = 0;
     let trees = folders.map(|entry| entry.unwrap().path());
@@ -84,7 +84,7 @@ const DEFRAG: &str = "/sys/kernel/mm/transparent_hugepage/defrag";
 const MAX_PTES_NONE: &str = "/sys/kernel/mm/transparent_hugepage/khugepaged/max_ptes_none";
 
 #[test]
-fn killed_while_it_asks_it_leaves_nothing_that_restore_does_not_undo() {
+fn restore_undoes_everything_after_a_kill_during_an_allocation() {
     let read = |path: &str| std::fs::read_to_string(path);
     let is_root =
         std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
@@ -108,7 +108,7 @@ fn killed_while_it_asks_it_leaves_nothing_that_restore_does_not_undo() {
 }
 
 #[test]
-fn checkup_and_can_say_one_number_of_one_capture() {
+fn checkup_and_can_agree_on_a_capture() {
     let folders = std::fs::read_dir(fixture("machines")).unwrap();
     let trees = folders.map(|entry| entry.unwrap().path());
     let mut seen = 0;
@@ -124,25 +124,26 @@ fn checkup_and_can_say_one_number_of_one_capture() {
         }
         seen += 1;
         let text = texts(&pagelab(&["checkup", "--root", root])).1;
-        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        for (step, words) in
-            [("after_compaction", "after compaction"), ("after_dropping_cache", "after dropping page cache")]
-        {
+        let text = text.split_ascii_whitespace().collect::<Vec<_>>().join(" ");
+        for (step, words) in [
+            ("after_compaction", "after compaction"),
+            ("after_dropping_cache", "after also dropping the page cache"),
+        ] {
             for end in ["low", "high"] {
                 let supply = &checkup["supply"]["total"][step][end]["value"];
                 assert_eq!(supply, &can[step][end], "{root}: {step}, {end}");
             }
             let expected = can[step]["expected"].as_u64().unwrap();
-            let grouped = pagelab_report::style::count(expected.into());
+            let grouped = pagelab_report::style::format_count(expected.into());
             assert!(text.contains(&format!("{grouped} {words}")), "{root}: {grouped} {words}: {text}");
         }
     }
     assert!(seen > 0, "no fixture says what compaction brings");
 }
 
-/// No command is said to bring what the forecast says cannot come.
+/// No hint recommends a command for a pool that the forecast calls impossible.
 #[test]
-fn a_pool_that_cannot_be_had_is_not_promised() {
+fn an_impossible_pool_is_not_promised() {
     let folders = std::fs::read_dir(fixture("machines")).unwrap();
     let (mut refused, mut promised) = (0, 0);
     for entry in folders.map(|entry| entry.unwrap().path()) {

@@ -1,4 +1,4 @@
-//! `pagelab capture`, the real binary: what it takes reads back the same, and it never leaves half a file.
+//! Tests of `pagelab capture`: its files read back the same, and it never leaves an incomplete one.
 
 #![allow(clippy::unwrap_used, reason = "the helpers of tests fail like the tests")]
 
@@ -88,7 +88,7 @@ fn a_tree_is_taken_without_names_and_reads_back_the_same() {
         let manifest = taken.manifest().unwrap();
         for file in &manifest.files {
             let (original, stored) = (tree.read(&file.path).unwrap(), taken.read(&file.path).unwrap());
-            assert_eq!(original == stored, file.altered.is_none(), "{}", file.path);
+            assert_eq!(original == stored, file.alteration.is_none(), "{}", file.path);
             assert_eq!(original.len() as u64, file.bytes, "{}", file.path);
         }
         let paths: BTreeSet<&str> = manifest.files.iter().map(|file| &*file.path).collect();
@@ -118,7 +118,7 @@ fn a_tree_is_taken_without_names_and_reads_back_the_same() {
         assert_eq!(log, b"4,1,2,-;process: page allocation failure: order:9\n");
         for file in &manifest.files {
             let text = String::from_utf8_lossy(&taken.read(&file.path).unwrap()).into_owned();
-            // The path of a control group is part of what is taken, and said to be.
+            // The path of a control group is captured, and listed.
             assert!(!text.contains("kitchen") || file.path == "/proc/self/cgroup", "{}: {text}", file.path);
             assert!(!text.contains("55d0c5a7e000"), "{}: {text}", file.path);
         }
@@ -130,7 +130,7 @@ fn a_tree_is_taken_without_names_and_reads_back_the_same() {
 }
 
 #[test]
-fn names_are_taken_when_asked_for() {
+fn names_are_captured_on_request() {
     let temp = tempfile::tempdir().unwrap();
     let tree = Root::open(&small_tree(temp.path())).unwrap();
     let arguments =
@@ -145,8 +145,8 @@ fn names_are_taken_when_asked_for() {
     assert!(taken.read("/proc/kpageflags").is_err());
     assert_eq!(summary["kind"], "capture");
     assert_eq!(summary["bytes"], fs::metadata(temp.path().join("x.tar.zst")).unwrap().len());
-    let not_asked = |row: &&Value| row["path"] == "/proc/kpageflags" && row["why"] == "not_asked";
-    assert_eq!(summary["absent"].as_array().unwrap().iter().filter(not_asked).count(), 1);
+    let not_requested = |row: &&Value| row["path"] == "/proc/kpageflags" && row["kind"] == "not_requested";
+    assert_eq!(summary["absent"].as_array().unwrap().iter().filter(not_requested).count(), 1);
 }
 
 #[test]
@@ -163,9 +163,9 @@ fn this_machine_is_taken_and_reads_back() {
         assert_eq!(taken.read(path), live.read(path), "{path}");
     }
     for file in &manifest.files {
-        let mut stream = taken.stream(&file.path).unwrap();
+        let mut stream = taken.open_reader(&file.path).unwrap();
         let length = std::io::copy(&mut stream, &mut std::io::sink()).unwrap();
-        match (&file.altered, file.path.ends_with("kpageflags")) {
+        match (&file.alteration, file.path.ends_with("kpageflags")) {
             (None, false) => assert_eq!((length, length), (file.bytes, file.stored_bytes), "{}", file.path),
             (None, true) => assert_eq!(length, file.bytes),
             (Some(_), _) => assert_eq!(length, file.stored_bytes, "{}", file.path),
@@ -173,7 +173,7 @@ fn this_machine_is_taken_and_reads_back() {
         assert!(file.read_start_ns >= manifest.boottime_ns.unwrap(), "{}", file.path);
     }
     if is_root() && Path::new("/proc/kpageflags").exists() {
-        let mut stream = live.stream("/proc/kpageflags").unwrap();
+        let mut stream = live.open_reader("/proc/kpageflags").unwrap();
         let length = std::io::copy(&mut stream, &mut std::io::sink()).unwrap();
         assert_eq!(manifest.file("/proc/kpageflags").unwrap().bytes, length);
     } else {
@@ -182,7 +182,7 @@ fn this_machine_is_taken_and_reads_back() {
 }
 
 #[test]
-fn what_stands_there_is_kept() {
+fn an_existing_output_is_not_overwritten() {
     let temp = tempfile::tempdir().unwrap();
     small_tree(temp.path());
     let capture = |target: &str, more: &[&str]| {
@@ -195,20 +195,20 @@ fn what_stands_there_is_kept() {
     symlink("precious", temp.path().join("link")).unwrap();
     symlink("precious/photo", temp.path().join("link.tar.zst")).unwrap();
     for (target, more, part) in [
-        ("old.tar.zst", &[][..], "old.tar.zst: exists"),
-        ("precious", &[], "precious: exists"),
-        ("precious", &["--force"], "not a folder that capture wrote"),
-        ("link", &["--force"], "not a folder that capture wrote"),
-        ("link.tar.zst", &["--force"], "is not a file"),
-        ("x.tar.gz", &[], ".tar.gz is not written"),
-        ("no/where", &[], "there is no folder no"),
-        ("..", &[], "not a name"),
+        ("old.tar.zst", &[][..], "cannot write old.tar.zst: it already exists"),
+        ("precious", &[], "cannot write precious: it already exists"),
+        ("precious", &["--force"], "not a directory written by capture"),
+        ("link", &["--force"], "not a directory written by capture"),
+        ("link.tar.zst", &["--force"], "not a file"),
+        ("x.tar.gz", &[], ".tar.gz is not supported"),
+        ("no/where", &[], "no directory no"),
+        ("..", &[], "expected a file name"),
     ] {
         expect(&capture(target, more), 2, part);
     }
     // This folder is there, and takes no files.
     for target in ["/proc/x", "/proc/x.tar.zst"] {
-        expect(&capture(target, &[]), 4, "nothing can be made in that folder");
+        expect(&capture(target, &[]), 4, "the directory is not writable");
     }
     assert_eq!(fs::read(temp.path().join("old.tar.zst")).unwrap(), b"old");
     expect(&capture("old.tar.zst", &["--force"]), 0, "");
@@ -222,7 +222,7 @@ fn what_stands_there_is_kept() {
 }
 
 #[test]
-fn what_a_killed_capture_left_is_replaced_and_what_is_not_ours_stays() {
+fn leftovers_of_a_killed_capture_are_replaced_and_foreign_files_kept() {
     let temp = tempfile::tempdir().unwrap();
     small_tree(temp.path());
     let at = |name: &str| temp.path().join(name);
@@ -238,8 +238,8 @@ fn what_a_killed_capture_left_is_replaced_and_what_is_not_ours_stays() {
     for (target, code, part) in [
         ("a.tar.zst", 0, ""),
         ("b", 0, ""),
-        ("c", 5, "c.part is in the way"),
-        ("d.tar.zst", 5, "d.tar.zst: cannot be written"),
+        ("c", 5, "c.part already exists"),
+        ("d.tar.zst", 5, "cannot write d.tar.zst"),
         ("e.tar.zst", 5, "another pagelab is writing it"),
     ] {
         expect(&pagelab(temp.path(), &["capture", target, "--root", "tree"]), code, part);
@@ -266,7 +266,12 @@ fn a_kill_at_any_moment_leaves_nothing_under_the_name() {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        std::thread::sleep(Duration::from_millis(5 + 7 * round as u64));
+        // Killed when so much of the capture is written, or when it has ended.
+        let part = temp.path().join(format!("{target}.part"));
+        let bytes_min = round as u64 * (512 << 10);
+        while written_bytes(&part) < bytes_min.max(1) && child.try_wait().unwrap().is_none() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         child.kill().unwrap();
         let killed = child.wait().unwrap().code().is_none();
         let path = temp.path().join(target);
@@ -288,8 +293,14 @@ fn a_kill_at_any_moment_leaves_nothing_under_the_name() {
     assert_eq!(names(temp.path()), BTreeSet::from(["tree", "x", "x.tar.zst"].map(str::to_owned)));
 }
 
+/// Bytes of a file, or of all files of a directory; 0 where it is absent.
+fn written_bytes(path: &Path) -> u64 {
+    let Ok(entries) = fs::read_dir(path) else { return fs::metadata(path).map_or(0, |file| file.len()) };
+    entries.flatten().map(|entry| written_bytes(&entry.path())).sum()
+}
+
 #[test]
-fn a_capture_that_is_told_to_stop_takes_its_part_away() {
+fn an_interrupted_capture_removes_its_partial_file() {
     let temp = tempfile::tempdir().unwrap();
     let tree = small_tree(temp.path());
     // Enough files that a signal meets the capture between two of them.
@@ -297,16 +308,15 @@ fn a_capture_that_is_told_to_stop_takes_its_part_away() {
         fs::write(tree.join(format!("proc/sys/vm/setting_{node}")), "1\n").unwrap();
     }
     for (target, signal, code) in [("x.tar.zst", "TERM", 143), ("x", "INT", 130), ("y", "HUP", 129)] {
-        let child = Command::new(BINARY)
-            .args(["capture", target, "--root", "tree"])
-            .current_dir(temp.path())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut command = Command::new(BINARY);
+        command.args(["capture", target, "--root", "tree"]).current_dir(temp.path());
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        pagelab_sys::spawn::reset_signals(&mut command);
+        let child = command.spawn().unwrap();
         let part = temp.path().join(format!("{target}.part"));
         let patience = Instant::now();
-        while !part.exists() && patience.elapsed() < Duration::from_secs(20) {
+        while !part.exists() {
+            assert!(patience.elapsed() < Duration::from_secs(120), "no {}", part.display());
             std::thread::sleep(Duration::from_millis(1));
         }
         let killed = Command::new("kill").args([&format!("-{signal}"), &child.id().to_string()]).status();
@@ -318,7 +328,7 @@ fn a_capture_that_is_told_to_stop_takes_its_part_away() {
 }
 
 #[test]
-fn a_full_disk_is_told_and_nothing_is_left() {
+fn a_full_disk_is_reported_and_leaves_nothing() {
     if !is_root() {
         eprintln!("skipped: not-root: a small tmpfs cannot be mounted");
         return;
@@ -342,7 +352,7 @@ fn a_full_disk_is_told_and_nothing_is_left() {
             eprintln!("skipped: no-mount: {}", String::from_utf8_lossy(&output.stderr).trim());
             return;
         }
-        expect(&output, 5, "no room");
+        expect(&output, 5, "no space");
         expect(&output, 5, "nothing was kept under that name");
         assert_eq!(String::from_utf8_lossy(&output.stdout), "", "{target}");
     }
@@ -359,7 +369,7 @@ fn a_user_without_rights_gets_everything_that_is_readable() {
         command.uid(65_534).gid(65_534);
     }
     let output = command.args(["capture", "x.tar.zst"]).current_dir(temp.path()).output().unwrap();
-    expect(&output, 0, "/proc/kpageflags: permission denied (run as root): no count of spoiled pageblocks");
+    expect(&output, 0, "/proc/kpageflags: permission denied (run as root): no count of polluted pageblocks");
     expect(&output, 0, "entries are missing");
     // The one who reads it here may not be the one who wrote it.
     let taken = Root::open(&temp.path().join("x.tar.zst")).unwrap();
@@ -369,7 +379,7 @@ fn a_user_without_rights_gets_everything_that_is_readable() {
         command = Command::new(&binary);
         command.uid(65_534).gid(65_534);
         let output = command.args(["capture", "y.tar.zst"]).current_dir(temp.path()).output().unwrap();
-        expect(&output, 4, "choose a place that you may write to");
+        expect(&output, 4, "hint: choose a writable place");
     }
 }
 
@@ -379,10 +389,10 @@ fn bad_roots_are_bad_input() {
     fs::write(temp.path().join("garbage"), [7; 5000]).unwrap();
     fs::create_dir(temp.path().join("empty")).unwrap();
     for (root, part) in [
-        ("nowhere", "nowhere: no such file or directory; a saved tree is a folder"),
-        ("garbage", "garbage: neither a folder nor a tar archive"),
-        ("empty", "empty: nothing in it that a capture takes"),
-        ("/dev/null", "neither a folder nor a file"),
+        ("nowhere", "nowhere: no such file or directory; expected a directory"),
+        ("garbage", "garbage: neither a directory nor a tar archive"),
+        ("empty", "empty: it contains no file for a capture"),
+        ("/dev/null", "neither a directory nor a file"),
     ] {
         expect(&pagelab(temp.path(), &["capture", "x", "--root", root]), 3, part);
     }
@@ -393,7 +403,7 @@ fn bad_roots_are_bad_input() {
 }
 
 #[test]
-fn a_capture_keeps_the_kills_that_checkup_speaks_of() {
+fn a_capture_keeps_the_oom_kills_that_checkup_reports() {
     let temp = tempfile::tempdir().unwrap();
     let tree = temp.path().join("tree");
     let log = "6,1,9,-;secret: prose\n\

@@ -1,5 +1,4 @@
-//! `pagelab checkup` end to end: the real binary on trees written by hand, on the corpus, and on this
-//! machine.
+//! Tests of `pagelab checkup` on handwritten trees, on the corpus, and on this machine.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test panics to fail, and says what it skips")]
 
@@ -13,10 +12,10 @@ use std::time::{Duration, Instant};
 use expect_test::expect;
 use rustix::process::Signal;
 use serde_json::Value;
-use support::{Lab, Ran};
+use support::{CommandOutput, Lab};
 
 /// Runs the binary in a folder of its own.
-fn pagelab(arguments: &[&str]) -> Ran {
+fn pagelab(arguments: &[&str]) -> CommandOutput {
     Lab::new().run(arguments)
 }
 
@@ -66,17 +65,17 @@ fn a_healthy_machine_has_nothing_to_do() {
     expect![[r#"
         TREE   4 GiB   Linux 6.1.0-test   THP madvise
 
-          nothing found; not judged, since it could not be read:
+          nothing found; not judged, because it cannot be read:
           TREE/proc/zoneinfo
 
           node  zone        free  2 MiB pages now  F_u by order 0 … 10  F_u(9)
-             0  Normal  1.96 GiB            1 003  ▁▁▁▁▁▁▁▁▁▁▁           0.001
+             0  Normal  1.96 GiB            1 003  ▁▁▁▁▁▁▁▁▁▁▁           0.001
 
           used by programs 400 MiB   page cache 577 MiB   slab 97.7 MiB
           page tables 7.81 MiB   kernel stacks 3.91 MiB   free 1.96 GiB
-          THP faults since boot: 1 000 given, 10 refused (0.99 %)
+          THP faults since boot: 1 000 allocated, 10 fell back (0.99 %)
 
-        not seen here: hardware counters (only the running machine can say) ·
+        not available: hardware counters (only available on the running machine) ·
                        kpageflags, extfrag, slabinfo, psi, kernel log (not in the saved
                        tree)
         -v for everything · --json · --html FILE
@@ -96,7 +95,7 @@ fn free_memory_in_pieces_is_a_finding_with_its_number_and_the_next_command() {
         TREE   4 GiB   Linux 6.1.0-test   THP madvise
 
           1  100 % of the free memory in Normal is unusable for 2 MiB pages
-             F_u(9) 1.000 on node 0, 2.08 GiB free, 0 huge pages could be had now
+             F_u(9) 1.000 on node 0, 2.08 GiB free, 0 huge pages available now
              (buddyinfo)
              → pagelab frag --explain --root TREE
              → pagelab checkup -v --root TREE
@@ -107,9 +106,9 @@ fn free_memory_in_pieces_is_a_finding_with_its_number_and_the_next_command() {
 
           used by programs 400 MiB   page cache 577 MiB   slab 97.7 MiB
           page tables 7.81 MiB   kernel stacks 3.91 MiB   free 2.08 GiB
-          THP faults since boot: 1 000 given, 10 refused (0.99 %)
+          THP faults since boot: 1 000 allocated, 10 fell back (0.99 %)
 
-        not seen here: hardware counters (only the running machine can say) ·
+        not available: hardware counters (only available on the running machine) ·
                        kpageflags, extfrag, slabinfo, psi, kernel log (not in the saved
                        tree)
         -v for everything · --json · --html FILE
@@ -124,19 +123,19 @@ fn free_memory_in_pieces_is_a_finding_with_its_number_and_the_next_command() {
 }
 
 #[test]
-fn what_is_only_told_is_no_finding_for_cron() {
+fn information_is_no_finding_for_cron() {
     let tree = machine(&WHOLE);
     // A driver has set the order: the host takes free memory back, and there is nothing to do about it.
     tree.write("sys/module/page_reporting/parameters/page_reporting_order", "9\n");
     let output = pagelab(&["checkup", "--root", root(&tree)]);
-    assert!(output.out.contains("takes back free"), "{}", output.out);
+    assert!(output.out.contains("reclaims free"), "{}", output.out);
     let brief = pagelab(&["checkup", "--brief", "--root", root(&tree)]);
     assert_eq!((brief.code, brief.out.as_str()), (Some(0), ""));
 }
 
-/// F_u(9) is 0.066 and seven tenths of a thousandth more here, which the kernel cuts off.
+/// F_u(9) is 0.0667 here; the kernel prints 0.066, since it truncates.
 #[test]
-fn every_command_says_one_index_of_one_state() {
+fn all_commands_print_the_same_index() {
     let tree = machine(&[1023, 0, 0, 0, 0, 0, 0, 0, 0, 28, 0]);
     let file = tree.path().join("proc/buddyinfo");
     let texts = [
@@ -163,7 +162,7 @@ fn a_malformed_file_is_named_with_its_line_and_the_rest_goes_on() {
 }
 
 #[test]
-fn what_could_not_be_read_is_not_called_well() {
+fn unreadable_parts_are_not_reported_as_good() {
     let tree = Lab::new();
     tree.write("proc/vmstat", "thp_fault_alloc 1\nthp_fault_fallback 0\n");
     let output = pagelab(&["checkup", "--root", root(&tree)]);
@@ -179,7 +178,7 @@ fn a_text_that_was_cut_off_is_bad_input() {
     tree.write("proc/buddyinfo", "Node 0, zone   Normal      1      2      37");
     let output = pagelab(&["checkup", "--root", root(&tree)]);
     assert_eq!(output.code, Some(3));
-    assert!(output.out.contains("proc/buddyinfo:1: the last line has no end"), "{}", output.out);
+    assert!(output.out.contains("proc/buddyinfo:1: the last line has no newline"), "{}", output.out);
 }
 
 #[test]
@@ -198,7 +197,7 @@ fn command_lines_that_contradict_themselves_are_refused() {
 }
 
 #[test]
-fn a_root_that_is_not_one_is_bad_input_with_a_way_out() {
+fn a_root_that_is_no_captured_tree_is_bad_input_with_a_hint() {
     let (empty, text) = (Lab::new(), Lab::new());
     text.write("not-a-tree", "hello\n");
     let missing = empty.path().join("missing");
@@ -223,7 +222,7 @@ fn no_line_is_wider_than_80_columns() {
 }
 
 #[test]
-fn this_machine_can_be_looked_at_and_is_left_as_it_was() {
+fn a_checkup_of_this_machine_changes_nothing() {
     let before = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     for arguments in [&["checkup"][..], &["checkup", "-v"], &["checkup", "--json"]] {
         let output = pagelab(arguments);
@@ -233,7 +232,7 @@ fn this_machine_can_be_looked_at_and_is_left_as_it_was() {
 }
 
 #[test]
-fn the_probe_reads_back_what_it_got() {
+fn the_probe_reports_requested_and_allocated_huge_pages() {
     let output = pagelab(&["checkup", "--probe", "--json"]);
     assert_eq!(output.code, Some(0), "{}", output.err);
     let probe = &serde_json::from_slice::<Value>(output.out.as_bytes()).unwrap()["probe"];
@@ -242,13 +241,13 @@ fn the_probe_reads_back_what_it_got() {
         eprintln!("skipped: thp-absent: {}", probe["huge_pages_absent_reason"]);
         return;
     }
-    assert!(huge["asked"].as_u64().unwrap() > 0);
-    assert!(huge["came"].as_u64() <= huge["asked"].as_u64());
-    assert_eq!(huge["latency_ns"].as_array().unwrap().len() as u64, huge["asked"].as_u64().unwrap());
+    assert!(huge["requested"].as_u64().unwrap() > 0);
+    assert!(huge["allocated"].as_u64() <= huge["requested"].as_u64());
+    assert_eq!(huge["latency_ns"].as_array().unwrap().len() as u64, huge["requested"].as_u64().unwrap());
 }
 
 #[test]
-fn the_probe_is_journalled_while_it_runs_and_no_longer() {
+fn the_journal_of_the_probe_exists_only_while_it_runs() {
     let mut probe = Probing::start();
     let Some(journal) = probe.journal() else { return };
     let text = std::fs::read_to_string(&journal).unwrap();
@@ -318,7 +317,7 @@ impl Drop for Probing {
 }
 
 #[test]
-fn an_unprivileged_user_gets_what_is_readable_and_is_told_what_is_not() {
+fn an_unprivileged_user_gets_readable_parts_and_reasons_for_the_others() {
     if !is_root() {
         eprintln!("skipped: not-root: this test becomes another user");
         return;
@@ -369,7 +368,7 @@ fn json_explains_each_null_and_documents_each_field() {
     for arguments in roots.iter().chain([&live]) {
         let output = pagelab(arguments);
         let look: Value = serde_json::from_slice(output.out.as_bytes()).unwrap();
-        assert_eq!((&look["pagelab_json"], &look["kind"]), (&1.into(), &"checkup".into()));
+        assert_eq!((&look["pagelab_json"], &look["kind"]), (&2.into(), &"checkup".into()));
         walk(&look, "", &mut names);
     }
     let undocumented: Vec<&String> =

@@ -1,12 +1,12 @@
-//! `pagelab checkup --html`: one file, whole or not at all, beside what is printed. What the page shows is
-//! tested in a browser (`web/test`).
+//! Tests of `pagelab checkup --html`: one file, complete or absent, in addition to the printed report. What
+//! the page shows is tested in a browser (`web/test`).
 #![allow(clippy::unwrap_used, reason = "a test panics to fail")]
 
 mod support;
 
 use std::fs;
 
-use support::{Lab, Ran};
+use support::{CommandOutput, Lab};
 
 /// A saved tree of a machine of 4 GiB, in a folder in which pages can be written beside it.
 fn lab() -> Lab {
@@ -20,7 +20,7 @@ fn lab() -> Lab {
     lab
 }
 
-fn run(lab: &Lab, more: &[&str]) -> Ran {
+fn run(lab: &Lab, more: &[&str]) -> CommandOutput {
     lab.run(&[&["checkup", "--root", "tree"], more].concat())
 }
 
@@ -34,11 +34,11 @@ fn beside(lab: &Lab) -> Vec<String> {
 }
 
 #[test]
-fn the_page_comes_beside_what_is_printed_whatever_that_is() {
+fn the_page_is_written_besides_any_output_format() {
     let lab = lab();
     for more in [&[][..], &["-v"], &["--json"], &["--brief"]] {
         let without = run(&lab, more);
-        let with = run(&lab, &[more, &["--html", "page.html"]].concat());
+        let with = run(&lab, &[more, &["--html", "page.html", "--force"]].concat());
         assert_eq!((with.code, &with.out, &with.err), (without.code, &without.out, &without.err), "{more:?}");
         let page = fs::read_to_string(lab.path().join("page.html")).unwrap();
         assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"), "{more:?}");
@@ -53,16 +53,24 @@ fn the_page_comes_beside_what_is_printed_whatever_that_is() {
 }
 
 #[test]
-fn an_older_page_is_replaced_and_a_place_that_cannot_be_is_refused_first() {
+fn an_older_page_is_replaced_and_an_impossible_path_refused_first() {
     let lab = lab();
     lab.write("page.html", "old");
-    assert_eq!(run(&lab, &["--html", "page.html"]).code, Some(0));
+    let kept = run(&lab, &["--html", "page.html"]);
+    assert_eq!((kept.code, kept.out.as_str()), (Some(2), ""), "{}", kept.err);
+    assert_eq!(
+        kept.err,
+        "error: cannot write page.html: it already exists\nhint: choose another name, or use --force\n"
+    );
+    assert_eq!(run(&lab, &["--html", "page.html", "--force"]).code, Some(0));
     assert!(fs::metadata(lab.path().join("page.html")).unwrap().len() > 100_000);
-    for (place, why) in
-        [("none/page.html", "no such folder"), ("tree", "is a folder"), ("page.html/x", "page.html/x")]
-    {
+    for (place, code, why) in [
+        ("none/page.html", 3, "no directory none\nhint: create it first"),
+        ("tree", 2, "expected a file, found a directory"),
+        ("page.html/x", 3, "page.html/x"),
+    ] {
         let ran = run(&lab, &["--html", place]);
-        assert_eq!((ran.code, ran.out.as_str()), (Some(2), ""), "{place}: {}", ran.err);
+        assert_eq!((ran.code, ran.out.as_str()), (Some(code), ""), "{place}: {}", ran.err);
         assert!(ran.err.contains(why), "{}", ran.err);
     }
     assert_eq!(beside(&lab), ["page.html"]);
@@ -74,11 +82,11 @@ fn only_a_plain_file_becomes_a_page() {
     let fifo = lab.path().join("fifo");
     rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
     for (option, place, why) in [
-        ("--html", "fifo", "is a FIFO, and a page is written into a plain file"),
-        ("--html", "/dev/full", "is a device, and a page is written into a plain file"),
-        ("--html", "/dev/stdout", "--html /dev/stdout: is "),
-        ("--html", "-", "a file is wanted, not standard output: give its name, or ./-"),
-        ("--run", "-", "a file is wanted, not standard output: give its name, or ./-"),
+        ("--html", "fifo", "expected a file, found a FIFO"),
+        ("--html", "/dev/full", "expected a file, found a device"),
+        ("--html", "/dev/stdout", "cannot write /dev/stdout: expected a file, found "),
+        ("--html", "-", "expected a file, found standard output\nhint: use ./- for a file of that name"),
+        ("-o", "-", "expected a file, found standard output\nhint: use ./- for a file of that name"),
     ] {
         let ran = run(&lab, &[option, place]);
         assert_eq!((ran.code, ran.out.as_str()), (Some(2), ""), "{option} {place}: {}", ran.err);
@@ -90,16 +98,16 @@ fn only_a_plain_file_becomes_a_page() {
     let mut printing = lab.command(&["checkup", "--root", "tree", "--html", "/dev/stdout"]);
     let ran = printing.stdout(fs::File::create(lab.path().join("printed")).unwrap()).output().unwrap();
     assert_eq!(ran.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&ran.stderr).contains("is where the output goes"));
+    assert!(String::from_utf8_lossy(&ran.stderr).contains("found the standard output"));
 }
 
 #[test]
-fn a_full_disk_is_said_and_the_report_is_printed_all_the_same() {
+fn a_full_disk_is_reported_and_the_report_still_printed() {
     let lab = lab();
     let script = "$0 checkup --root tree --html disk/page.html";
     let Some(ran) = lab.run_with_small_disk("64k", script) else { return };
     assert_eq!(ran.code, Some(5), "{}", ran.err);
     assert!(ran.err.contains("cannot write disk/page.html: "), "{}", ran.err);
-    assert!(ran.err.contains("make room there, or name a file on another disk"), "{}", ran.err);
+    assert!(ran.err.contains("free space, or choose a file on another disk"), "{}", ran.err);
     assert!(ran.out.contains("unusable for 2 MiB pages"), "{}", ran.out);
 }

@@ -1,5 +1,5 @@
-//! External workloads: set-up with stand-ins for apt and dpkg, runs that are killed or lie, and real runs of
-//! those whose programs are there.
+//! Tests of external workloads: set-up with stand-ins for apt and dpkg, runs that are killed or lie, and real
+//! runs of installed ones.
 #![allow(clippy::unwrap_used, reason = "a test's helpers may fail where they stand")]
 #![allow(clippy::print_stderr, reason = "a skipped check says so")]
 
@@ -10,14 +10,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
-use std::time::{Duration, Instant};
 
 use pagelab_model::experiment::TrialEnd;
 use serde_json::Value;
 use support::Lab;
-
-/// Whatever is waited for comes long before this on any machine.
-const LONG: Duration = Duration::from_secs(120);
+use support::running::wait_until;
 
 /// What apt would install for `made-up`: one package that is there and one that it needs.
 const GET: &str = r#"#!/bin/sh
@@ -77,7 +74,7 @@ default = "7"
 help = "How many"
 "#;
 
-/// A folder with programs that stand in for those of the distribution.
+/// A directory with stand-ins for programs of the distribution.
 struct Stage(Lab);
 
 impl Stage {
@@ -112,8 +109,8 @@ impl Stage {
         self.0.path().join("cache")
     }
 
-    /// What lies in a folder of a workload, but for locks.
-    fn kept(&self, of: &str) -> Vec<String> {
+    /// Entries of a workload's directory, except locks.
+    fn entries(&self, of: &str) -> Vec<String> {
         let folder = self.cache().join("pagelab/external").join(of);
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();
         let names = entries.map(|entry| entry.file_name().into_string().unwrap());
@@ -129,14 +126,6 @@ fn check(output: &Output, code: i32, said: &str) -> String {
     assert_eq!(output.status.code(), Some(code), "{out}{err}");
     assert!(out.contains(said) || err.contains(said), "{said}:\n{out}{err}");
     out
-}
-
-fn wait_for(what: &str, is_so: impl Fn() -> bool) {
-    let until = Instant::now() + LONG;
-    while !is_so() {
-        assert!(Instant::now() < until, "{what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 fn signal(child: &Child, signal: &str) {
@@ -155,21 +144,22 @@ fn lives(word: &str) -> bool {
 }
 
 #[test]
-fn what_is_missing_is_fetched_unpacked_and_run_once_set_up() {
+fn missing_programs_are_fetched_unpacked_and_run_after_the_setup() {
     let stage = Stage::new();
-    check(&stage.run(&["workload", "./mine.toml"]), 4, "not set up: pagelab workload setup ./mine.toml");
+    let hint = "error: the workload is not set up\nhint: run `pagelab workload setup ./mine.toml`\n";
+    check(&stage.run(&["workload", "./mine.toml"]), 4, hint);
     check(&stage.run(&["workload", "setup", "./mine.toml"]), 0, "mine: ready, 2 packages");
     assert_eq!(fs::read_to_string(stage.0.path().join("fetched")).unwrap(), "x\nx\n");
-    assert_eq!(stage.kept("mine/data").len(), 2, "for the default and the quick options");
+    assert_eq!(stage.entries("mine/data").len(), 2, "for the default and the quick options");
     let out = check(&stage.run(&["workload", "./mine.toml", "--quick"]), 0, "3 keys");
     let said: Value = serde_json::from_str(&out).unwrap();
     assert_eq!((said["merit"]["value"].as_f64(), said["checksum"].as_str()), (Some(12.5), Some("abc")));
     assert_eq!((said["options"]["keys"].as_u64(), said["generated"].as_str()), (Some(3), Some("3 keys")));
     assert_eq!(said["packages"][1]["version"], "1:2.5-1");
     check(&stage.run(&["workload", "./mine.toml", "--keys", "5"]), 0, "5 keys");
-    assert_eq!(stage.kept("mine/data").len(), 3);
-    assert_eq!(stage.kept("mine/trials"), Vec::<String>::new());
-    // Nothing is fetched twice, until it is asked for, or the manifest has changed.
+    assert_eq!(stage.entries("mine/data").len(), 3);
+    assert_eq!(stage.entries("mine/trials"), Vec::<String>::new());
+    // Nothing is downloaded twice, unless requested or after a change of the manifest.
     check(&stage.run(&["workload", "setup", "./mine.toml"]), 0, "ready");
     assert_eq!(fs::read_to_string(stage.0.path().join("fetched")).unwrap(), "x\nx\n");
     check(&stage.run(&["workload", "setup", "./mine.toml", "--again", "--json"]), 0, "workload_setup");
@@ -192,32 +182,32 @@ fn programs_in_path_are_used_if_they_are_new_enough() {
 }
 
 #[test]
-fn a_set_up_that_was_killed_is_none_and_the_next_one_begins_anew() {
+fn a_killed_setup_is_discarded_and_repeated() {
     let stage = Stage::new();
     stage.program("dpkg-deb", "#!/bin/sh\ntouch \"$STAGE/unpacking\"\nsleep 600\n");
     let mut child = stage.command(&["workload", "setup", "./mine.toml"]).spawn().unwrap();
-    wait_for("it unpacks", || stage.0.path().join("unpacking").exists());
+    wait_until("the unpacking", || stage.0.path().join("unpacking").exists());
     child.kill().unwrap();
     child.wait().unwrap();
-    assert!(stage.kept("mine/programs").iter().all(|name| name.starts_with(".partial-")));
+    assert!(stage.entries("mine/programs").iter().all(|name| name.starts_with(".partial-")));
     check(&stage.run(&["workload", "./mine.toml"]), 4, "not set up");
     stage.program("dpkg-deb", UNPACK);
     // The data are cut off as well.
     stage.0.write("mine/prepare.sh", "echo half >data\ntouch \"$STAGE/preparing\"\nsleep 600\n");
     let mut child = stage.command(&["workload", "setup", "./mine.toml"]).spawn().unwrap();
-    wait_for("it makes data", || stage.0.path().join("preparing").exists());
+    wait_until("the preparation", || stage.0.path().join("preparing").exists());
     child.kill().unwrap();
     child.wait().unwrap();
-    assert!(stage.kept("mine/data").iter().all(|name| name.starts_with(".partial-")));
+    assert!(stage.entries("mine/data").iter().all(|name| name.starts_with(".partial-")));
     stage.0.write("mine/prepare.sh", "echo whole >data\n");
     check(&stage.run(&["workload", "setup", "./mine.toml"]), 0, "ready");
     check(&stage.run(&["workload", "./mine.toml"]), 0, "whole");
-    let left = [stage.kept("mine/programs"), stage.kept("mine/data")].concat();
+    let left = [stage.entries("mine/programs"), stage.entries("mine/data")].concat();
     assert!(left.iter().all(|name| !name.starts_with('.')), "{left:?}");
 }
 
 #[test]
-fn what_stands_in_the_way_of_a_set_up_is_told_with_the_way_out() {
+fn failures_of_a_setup_are_reported_with_a_hint() {
     let stage = Stage::new();
     let fails = |program: &str, script: &str, code: i32, said: &str| {
         let before = fs::read_to_string(stage.0.path().join("bin").join(program)).unwrap();
@@ -225,7 +215,7 @@ fn what_stands_in_the_way_of_a_set_up_is_told_with_the_way_out() {
         let output = stage.run(&["workload", "setup", "./mine.toml"]);
         stage.program(program, &before);
         check(&output, code, said);
-        assert_eq!(stage.kept("mine/programs"), Vec::<String>::new(), "{script}");
+        assert_eq!(stage.entries("mine/programs"), Vec::<String>::new(), "{script}");
     };
     fails(
         "apt-get",
@@ -235,30 +225,30 @@ fn what_stands_in_the_way_of_a_set_up_is_told_with_the_way_out() {
     );
     let get = GET.trim_start_matches("#!/bin/sh\n");
     let no_network = get.replace("echo package", "echo 'E: Could not connect to mirror' >&2; exit 100; echo");
-    fails("apt-get", &no_network, 4, "Could not connect to mirror; is there a network?");
+    fails("apt-get", &no_network, 4, "Could not connect to mirror\nhint: check the network, or");
     let full = "echo 'tar: No space left on device' >&2; exit 2";
-    fails("dpkg-deb", full, 5, "put the cache elsewhere with XDG_CACHE_HOME");
-    fails("dpkg-deb", "true", 4, "there is no made-up, also with the packages made-up");
-    fails("apt-cache", "true", 4, "its lists do not tell of it");
+    fails("dpkg-deb", full, 5, "move the cache with XDG_CACHE_HOME");
+    fails("dpkg-deb", "true", 4, "made-up");
+    fails("apt-cache", "true", 4, "apt would install it, but does not list it");
     let mut nowhere = stage.command(&["workload", "setup", "./mine.toml"]);
     check(&nowhere.env("XDG_CACHE_HOME", "/dev/null/x").output().unwrap(), 5, "cannot use /dev/null/x");
     let mut nowhere = stage.command(&["workload", "setup", "./mine.toml"]);
     let nowhere = nowhere.env_remove("XDG_CACHE_HOME").output().unwrap();
     check(&nowhere, 4, "neither XDG_CACHE_HOME nor HOME is set");
     stage.0.write("huge.toml", format!("space = \"900000000G\"\n{MADE_UP}"));
-    check(&stage.run(&["workload", "setup", "./huge.toml"]), 5, "MiB free: make room");
+    check(&stage.run(&["workload", "setup", "./huge.toml"]), 5, "B free\nhint: free space");
     fs::remove_file(stage.0.path().join("bin/apt-get")).unwrap();
     let mut without = stage.command(&["workload", "setup", "./mine.toml"]);
     let bin = stage.0.path().join("bin");
-    check(&without.env("PATH", &bin).output().unwrap(), 4, "there is no apt-get on this machine");
+    check(&without.env("PATH", &bin).output().unwrap(), 4, "cannot find apt-get");
     stage.0.write("mine/prepare.sh", "echo oh no >&2; exit 3\n");
     stage.program("apt-get", GET);
-    check(&stage.run(&["workload", "setup", "./mine.toml"]), 4, "cannot make the data of mine: oh no");
-    check(&stage.run(&["workload", "setup", "no-such-one"]), 2, "is no external workload; there are redis");
-    check(&stage.run(&["workload", "no-such-one"]), 2, "there is no workload \"no-such-one\"");
-    check(&stage.run(&["workload", "./none.toml"]), 2, "cannot read the manifest ./none.toml");
+    check(&stage.run(&["workload", "setup", "./mine.toml"]), 4, "cannot create the data of mine: oh no");
+    check(&stage.run(&["workload", "setup", "no-such-one"]), 2, "unknown external workload");
+    check(&stage.run(&["workload", "no-such-one"]), 2, "unknown workload `no-such-one`");
+    check(&stage.run(&["workload", "./none.toml"]), 3, "cannot read the manifest ./none.toml");
     stage.0.write("bad.toml", "name = 3\n");
-    check(&stage.run(&["workload", "./bad.toml"]), 3, "./bad.toml:1: name is a number");
+    check(&stage.run(&["workload", "./bad.toml"]), 3, "./bad.toml:1: name: expected");
 }
 
 /// A manifest of one shell script.
@@ -271,21 +261,21 @@ fn scripted(stage: &Stage, script: &str) {
 }
 
 #[test]
-fn runs_that_lie_fail_or_leave_something_are_told() {
+fn runs_that_lie_fail_or_leave_processes_are_reported() {
     let stage = Stage::new();
     for (script, code, said) in [
         ("echo rate 7", 0, "\"value\":7.0"),
         ("echo rate 7; exit 3", 5, "failed with exit code 3"),
-        ("echo rate 7; kill -SEGV $$", 5, "was ended: signal: 11"),
-        ("echo rate fast", 5, "no rate: \"fast\" stands where a number was wanted"),
-        ("true", 5, "no rate: no line of its output has it"),
-        ("echo rate 7; exit 70", 70, "its check found a wrong result"),
-        ("sleep 83.25 & setsid sleep 83.25 & echo rate 7", 5, "left 2 processes behind, which were ended"),
+        ("echo rate 7; kill -SEGV $$", 5, "was killed: signal: 11"),
+        ("echo rate fast", 5, "no rate: expected a number, found \"fast\""),
+        ("true", 5, "no rate: no line of its output matches"),
+        ("echo rate 7; exit 70", 70, "wrong result"),
+        ("sleep 83.25 & setsid sleep 83.25 & echo rate 7", 5, "left 2 processes, which were killed"),
         ("yes | head -c 300000; echo; echo rate 8 >&2", 0, "\"value\":8.0"),
     ] {
         scripted(&stage, script);
         check(&stage.run(&["workload", "./scripted.toml"]), code, said);
-        assert_eq!(stage.kept("scripted/trials"), Vec::<String>::new(), "{script}");
+        assert_eq!(stage.entries("scripted/trials"), Vec::<String>::new(), "{script}");
     }
     assert!(!lives("83.25"));
 }
@@ -297,7 +287,7 @@ fn a_run_that_is_ended_leaves_nothing() {
     scripted(&stage, &format!("touch data\n{tied} 84.125 &\n{tied} 84.125\necho rate 1\n"));
     let begin = || {
         let child = stage.command(&["workload", "./scripted.toml"]).spawn().unwrap();
-        wait_for("it runs", || lives("84.125") && stage.kept("scripted/trials").len() == 2);
+        wait_until("the run", || lives("84.125") && stage.entries("scripted/trials").len() == 2);
         child
     };
     let child = begin();
@@ -305,15 +295,15 @@ fn a_run_that_is_ended_leaves_nothing() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(143), "{output:?}");
     assert!(!lives("84.125"), "all that it started is ended before it says so");
-    assert_eq!(stage.kept("scripted/trials"), Vec::<String>::new());
+    assert_eq!(stage.entries("scripted/trials"), Vec::<String>::new());
     let child = begin();
     signal(&child, "-KILL");
     assert_eq!(child.wait_with_output().unwrap().status.signal(), Some(9));
-    wait_for("what it started dies with it", || !lives("84.125"));
-    assert_eq!(stage.kept("scripted/trials").len(), 2, "nobody was left to remove it");
+    wait_until("the end of its children", || !lives("84.125"));
+    assert_eq!(stage.entries("scripted/trials").len(), 2, "no process was left to remove it");
     scripted(&stage, "echo rate 2");
     check(&stage.run(&["workload", "./scripted.toml"]), 0, "\"value\":2.0");
-    assert_eq!(stage.kept("scripted/trials"), Vec::<String>::new(), "the next one did");
+    assert_eq!(stage.entries("scripted/trials"), Vec::<String>::new(), "the next one did");
 }
 
 const RECIPE: &str = r#"
@@ -332,22 +322,23 @@ thp = "never-prctl"
 "#;
 
 #[test]
-fn in_an_experiment_one_that_is_not_set_up_is_skipped_with_its_reason() {
+fn an_experiment_skips_a_program_that_is_not_set_up() {
     let stage = Stage::new();
     scripted(&stage, "echo rate 7");
     stage.0.write("two.toml", RECIPE);
-    let reason = "not set up: pagelab workload setup ./mine.toml";
-    check(&stage.run(&["run", "two.toml", "--dry-run"]), 0, "its trials would not be begun");
+    let reason = "the workload is not set up; hint: run `pagelab workload setup ./mine.toml`";
+    check(&stage.run(&["run", "two.toml", "--dry-run"]), 0, "its trials would be skipped");
     check(&stage.run(&["run", "two.toml", "--dry-run", "--json"]), 0, reason);
     let output = stage.run(&["run", "two.toml", "-o", "two.pagelab"]);
-    check(&output, 5, &format!("mine: {reason}; its 1 trials are not begun"));
-    let run = pagelab_runfile::read(&stage.0.path().join("two.pagelab")).unwrap();
+    check(&output, 5, "mine: the workload is not set up");
+    check(&output, 5, "its 1 trials are skipped");
+    let run = pagelab_runfile::read_run_file(&stage.0.path().join("two.pagelab")).unwrap();
     let ends: Vec<&TrialEnd> = run.experiment.as_ref().unwrap().trials.iter().map(|of| &of.end).collect();
-    assert_eq!(ends, [&TrialEnd::NotBegun(reason.to_owned()), &TrialEnd::Done]);
+    assert_eq!(ends, [&TrialEnd::NotStarted(reason.to_owned()), &TrialEnd::Done]);
     check(&stage.run(&["workload", "setup", "./mine.toml"]), 0, "ready");
     let output = stage.run(&["run", "two.toml", "-o", "three.pagelab"]);
     check(&output, 0, "");
-    let run = pagelab_runfile::read(&stage.0.path().join("three.pagelab")).unwrap();
+    let run = pagelab_runfile::read_run_file(&stage.0.path().join("three.pagelab")).unwrap();
     let trials = &run.experiment.as_ref().unwrap().trials;
     let merit = trials[0].measures.iter().find(|measure| measure.name == "merit").unwrap();
     assert_eq!((merit.value.as_ref().ok(), merit.unit.0.as_str()), (Some(&12.5), "1/s"));
@@ -355,7 +346,7 @@ fn in_an_experiment_one_that_is_not_set_up_is_skipped_with_its_reason() {
 }
 
 #[test]
-fn programs_of_the_users_own_are_looked_for_where_he_says() {
+fn programs_are_searched_in_the_given_directory() {
     let stage = Stage::new();
     for (name, variable, program) in [
         ("parsec-canneal", "PARSEC_DIR", "pkgs/kernels/canneal/inst/amd64-linux.gcc/bin/canneal"),
@@ -370,8 +361,8 @@ fn programs_of_the_users_own_are_looked_for_where_he_says() {
             command.output().unwrap()
         };
         check(&run(false), 4, &format!("{variable} is not set"));
-        check(&run(true), 4, "and there is no ");
-        // A stand-in that takes what the real one takes, and says so.
+        check(&run(true), 4, "which has no ");
+        // A stand-in that accepts the options of the real program, and prints them.
         let script = "#!/bin/sh\necho \"with $*\"\nfor last; do :; done\n[ $# -lt 8 ] || echo 1 >\"$8\"\n\
                       [ $# -gt 0 ] || cat\n";
         stage.0.write(&format!("theirs/{program}"), script);
@@ -411,12 +402,12 @@ fn real(name: &str, options: &[&str]) -> Value {
     let output = stage.run(&[&["workload", name], options].concat());
     let said: Value = serde_json::from_str(&check(&output, 0, "merit")).unwrap();
     assert!(said["merit"]["value"].as_f64().unwrap() > 0.0, "{said}");
-    assert_eq!(stage.kept(&format!("{name}/trials")), Vec::<String>::new());
+    assert_eq!(stage.entries(&format!("{name}/trials")), Vec::<String>::new());
     said
 }
 
 #[test]
-fn sort_and_xz_really_run_and_repeat_themselves() {
+fn the_installed_sort_and_xz_run_with_equal_checksums() {
     for (name, options) in
         [("sort", &["--lines", "3000"][..]), ("xz", &["--size", "200K", "--level", "0"][..])]
     {
@@ -434,7 +425,7 @@ fn sort_and_xz_really_run_and_repeat_themselves() {
 }
 
 #[test]
-fn a_wrong_result_of_a_real_one_is_found() {
+fn a_wrong_result_of_an_installed_program_is_detected() {
     if !is_there("sort") || !is_there("awk") {
         eprintln!("skipped: sort-or-xz-absent: sort or awk is not there");
         return;
@@ -445,11 +436,11 @@ fn a_wrong_result_of_a_real_one_is_found() {
         "sort",
         "#!/bin/sh\ncase \"$*\" in *-c*) exec /usr/bin/sort \"$@\" ;; esac\n/usr/bin/sort \"$@\" | sed 1d\n",
     );
-    check(&stage.run(&["workload", "sort", "--lines", "3000"]), 70, "its check found a wrong result");
+    check(&stage.run(&["workload", "sort", "--lines", "3000"]), 70, "wrong result");
 }
 
 #[test]
-fn redis_really_runs_where_it_is_installed() {
+fn the_installed_redis_runs() {
     if !is_there("redis-server") || !is_there("redis-benchmark") {
         eprintln!("skipped: redis-absent: redis-server is not in PATH");
         return;
@@ -459,7 +450,7 @@ fn redis_really_runs_where_it_is_installed() {
 }
 
 #[test]
-fn sqlite_really_runs_where_it_is_installed() {
+fn the_installed_sqlite_runs() {
     if !is_there("sqlite3") {
         eprintln!("skipped: sqlite3-absent: sqlite3 is not in PATH");
         return;
@@ -469,19 +460,19 @@ fn sqlite_really_runs_where_it_is_installed() {
 }
 
 #[test]
-fn postgres_really_runs_where_it_is_installed() {
+fn the_installed_postgres_runs() {
     let has_server = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let mut has_server = has_server.map(|version| version.path().join("bin/postgres"));
     if !has_server.any(|path| path.is_file()) || !is_there("setpriv") {
         eprintln!("skipped: postgres-absent: no server below /usr/lib/postgresql");
         return;
     }
-    let said = real("pgbench", &["--scale", "1", "--seconds", "1", "--shared_buffers", "16M"]);
+    let said = real("pgbench", &["--scale", "1", "--time", "1s", "--shared_buffers", "16M"]);
     assert_eq!(said["merit"]["name"], "transaction rate");
 }
 
 #[test]
-fn the_documents_are_those_of_the_docs() {
+fn every_field_of_the_json_is_documented() {
     let stage = Stage::new();
     check(&stage.run(&["workload", "setup", "./mine.toml"]), 0, "ready");
     let documents = [

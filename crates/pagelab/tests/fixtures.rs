@@ -1,5 +1,5 @@
-//! Machines of odd shapes that we captured ourselves: each is read without a problem and adds up.
-//! says of itself what it was booted with.
+//! Tests of captured machines with unusual layouts: each is read without a problem and adds up. says of
+//! itself what it was booted with.
 #![allow(clippy::unwrap_used, reason = "a test panics to fail")]
 
 mod support;
@@ -156,7 +156,7 @@ const EXPECTED: [Expected; 5] = [
 
 /// Facts of single machines that only they can show: a limit of cgroup v2, a hugetlb pool.
 #[test]
-fn what_only_one_machine_has_is_found_there() {
+fn features_of_a_single_machine_are_found_on_it() {
     let facts: [(&str, &str, Value); 5] = [
         ("guest-6.1-128m.tar.zst", "/machine/cgroup/memory_limit_bytes", (64 << 20).into()),
         ("guest-6.1-128m.tar.zst", "/machine/cgroup/path", "/pagelab".into()),

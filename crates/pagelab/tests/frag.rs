@@ -1,4 +1,4 @@
-//! `pagelab frag` from the outside: the real binary in a fresh directory.
+//! Tests of `pagelab frag`: the real binary in a fresh directory.
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test panics to fail, and says what it skips")]
 
 mod support;
@@ -7,7 +7,7 @@ use std::io::Read;
 use std::process::{Command, Stdio};
 
 use expect_test::{ExpectFile, expect_file};
-use pagelab_model::seed::SplitMix64;
+use pagelab_model::random::SplitMix64;
 use support::Lab;
 
 const BUDDY: &str = "\
@@ -99,12 +99,12 @@ fn outputs() {
 }
 
 #[test]
-fn usage_that_makes_no_sense_is_refused_with_a_way_out() {
+fn invalid_arguments_are_refused_with_a_hint() {
     let cases = [
         "--paper --format unusable",
         "--order 3 --format extfrag",
         "--explain --json",
-        "--json --format table",
+        "--json cannot be used with --format table",
         "--from buddy --root tree",
         "--report 1",
         "--from bug.txt --report 0",
@@ -147,6 +147,22 @@ fn the_same_text_is_read_from_standard_input() {
     }
 }
 
+/// The snapshot of a run file gives the numbers of the tree that it was taken from.
+#[test]
+fn a_run_file_is_read_as_its_tree() {
+    let lab = lab();
+    let made = lab.run(&["checkup", "--root", "tree", "--run", "a.pagelab"]);
+    assert!(lab.path().join("a.pagelab").is_file(), "{}", made.err);
+    for format in ["unusable", "extfrag"] {
+        let of = |option: &str, path: &str| lab.run(&["frag", option, path, "--format", format]);
+        let (run_file, tree) = (of("--from", "a.pagelab"), of("--root", "tree"));
+        assert_eq!((run_file.code, &run_file.out), (Some(0), &tree.out), "{}", run_file.err);
+    }
+    let refused = lab.run(&["frag", "--from", "a.pagelab", "--report", "1"]);
+    assert_eq!(refused.code, Some(2));
+    assert!(refused.err.contains("--report cannot be used with a run file"), "{}", refused.err);
+}
+
 #[test]
 fn a_fifo_without_a_writer_is_refused_at_once() {
     let lab = Lab::new();
@@ -158,7 +174,7 @@ fn a_fifo_without_a_writer_is_refused_at_once() {
     // Who opened it would wait for ever.
     let ran = lab.run(&["frag", "--from", "fifo"]);
     assert_eq!(ran.code, Some(3));
-    let message = "pagelab: fifo: is a FIFO, a file was wanted: pipe the text to `--from -` instead\n";
+    let message = "error: fifo: expected a file, found a FIFO\nhint: pipe the text to `--from -` instead\n";
     assert_eq!(ran.err, message);
 }
 
@@ -169,11 +185,15 @@ fn texts_over_64_mib_are_refused() {
     file.set_len((64 << 20) + 1).unwrap();
     let ran = lab.run(&["frag", "--from", "large"]);
     assert_eq!(ran.code, Some(3));
-    assert!(ran.err.starts_with("pagelab: large: larger than 64 MiB"), "{}", ran.err);
+    assert!(
+        ran.err.starts_with("error: cannot read large: expected at most 64 MiB, found more"),
+        "{}",
+        ran.err
+    );
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_failure() {
+fn a_closed_pipe_is_no_failure() {
     let lab = lab();
     // More zones than a pipe holds text for, so that writing must meet the closed end.
     let many: String = (0..3000).map(|node| format!("Node {node}, zone Normal 1 2 3 4 5\n")).collect();
@@ -189,7 +209,7 @@ fn a_reader_that_goes_away_is_no_failure() {
 }
 
 #[test]
-fn a_full_disk_is_said() {
+fn a_full_disk_is_reported() {
     let lab = lab();
     let Ok(full) = std::fs::File::options().write(true).open("/dev/full") else {
         eprintln!("skipped: dev-full-absent: /dev/full cannot be opened");
@@ -214,7 +234,7 @@ fn this_machine_is_read_in_every_format() {
 fn damaged_texts_end_in_an_exit_code_of_the_table() {
     let lab = Lab::new();
     let mut draws = SplitMix64::new(1);
-    let mut random = |below: usize| draws.below(below as u64) as usize;
+    let mut random = |below: usize| draws.next_below(below as u64) as usize;
     for round in 0..120 {
         let mut text = if round % 2 == 0 { BUDDY } else { REPORTS }.as_bytes().to_vec();
         for _ in 0..=random(4) {

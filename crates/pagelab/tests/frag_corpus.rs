@@ -1,4 +1,4 @@
-//! `pagelab frag` against oracles that we did not write: the kernel's printed tables and totals.
+//! Tests of `pagelab frag` against independent oracles: the kernel's printed tables and totals.
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test panics to fail, and says what it skips")]
 
 mod support;
@@ -6,7 +6,7 @@ mod support;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use support::{Lab, Ran, corpus};
+use support::{CommandOutput, Lab, corpus};
 
 /// Files of a folder of the corpus, sorted.
 fn files(folder: &Path) -> Vec<PathBuf> {
@@ -16,7 +16,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-fn frag(path: &Path, args: &[&str]) -> Ran {
+fn frag(path: &Path, args: &[&str]) -> CommandOutput {
     let from = ["frag", "--from", path.to_str().unwrap()];
     let ran = Lab::new().run(&[&from[..], args].concat());
     assert_eq!(ran.code, Some(0), "{}: {}", path.display(), ran.err);

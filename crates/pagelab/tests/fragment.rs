@@ -1,4 +1,4 @@
-//! `pagelab fragment`: what is refused and why, and that a plan's decisions are reproducible.
+//! Tests of `pagelab fragment`: rejected arguments with their reasons, and reproducible plans.
 #![allow(clippy::unwrap_used)] // a test's helpers may fail where they stand
 
 use std::process::{Command, Output, Stdio};
@@ -8,33 +8,33 @@ fn pagelab(arguments: &[&str]) -> Output {
     command.arg("fragment").args(arguments).stdin(Stdio::null()).output().unwrap()
 }
 
-/// Each refusal names what was wanted and a way out, and nothing is taken.
+/// Each error names the request and a hint, and no memory is allocated.
 #[test]
-fn what_makes_no_sense_is_refused_before_anything_is_taken() {
+fn invalid_arguments_are_refused_before_memory_is_allocated() {
     let cases: &[(&[&str], i32, &str)] = &[
         (&[], 2, "--target is missing"),
-        (&["--target", "1.5"], 2, "a number from 0 to 1"),
-        (&["--target", "-0.1"], 2, "a number from 0 to 1"),
-        (&["--target", "NaN"], 2, "a number from 0 to 1"),
-        (&["--target", "half"], 2, "a number from 0 to 1"),
-        (&["--target", "0.8", "--order", "99"], 2, "this machine has orders 0 to"),
-        (&["--target", "0.8", "--order", "-1"], 2, "this machine has orders 0 to"),
-        (&["--target", "0.8", "--order", "0"], 2, "F_u(0) is 0 always"),
-        (&["--target", "0.8", "--size", "-4G"], 2, "80%, 4G or 512M"),
-        (&["--target", "0.8", "--size", "0"], 2, "more than nothing"),
-        (&["--target", "0.8", "--size", "120%"], 2, "80%, 4G or 512M"),
-        (&["--target", "0.8", "--size", "1"], 2, "that is the least"),
-        (&["--target", "0.8", "--node", "4000"], 2, "no node 4000 with memory"),
-        (&["--target", "0.8", "--reserve", "100%"], 4, "are the reserve"),
-        (&["--target", "0.8", "--reserve", "x"], 2, "--reserve x"),
+        (&["--target", "1.5"], 2, "a share from 0 to 1"),
+        (&["--target", "-0.1"], 2, "a share from 0 to 1"),
+        (&["--target", "NaN"], 2, "a share from 0 to 1"),
+        (&["--target", "half"], 2, "a share from 0 to 1"),
+        (&["--target", "0.8", "--order", "99"], 2, "expected 0 to"),
+        (&["--target", "0.8", "--order", "-1"], 2, "expected 0 to"),
+        (&["--target", "0.8", "--order", "0"], 2, "F_u(0) is always 0"),
+        (&["--target", "0.8", "--size", "-4G"], 2, "expected a size"),
+        (&["--target", "0.8", "--size", "0"], 2, "a size above 0"),
+        (&["--target", "0.8", "--size", "120%"], 2, "expected a share"),
+        (&["--target", "0.8", "--size", "1"], 2, "the minimum is 2 MiB"),
+        (&["--target", "0.8", "--node", "4000"], 2, "unknown node `4000`"),
+        (&["--target", "0.8", "--reserve", "100%"], 4, "is reserved"),
+        (&["--target", "0.8", "--reserve", "x"], 2, "'x' for '--reserve <SIZE>'"),
         (&["--target", "0.8", "--hold", "--", "true"], 2, "cannot be used with"),
-        (&["--unmovable", "5%", "--order", "4"], 2, "--order goes with --target"),
-        (&["--unmovable", "5%", "--keep-to-target"], 2, "--keep-to-target goes with --target"),
-        (&["--unmovable", "-5%"], 2, "a share of the pageblocks"),
+        (&["--unmovable", "5%", "--order", "4"], 2, "--order requires --target"),
+        (&["--unmovable", "5%", "--keep-to-target"], 2, "--keep-to-target requires --target"),
+        (&["--unmovable", "-5%"], 2, "expected a share"),
         (&["--unmovable", "5%", "--flavour", "slab"], 2, "pagetables, pipes"),
         (&["random", "--hold", "--", "true"], 2, "cannot be used with"),
-        (&["random", "--size", "900T"], 2, "only done in a guest"),
-        (&["--target", "0.8", "--", "no-such-program"], 3, "cannot start no-such-program: no folder"),
+        (&["random", "--size", "900T"], 2, "allowed in a guest only"),
+        (&["--target", "0.8", "--", "no-such-program"], 3, "cannot start no-such-program: no directory"),
         (&["random", "--", "/no/such/program"], 3, "cannot start /no/such/program: No such file"),
     ];
     for (arguments, code, said) in cases {

@@ -1,5 +1,5 @@
-//! Real kernels in real guests: four boots, each used for several checks. `PAGELAB_GUEST_KILLS=20` kills
-//! pagelab in twenty boots instead of one.
+//! Tests of real kernels in real guests: four boots, each used for several checks. `PAGELAB_GUEST_KILLS=20`
+//! kills pagelab in twenty boots instead of one.
 #![allow(clippy::unwrap_used, clippy::print_stderr)] // a test's helpers may fail where they stand, and say so
 
 #[path = "guest/trial.rs"]
@@ -10,11 +10,11 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use pagelab_guest::job::Step;
-use pagelab_guest::message::End;
-use pagelab_guest::outcome::{Outcome, StepEnd, Why};
+use pagelab_guest::job::JobStep;
+use pagelab_guest::message::StepExit;
+use pagelab_guest::outcome::{GuestOutcome, LossReason, StepEnd};
 use serde_json::Value;
-use trial::{binary, finished, pagelab, plan, run, turn};
+use trial::{binary, finished, lock_guests, pagelab, plan, run};
 
 fn json(bytes: &[u8]) -> Value {
     serde_json::from_slice(bytes).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(bytes)))
@@ -36,7 +36,7 @@ fn difference(one: &Value, other: &Value, place: &str) -> Option<String> {
     }
 }
 
-fn said(step: &StepEnd) -> String {
+fn describe_step(step: &StepEnd) -> String {
     format!(
         "{:?}\n{}{}",
         step.end,
@@ -46,37 +46,37 @@ fn said(step: &StepEnd) -> String {
 }
 
 #[test]
-fn a_small_guest_with_a_limit_and_what_it_captures() {
+fn a_guest_with_a_memory_limit_is_captured() {
     let steps = vec![
         pagelab("checkup --json"),
         pagelab("capture saved.tar.zst"),
         pagelab("checkup --root saved.tar.zst --json"),
         pagelab("frag --from given.txt --json"),
         pagelab("frag --no-such-option"),
-        Step::Write { path: "/no/such/file".into(), text: "x".into() },
+        JobStep::Write { path: "/no/such/file".into(), text: "x".into() },
         pagelab("restore"),
     ];
     let Some(mut plan) = plan("6.1", steps) else { return };
     let folder = tempfile::tempdir().unwrap();
     let given = folder.path().join("given.txt");
     fs::write(&given, "Node 0, zone   Normal      1      2      3\n").unwrap();
-    plan.gives = vec![given.clone()];
-    plan.takes = vec!["saved.tar.zst".into()];
-    plan.take_to = folder.path().to_owned();
-    plan.shape.cgroup.as_mut().unwrap().limit_bytes = Some(64 << 20);
-    let turn = turn();
+    plan.input_files = vec![given.clone()];
+    plan.output_paths = vec!["saved.tar.zst".into()];
+    plan.output_dir = folder.path().to_owned();
+    plan.config.cgroup.as_mut().unwrap().limit_bytes = Some(64 << 20);
+    let turn = lock_guests();
     let ended = finished(&plan);
     drop(turn);
     let [live, captured, saved, frag, wrong, unwritten, restored] = &ended.steps[..] else { panic!() };
     for step in [live, captured, saved, frag, restored] {
-        assert_eq!(step.end, End::Code(0), "{}", said(step));
+        assert_eq!(step.end, StepExit::Code(0), "{}", describe_step(step));
     }
-    assert_eq!(wrong.end, End::Code(2), "{}", said(wrong));
+    assert_eq!(wrong.end, StepExit::Code(2), "{}", describe_step(wrong));
     assert!(String::from_utf8_lossy(&wrong.stderr).contains("--no-such-option") && wrong.stdout.is_empty());
     assert!(
-        matches!(&unwritten.end, End::NotRun(why) if why.contains("No such file")),
+        matches!(&unwritten.end, StepExit::NotRun(why) if why.contains("No such file")),
         "{}",
-        said(unwritten)
+        describe_step(unwritten)
     );
 
     // The limit of a control group of version 2, read on a real kernel.
@@ -97,7 +97,7 @@ fn a_small_guest_with_a_limit_and_what_it_captures() {
         Command::new(binary()).args(words).current_dir(folder.path()).output().unwrap().stdout
     };
     let file = &ended.files[..];
-    assert!(ended.not_taken.is_empty() && file.len() == 1 && file[0].bytes > Some(5000), "{file:?}");
+    assert!(ended.missing_files.is_empty() && file.len() == 1 && file[0].bytes > Some(5000), "{file:?}");
     let again = json(&here(&["checkup", "--root", "saved.tar.zst", "--json"]));
     assert_eq!(difference(&json(&saved.stdout), &again, ""), None);
     assert_eq!(json(&frag.stdout), json(&here(&["frag", "--from", "given.txt", "--json"])));
@@ -107,7 +107,7 @@ fn a_small_guest_with_a_limit_and_what_it_captures() {
 fn two_nodes_a_movable_zone_swap_and_a_disk_by_the_command_line() {
     let Some(_) = plan("6.12", vec![]) else { return };
     let folder = tempfile::tempdir().unwrap();
-    let turn = turn();
+    let turn = lock_guests();
     let output = trial::pagelab_here()
         .args(["guest", "run", "--verbose", "--kernel", "6.12", "--memory", "256M", "--nodes", "2"])
         .args(["--append", "kernelcore=128M", "--swap", "64M", "--disk", "32M"])
@@ -136,15 +136,19 @@ fn two_nodes_a_movable_zone_swap_and_a_disk_by_the_command_line() {
 
 #[test]
 fn a_kernel_that_panics_is_a_lost_guest() {
-    let panic = Step::Write { path: "/proc/sysrq-trigger".into(), text: "c".into() };
+    let panic = JobStep::Write { path: "/proc/sysrq-trigger".into(), text: "c".into() };
     let Some(plan) = plan("6.1", vec![pagelab("frag"), panic, pagelab("frag")]) else { return };
-    let turn = turn();
+    let turn = lock_guests();
     let outcome = run(&plan);
     drop(turn);
-    let Outcome::Lost(lost) = outcome else { panic!("{outcome:?}") };
-    assert!(matches!(&lost.why, Why::Panic(line) if line.contains("sysrq triggered crash")), "{}", lost.why);
+    let GuestOutcome::Lost(lost) = outcome else { panic!("{outcome:?}") };
+    assert!(
+        matches!(&lost.reason, LossReason::Panic(line) if line.contains("sysrq triggered crash")),
+        "{}",
+        lost.reason
+    );
     let ends: Vec<_> = lost.steps.iter().map(|step| &step.end).collect();
-    assert_eq!(ends, [&End::Code(0)], "what had ended before is known");
+    assert_eq!(ends, [&StepExit::Code(0)], "what had ended before is known");
 }
 
 #[test]
@@ -153,7 +157,7 @@ fn pagelab_killed_at_any_moment_takes_the_guest_with_it() {
     let kills = std::env::var("PAGELAB_GUEST_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(1);
     let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos();
     for kill in 0..kills {
-        let _turn = turn();
+        let _turn = lock_guests();
         let moment = Duration::from_millis(u64::from((clock / 1000 + kill * 1237) % 4000));
         let folder = tempfile::tempdir().unwrap();
         let mut pagelab = trial::pagelab_here()

@@ -1,5 +1,5 @@
-//! `pagelab apply` on a real kernel before 6.18, in a guest whose settings are its own: huge pages cannot be
-//! switched off but where advised, `never` does not keep collapses away, and smaller folios are read back.
+//! Tests of `pagelab apply` on a real kernel before 6.18, in a guest: huge pages cannot be restricted to
+//! advised memory, `never` does not prevent collapses, and smaller folios are read back.
 #![allow(clippy::unwrap_used, clippy::print_stderr)] // a test's helpers may fail where they stand, and say so
 
 #[path = "guest/trial.rs"]
@@ -11,14 +11,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use pagelab_formats::plan_toml;
-use pagelab_guest::job::Step;
-use pagelab_guest::message::End;
-use pagelab_guest::shape::parse_size;
+use pagelab_guest::job::JobStep;
+use pagelab_guest::message::StepExit;
 use pagelab_model::Bytes;
 use pagelab_model::huge_plan::{HugePlan, PlannedMapping, PlannedProgram, PlannedRegion};
-use pagelab_model::profile::{MappingKey, MappingKind, Program};
+use pagelab_model::profile::{MappingIdentity, MappingKind, Program};
+use pagelab_model::size;
 use serde_json::Value;
-use trial::{finished, pagelab, plan, turn};
+use trial::{finished, lock_guests, pagelab, plan};
 
 /// Where the built-in workload has its buffer.
 const BASE: u64 = 0x187_8000_0000;
@@ -29,17 +29,17 @@ const THP: &str = "/sys/kernel/mm/transparent_hugepage";
 fn small(regions: &[u64]) -> String {
     let region = |at: &u64| PlannedRegion { offset: BASE + at * SMALL, page: Bytes(SMALL), cost_ns: None };
     let mapping = PlannedMapping {
-        key: MappingKey { kind: MappingKind::Placed, bytes: Bytes(0), nth: 0 },
+        key: MappingIdentity { kind: MappingKind::Placed, bytes: Bytes(0), nth: 0 },
         start: BASE,
         bytes: Bytes(16 << 20),
         regions: regions.iter().map(region).collect(),
         cells: Vec::new(),
     };
     let programs = vec![PlannedProgram { program: Program::default(), mappings: vec![mapping] }];
-    plan_toml::write(&HugePlan { source: None, command: Vec::new(), predicted: None, programs }, &[])
+    plan_toml::write_plan(&HugePlan { source: None, command: Vec::new(), predicted: None, programs }, &[])
 }
 
-fn apply(plan: &str, summary: &str) -> Step {
+fn apply(plan: &str, summary: &str) -> JobStep {
     pagelab(&format!(
         "apply {plan} --summary {summary}.json -- /proc/self/exe workload hot-regions --size 16M --rounds 2000 \
          --first write"
@@ -60,12 +60,12 @@ fn until_huge(folder: &Path) -> Option<PathBuf> {
     Some(program)
 }
 
-fn setting(name: &str, text: &str) -> Step {
-    Step::Write { path: format!("{THP}/{name}"), text: text.to_owned() }
+fn setting(name: &str, text: &str) -> JobStep {
+    JobStep::Write { path: format!("{THP}/{name}"), text: text.to_owned() }
 }
 
 #[test]
-fn on_6_12_what_comes_is_what_was_read_back() {
+fn allocated_huge_pages_are_those_read_back_on_6_12() {
     let folder = tempfile::tempdir().unwrap();
     let given = folder.path().join("small.toml");
     fs::write(&given, small(&[3, 4, 100, 255])).unwrap();
@@ -82,28 +82,29 @@ fn on_6_12_what_comes_is_what_was_read_back() {
     ];
     let Some(mut plan) = plan("6.12", steps) else { return };
     // Below 512 MiB of free memory at boot the kernel switches huge pages off.
-    plan.shape.memory = parse_size("640M").unwrap();
-    plan.gives = vec![given, waits];
+    plan.config.memory = size::parse("640M").unwrap();
+    plan.input_files = vec![given, waits];
     let counted = format!("{THP}/hugepages-64kB/stats/anon_fault_alloc");
-    plan.takes =
+    plan.output_paths =
         ["always.json", "never.json", "closed.json", "small.json", &counted].map(str::to_owned).to_vec();
-    plan.take_to = folder.path().join("taken");
-    let turn = turn();
+    plan.output_dir = folder.path().join("taken");
+    let turn = lock_guests();
     let ended = finished(&plan);
     drop(turn);
     let mut sums = Vec::new();
     for step in ended.steps.iter() {
         let said = String::from_utf8_lossy(&step.stderr);
-        assert_eq!(step.end, End::Code(0), "{said}");
+        assert_eq!(step.end, StepExit::Code(0), "{said}");
         if let Ok(json) = serde_json::from_slice::<Value>(&step.stdout) {
             sums.push(json["checksum"].clone());
         }
     }
     assert!(sums.len() == 3 && sums.iter().all(|sum| sum == &sums[0]), "{sums:?}");
-    let read = |name: &str| fs::read_to_string(plan.take_to.join(name)).unwrap();
+    let read = |name: &str| fs::read_to_string(plan.output_dir.join(name)).unwrap();
     let summary = |name: &str| serde_json::from_str::<Value>(&read(&format!("{name}.json"))).unwrap();
-    let got =
-        |of: &Value| (of["regions"]["wanted"].as_u64().unwrap(), of["regions"]["got"].as_u64().unwrap());
+    let got = |of: &Value| {
+        (of["regions"]["requested"].as_u64().unwrap(), of["regions"]["allocated"].as_u64().unwrap())
+    };
     // A kernel without PR_THP_DISABLE_EXCEPT_ADVISED (6.18): said, and advised all the same.
     let always = summary("always");
     assert!(always["notes"].to_string().contains("6.18 can"), "{always}");
@@ -114,7 +115,7 @@ fn on_6_12_what_comes_is_what_was_read_back() {
     // Folios of 64 KiB: what is read back of a closed size is nothing, of an open one what the kernel counts.
     let (closed, small) = (summary("closed"), summary("small"));
     assert_eq!(got(&closed), (4, 0), "{closed}");
-    assert!(closed["regions"]["refused"].to_string().contains("hugepages-"), "{closed}");
+    assert!(closed["regions"]["failed"].to_string().contains("hugepages-"), "{closed}");
     assert_eq!(got(&small).0, 4, "{small}");
     let counted: u64 = read("anon_fault_alloc").trim().parse().unwrap();
     assert_eq!(got(&small).1, counted, "{small}");

@@ -1,5 +1,5 @@
-//! Probes and control groups of version 2 on real kernels in small guests, in which this very program runs
-//! again as the one that watches, and as what is watched.
+//! Tests of probes and version 2 control groups on real kernels in small guests, in which this binary is the
+//! observer and the observed.
 #![allow(clippy::unwrap_used, clippy::print_stderr, clippy::print_stdout)] // a test may fail where it stands
 #![allow(clippy::zombie_processes, reason = "children are waited for by wait4, which is what is tested")]
 
@@ -18,13 +18,13 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use child::pmd;
-use pagelab_experiment::probe::Wanted;
-use pagelab_guest::message::End;
-use pagelab_guest::shape::parse_size;
+use pagelab_experiment::probe::ProbeSelection;
+use pagelab_guest::message::StepExit;
 use pagelab_model::Bytes;
-use trial::{Outcome, Own};
+use pagelab_model::size;
+use trial::{Outcome, OwnCgroup};
 
-/// Where the agent puts what it is given.
+/// Directory in which the agent stores its files.
 const TRIAL: &str = "/data/trial";
 
 #[test]
@@ -46,16 +46,16 @@ fn in_a_guest(series: &str) {
     let folder = tempfile::tempdir().unwrap();
     let copy = folder.path().join("trial");
     fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
-    plan.gives = vec![copy];
+    plan.input_files = vec![copy];
     // Below 512 MiB of free memory at boot the kernel switches huge pages off (mm/huge_memory.c,
     // `hugepage_init`).
-    plan.shape.memory = parse_size("768M").unwrap();
-    let turn = guest::turn();
+    plan.config.memory = size::parse("768M").unwrap();
+    let turn = guest::lock_guests();
     let ended = guest::finished(&plan);
     drop(turn);
     let step = &ended.steps[0];
     let (stdout, stderr) = (String::from_utf8_lossy(&step.stdout), String::from_utf8_lossy(&step.stderr));
-    assert_eq!(step.end, End::Code(0), "{stdout}\n{stderr}");
+    assert_eq!(step.end, StepExit::Code(0), "{stdout}\n{stderr}");
     stdout
         .lines()
         .filter(|line| line.starts_with("seen: "))
@@ -70,20 +70,24 @@ fn in_the_guest() {
         return;
     }
     // `fragment` has huge pages switched off, which its children inherit.
-    pagelab_sys::thp_disable::set(false).unwrap();
+    pagelab_sys::thp_disable::set_thp_disable(false).unwrap();
     let own = trial::group("probes").expect("root in a guest has a group");
-    let folders: Vec<&str> = own.group.folders().collect();
+    let folders: Vec<&str> = own.group.dir_paths().collect();
     assert_eq!(folders.len(), 1, "version 2 has one folder for all: {folders:?}");
     faults_are_counted(&own);
-    huge_pages_are_told(&own);
+    huge_pages_are_reported(&own);
     everybody_is_ended(&own);
     the_limit_kills(&own);
     println!("seen: all");
 }
 
 /// A task of `child.rs`, without a gate: there is no shell in the guest.
-fn run(task: &str, own: &Own) -> Outcome {
-    trial::watched(command(task), &Wanted { hardware: false, ..Wanted::default() }, Some(&own.group))
+fn run(task: &str, own: &OwnCgroup) -> Outcome {
+    trial::run_watched(
+        command(task),
+        &ProbeSelection { hardware: false, ..ProbeSelection::default() },
+        Some(&own.group),
+    )
 }
 
 fn command(task: &str) -> Command {
@@ -92,7 +96,7 @@ fn command(task: &str) -> Command {
     command
 }
 
-fn faults_are_counted(own: &Own) {
+fn faults_are_counted(own: &OwnCgroup) {
     let outcome = run("fault 5000", own);
     assert!(outcome.status.success(), "{}", outcome.said);
     let page = rustix::param::page_size() as f64;
@@ -120,36 +124,36 @@ fn faults_are_counted(own: &Own) {
     println!("seen: pressure of the group {:?}", outcome.reading("pressure.group.memory.some"));
 }
 
-fn huge_pages_are_told(own: &Own) {
+fn huge_pages_are_reported(own: &OwnCgroup) {
     let outcome = run("huge 6", own);
     assert!(outcome.status.success(), "{}", outcome.said);
-    assert_eq!(outcome.told("anon"), (6 * pmd()) as f64);
-    assert_eq!(outcome.value("huge.anon"), outcome.told("anon"));
+    assert_eq!(outcome.child_value("anon"), (6 * pmd()) as f64);
+    assert_eq!(outcome.value("huge.anon"), outcome.child_value("anon"));
     let outcome = run("zero 5", own);
     assert!(outcome.status.success(), "{}", outcome.said);
     // Before 6.17 its frames are looked up in kpageflags, before 6.7 those of all places for huge pages.
     assert_eq!(outcome.value("huge.zero"), (5 * pmd()) as f64);
     assert_eq!(outcome.value("huge.all"), 0.0);
-    println!("seen: huge page of zeros {:?}", outcome.reading("huge.zero"));
+    println!("seen: huge zero page {:?}", outcome.reading("huge.zero"));
 }
 
-fn everybody_is_ended(own: &Own) {
+fn everybody_is_ended(own: &OwnCgroup) {
     let mut held = Vec::new();
     for _ in 0..3 {
         let mut command = command("fault 10");
         command.stdin(Stdio::piped()).stdout(Stdio::null());
-        own.group.join(&mut command).unwrap();
+        own.group.join_before_exec(&mut command).unwrap();
         held.push(command.spawn().unwrap());
     }
-    assert_eq!(own.group.processes().unwrap().len(), 3);
+    assert_eq!(own.group.list_processes().unwrap().len(), 3);
     let ended = own.group.kill_all(Duration::from_secs(20)).unwrap();
-    assert_eq!((ended.found, ended.left), (3, 0));
+    assert_eq!((ended.killed, ended.remaining), (3, 0));
     for mut child in held {
         assert_eq!(child.wait().unwrap().signal(), Some(9));
     }
 }
 
-fn the_limit_kills(own: &Own) {
+fn the_limit_kills(own: &OwnCgroup) {
     let limit = Bytes(24 << 20);
     assert_eq!(own.group.limit_memory(limit), Ok(limit));
     let swap = own.group.limit_swap(Bytes(0));

@@ -1,13 +1,13 @@
-//! `workload hot-regions` with a real pool of huge pages: listed regions come from it, what is read does not
-//! depend on pages, and an empty pool is said.
+//! Tests of `workload hot-regions` with a real hugetlb pool: listed regions use it, results do not depend on
+//! pages, and an empty pool is reported.
 #![allow(clippy::unwrap_used, clippy::print_stderr)] // a test's helpers may fail where they stand, and say so
 
 #[path = "guest/trial.rs"]
 #[allow(dead_code, reason = "the other tests use more of it")]
 mod trial;
 
-use pagelab_guest::message::End;
-use pagelab_guest::shape::parse_size;
+use pagelab_guest::message::StepExit;
+use pagelab_model::size;
 use serde_json::Value;
 use trial::{finished, pagelab, plan};
 
@@ -32,13 +32,13 @@ fn listed_regions_come_from_the_pool() {
         pagelab(&format!("{RUN} --largepages few.txt --first read")),
     ];
     let Some(mut plan) = plan("6.12", steps) else { return };
-    plan.shape.memory = parse_size("256M").unwrap();
-    plan.shape.append = "hugepages=4".to_owned();
-    plan.gives = vec![few, many];
+    plan.config.memory = size::parse("256M").unwrap();
+    plan.config.append = "hugepages=4".to_owned();
+    plan.input_files = vec![few, many];
     let ended = finished(&plan);
     let said = |step: usize| {
         let step = &ended.steps[step];
-        assert_eq!(step.end, End::Code(0), "{}", String::from_utf8_lossy(&step.stderr));
+        assert_eq!(step.end, StepExit::Code(0), "{}", String::from_utf8_lossy(&step.stderr));
         serde_json::from_slice::<Value>(&step.stdout).unwrap()
     };
     let (plain, pool, advised, read) = (said(0), said(1), said(3), said(4));
@@ -52,6 +52,6 @@ fn listed_regions_come_from_the_pool() {
     assert_ne!(plain["checksum"], read["checksum"]);
     let refused = &ended.steps[2];
     let words = String::from_utf8_lossy(&refused.stderr);
-    assert_eq!(refused.end, End::Code(5), "{words}");
+    assert_eq!(refused.end, StepExit::Code(5), "{words}");
     assert!(words.contains("(4 of 5 are)") && words.contains("vm.nr_hugepages"), "{words}");
 }

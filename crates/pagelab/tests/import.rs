@@ -1,4 +1,5 @@
-//! `pagelab import` end to end: snapshots and scrapes, good and bad, and what another program reads in them.
+//! Tests of `pagelab import`: valid and invalid snapshots and scrapes, and the result as another program
+//! reads it.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test panics to fail, and says what it skips")]
 
@@ -9,9 +10,9 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use pagelab_model::run::{Ending, Run, Values};
+use pagelab_model::run::{ColumnValues, Run, RunEnd};
 use serde_json::Value;
-use support::{Lab, Ran};
+use support::{CommandOutput, Lab};
 
 /// The user who may do nothing.
 const NOBODY: u32 = 65_534;
@@ -19,14 +20,14 @@ const NOBODY: u32 = 65_534;
 /// Seconds since 1970 of the first snapshot.
 const FIRST: u64 = 1_770_127_500;
 
-fn ran(lab: &Lab, code: i32, arguments: &[&str]) -> Ran {
+fn run_pagelab(lab: &Lab, code: i32, arguments: &[&str]) -> CommandOutput {
     let ran = lab.run(arguments);
     assert_eq!(ran.code, Some(code), "pagelab {arguments:?}\n{}{}", ran.out, ran.err);
     ran
 }
 
 fn read(lab: &Lab, file: &str) -> Run {
-    pagelab_runfile::read(&lab.path().join(file)).unwrap()
+    pagelab_runfile::read_run_file(&lab.path().join(file)).unwrap()
 }
 
 fn buddyinfo(free: u64) -> String {
@@ -42,36 +43,38 @@ fn snapshots(lab: &Lab, folder: &str, machine: &str, count: u64) {
 
 fn column(run: &Run, series: usize, name: &str) -> Vec<Option<i64>> {
     let series = &run.series[series];
-    let column = series.columns.iter().find(|column| column.head.name == name).unwrap();
-    (0..series.at_ns.len()).map(|at| column.values.at(at)).collect()
+    let column = series.columns.iter().find(|column| column.header.name == name).unwrap();
+    (0..series.at_ns.len()).map(|at| column.values.value_at(at)).collect()
 }
 
 #[test]
-fn snapshots_whose_names_say_when_are_a_recording_like_any_other() {
+fn snapshots_with_times_in_their_names_become_a_recording() {
     let lab = Lab::new();
     snapshots(&lab, "day", "vm-17", 20);
     lab.write("day/README", "by cron\n");
     lab.write("day/.hidden", "x");
-    let said = ran(&lab, 0, &["import", "-o", "day.pagelab", "day"]).out;
+    let said = run_pagelab(&lab, 0, &["import", "-o", "day.pagelab", "day"]).out;
     assert!(said.starts_with("day.pagelab   20 readings of vm-17   over 1 min 35 s   "), "{said}");
     assert!(said.contains("times: the files' names, NAME.SECONDS"), "{said}");
-    assert!(said.contains("passed over: 1 file whose names"), "{said}");
-    assert!(said.contains("absent: meminfo, vmstat, pressure, settings, the page size (4 KiB"), "{said}");
+    assert!(said.contains("skipped: 1 file whose names"), "{said}");
+    assert!(said.contains("meminfo, vmstat, pressure, settings, the page size (4 KiB"), "{said}");
     let run = read(&lab, "day.pagelab");
     assert_eq!(run.manifest.started.realtime_ns, FIRST * 1_000_000_000);
-    assert_eq!(run.ending, Ending::Complete { after_ns: 95_000_000_000 });
+    assert_eq!(run.ending, RunEnd::Complete { after_ns: 95_000_000_000 });
     assert_eq!(run.manifest.machine.host_name.as_deref(), Some("vm-17"));
     assert!(run.manifest.machine.kernel_release.is_err() && run.manifest.settings.thp.is_err());
     let wanted: Vec<_> = (0..20).map(|at| Some(100 + at * at % 7)).collect();
     assert_eq!(column(&run, 0, "0/Normal/0"), wanted);
-    assert_eq!(run.series[0].columns[2].values, Values::Constant(Some(3)));
+    assert_eq!(run.series[0].columns[2].values, ColumnValues::Constant(Some(3)));
     assert!(run.events.iter().any(|event| event.text.contains("NAME.SECONDS")), "{:?}", run.events);
     // What reads recordings reads it too.
-    for more in [&[][..], &["-v"], &["--json"], &["--html", "day.html"], &["--csv", "tables"]] {
-        assert!(!ran(&lab, 0, &[&["report", "day.pagelab"], more].concat()).out.is_empty());
+    for more in [&[][..], &["-v"], &["--json"], &["--html", "day.html"], &["--tables", "tables"]] {
+        assert!(!run_pagelab(&lab, 0, &[&["report", "day.pagelab"], more].concat()).out.is_empty());
     }
-    assert!(ran(&lab, 3, &["usage", "day.pagelab"]).err.contains("no readings of MemTotal and MemFree"));
-    assert!(ran(&lab, 2, &["import", "-o", "day.pagelab", "day"]).err.contains("exists already"));
+    assert!(
+        run_pagelab(&lab, 3, &["usage", "day.pagelab"]).err.contains("no samples of MemTotal and MemFree")
+    );
+    assert!(run_pagelab(&lab, 2, &["import", "-o", "day.pagelab", "day"]).err.contains("already exists"));
 }
 
 #[test]
@@ -83,38 +86,39 @@ fn without_times_in_their_names_files_are_as_old_as_their_last_change() {
         file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(FIRST + seconds)).unwrap();
     }
     let said =
-        ran(&lab, 0, &["import", "-o", "a.pagelab", "--machine", "vm", "--page-size", "64K", "day"]).out;
+        run_pagelab(&lab, 0, &["import", "-o", "a.pagelab", "--machine", "vm", "--page-size", "64K", "day"])
+            .out;
     assert!(
-        said.contains("3 readings of vm") && said.contains("times: when each file was last changed"),
+        said.contains("3 readings of vm") && said.contains("times: modification time of each file"),
         "{said}"
     );
-    assert!(said.contains("left out, since another has the same time: 1"), "{said}");
+    assert!(said.contains("skipped duplicates with the same time: 1"), "{said}");
     assert!(!said.contains("page size"), "{said}");
     let run = read(&lab, "a.pagelab");
     assert_eq!(column(&run, 0, "0/Normal/0"), [Some(0), Some(5), Some(10)]);
     assert_eq!(run.manifest.machine.page_size.bytes(), 64 << 10);
-    ran(&lab, 3, &["import", "-o", "b.pagelab", "--times", "name", "day"]);
+    run_pagelab(&lab, 3, &["import", "-o", "b.pagelab", "--times", "name", "day"]);
 }
 
 #[test]
-fn machines_in_one_folder_are_told_apart_and_refused_together() {
+fn machines_in_one_folder_are_distinguished_and_not_combined() {
     let lab = Lab::new();
     snapshots(&lab, "all", "web.example", 3);
     snapshots(&lab, "all", "db", 4);
-    let refused = ran(&lab, 3, &["import", "-o", "a.pagelab", "all"]);
-    assert!(refused.err.contains("of several machines: db (4), web.example (3)"), "{}", refused.err);
+    let refused = run_pagelab(&lab, 3, &["import", "-o", "a.pagelab", "all"]);
+    assert!(refused.err.contains("from several machines: db (4), web.example (3)"), "{}", refused.err);
     assert!(refused.err.contains("--machine NAME") && !lab.path().join("a.pagelab").exists());
     assert!(
-        ran(&lab, 0, &["import", "-o", "db.pagelab", "--machine", "db", "all"])
+        run_pagelab(&lab, 0, &["import", "-o", "db.pagelab", "--machine", "db", "all"])
             .out
             .contains("4 readings of db")
     );
-    let refused = ran(&lab, 3, &["import", "-o", "a.pagelab", "--machine", "mail", "all"]);
-    assert!(refused.err.contains("none is of mail: db (4)"), "{}", refused.err);
+    let refused = run_pagelab(&lab, 3, &["import", "-o", "a.pagelab", "--machine", "mail", "all"]);
+    assert!(refused.err.contains("none is from mail: db (4)"), "{}", refused.err);
 }
 
 #[test]
-fn a_zone_that_comes_begins_another_series_and_what_is_unreadable_is_left_out() {
+fn a_new_zone_begins_a_new_series_and_unreadable_files_are_skipped() {
     let lab = Lab::new();
     snapshots(&lab, "day", "vm", 4);
     let later = |at: u64| format!("day/vm.{}", FIRST + 100 + at);
@@ -126,11 +130,11 @@ fn a_zone_that_comes_begins_another_series_and_what_is_unreadable_is_left_out() 
     lab.write(&later(5), "hello there\n");
     lab.write(&later(6), buddyinfo(1).repeat(2));
     lab.write(&later(7), b"\x1f\x8b\x08\0\0");
-    let said = ran(&lab, 5, &["import", "-o", "a.pagelab", "day"]);
+    let said = run_pagelab(&lab, 5, &["import", "-o", "a.pagelab", "day"]);
     assert!(said.out.contains("6 readings of vm") && said.out.contains("of 2 shapes"), "{}", said.out);
-    assert!(said.out.contains("left out, since they could not be read: 6 files"), "{}", said.out);
+    assert!(said.out.contains("skipped, unreadable: 6 files"), "{}", said.out);
     for problem in [
-        "last line is cut off",
+        "last line is truncated",
         "is not a text",
         "is empty",
         "its value is not a number",
@@ -138,18 +142,19 @@ fn a_zone_that_comes_begins_another_series_and_what_is_unreadable_is_left_out() 
     ] {
         assert!(said.err.contains(problem), "{problem}: {}", said.err);
     }
-    assert!(said.err.contains("1 more files could not be read"), "{}", said.err);
+    assert!(said.err.contains("cannot read 1 more files"), "{}", said.err);
     let run = read(&lab, "a.pagelab");
     let shapes: Vec<usize> = run.series.iter().map(|series| series.columns.len()).collect();
     assert_eq!(shapes, [6, 9, 6]);
     assert_eq!(run.events.iter().filter(|event| event.kind == "left out").count(), 6);
     assert_eq!(run.manifest.kind, "import");
     lab.write("junk/x.1770127500", "hello there\n");
-    let refused = ran(&lab, 3, &["import", "-o", "b.pagelab", "junk"]);
-    assert!(refused.err.contains("nothing to import") && !lab.path().join("b.pagelab").exists());
-    ran(&lab, 3, &["import", "-o", "b.pagelab", "none"]);
-    ran(&lab, 2, &["import", "-o", "none/b.pagelab", "day"]);
-    ran(&lab, 2, &["import", "day"]);
+    let refused = run_pagelab(&lab, 3, &["import", "-o", "b.pagelab", "junk"]);
+    assert!(refused.err.contains("cannot import: no readable file contains"), "{}", refused.err);
+    assert!(!lab.path().join("b.pagelab").exists());
+    run_pagelab(&lab, 3, &["import", "-o", "b.pagelab", "none"]);
+    run_pagelab(&lab, 3, &["import", "-o", "none/b.pagelab", "day"]);
+    run_pagelab(&lab, 2, &["import", "day"]);
 }
 
 /// A scrape as node_exporter writes it, orders sorted as texts.
@@ -197,13 +202,13 @@ print(json.dumps(out))
 "#;
 
 #[test]
-fn scrapes_are_what_another_program_reads_in_them() {
+fn scrapes_equal_those_of_another_parser() {
     let lab = Lab::new();
     let files: Vec<String> = (0..4).map(|at| format!("scrapes/{}.prom", 9 - at)).collect();
     for (at, file) in files.iter().enumerate() {
         lab.write(file, scrape(FIRST as f64 + at as f64 * 15.0 + 0.25, 5000 + at as u64 * 16));
     }
-    let said = ran(&lab, 0, &["import", "-o", "a.pagelab", "scrapes"]).out;
+    let said = run_pagelab(&lab, 0, &["import", "-o", "a.pagelab", "scrapes"]).out;
     assert!(said.contains("4 readings of vm-17   over 45 s"), "{said}");
     assert!(said.contains("times: node_time_seconds of each scrape"), "{said}");
     let run = read(&lab, "a.pagelab");
@@ -219,14 +224,15 @@ fn scrapes_are_what_another_program_reads_in_them() {
     for series in run.series.iter().filter(|series| series.name != "pressure") {
         for column in &series.columns {
             for (at, reading) in found.as_array().unwrap().iter().enumerate() {
-                let wanted = reading[&column.head.name].as_i64();
-                assert_eq!(column.values.at(at), wanted, "{} {}", series.name, column.head.name);
+                let wanted = reading[&column.header.name].as_i64();
+                assert_eq!(column.values.value_at(at), wanted, "{} {}", series.name, column.header.name);
                 compared += usize::from(wanted.is_some());
             }
         }
     }
     assert_eq!(compared, 4 * found[0].as_object().unwrap().len());
-    let usage: Value = serde_json::from_str(&ran(&lab, 0, &["usage", "--json", "a.pagelab"]).out).unwrap();
+    let usage: Value =
+        serde_json::from_str(&run_pagelab(&lab, 0, &["usage", "--json", "a.pagelab"]).out).unwrap();
     assert_eq!(usage["runs"][0]["total_bytes"]["mean"], (1u64 << 32) as f64);
     // 16 000 faults in 15 s, and no major one.
     let minor = usage["runs"][0]["minor_faults_per_s"]["mean"].as_f64().unwrap();
@@ -240,32 +246,32 @@ fn scrapes_of_one_text_need_time_stamps_and_come_from_one_machine() {
         format!("node_vmstat_pgfault {value} {at_ms}\nnode_memory_MemFree_bytes {} {at_ms}\n", value * 1024)
     };
     lab.write("stamped.prom", stamped(2_000_000_500, 7) + &stamped(2_000_000_000, 5));
-    let said = ran(&lab, 0, &["import", "-o", "a.pagelab", "stamped.prom"]).out;
+    let said = run_pagelab(&lab, 0, &["import", "-o", "a.pagelab", "stamped.prom"]).out;
     assert!(
         said.contains("times: the scrapes' own time stamps") && said.contains("the machine's name"),
         "{said}"
     );
     assert_eq!(column(&read(&lab, "a.pagelab"), 1, "pgfault"), [Some(5), Some(7)]);
     lab.write("twice.prom", scrape(5.0, 1) + &scrape(6.0, 2));
-    let refused = ran(&lab, 3, &["import", "-o", "b.pagelab", "twice.prom"]);
+    let refused = run_pagelab(&lab, 3, &["import", "-o", "b.pagelab", "twice.prom"]);
     assert!(refused.err.contains("several scrapes in one text need time stamps"), "{}", refused.err);
     lab.write("cut.prom", &scrape(5.0, 1)[..900]);
-    assert!(ran(&lab, 3, &["import", "-o", "b.pagelab", "cut.prom"]).err.contains("cut.prom:"));
+    assert!(run_pagelab(&lab, 3, &["import", "-o", "b.pagelab", "cut.prom"]).err.contains("cut.prom:"));
     lab.write("two/a", scrape(5.0, 1));
     lab.write("two/b", scrape(6.0, 1).replace("vm-17", "vm-18"));
-    let refused = ran(&lab, 3, &["import", "-o", "b.pagelab", "two"]);
+    let refused = run_pagelab(&lab, 3, &["import", "-o", "b.pagelab", "two"]);
     assert!(refused.err.contains("a scrape of vm-18, the others are of vm-17"), "{}", refused.err);
     let piped = lab.run_with(&["import", "-o", "c.pagelab", "-"], scrape(77.0, 1).as_bytes());
     assert!(piped.code == Some(0) && piped.out.contains("1 reading of vm-17   one moment"), "{}", piped.err);
     let refused = lab.run_with(&["import", "-o", "d.pagelab", "-"], buddyinfo(1).as_bytes());
-    assert!(refused.code == Some(3) && refused.err.contains("nothing says when"), "{}", refused.err);
+    assert!(refused.code == Some(3) && refused.err.contains("its time is unknown"), "{}", refused.err);
 }
 
-/// A file of another user: permission is what is missing, and the file's format is not the matter.
+/// The error is a missing permission, and not the format of the file.
 #[test]
-fn what_another_user_keeps_to_himself_is_not_available() {
+fn files_of_another_user_are_not_available() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: not-root: nobody else can be played here");
+        eprintln!("skipped: not-root: cannot run as another user");
         return;
     }
     let lab = Lab::new();
@@ -299,11 +305,11 @@ fn what_another_user_keeps_to_himself_is_not_available() {
     }
 }
 
-/// A way out names nothing that the command does not have.
+/// A hint names only options that the command has.
 #[test]
-fn ways_out_are_those_of_the_command() {
-    const PROFILE: &str = "`pagelab profile -o FILE -- COMMAND` makes one";
-    const PLAN: &str = "`pagelab plan -o FILE` makes one";
+fn hints_name_only_options_of_the_command() {
+    const PROFILE: &str = "hint: create one with `pagelab profile -o FILE -- COMMAND`";
+    const PLAN: &str = "hint: create one with `pagelab plan -o FILE`";
     let lab = Lab::new();
     std::fs::create_dir(lab.path().join("folder")).unwrap();
     lab.write("x.zst", b"\x28\xb5\x2f\xfd and more");
@@ -314,16 +320,16 @@ fn ways_out_are_those_of_the_command() {
         ("profile show nofile", PROFILE),
         ("apply folder -- true", PLAN),
         ("apply nofile -- true", PLAN),
-        ("run --resume nofile", "`pagelab run RECIPE -o FILE` makes one"),
-        ("import perf-stat a=x.zst -o y", "`zstdcat x.zst > FILE`, and give that"),
-        ("run ./bin.dat", "./bin.dat: is not a text: a recipe in TOML was wanted"),
+        ("run --resume nofile", "hint: create one with `pagelab run RECIPE -o FILE`"),
+        ("import perf-stat a=x.zst -o y", "hint: `zstdcat x.zst > FILE`, then use FILE"),
+        ("run ./bin.dat", "./bin.dat: expected a recipe in TOML"),
         ("apply bin.dat -- true", "bin.dat:1: not UTF-8 (read as huge-page plan)"),
     ] {
-        let said = ran(&lab, 3, &line.split(' ').collect::<Vec<_>>()).err;
+        let said = run_pagelab(&lab, 3, &line.split(' ').collect::<Vec<_>>()).err;
         assert!(said.contains(words), "{line}: {said}");
         let foreign = ["--root", "--from", "`-`", "pagelab record", "stream did not"];
         assert!(!foreign.iter().any(|word| said.contains(word)), "{line}: {said}");
     }
-    let said = ran(&lab, 2, &["frag", "--order", "x"]).err;
-    assert!(said.contains("an order is wanted"), "{said}");
+    let said = run_pagelab(&lab, 2, &["frag", "--order", "x"]).err;
+    assert!(said.contains("expected an integer from 0 to 63"), "{said}");
 }

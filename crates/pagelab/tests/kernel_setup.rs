@@ -1,6 +1,8 @@
-//! `pagelab guest setup` with stand-ins for apt-get, apt-cache and dpkg-deb: killed, twice at once, without a
-//! network, without a package, on a full disk.
+//! Tests of `pagelab guest setup` with stand-ins for apt-get, apt-cache and dpkg-deb: killed, twice at once,
+//! without a network, without a package, on a full disk.
 #![allow(clippy::unwrap_used)] // a test's helpers may fail where they stand
+
+mod support;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -8,24 +10,33 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use support::running::wait_until;
+
 const CACHE: &str = "#!/bin/sh
 case \"$1\" in
 pkgnames) cat \"$STAGE/names\" ;;
 show) [ -f \"$STAGE/shown/$3\" ] && cat \"$STAGE/shown/$3\" ;;
 esac; true\n";
 
-/// Fetches what is asked for, slowly, and counts how often.
-const GET: &str = "#!/bin/sh
+/// Announces a step, and waits there as long as the test holds it.
+const STEP: &str = "#!/bin/sh
+step() { : > \"$STAGE/at-$1\"; while [ -e \"$STAGE/hold-$1\" ]; do sleep 0.01; done; }\n";
+
+/// Downloads the requested package, and counts the downloads.
+const GET: &str = "
 for last; do :; done
 echo x >> \"$STAGE/fetched\"
-sleep 0.3
-echo package > \"${last%%=*}.deb\"\n";
+step fetch
+echo package > \"${last%%=*}.deb\"
+step fetched\n";
 
-const UNPACK: &str = "#!/bin/sh
+const UNPACK: &str = "
+step unpack
 mkdir -p \"$3/boot\" \"$3/lib/modules/6.1.0-9-cloud-amd64\"
 touch \"$3/lib/modules/6.1.0-9-cloud-amd64/modules.builtin\"
-sleep 0.3
-cp \"$STAGE/image\" \"$3/boot/vmlinuz-6.1.0-9-cloud-amd64\"\n";
+step half
+cp \"$STAGE/image\" \"$3/boot/vmlinuz-6.1.0-9-cloud-amd64\"
+step unpacked\n";
 
 struct Stage(tempfile::TempDir);
 
@@ -50,8 +61,8 @@ impl Stage {
             fs::write(stage.path("shown").join(name), record).unwrap();
         }
         stage.program("apt-cache", CACHE);
-        stage.program("apt-get", GET);
-        stage.program("dpkg-deb", UNPACK);
+        stage.program("apt-get", &format!("{STEP}{GET}"));
+        stage.program("dpkg-deb", &format!("{STEP}{UNPACK}"));
         stage
     }
 
@@ -72,6 +83,7 @@ impl Stage {
         command.env("XDG_CACHE_HOME", self.path("cache"));
         command.env("PATH", format!("{}:{path}", self.path("bin").display()));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        pagelab_sys::spawn::reset_signals(&mut command);
         command
     }
 
@@ -99,7 +111,7 @@ fn check(output: &Output, code: i32, said: &str) {
 }
 
 #[test]
-fn the_newest_that_can_be_had_is_fetched_once() {
+fn the_newest_available_kernel_is_fetched_once() {
     let stage = Stage::new();
     check(&stage.run(), 0, "6.1.0-9-cloud-amd64   6.1.9-1");
     assert_eq!(stage.kernels(), [NAME]);
@@ -113,9 +125,19 @@ fn the_newest_that_can_be_had_is_fetched_once() {
 }
 
 #[test]
-fn two_at_once_fetch_one() {
+fn two_concurrent_setups_fetch_one_kernel() {
     let stage = Stage::new();
+    fs::write(stage.path("hold-fetch"), "").unwrap();
     let both = [0, 1].map(|_| stage.command("/usr/bin:/bin").spawn().unwrap());
+    wait_until("the download", || stage.path("at-fetch").exists());
+    // One holds the lock, and the other waits for it.
+    for child in &both {
+        wait_until("the lock", || {
+            let files = fs::read_dir(format!("/proc/{}/fd", child.id())).unwrap().flatten();
+            files.filter_map(|file| fs::read_link(file.path()).ok()).any(|path| path.ends_with(".lock"))
+        });
+    }
+    fs::remove_file(stage.path("hold-fetch")).unwrap();
     for child in both {
         check(&child.wait_with_output().unwrap(), 0, "6.1.0-9-cloud-amd64");
     }
@@ -126,18 +148,18 @@ fn two_at_once_fetch_one() {
 }
 
 #[test]
-fn killed_at_any_moment_it_leaves_no_half_kernel() {
+fn a_kill_at_any_step_leaves_no_partial_kernel() {
     let stage = Stage::new();
-    for moment_ms in [20, 150, 350, 500, 650] {
+    for step in ["fetch", "fetched", "unpack", "half", "unpacked"] {
+        let (hold, reached) = (stage.path(&format!("hold-{step}")), stage.path(&format!("at-{step}")));
+        fs::write(&hold, "").unwrap();
         let mut child = stage.command("/usr/bin:/bin").spawn().unwrap();
-        std::thread::sleep(Duration::from_millis(moment_ms));
+        wait_until(step, || reached.exists());
         child.kill().unwrap();
         child.wait().unwrap();
+        fs::remove_file(&hold).unwrap();
         for name in stage.kernels() {
             assert!(name.starts_with(".partial-") || name == NAME, "{name}");
-        }
-        if stage.kernels() == [NAME] {
-            break;
         }
     }
     check(&stage.run(), 0, "6.1.0-9-cloud-amd64");
@@ -145,16 +167,13 @@ fn killed_at_any_moment_it_leaves_no_half_kernel() {
 }
 
 #[test]
-fn a_signal_ends_it_at_once_and_nothing_is_left() {
+fn a_signal_ends_the_setup_and_leaves_nothing() {
     let stage = Stage::new();
     let begun = stage.path("begun");
     stage.program("apt-get", &format!("#!/bin/sh\nsleep 600 & : > '{}'; sleep 600\n", begun.display()));
     let child = stage.command("/usr/bin:/bin").spawn().unwrap();
+    wait_until("apt-get", || begun.exists());
     let start = Instant::now();
-    while !begun.exists() {
-        assert!(start.elapsed() < Duration::from_secs(120), "apt-get was never started");
-        std::thread::sleep(Duration::from_millis(5));
-    }
     Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     check(&child.wait_with_output().unwrap(), 130, "stopped");
     assert!(start.elapsed() < Duration::from_secs(300), "what it started is not waited for");
@@ -162,7 +181,7 @@ fn a_signal_ends_it_at_once_and_nothing_is_left() {
 }
 
 #[test]
-fn what_stands_in_the_way_is_told_with_the_way_out() {
+fn failures_are_reported_with_a_hint() {
     let stage = Stage::new();
     let fails = |program: &str, said: &str, code: i32, expected: &str| {
         let before = fs::read_to_string(stage.path("bin").join(program)).unwrap();
@@ -173,21 +192,26 @@ fn what_stands_in_the_way_is_told_with_the_way_out() {
         assert_eq!(stage.kernels(), Vec::<String>::new(), "{said}");
     };
     let no_network = "echo \"E: Failed to fetch x  Could not connect to mirror\" >&2; exit 100";
-    fails("apt-get", no_network, 4, "Could not connect to mirror; is there a network?");
+    fails(
+        "apt-get",
+        no_network,
+        4,
+        "Could not connect to mirror\nhint: check the network, or use --kernel PATH",
+    );
     let full = "echo \"E: You don't have enough free space in y\" >&2; exit 100";
     fails("apt-get", full, 5, "the disk is full");
     fails("apt-get", full, 5, "--cache DIR or XDG_CACHE_HOME");
-    fails("apt-get", "exit 0", 4, "there is none: try again");
-    fails("apt-get", "for last; do :; done; echo short > x.deb", 4, "came with 6 bytes, 8 were due");
+    fails("apt-get", "exit 0", 4, "hint: try again");
+    fails("apt-get", "for last; do :; done; echo short > x.deb", 4, "expected 8 bytes, found 6");
     fails("dpkg-deb", "echo 'tar: No space left on device' >&2; exit 2", 5, "the disk is full");
     fails("dpkg-deb", "echo 'not an archive' >&2; exit 2", 4, "cannot unpack");
     fails("dpkg-deb", "exit 0", 4, "no vmlinuz in it");
-    fails("apt-cache", "exit 0", 4, "apt knows no kernel package linux-image-6.1");
+    fails("apt-cache", "exit 0", 4, "cannot find a package linux-image-6.1");
     fails("apt-cache", "exit 0", 4, "`apt-get update` as root");
     let nowhere = stage.command("/usr/bin:/bin").args(["--cache", "/dev/null/x"]).output().unwrap();
     check(&nowhere, 5, "cannot use /dev/null/x/kernels: Not a directory");
-    check(&nowhere, 5, "--cache DIR or XDG_CACHE_HOME keeps kernels elsewhere");
+    check(&nowhere, 5, "use --cache DIR or XDG_CACHE_HOME");
     fs::remove_file(stage.path("bin/apt-cache")).unwrap();
-    check(&stage.command("/nowhere").output().unwrap(), 4, "there is no apt-cache on this machine");
+    check(&stage.command("/nowhere").output().unwrap(), 4, "cannot find apt-cache");
     assert!(!Path::new("/nowhere").exists());
 }

@@ -1,5 +1,4 @@
-//! `pagelab map` on machines that were captured, its pictures read by a decoder that is not ours, and on
-//! this one.
+//! Tests of `pagelab map` on captured machines and on this one; an independent decoder reads its pictures.
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test panics to fail, and says what it skips")]
 
 mod support;
@@ -10,7 +9,7 @@ use std::process::Command;
 
 use expect_test::expect;
 use serde_json::Value;
-use support::{Lab, Ran};
+use support::{CommandOutput, Lab};
 
 const MACHINES: [&str; 5] = [
     "guest-6.1-128m.tar.zst",
@@ -25,12 +24,12 @@ fn machine(name: &str) -> String {
     path.canonicalize().unwrap().to_str().unwrap().to_owned()
 }
 
-fn json(ran: &Ran) -> Value {
+fn json(ran: &CommandOutput) -> Value {
     assert_eq!(ran.err, "");
     serde_json::from_str(&ran.out).unwrap_or_else(|error| panic!("{error}: {}", ran.out))
 }
 
-/// What a program in Python prints; `None` after saying that there is none.
+/// Output of a Python program; `None` after a message that there is no Python.
 fn python(lab: &Lab, program: &str, arguments: &[&str]) -> Option<String> {
     lab.write("program.py", program);
     let run = Command::new("python3").arg("program.py").args(arguments).current_dir(lab.path()).output();
@@ -84,7 +83,8 @@ fn every_page_is_a_pixel_of_its_class_to_another_decoder() {
         for (order, strips) in [("rows", 16), ("tiles", 16), ("hilbert", 0)] {
             let lab = Lab::new();
             let root = machine(name);
-            let ran = lab.run(&["map", &root, "--json", "-o", "a.png", "--scale", "1", "--order", order]);
+            let words = ["map", &root, "--json", "-o", "a.png", "--force", "--scale", "1", "--layout", order];
+            let ran = lab.run(&words);
             let document = json(&ran);
             let strips = if document["memory_blocks"] == Value::Array(vec![]) { strips / 2 } else { strips };
             let Some(decoded) = python(&lab, DECODE, &["a.png", &strips.to_string()]) else { return };
@@ -119,8 +119,9 @@ fn every_page_is_a_pixel_of_its_class_to_another_decoder() {
 fn mixtures_and_grids_are_pictures_too() {
     let lab = Lab::new();
     let root = machine(MACHINES[2]);
-    for more in [&["--blend", "mix"][..], &["--grid"], &["--scheme", "classic", "--blend", "worst"]] {
-        let arguments = [&["map", &root, "-o", "a.png", "--scale", "4", "--order", "tiles"], more].concat();
+    for more in [&["--blend", "mix"][..], &["--grid"], &["--colours", "classic", "--blend", "worst"]] {
+        let base = ["map", &root, "-o", "a.png", "--force", "--scale", "4", "--layout", "tiles"];
+        let arguments = [&base[..], more].concat();
         let ran = lab.run(&arguments);
         assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{more:?}");
         let Some(decoded) = python(&lab, DECODE, &["a.png", "16"]) else { return };
@@ -129,7 +130,7 @@ fn mixtures_and_grids_are_pictures_too() {
 }
 
 #[test]
-fn an_svg_is_well_formed_and_names_what_it_shows() {
+fn an_svg_is_well_formed_and_labelled() {
     const PARSE: &str = r#"
 import sys, base64
 from xml.dom import minidom
@@ -140,7 +141,7 @@ print(' '.join(t.firstChild.data for t in page.getElementsByTagName('text')))
 "#;
     let lab = Lab::new();
     for order in ["rows", "tiles", "hilbert"] {
-        let ran = lab.run(&["map", &machine(MACHINES[2]), "-o", "a.svg", "--order", order]);
+        let ran = lab.run(&["map", &machine(MACHINES[2]), "-o", "a.svg", "--force", "--layout", order]);
         assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{order}");
         let Some(said) = python(&lab, PARSE, &["a.svg"]) else { return };
         for word in [
@@ -156,17 +157,17 @@ print(' '.join(t.firstChild.data for t in page.getElementsByTagName('text')))
 }
 
 #[test]
-fn a_terminal_shows_letters_and_what_they_mean() {
+fn a_terminal_shows_letters_and_a_legend() {
     let lab = Lab::new();
     std::fs::copy(machine(MACHINES[0]), lab.path().join("m.tar.zst")).unwrap();
     let ran = lab.run(&["map", "m.tar.zst"]);
     let text: Vec<&str> = ran.out.lines().filter(|line| !line.contains("read in")).collect();
     expect![[r#"
-        127 MiB of memory: 60.0 MiB free (47 %), 7.45 MiB movable, 0 B in large pages,
-        60.0 MiB not movable or unknown
+        127 MiB of memory: 60.0 MiB free (47 %), 7.45 MiB movable, 0 B in huge pages,
+        60.0 MiB unmovable or unknown
           Linux 6.1.0-56-cloud-amd64 · m.tar.zst/proc/kpageflags at 2026-11-22 00:58:00
 
-          one pixel for 64 pages (256 KiB), rows of 12 MiB, the most frequent class shown
+          one pixel per 64 pages (256 KiB), rows of 12 MiB, the most frequent class shown
           DMA        0 B rrr u........................................... 0
           DMA32   12 MiB ................usuuusssussuuuuussssssssssssssss 0
                   24 MiB uuuuuussssssuuuussssssssssssssssssss............ 0
@@ -180,13 +181,13 @@ fn a_terminal_shows_letters_and_what_they_mean() {
                  120 MiB rrrrrrrrra.....................a                 0
 
                 class                 pages    memory   share       DMA     DMA32
-          .     free                 15 367  60.0 MiB    47 %  14.9 MiB  45.2 MiB
-          a     anonymous, shared     1 906  7.45 MiB   5.8 %         —  7.45 MiB
-          s     slab                  3 682  14.4 MiB    11 %         —  14.4 MiB
+          .     free                 15 367  60.0 MiB    47 %  14.9 MiB  45.2 MiB
+          a     anonymous, shared     1 906  7.45 MiB   5.8 %         —  7.45 MiB
+          s     slab                  3 682  14.4 MiB    11 %         —  14.4 MiB
           p     page table               27   108 KiB  0.08 %         —   108 KiB
-          r     reserved              8 938  34.9 MiB    27 %   632 KiB  34.3 MiB
+          r     reserved              8 938  34.9 MiB    27 %   632 KiB  34.3 MiB
           k     other kernel memory     284  1.11 MiB  0.87 %         —  1.11 MiB
-          u     unknown: no flags     2 434  9.51 MiB   7.5 %   128 KiB  9.38 MiB
+          u     unknown: no flags     2 434  9.51 MiB   7.5 %   128 KiB  9.38 MiB
           blank no memory                97   388 KiB       —   388 KiB         —
     "#]]
     .assert_eq(&format!("{}\n", text.join("\n")));
@@ -215,11 +216,11 @@ fn two_moments_are_compared_page_by_page() {
     let same = json(&lab.run(&["map", "--diff", &root, &root, "--json"]));
     assert_eq!(same["changed_pages"], 0);
     assert_eq!(same["transitions"], Value::Array(vec![]));
-    // Another machine's memory: what is only in one of the two is said.
+    // Another machine's memory: parts that only one of the two has are reported.
     let ran = lab.run(&["map", "--diff", &root, &machine(MACHINES[0]), "--letters"]);
     assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));
-    assert!(ran.out.contains("note: the two do not have the same memory"), "{}", ran.out);
-    assert!(ran.out.contains("came or went") && ran.out.contains("class before"), "{}", ran.out);
+    assert!(ran.out.contains("note: the maps have different memory"), "{}", ran.out);
+    assert!(ran.out.contains("added or removed") && ran.out.contains("class before"), "{}", ran.out);
 }
 
 #[test]
@@ -275,7 +276,7 @@ fn find(folder: &Path, name: &str) -> Option<std::path::PathBuf> {
 }
 
 #[test]
-fn a_process_and_this_machine_are_looked_at_where_that_is_allowed() {
+fn a_process_and_this_machine_are_mapped_if_permitted() {
     let lab = Lab::new();
     let ran = lab.run(&["map", "--check"]);
     if ran.code == Some(4) {
@@ -289,33 +290,33 @@ fn a_process_and_this_machine_are_looked_at_where_that_is_allowed() {
     assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));
     assert!(ran.out.contains(&format!("(pid {own})")) && ran.out.contains("longest run"), "{}", ran.out);
     let ran = lab.run(&["map", "--pid", "2"]);
-    assert!(ran.code == Some(0) && ran.out.contains("no memory of its own"), "{}{}", ran.out, ran.err);
+    assert!(ran.code == Some(0) && ran.out.contains("has no user memory"), "{}{}", ran.out, ran.err);
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_before_anything_is_read() {
+fn invalid_arguments_are_refused_before_anything_is_read() {
     let lab = Lab::new();
     lab.write("a.tar", "no archive");
     lab.write("empty/proc/meminfo", "MemFree: 1 kB\n");
     let cases: [(&[&str], i32, &str); 20] = [
-        (&["--width", "0"], 2, "--width 0: 1 to"),
+        (&["--width", "0"], 2, "--width 0: expected 1 to"),
         (&["--width", "-3"], 2, "invalid value '-3' for '--width"),
-        (&["--width", "99999999999"], 2, "--width 99999999999: 1 to"),
-        (&["--order", "hilbert", "--width", "64"], 2, "leave --width away"),
-        (&["--scale", "0"], 2, "--scale 0: a power of two"),
-        (&["--scale", "3"], 2, "--scale 3: a power of two"),
-        (&["--scale", "-1"], 2, "--scale -1: a power of two"),
+        (&["--width", "99999999999"], 2, "--width 99999999999: expected 1 to"),
+        (&["--layout", "hilbert", "--width", "64"], 2, "cannot be used together"),
+        (&["--scale", "0"], 2, "--scale 0: expected a power of two"),
+        (&["--scale", "3"], 2, "--scale 3: expected a power of two"),
+        (&["--scale", "-1"], 2, "--scale -1: expected a power of two"),
         (&["--scale", "99999999999999999999"], 2, "a power of two"),
-        (&["-o", "picture"], 2, "picture has no such end"),
-        (&["-o", "picture.gif"], 2, "no pictures are written as .gif"),
-        (&["-o", "nowhere/a.png"], 2, "there is no such folder"),
-        (&["-o", "-"], 2, "has no such end"),
+        (&["-o", "picture"], 2, "the format follows from the extension"),
+        (&["-o", "picture.gif"], 2, "unknown extension .gif"),
+        (&["-o", "nowhere/a.png"], 3, "no directory nowhere"),
+        (&["-o", "-"], 2, "the format follows from the extension"),
         (&["--diff", "now"], 2, "2 values required"),
-        (&["--diff", "now", "now", "--check"], 2, "one at a time"),
+        (&["--diff", "now", "now", "--check"], 2, "--check and --diff cannot be used together"),
         (&["--check", "--html", "a.html"], 2, "--check draws no picture"),
-        (&["--pid", "1", "--root", "empty"], 2, "leave MOMENT or --root away"),
+        (&["--pid", "1", "--root", "empty"], 2, "--pid and MOMENT or --root cannot be used together"),
         (&["--pid", "0x1"], 2, "invalid value"),
-        (&["a.tar"], 3, "a saved tree is a folder"),
+        (&["a.tar"], 3, "expected a directory, a .tar or a .tar.zst"),
         (&["--root", "nothing"], 3, "no such file"),
         (&["empty"], 3, "zoneinfo"),
     ];
@@ -340,7 +341,11 @@ fn a_full_disk_leaves_no_picture() {
     );
     let Some(ran) = lab.run_with_small_disk("16k", &script) else { return };
     assert_eq!(ran.code, Some(5), "{}", ran.err);
-    assert!(ran.err.contains("cannot write disk/a.png") && ran.err.contains("make room"), "{}", ran.err);
+    assert!(
+        ran.err.contains("cannot write disk/a.png") && ran.err.contains("hint: free space"),
+        "{}",
+        ran.err
+    );
     assert!(!ran.err.lines().any(|line| line.starts_with("a.png")), "{}", ran.err);
 }
 
@@ -350,8 +355,8 @@ fn every_field_is_documented_and_no_null_is_without_its_reason() {
     let (a, b) = (machine(MACHINES[0]), machine(MACHINES[1]));
     let own = std::process::id().to_string();
     let runs: [&[&str]; 4] = [
-        &["map", &a, "--json", "-o", "a.png"],
-        &["map", "--diff", &a, &b, "--json", "-o", "a.svg"],
+        &["map", &a, "--json", "-o", "a.png", "--force"],
+        &["map", "--diff", &a, &b, "--json", "-o", "a.svg", "--force"],
         &["map", &a, "--json", "--check"],
         &["map", "--pid", &own, "--json"],
     ];

@@ -29,7 +29,7 @@ int main(int count, char **words) {
     CHECK(munmap(place + MIB, 63 * MIB) == 0);
     visit(place, MIB, 1);
 
-    /* Over its own middle: goes on being itself. */
+    /* Over its own middle: stays the same. */
     char *own = map(place + 4 * MIB, 9 * MIB);
     visit(own, 9 * MIB, 2);
     map(own + 2 * MIB, 2 * MIB);

@@ -1,5 +1,5 @@
-//! Memory under limits: a swap file for the experiment, files that are charged to the trial, what dies
-//! without swap, and how much is needed. The machine's own swap is left as it is.
+//! Tests of memory limits: a swap file for the experiment, files charged to the trial, kills without swap,
+//! and the memory need. The machine's own swap is left as it is.
 #![allow(clippy::unwrap_used, reason = "a test's helpers may fail where they stand")]
 #![allow(clippy::print_stderr, reason = "a skipped check says so")]
 
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use pagelab_model::experiment::{Experiment, Trial, TrialEnd};
 use pagelab_model::run::Run;
-use pagelab_runfile::read;
+use pagelab_runfile::read_run_file;
 use support::Lab;
 
 /// Two swap files at once would each have pages of the other's trials.
@@ -52,25 +52,25 @@ fn recipe(times: u32, variants: &[(&str, &str)]) -> String {
 
 fn trial<'e>(of: &'e Experiment, variant: &str) -> &'e Trial {
     let at = of.plan.variants.iter().position(|head| head.name == variant).unwrap();
-    of.trials.iter().find(|trial| of.plan.schedule[trial.slot].variant == at).unwrap()
+    of.trials.iter().find(|trial| of.plan.schedule.get(trial.slot).unwrap().variant == at).unwrap()
 }
 
 fn value(trial: &Trial, name: &str) -> Option<f64> {
     trial.measures.iter().find(|measure| measure.name == name)?.value.as_ref().ok().copied()
 }
 
-/// Why no swap file can be had here, if none can.
+/// Reason why no swap file is available here, if none is.
 fn refused(run: &Run) -> Option<String> {
     let ends = run.experiment.as_ref()?.trials.iter().map(|trial| &trial.end);
     ends.filter_map(|end| match end {
-        TrialEnd::NotBegun(why) => Some(why.clone()),
+        TrialEnd::NotStarted(why) => Some(why.clone()),
         _ => None,
     })
     .next()
 }
 
 #[test]
-fn what_does_not_fit_goes_to_the_file_of_the_experiment_or_dies() {
+fn memory_above_the_limit_is_swapped_to_the_file_of_the_experiment_or_oom_killed() {
     let (_alone, Some(disk)) = (alone(), disk()) else { return };
     let lab = Lab::new();
     let variants = [
@@ -82,7 +82,7 @@ fn what_does_not_fit_goes_to_the_file_of_the_experiment_or_dies() {
     lab.write("short.toml", recipe(2, &variants));
     let dir = disk.path().to_str().unwrap();
     let ran = lab.run(&["run", "short.toml", "-o", "short.pagelab", "--swap-dir", dir]);
-    let run = read(&lab.path().join("short.pagelab")).unwrap();
+    let run = read_run_file(&lab.path().join("short.pagelab")).unwrap();
     if let Some(why) = refused(&run) {
         let id = if why.contains("memory_limit") { "no-memory-cgroup" } else { "no-swap-file" };
         return eprintln!("skipped: {id}: {why}");
@@ -136,7 +136,7 @@ fn after_a_kill_a_restore_takes_the_swap_file_away() {
     let used = |line: &String| line.split_ascii_whitespace().nth(3).is_some_and(|used| used != "0");
     if !wait("pages in the swap file", &mut || swaps_in(disk.path()).iter().any(used)) {
         child.wait().unwrap();
-        let why = read(&lab.path().join("long.pagelab")).ok().and_then(|run| refused(&run));
+        let why = read_run_file(&lab.path().join("long.pagelab")).ok().and_then(|run| refused(&run));
         let id = if why.iter().any(|why| why.contains("memory_limit")) {
             "no-memory-cgroup"
         } else {
@@ -146,7 +146,7 @@ fn after_a_kill_a_restore_takes_the_swap_file_away() {
     }
     child.kill().unwrap();
     assert_eq!(child.wait().unwrap().signal(), Some(9));
-    // The trial dies with it; what it had in swap is given back, and swapoff has less to do.
+    // The trial is killed with it; its swap is freed, and swapoff has less to do.
     let deadline = Instant::now() + Duration::from_secs(120);
     while !swaps_in(disk.path()).is_empty() {
         assert!(Instant::now() < deadline, "{:?}", swaps_in(disk.path()));
@@ -158,7 +158,7 @@ fn after_a_kill_a_restore_takes_the_swap_file_away() {
 }
 
 #[test]
-fn a_place_that_cannot_hold_swap_is_told_and_the_others_go_on() {
+fn a_file_system_without_swap_support_is_reported_and_the_other_trials_run() {
     let (_alone, Some(_)) = (alone(), disk()) else { return };
     let lab = Lab::new();
     let variants =
@@ -166,17 +166,17 @@ fn a_place_that_cannot_hold_swap_is_told_and_the_others_go_on() {
     lab.write("short.toml", recipe(2, &variants));
     let cases: [(PathBuf, &str); 3] = [
         (PathBuf::from("/dev/shm"), "tmpfs"),
-        (PathBuf::from("/none"), "is no directory for a swap file"),
-        (PathBuf::from(env!("CARGO_TARGET_TMPDIR")), "are the reserve of its file system"),
+        (PathBuf::from("/none"), "cannot use /none for a swap file"),
+        (PathBuf::from(env!("CARGO_TARGET_TMPDIR")), "is reserved by the file system"),
     ];
     for (number, (dir, said)) in cases.iter().enumerate() {
         let name = format!("short{number}.pagelab");
         let ran = lab.run(&["run", "short.toml", "-o", &name, "--swap-dir", dir.to_str().unwrap()]);
         assert_eq!(ran.code, Some(5), "{}", ran.err);
-        let run = read(&lab.path().join(&name)).unwrap();
+        let run = read_run_file(&lab.path().join(&name)).unwrap();
         let of = run.experiment.as_ref().unwrap();
         assert_eq!(trial(of, "free").end, TrialEnd::Done);
-        let TrialEnd::NotBegun(why) = &trial(of, "swaps").end else { panic!("{dir:?}: {of:?}") };
+        let TrialEnd::NotStarted(why) = &trial(of, "swaps").end else { panic!("{dir:?}: {of:?}") };
         // A machine without a memory controller says that first.
         if !why.contains("memory_limit") {
             assert!(why.contains(said) && why.contains("--swap-dir"), "{dir:?}: {why}");
@@ -205,7 +205,7 @@ fn a_file_that_is_dropped_before_is_charged_to_the_trial() {
     let mut command = lab.command(&["run", "files.toml", "-o", "files.pagelab"]);
     let output = command.env("PATH", "/usr/bin:/bin").output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
-    let run = read(&lab.path().join("files.pagelab")).unwrap();
+    let run = read_run_file(&lab.path().join("files.pagelab")).unwrap();
     let of = run.experiment.as_ref().unwrap();
     let (warm, cold) = (trial(of, "warm"), trial(of, "cold"));
     let Some(peak) = value(cold, "memory.peak") else {
@@ -223,17 +223,17 @@ fn a_file_that_is_dropped_before_is_charged_to_the_trial() {
 }
 
 #[test]
-fn plans_say_what_is_swapped_and_reports_take_another_loss() {
+fn plans_name_the_swap_and_reports_accept_another_loss() {
     let lab = Lab::new();
     let plan = lab.run(&["run", "memory-size", "--dry-run"]);
     assert_eq!(plan.code, Some(0), "{}", plan.err);
     let words = plan.out.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(words.contains("may swap 3G to a file that is made for the experiment"), "{}", plan.out);
-    assert!(words.contains("the trial's control group may not swap"), "{}", plan.out);
+    assert!(words.contains("may swap 3G to a file created for the experiment"), "{}", plan.out);
+    assert!(words.contains("the trial's cgroup may not swap"), "{}", plan.out);
     for bad in ["0", "-5", "101", "much"] {
         let ran = lab.run(&["report", "--loss", bad, "x.pagelab"]);
         assert_eq!(ran.code, Some(2), "{bad}: {}", ran.err);
-        assert!(ran.err.contains("per cent are wanted") || bad == "-5", "{}", ran.err);
+        assert!(ran.err.contains("expected a share") || bad == "-5", "{}", ran.err);
     }
     let resumed = lab.run(&["run", "--resume", "x.pagelab", "--swap-dir", "/tmp"]);
     assert_eq!(resumed.code, Some(2), "where it swaps to stands in the file: {}", resumed.err);

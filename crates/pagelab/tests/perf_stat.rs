@@ -1,4 +1,4 @@
-//! `pagelab import perf-stat`, the report of what it wrote, `--export perf-csv`, and `pagelab compare`.
+//! Tests of `pagelab import perf-stat`, the report of its result, `--export perf-csv`, and `pagelab compare`.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test panics to fail, and says what it skips")]
 
@@ -11,20 +11,20 @@ use std::process::Command;
 
 use pagelab_model::experiment::{Experiment, Flag, measures};
 use serde_json::Value;
-use support::{Lab, Ran, fields};
+use support::{CommandOutput, Lab, collect_fields};
 
-fn ran(lab: &Lab, code: i32, arguments: &[&str]) -> Ran {
+fn run_pagelab(lab: &Lab, code: i32, arguments: &[&str]) -> CommandOutput {
     let ran = lab.run(arguments);
     assert_eq!(ran.code, Some(code), "pagelab {arguments:?}\n{}{}", ran.out, ran.err);
     ran
 }
 
 fn read(lab: &Lab, file: &str) -> Experiment {
-    *pagelab_runfile::read(&lab.path().join(file)).unwrap().experiment.unwrap()
+    *pagelab_runfile::read_run_file(&lab.path().join(file)).unwrap().experiment.unwrap()
 }
 
 fn json(lab: &Lab, arguments: &[&str]) -> Value {
-    serde_json::from_str(&ran(lab, 0, arguments).out).unwrap()
+    serde_json::from_str(&run_pagelab(lab, 0, arguments).out).unwrap()
 }
 
 /// Benchmark, then with huge pages and without: real, user and sys, misses of dTLB, iTLB and caches, and
@@ -76,7 +76,7 @@ fn saved(document: &Value, workload: &str, measure: &str) -> f64 {
 fn the_folder_of_the_thp_report_is_imported_and_its_derived_figures_come_out() {
     let lab = Lab::new();
     figures(&lab, "hugepage");
-    let said = ran(&lab, 0, &["import", "perf-stat", "hugepage", "-o", "thp.pagelab"]).out;
+    let said = run_pagelab(&lab, 0, &["import", "perf-stat", "hugepage", "-o", "thp.pagelab"]).out;
     assert!(said.contains("6 trials of 3 workloads under 2 variants, against no-thp"), "{said}");
     let document = json(&lab, &["report", "--json", "thp.pagelab"]);
     // Per cent faster, fewer dTLB misses, fewer iTLB misses.
@@ -90,14 +90,15 @@ fn the_folder_of_the_thp_report_is_imported_and_its_derived_figures_come_out() {
             assert!((found - percent).abs() < 0.005, "{workload} {measure}: {found}, not {percent}");
         }
     }
-    let text = ran(&lab, 0, &["report", "thp.pagelab"]).out;
+    let text = run_pagelab(&lab, 0, &["report", "thp.pagelab"]).out;
     assert!(text.contains("too few to decide, 1 pair of at least 6"), "{text}");
     assert!(text.contains("dTLB-load-misses 25.7 % fewer"), "{text}");
-    for more in [&["-v"][..], &["--html", "a.html"], &["--csv", "tables"]] {
-        ran(&lab, 0, &[&["report", "thp.pagelab"], more].concat());
+    for more in [&["-v"][..], &["--html", "a.html"], &["--tables", "tables"]] {
+        run_pagelab(&lab, 0, &[&["report", "thp.pagelab"], more].concat());
     }
     let effects = std::fs::read_to_string(lab.path().join("tables/effects.csv")).unwrap();
-    assert!(effects.lines().any(|line| line.starts_with("fmm,wall,ns,lower,thp,no-thp,1,98981000000.0,1,")));
+    let row = "fmm,\"\",wall,ns,lower,ratio,thp,,no-thp,1,98981000000.0,1,";
+    assert!(effects.lines().any(|line| line.starts_with(row)), "{effects}");
 }
 
 fn all_files(folder: &Path, found: &mut BTreeMap<PathBuf, String>, root: &Path) {
@@ -113,11 +114,11 @@ fn all_files(folder: &Path, found: &mut BTreeMap<PathBuf, String>, root: &Path) 
 }
 
 #[test]
-fn what_is_exported_is_imported_as_the_same() {
+fn an_export_is_imported_unchanged() {
     let lab = Lab::new();
     figures(&lab, "hugepage");
-    ran(&lab, 0, &["import", "perf-stat", "hugepage", "-o", "a.pagelab"]);
-    let said = ran(&lab, 0, &["report", "--export", "perf-csv", "out", "a.pagelab"]).out;
+    run_pagelab(&lab, 0, &["import", "perf-stat", "hugepage", "-o", "a.pagelab"]);
+    let said = run_pagelab(&lab, 0, &["report", "--export", "perf-csv", "out", "a.pagelab"]).out;
     assert!(said.starts_with("→ out   12 files"), "{said}");
     let mut files = BTreeMap::new();
     all_files(&lab.path().join("out"), &mut files, &lab.path().join("out"));
@@ -132,13 +133,13 @@ fn what_is_exported_is_imported_as_the_same() {
         files[Path::new("logs/streamcluster/no-thp/no-thp-1.log")],
         "real\t7m54.771s\nuser\t7m54.721s\nsys\t0m0.048s\n"
     );
-    ran(&lab, 0, &["import", "perf-stat", "out", "-o", "b.pagelab"]);
+    run_pagelab(&lab, 0, &["import", "perf-stat", "out", "-o", "b.pagelab"]);
     let (one, other) = (read(&lab, "a.pagelab"), read(&lab, "b.pagelab"));
     assert_eq!((one.plan.variants.len(), &one.plan.workloads), (2, &other.plan.workloads));
     let values = |of: &Experiment| {
         let mut found: Vec<(String, u64)> = Vec::new();
         for trial in &of.trials {
-            let slot = of.plan.schedule[trial.slot];
+            let slot = of.plan.schedule.get(trial.slot).unwrap();
             let names = (&of.plan.workloads[slot.workload].name, &of.plan.variants[slot.variant].name);
             found.extend(trial.measures.iter().map(|measure| {
                 let name = format!("{names:?} {} {} {}", slot.round, measure.name, measure.unit.0);
@@ -150,22 +151,22 @@ fn what_is_exported_is_imported_as_the_same() {
     };
     assert_eq!(values(&one), values(&other));
     // Nothing is overwritten, and a run that is no experiment has nothing to export.
-    let again = ran(&lab, 2, &["report", "--export", "perf-csv", "out", "a.pagelab"]);
-    assert!(again.err.contains("is there already"), "{}", again.err);
-    let other = ran(&lab, 2, &["report", "--export", "xls", "out2", "a.pagelab"]);
-    assert!(other.err.contains("no such format: there is perf-csv"), "{}", other.err);
+    let again = run_pagelab(&lab, 2, &["report", "--export", "perf-csv", "out", "a.pagelab"]);
+    assert!(again.err.contains("already exists"), "{}", again.err);
+    let other = run_pagelab(&lab, 2, &["report", "--export", "xls", "out2", "a.pagelab"]);
+    assert!(other.err.contains("expected one of perf-csv"), "{}", other.err);
     assert!(!lab.path().join("out2").exists());
 }
 
 #[test]
-fn files_without_folders_are_told_by_words_in_front_of_them() {
+fn name_prefixes_distinguish_variants_of_files_without_folders() {
     let lab = Lab::new();
     lab.write("a.csv", "10,,cycles,5,100.00,,\n20,,page-faults,5,50.25,,\n");
     lab.write("b.csv", "5,,cycles,5,1.20%,100.00,,\n");
     lab.write("c.csv", "5,,cycles,1.20%,5,100.00,,\n<not supported>,,dTLB-load-misses,0,100.00,,\n");
     lab.write("bad.csv", "     0.1001,0.84,msec,task-clock,840899,100.00,0.008,CPUs utilized\n");
     let all = ["import", "perf-stat", "off=a.csv", "gups/on=c.csv", "on=c.csv", "bad.csv", "-o", "x.pagelab"];
-    let said = ran(&lab, 5, &all);
+    let said = run_pagelab(&lab, 5, &all);
     assert!(said.err.contains("bad.csv:1: counts of an interval that ended at 0.1001 s"), "{}", said.err);
     let found = read(&lab, "x.pagelab");
     let names: Vec<&str> = found.plan.variants.iter().map(|of| of.name.as_str()).collect();
@@ -180,18 +181,20 @@ fn files_without_folders_are_told_by_words_in_front_of_them() {
     assert_eq!(flags(1), ["averaged"]);
     let misses = found.trials[1].measures.iter().find(|of| of.name == "counter.dTLB-load-misses").unwrap();
     assert!(misses.value.as_ref().unwrap_err().reason().contains("not supported"));
-    assert!(ran(&lab, 3, &["import", "perf-stat", "b.csv", "-o", "y.pagelab"]).err.contains("b.csv:1: "));
+    assert!(
+        run_pagelab(&lab, 3, &["import", "perf-stat", "b.csv", "-o", "y.pagelab"]).err.contains("b.csv:1: ")
+    );
     let wrong = ["import", "perf-stat", "off=a.csv", "-o", "y.pagelab", "--baseline", "none"];
-    assert!(ran(&lab, 2, &wrong).err.contains("no file is of this variant: there is off"));
+    assert!(run_pagelab(&lab, 2, &wrong).err.contains("expected one of off"));
 }
 
 #[test]
-fn folders_are_variants_where_files_are_called_as_their_workload_and_nothing_is_pooled_in_silence() {
+fn folders_are_variants_if_file_names_are_workloads_and_pooling_is_reported() {
     let lab = Lab::new();
     let line = |count: u32| format!("{count},,dTLB-load-misses,5,100.00,,\n");
     lab.write("results/canneal/thp/canneal.csv", line(524_074));
     lab.write("results/canneal/no-thp/canneal.csv", line(705_221));
-    let said = ran(&lab, 0, &["import", "perf-stat", "results", "-o", "a.pagelab"]).out;
+    let said = run_pagelab(&lab, 0, &["import", "perf-stat", "results", "-o", "a.pagelab"]).out;
     assert!(said.contains("2 trials of 1 workload under 2 variants, against no-thp"), "{said}");
     let found = read(&lab, "a.pagelab");
     let names: Vec<&str> = found.plan.variants.iter().map(|of| of.name.as_str()).collect();
@@ -201,23 +204,23 @@ fn folders_are_variants_where_files_are_called_as_their_workload_and_nothing_is_
     lab.write("x/fmm/4k/counts.csv", line(1));
     lab.write("y/fmm/2m/counts.csv", line(2));
     let mixed = ["import", "perf-stat", "x/fmm/4k/counts.csv", "y/fmm/2m/counts.csv", "--workload", "fmm"];
-    let refused = ran(&lab, 3, &[&mixed[..], &["-o", "b.pagelab"]].concat()).err;
+    let refused = run_pagelab(&lab, 3, &[&mixed[..], &["-o", "b.pagelab"]].concat()).err;
     assert!(refused.contains("both are fmm under counts"), "{refused}");
     let words = "fmm/4k=x/fmm/4k/counts.csv fmm/2m=y/fmm/2m/counts.csv";
     assert!(refused.contains(words), "{refused}");
     assert!(!lab.path().join("b.pagelab").exists());
     // The words that it gives resolve it, both ways.
     let words: Vec<&str> = words.split(' ').collect();
-    let said = ran(&lab, 0, &["import", "perf-stat", words[0], words[1], "-o", "b.pagelab"]).out;
+    let said = run_pagelab(&lab, 0, &["import", "perf-stat", words[0], words[1], "-o", "b.pagelab"]).out;
     assert!(said.contains("2 trials of 1 workload under 2 variants"), "{said}");
     let rounds = ["fmm/counts=x/fmm/4k/counts.csv", "fmm/counts=y/fmm/2m/counts.csv"];
-    let said = ran(&lab, 0, &["import", "perf-stat", rounds[0], rounds[1], "-o", "c.pagelab"]).out;
+    let said = run_pagelab(&lab, 0, &["import", "perf-stat", rounds[0], rounds[1], "-o", "c.pagelab"]).out;
     assert!(said.contains("2 trials of 1 workload under 1 variant"), "{said}");
 }
 
 /// Folders above the layout, one a day: the same workload and variant twice, and no workload called `a`.
 #[test]
-fn folders_above_the_layout_are_told_apart_by_their_names() {
+fn folders_above_the_layout_are_distinguished_by_name() {
     let lab = Lab::new();
     for (day, count) in [("a", 1), ("b", 2)] {
         lab.write(&format!("r2/{day}/canneal/thp/canneal.csv"), format!("{count},,cycles,5,100.00,,\n"));
@@ -225,18 +228,18 @@ fn folders_above_the_layout_are_told_apart_by_their_names() {
     let words = "canneal/thp-a=r2/a/canneal/thp/canneal.csv canneal/thp-b=r2/b/canneal/thp/canneal.csv";
     for sources in [&["r2/a", "r2/b"][..], &["r2"]] {
         let asked = [&["import", "perf-stat", "-o", "a.pagelab"], sources].concat();
-        let refused = ran(&lab, 3, &asked).err;
+        let refused = run_pagelab(&lab, 3, &asked).err;
         assert!(refused.contains("both are canneal under thp"), "{refused}");
         assert!(refused.contains(&format!("two variants are {words}, two rounds are")), "{refused}");
     }
     let words: Vec<&str> = words.split(' ').collect();
-    let said = ran(&lab, 0, &["import", "perf-stat", words[0], words[1], "-o", "a.pagelab"]).out;
+    let said = run_pagelab(&lab, 0, &["import", "perf-stat", words[0], words[1], "-o", "a.pagelab"]).out;
     assert!(said.contains("2 trials of 1 workload under 2 variants"), "{said}");
 }
 
-/// perf itself is asked what it writes, where it is installed.
+/// Runs perf, if it is installed.
 #[test]
-fn what_perf_writes_now_is_read() {
+fn output_of_the_installed_perf_is_read() {
     let lab = Lab::new();
     let file = lab.path().join("now.csv");
     let mut perf = Command::new("perf");
@@ -246,7 +249,7 @@ fn what_perf_writes_now_is_read() {
         let _ = std::io::stderr().write_all(b"skipped: no-perf: `perf stat -x,` does not run here\n");
         return;
     }
-    ran(&lab, 0, &["import", "perf-stat", "now.csv", "-o", "now.pagelab"]);
+    run_pagelab(&lab, 0, &["import", "perf-stat", "now.csv", "-o", "now.pagelab"]);
     let found = read(&lab, "now.pagelab");
     let text = std::fs::read_to_string(&file).unwrap();
     let field = |event: &str| {
@@ -265,7 +268,7 @@ fn what_perf_writes_now_is_read() {
 }
 
 #[test]
-fn runs_are_compared_and_what_cannot_be_is_refused() {
+fn imported_runs_are_compared_and_incomparable_ones_refused() {
     let lab = Lab::new();
     for (run, factor) in [("one", 100), ("two", 90), ("other", 100)] {
         for round in 1..=8 {
@@ -283,10 +286,10 @@ fn runs_are_compared_and_what_cannot_be_is_refused() {
             }
         }
         let file = format!("{run}.pagelab");
-        ran(&lab, 0, &["import", "perf-stat", run, "-o", &file, "--baseline", "off"]);
+        run_pagelab(&lab, 0, &["import", "perf-stat", run, "-o", &file, "--baseline", "off"]);
     }
-    let text = ran(&lab, 0, &["compare", "one.pagelab", "two.pagelab"]).out;
-    assert!(text.contains("machines, kernels and settings are the same"), "{text}");
+    let text = run_pagelab(&lab, 0, &["compare", "one.pagelab", "two.pagelab"]).out;
+    assert!(text.contains("no difference of machines, kernels and settings is recorded"), "{text}");
     assert!(text.lines().any(|line| line.contains("time") && line.ends_with("faster")), "{text}");
     assert!(text.lines().any(|line| line.contains("speed-up") && line.contains("2.00×")), "{text}");
     let document = json(&lab, &["compare", "--json", "one.pagelab", "two.pagelab"]);
@@ -294,29 +297,29 @@ fn runs_are_compared_and_what_cannot_be_is_refused() {
     assert!((cell["ratio"].as_f64().unwrap() - 0.9).abs() < 0.001, "{cell}");
     assert_eq!(cell["verdict"], "better");
 
-    let refused = ran(&lab, 3, &["compare", "one.pagelab", "other.pagelab"]).err;
+    let refused = run_pagelab(&lab, 3, &["compare", "one.pagelab", "other.pagelab"]).err;
     assert!(
-        refused.contains("nothing can be compared: workload gups is in A and not in all runs"),
+        refused.contains("cannot compare one.pagelab (A) with other.pagelab (B): workload gups is in A but"),
         "{refused}"
     );
-    ran(&lab, 0, &["checkup", "--run", "look.pagelab"]);
-    let refused = ran(&lab, 3, &["compare", "one.pagelab", "look.pagelab"]).err;
-    assert!(refused.contains("the run is no experiment but checkup"), "{refused}");
-    assert!(ran(&lab, 2, &["compare", "one.pagelab"]).err.contains("2 values"));
+    run_pagelab(&lab, 0, &["checkup", "--run", "look.pagelab"]);
+    let refused = run_pagelab(&lab, 3, &["compare", "one.pagelab", "look.pagelab"]).err;
+    assert!(refused.contains("look.pagelab: expected an experiment, found checkup"), "{refused}");
+    assert!(run_pagelab(&lab, 2, &["compare", "one.pagelab"]).err.contains("2 values"));
 }
 
 #[test]
 fn every_field_of_an_experiment_and_of_a_comparison_is_documented() {
     let lab = Lab::new();
     figures(&lab, "hugepage");
-    ran(&lab, 0, &["import", "perf-stat", "hugepage", "-o", "a.pagelab"]);
+    run_pagelab(&lab, 0, &["import", "perf-stat", "hugepage", "-o", "a.pagelab"]);
     let mut found = std::collections::BTreeSet::new();
-    fields(&json(&lab, &["report", "--json", "a.pagelab"])["runs"][0]["experiment"], &mut found);
+    collect_fields(&json(&lab, &["report", "--json", "a.pagelab"])["runs"][0]["experiment"], &mut found);
     let compared = json(&lab, &["compare", "--json", "a.pagelab", "a.pagelab"]);
-    for part in ["differences", "rows", "refused"] {
+    for part in ["differences", "rows", "not_compared"] {
         assert!(compared.get(part).is_some(), "{part}");
         found.insert(part.to_owned());
-        fields(&compared[part], &mut found);
+        collect_fields(&compared[part], &mut found);
     }
     let docs = include_str!("../../../docs/json.md");
     let undocumented: Vec<&String> = found

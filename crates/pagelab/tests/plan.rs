@@ -1,4 +1,4 @@
-//! `pagelab plan` and `pagelab profile show`: the binary on profiles, real and made.
+//! Tests of `pagelab plan` and `pagelab profile show` on real and synthetic profiles.
 #![allow(clippy::unwrap_used)] // a test's helpers may fail where they stand
 
 mod support;
@@ -8,28 +8,30 @@ use std::fs;
 use std::path::Path;
 
 use pagelab_model::profile::{
-    Begun, Cells, Effort, ImageProfile, MappingKey, MappingKind, MappingProfile, Profile, ProfileSource,
-    Program, Reuse, Unseen, UnseenWhy, WalkCost, WhatIf, WhatIfSize,
+    CellCounts, ImageProfile, ImageStart, MappingIdentity, MappingKind, MappingProfile, MissScenario,
+    ProfileSource, ProfilingCost, Program, ReuseHistograms, ScenarioPageSize, TlbProfile, UnseenRange,
+    UnseenReason, WalkCostCurve,
 };
-use pagelab_model::run::{Ending, Manifest, Moment};
+use pagelab_model::run::{ClockReading, Manifest, RunEnd};
 use pagelab_model::settings::Settings;
 use pagelab_model::{Bytes, PageSize, Snapshot};
-use pagelab_runfile::Writer;
+use pagelab_runfile::RunWriter;
 use serde_json::Value;
-use support::{Lab, Ran, corpus, fields};
+use support::{CommandOutput, Lab, collect_fields, corpus};
 
 const HUGE: u64 = 2 << 20;
 const REGIONS: u64 = 40;
 
-fn what_if(name: &str, misses: u64) -> WhatIf {
-    let sizes = vec![WhatIfSize { page: Bytes(HUGE), misses, reuse: vec![(2, misses)] }];
-    WhatIf { name: name.to_owned(), misses, sizes, upper_reads: [0; 3], regions: Vec::new() }
+fn what_if(name: &str, misses: u64) -> MissScenario {
+    let sizes = vec![ScenarioPageSize { page: Bytes(HUGE), misses, reuse: vec![(2, misses)] }];
+    MissScenario { name: name.to_owned(), misses, sizes, upper_reads: [0; 3], regions: Vec::new() }
 }
 
 /// Four hot regions, of which the first is hottest and cheapest, and a cold rest.
-fn profile() -> Profile {
-    let page = PageSize::USUAL.bytes();
-    let (mut cells, mut reuse) = (Cells::default(), Reuse { line: Bytes(8 * page), ..Reuse::default() });
+fn profile() -> TlbProfile {
+    let page = PageSize::DEFAULT.bytes();
+    let (mut cells, mut reuse) =
+        (CellCounts::default(), ReuseHistograms { line: Bytes(8 * page), ..ReuseHistograms::default() });
     for region in 0..REGIONS {
         let (misses, bucket) = match region {
             7 => (400, 2),
@@ -45,18 +47,18 @@ fn profile() -> Profile {
         reuse.counts.push(vec![(bucket, 2 * misses)]);
     }
     let mapping = MappingProfile {
-        key: MappingKey { kind: MappingKind::Anonymous, bytes: Bytes(REGIONS * HUGE), nth: 0 },
+        key: MappingIdentity { kind: MappingKind::Anonymous, bytes: Bytes(REGIONS * HUGE), nth: 0 },
         start: 0x7f00_0000_0000,
         bytes: Bytes(REGIONS * HUGE),
         grain: Bytes(page),
         cells,
         reuse,
-        unseen: vec![Unseen { offset: 50 * HUGE, bytes: Bytes(3 * HUGE), why: UnseenWhy::ZeroPage }],
+        unseen: vec![UnseenRange { offset: 50 * HUGE, bytes: Bytes(3 * HUGE), why: UnseenReason::ZeroPage }],
     };
     let image = ImageProfile {
         pid: 7,
         parent: None,
-        begun: Begun::Launched,
+        begun: ImageStart::Launched,
         program: Program { path: "/bin/prog".to_owned(), bytes: Some(Bytes(9)), identity: None },
         arguments: vec!["prog".to_owned()],
         accesses: Some(9000),
@@ -64,16 +66,19 @@ fn profile() -> Profile {
         misses: 2288,
         mappings: vec![mapping],
     };
-    Profile {
+    TlbProfile {
         source: ProfileSource::Exact,
         command: vec!["prog".to_owned(), "<b>".to_owned()],
-        page_size: PageSize::USUAL,
+        page_size: PageSize::DEFAULT,
         huge: Bytes(HUGE),
         tlb: None,
-        walk_cost: Some(WalkCost { points: vec![(2, 10_000), (12, 150_000)], origin: "made".to_owned() }),
+        walk_cost: Some(WalkCostCurve {
+            points: vec![(2, 10_000), (12, 150_000)],
+            origin: "made".to_owned(),
+        }),
         images: vec![image],
         wall_ns: 1_000_000_000,
-        effort: Effort::default(),
+        effort: ProfilingCost::default(),
         lost: 0,
         notes: vec!["a note".to_owned()],
         what_ifs: [("none", 2288), ("all", 40)].map(|(name, misses)| what_if(name, misses)).to_vec(),
@@ -81,26 +86,26 @@ fn profile() -> Profile {
     }
 }
 
-fn store(lab: &Lab, name: &str, profile: Option<&Profile>) {
-    let look = Snapshot::unread("", PageSize::USUAL);
+fn store(lab: &Lab, name: &str, profile: Option<&TlbProfile>) {
+    let look = Snapshot::new_unread("", PageSize::DEFAULT);
     let manifest = Manifest {
         kind: "profile".to_owned(),
         tool_version: "0".to_owned(),
         command_line: Vec::new(),
         seed: None,
-        started: Moment { realtime_ns: 0, boottime_ns: 0 },
+        started: ClockReading { realtime_ns: 0, boottime_ns: 0 },
         machine: look.machine,
         settings: Settings::clone(&look.settings),
     };
-    let mut writer = Writer::create(&lab.path().join(name), &manifest).unwrap();
+    let mut writer = RunWriter::create(&lab.path().join(name), &manifest).unwrap();
     if let Some(profile) = profile {
-        writer.profile(1, profile).unwrap();
+        writer.add_profile(1, profile).unwrap();
     }
-    writer.close(Ending::Complete { after_ns: 1 }).unwrap();
+    writer.close(RunEnd::Complete { after_ns: 1 }).unwrap();
 }
 
 fn good(lab: &Lab, args: &[&str]) -> String {
-    let Ran { code, out, err } = lab.run(args);
+    let CommandOutput { code, out, err } = lab.run(args);
     assert_eq!((code, err.as_str()), (Some(0), ""), "{args:?}\n{out}");
     out
 }
@@ -110,7 +115,7 @@ fn read(lab: &Lab, name: &str) -> String {
 }
 
 #[test]
-fn a_plan_takes_what_is_dear_and_not_what_misses_most() {
+fn a_plan_takes_costly_regions_and_not_those_with_most_misses() {
     let lab = Lab::new();
     store(&lab, "p.pagelab", Some(&profile()));
     let args =
@@ -124,14 +129,14 @@ fn a_plan_takes_what_is_dear_and_not_what_misses_most() {
     assert_eq!(regions, [3, 11, 30]);
     assert_eq!(plan.programs[0].program.path, "/bin/prog");
     assert!(plan.predicted.unwrap().speedup_permille > 1300, "{plan:?}");
-    let list = pagelab_formats::largepages::parse(read(&lab, "l.txt").as_bytes()).unwrap();
+    let list = pagelab_formats::region_list::parse(read(&lab, "l.txt").as_bytes()).unwrap();
     assert_eq!(list, [3, 11, 30].map(|region| 0x7f00_0000_0000 + region * HUGE));
     // Neither file is overwritten.
     let before = read(&lab, "plan.toml");
     for (option, file) in [("-o", "plan.toml"), ("--largepages", "l.txt")] {
         let again = lab.run(&["plan", "p.pagelab", "-n", "1", option, file]);
         assert_eq!(again.code, Some(2), "{}", again.err);
-        assert!(again.err.contains(&format!("{file}: is there already")), "{}", again.err);
+        assert!(again.err.contains(&format!("cannot write {file}: it already exists")), "{}", again.err);
     }
     assert_eq!(read(&lab, "plan.toml"), before);
     // By misses the cheap one comes first.
@@ -146,7 +151,7 @@ fn a_plan_takes_what_is_dear_and_not_what_misses_most() {
 }
 
 #[test]
-fn what_cannot_be_planned_is_refused_with_its_reason() {
+fn profiles_that_cannot_be_planned_are_refused_with_the_reason() {
     let lab = Lab::new();
     let mut made = profile();
     made.images[0].mappings[0].cells.misses.fill(0);
@@ -165,18 +170,18 @@ fn what_cannot_be_planned_is_refused_with_its_reason() {
     lab.write("text", "hello\n");
     lab.write("counts", "Region (Hex): 0x10, Region (Decimal): 17, L2 Misses: 1\n");
     for (line, code, words) in [
-        ("hidden.pagelab", 1, "could not see some of its memory"),
-        ("idle.pagelab", 1, "page walks cost this program nothing"),
-        ("file.pagelab", 1, "--files plans these too"),
-        ("small.pagelab", 1, "has room for a whole page"),
-        ("none.pagelab", 3, "holds no profile"),
-        ("text", 3, "neither a run file"),
+        ("hidden.pagelab", 1, "a part of the memory was not visible to the source"),
+        ("idle.pagelab", 1, "huge pages cannot save page walks of this program"),
+        ("file.pagelab", 1, "hint: use --files"),
+        ("small.pagelab", 1, "holds an aligned page"),
+        ("none.pagelab", 3, "without one"),
+        ("text", 3, "expected a run file of `pagelab profile` or misses by region"),
         ("counts", 3, "counts:1: "),
-        ("missing", 3, "missing: there is no such file: `pagelab profile -o FILE -- COMMAND` makes one"),
-        (".", 3, "a file was wanted: `pagelab profile -o FILE -- COMMAND` makes one"),
-        ("good.pagelab -n 0", 2, "a plan of no huge page"),
-        ("good.pagelab --page 4K", 2, "--page 4 KiB"),
-        ("good.pagelab --share 0", 2, "a share such as"),
+        ("missing", 3, "missing: no such file"),
+        (".", 3, "expected a file, found a directory\nhint: create one with `pagelab profile"),
+        ("good.pagelab -n 0", 2, "expected an integer from 1 to"),
+        ("good.pagelab --folio-size 4K", 2, "--folio-size 4K"),
+        ("good.pagelab --share 0", 2, "expected a share above 0"),
         ("good.pagelab --pair 1s", 2, "two times"),
         ("good.pagelab --pair 2s,1s --kernel 1s", 2, "two times"),
         ("good.pagelab --kernel 1s,0s", 2, "--pair"),
@@ -184,7 +189,7 @@ fn what_cannot_be_planned_is_refused_with_its_reason() {
         ("", 2, "required"),
     ] {
         let args: Vec<&str> = std::iter::once("plan").chain(line.split_whitespace()).collect();
-        let Ran { code: found, err, .. } = lab.run(&args);
+        let CommandOutput { code: found, err, .. } = lab.run(&args);
         assert!(found == Some(code) && err.contains(words), "{line}: {found:?} {err}");
     }
 }
@@ -197,11 +202,11 @@ fn a_profile_is_shown_in_every_form() {
     for words in [
         "prog <b>",
         "exact",
-        "2 288 misses in 9 000 accesses (25 %)",
+        "2\u{202f}288 misses in 9\u{202f}000 accesses (25 %)",
         "anonymous 80 MiB",
         "680 ns",
         "0x600000",
-        "not seen: 6 MiB in 1 place, read and never written",
+        "not observed: 6 MiB in 1 place, only read",
         "//",
         "→ pagelab plan p.pagelab",
     ] {
@@ -209,7 +214,7 @@ fn a_profile_is_shown_in_every_form() {
     }
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     let report = good(&lab, &["report", "p.pagelab"]);
-    assert!(report.contains("not seen: 6 MiB") && report.contains("0x600000"), "{report}");
+    assert!(report.contains("not observed: 6 MiB") && report.contains("0x600000"), "{report}");
     let csv = good(&lab, &["profile", "show", "p.pagelab", "--csv"]);
     assert_eq!(csv.lines().count() as u64, 1 + REGIONS);
     good(&lab, &["profile", "show", "p.pagelab", "--html", "p.html"]);
@@ -228,7 +233,7 @@ fn every_field_is_documented() {
     store(&lab, "p.pagelab", Some(&profile()));
     let mut found = BTreeSet::new();
     for args in [&["plan", "p.pagelab", "--json"][..], &["profile", "show", "p.pagelab", "--json"]] {
-        fields(&serde_json::from_str(&good(&lab, args)).unwrap(), &mut found);
+        collect_fields(&serde_json::from_str(&good(&lab, args)).unwrap(), &mut found);
     }
     let report: Value = serde_json::from_str(&good(&lab, &["report", "--json", "p.pagelab"])).unwrap();
     assert_eq!(report["runs"][0]["profile"]["source"], "exact");
@@ -257,7 +262,7 @@ fn a_published_profile_gives_its_true_hot_regions() {
         let list = format!("{n}.txt");
         let args = ["plan", text_of(&before), "-n", n, "--largepages", &list, "--pair", "30.608s,12.7s"];
         let out = good(&lab, &args);
-        let found = pagelab_formats::largepages::parse(read(&lab, &list).as_bytes()).unwrap();
+        let found = pagelab_formats::region_list::parse(read(&lab, &list).as_bytes()).unwrap();
         assert_eq!(found.len().to_string(), n);
         let strange: Vec<_> = found.iter().filter(|address| !truth.contains(address)).collect();
         assert!(strange.is_empty(), "{n}: {strange:?}\n{out}");

@@ -1,4 +1,4 @@
-//! `pagelab profile --source exact`: real programs in QEMU's user mode.
+//! Tests of `pagelab profile --source exact`: real programs in QEMU's user mode.
 #![allow(clippy::unwrap_used, reason = "a test's helpers may fail where they stand")]
 #![allow(clippy::print_stderr, reason = "a skipped check says so")]
 
@@ -9,32 +9,32 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use pagelab_model::Profile;
-use pagelab_model::profile::{Begun, ImageProfile, MappingKind, MappingProfile};
+use pagelab_model::TlbProfile;
+use pagelab_model::profile::{ImageProfile, ImageStart, MappingKind, MappingProfile};
 use serde_json::Value;
 use support::Lab;
 
 /// The program under test, also as the one that is profiled: it is static.
 const PAGELAB: &str = env!("CARGO_BIN_EXE_pagelab");
 
-/// Profiles; `None` means that it was skipped, which is said: there is no QEMU, and none to be had.
-fn profile(lab: &Lab, options: &[&str], command: &[&str]) -> Option<(Profile, support::Ran)> {
+/// Profiles; `None`: skipped with a message, because there is no QEMU and none can be downloaded.
+fn profile(lab: &Lab, options: &[&str], command: &[&str]) -> Option<(TlbProfile, support::CommandOutput)> {
     let mut args = vec!["profile", "--source", "exact", "-o", "p.pagelab"];
     args.extend(options);
     args.push("--");
     args.extend(command);
     let ran = run(lab, &args);
-    if ran.err.contains("needs QEMU's user mode") {
+    if ran.err.contains("cannot profile by exact: QEMU") {
         eprintln!("skipped: qemu-user-not-to-be-had: {}", ran.err.trim());
         return None;
     }
-    let run = pagelab_runfile::read(&lab.path().join("p.pagelab"));
+    let run = pagelab_runfile::read_run_file(&lab.path().join("p.pagelab"));
     let run = run.unwrap_or_else(|error| panic!("{error}: {}", ran.err));
     Some((*run.profile.unwrap(), ran))
 }
 
-/// Runs pagelab with the PATH and the cache of whoever tests.
-fn run(lab: &Lab, args: &[&str]) -> support::Ran {
+/// Runs pagelab with the PATH and the cache of the tester.
+fn run(lab: &Lab, args: &[&str]) -> support::CommandOutput {
     let mut command = lab.command(args);
     for name in ["PATH", "HOME", "XDG_CACHE_HOME"] {
         if let Some(value) = std::env::var_os(name) {
@@ -43,10 +43,10 @@ fn run(lab: &Lab, args: &[&str]) -> support::Ran {
     }
     let output = command.output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    support::Ran { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+    support::CommandOutput { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
 }
 
-fn of_program<'a>(profile: &'a Profile, name: &str) -> Vec<&'a ImageProfile> {
+fn of_program<'a>(profile: &'a TlbProfile, name: &str) -> Vec<&'a ImageProfile> {
     let is = |image: &&ImageProfile| Path::new(&image.program.path).file_name().unwrap() == name;
     profile.images.iter().filter(is).collect()
 }
@@ -96,7 +96,7 @@ fn streams_and_exit_codes_are_the_programs_own() {
     let Some((taken, ran)) = profile(&lab, &["--exit-codes", "0,7"], &["sh", "-c", script]) else { return };
     assert_eq!((ran.code, taken.exit), (Some(0), Some(7)), "{}", ran.err);
     std::fs::remove_file(lab.path().join("p.pagelab")).unwrap();
-    // Killed: what was counted until then is there.
+    // Killed: the counts until then are stored.
     let Some((killed, ran)) = profile(&lab, &[], &["sh", "-c", "kill -9 $$"]) else { return };
     assert_eq!((ran.code, killed.exit), (Some(137), Some(137)));
     assert!(killed.images[0].accesses.unwrap() > 1000 && killed.images[0].misses > 10);
@@ -111,20 +111,20 @@ fn forks_execs_and_scripts_are_followed() {
     let line = "(exit 0); seq 3 | cat; ./script word; exec seq 1";
     let Some((profile, ran)) = profile(&lab, &[], &["sh", "-c", line]) else { return };
     assert!(ran.out.starts_with("1\n2\n3\n./script word\n1\n"), "{}", ran.out);
-    assert_eq!(profile.images[0].begun, Begun::Launched);
-    assert!(profile.images.iter().filter(|image| image.begun == Begun::Forked).count() >= 3);
+    assert_eq!(profile.images[0].begun, ImageStart::Launched);
+    assert!(profile.images.iter().filter(|image| image.begun == ImageStart::Forked).count() >= 3);
     assert_eq!(of_program(&profile, "seq").len(), 2);
     assert_eq!(of_program(&profile, "cat").len(), 1);
     for image in of_program(&profile, "seq") {
-        assert_eq!(image.begun, Begun::Executed);
+        assert_eq!(image.begun, ImageStart::Executed);
         assert!(image.parent.is_some() && image.accesses.unwrap() > 1000, "{image:?}");
     }
     // The last one took the place of the first shell.
     let last = of_program(&profile, "seq").pop().unwrap();
-    assert!(profile.images.iter().any(|image| image.pid == last.pid && image.begun == Begun::Launched));
+    assert!(profile.images.iter().any(|image| image.pid == last.pid && image.begun == ImageStart::Launched));
 }
 
-/// xz with two threads, each with TLBs and a buffer of its own; what it writes is what it writes without us.
+/// xz with two threads, each with its own TLBs and buffer. Its output is that of an unprofiled run.
 #[test]
 fn threads_are_seen_and_outputs_are_the_same() {
     let lab = Lab::new();
@@ -148,11 +148,11 @@ fn threads_are_seen_and_outputs_are_the_same() {
 }
 
 #[test]
-fn a_window_says_what_it_left_out() {
+fn a_window_reports_the_skipped_part() {
     let lab = Lab::new();
     let command = [PAGELAB, "workload", "chase", "--size", "16M", "--steps", "20000"];
     let Some((profile, _)) = profile(&lab, &["--window", "100k/1M"], &command) else { return };
-    let note = profile.notes.iter().find(|note| note.starts_with("watched ")).unwrap();
+    let note = profile.notes.iter().find(|note| note.starts_with("counted ")).unwrap();
     assert!(note.contains(" accesses ("), "{note}");
 }
 
@@ -167,14 +167,14 @@ fn counts_of_a_window_stand_for_the_whole_run() {
     std::fs::remove_file(lab.path().join("p.pagelab")).unwrap();
     let Some((part, ran)) = profile(&lab, &["--window", "300k/6M"], &command) else { return };
     assert_eq!(ran.code, Some(0), "{}", ran.err);
-    let of = |profile: &Profile| {
+    let of = |profile: &TlbProfile| {
         let image = &profile.images[0];
         (image.accesses.unwrap() as f64, image.misses as f64)
     };
     let ((accesses, misses), (accesses_part, misses_part)) = (of(&whole), of(&part));
     let stretches = part.effort.stretches.unwrap();
     assert!(whole.effort.stretches.is_none() && stretches.count >= 3, "{stretches:?}");
-    assert!((0.01..0.25).contains(&stretches.share()), "{stretches:?}");
+    assert!((0.01..0.25).contains(&stretches.counted_share()), "{stretches:?}");
     assert!((accesses_part / accesses - 1.0).abs() < 0.1, "{accesses_part} for {accesses}");
     assert!((misses_part / misses - 1.0).abs() < 0.25, "{misses_part} for {misses}");
     let said: Value = serde_json::from_str(ran.out.lines().next().unwrap()).unwrap();
@@ -185,10 +185,10 @@ fn counts_of_a_window_stand_for_the_whole_run() {
     assert_eq!(first, hot);
 }
 
-/// Resets of the plugin come in the middle of anything: forks, helpers of QEMU's with memory (x87, FXSAVE),
-/// and a second thread. What the program computes is the same.
+/// The plugin is reset at any moment: in forks, in helpers of QEMU with memory (x87, FXSAVE), and beside a
+/// second thread.
 #[test]
-fn a_window_leaves_what_a_program_computes() {
+fn a_window_does_not_change_the_results_of_the_program() {
     let lab = Lab::new();
     let text: String = (0..40_000u64).map(|at| format!("{} {at}\n", at * 7919 % 65_537)).collect();
     lab.write("text", &text);
@@ -207,24 +207,24 @@ fn a_window_leaves_what_a_program_computes() {
         let Some((found, ran)) = profile(&lab, &window, &["sh", "-c", &into]) else { return };
         assert_eq!(ran.code, Some(0), "{script}: {}", ran.err);
         assert!(std::fs::read(lab.path().join("out")).unwrap() == native.stdout, "{script}");
-        let share = found.effort.stretches.unwrap().share();
+        let share = found.effort.stretches.unwrap().counted_share();
         assert!(share < 0.6, "{script}: {share}: threads say what they skipped");
         std::fs::remove_file(lab.path().join("p.pagelab")).unwrap();
     }
 }
 
 #[test]
-fn what_cannot_be_profiled_is_said_with_the_way_out() {
+fn programs_that_cannot_be_profiled_are_refused_with_a_hint() {
     let lab = Lab::new();
     lab.write("text", "no program\n");
     let path = lab.path().join("text");
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
     let cases: [(&[&str], &[&str], i32, &str); 6] = [
-        (&["--tlb", "l1=64:2M"], &["true"], 3, "hold no base pages"),
+        (&["--tlb", "l1=64:2M"], &["true"], 3, "has no entries for base pages"),
         (&["--tlb", "x"], &["true"], 2, "--tlb: column 1"),
-        (&["--window", "9/3"], &["true"], 2, "such as 10M/100M"),
-        (&["--what-if", "nowhere"], &["true"], 3, "neither the word `all` nor a plan"),
-        (&[], &["no-such-program-here"], 3, "cannot start no-such-program-here: no folder of PATH ("),
+        (&["--window", "9/3"], &["true"], 2, "for example 10M/100M"),
+        (&["--what-if", "nowhere"], &["true"], 3, "--what-if takes `all` or a plan file"),
+        (&[], &["no-such-program-here"], 3, "cannot start no-such-program-here: no directory of PATH ("),
         (&[], &["./text"], 4, "--source accessed"),
     ];
     for (options, command, code, says) in cases {
@@ -239,16 +239,16 @@ fn what_cannot_be_profiled_is_said_with_the_way_out() {
     }
 }
 
-/// Neither a QEMU in PATH nor apt: the error names both ways out.
+/// There is neither a QEMU in PATH nor apt.
 #[test]
-fn a_machine_without_qemu_is_told_how_to_get_it() {
+fn the_error_without_qemu_names_both_remedies() {
     let lab = Lab::new();
     let mut command = lab.command(&["profile", "--source", "exact", "--", "/bin/true"]);
     command.env("PATH", lab.path()).env("XDG_CACHE_HOME", lab.path().join("cache"));
     let output = command.output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(4), "{said}");
-    assert!(said.contains("there is no apt-get on this machine") && said.contains("qemu-x86_64"), "{said}");
+    assert!(said.contains("cannot find apt-get") && said.contains("qemu-x86_64"), "{said}");
 }
 
 /// A plan made of a profile, modelled in a second run: its regions are found again by their mappings, and
@@ -294,7 +294,7 @@ fn address_of(region: &Value) -> u64 {
 }
 
 /// Misses of a pass by the address of the region, in anonymous memory.
-fn misses_by_address(profile: &Profile, pass: usize) -> BTreeMap<u64, u64> {
+fn misses_by_address(profile: &TlbProfile, pass: usize) -> BTreeMap<u64, u64> {
     let mut found = BTreeMap::new();
     for region in &profile.what_ifs[pass].regions {
         let mapping = &profile.images[region.image as usize].mappings[region.mapping as usize];
@@ -307,7 +307,7 @@ fn misses_by_address(profile: &Profile, pass: usize) -> BTreeMap<u64, u64> {
 
 /// Mappings over each other, moved, grown, shrunk and cut: each write and each miss is at its key and offset.
 #[test]
-fn what_is_laid_over_moved_and_cut_keeps_its_place() {
+fn overlaid_moved_and_truncated_mappings_keep_their_identity() {
     let lab = Lab::new();
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mappings.c");
     let mut compiler = Command::new("cc");
@@ -364,27 +364,27 @@ fn what_is_laid_over_moved_and_cut_keeps_its_place() {
     let said = ran.out.lines().next().unwrap();
     let said: Vec<u64> = said.split(' ').map(|word| u64::from_str_radix(&word[2..], 16).unwrap()).collect();
     let starts = [(9, 0), (5, 0), (11, 0), (2, 0)].map(|(bytes, nth)| anonymous(bytes, nth).start);
-    assert_eq!(starts[..], said, "the last place of what was moved");
-    // Some of each mapping has no huge page, where a hole, the file or an end is in the way.
+    assert_eq!(starts[..], said, "the last place of the reclaimed pages moved");
+    // Part of each mapping has no huge page, because of a hole, the file or the end.
     let (none, all) = (&profile.what_ifs[0], &profile.what_ifs[1]);
     assert!(all.misses * 2 < none.misses, "{} with huge pages, {} without", all.misses, none.misses);
 }
 
-/// Each of many children has an account of its own, and none is lost.
+/// Each of many children has its own image, and none is lost.
 #[test]
 fn two_hundred_forks_are_two_hundred_images() {
     let lab = Lab::new();
     let script = "i=0; while [ $i -lt 200 ]; do (exit 3); i=$((i+1)); done; echo $i";
     let Some((profile, ran)) = profile(&lab, &[], &["sh", "-c", script]) else { return };
     assert!(ran.out.starts_with("200\n"), "{}", ran.out);
-    let forked: Vec<_> = profile.images.iter().filter(|image| image.begun == Begun::Forked).collect();
+    let forked: Vec<_> = profile.images.iter().filter(|image| image.begun == ImageStart::Forked).collect();
     assert_eq!(forked.len(), 200);
     assert!(forked.iter().all(|image| image.parent == Some(0) && image.accesses.unwrap() > 0));
 }
 
-/// Nothing is fetched where nothing can be, and the way out is named.
+/// Nothing is downloaded if nothing can be, and a hint is given.
 #[test]
-fn a_setup_without_apt_says_what_to_do() {
+fn the_error_of_a_setup_without_apt_has_a_hint() {
     let lab = Lab::new();
     for options in [&[][..], &["--dry-run"]] {
         let mut command = lab.command(&[&["profile", "setup"], options].concat());
@@ -392,6 +392,6 @@ fn a_setup_without_apt_says_what_to_do() {
         let output = command.output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(4), "{said}");
-        assert!(said.contains("no apt-get") && said.contains("--source accessed"), "{said}");
+        assert!(said.contains("cannot find apt-get") && said.contains("--source accessed"), "{said}");
     }
 }

@@ -1,4 +1,4 @@
-//! What becomes of a program after its profile: it goes on to its own end.
+//! Tests of a program after its profile: it continues to its own exit.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail and print as tests do")]
 
@@ -6,19 +6,21 @@ mod support;
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use support::Lab;
-use support::running::{HOLDS, Running, profile, until};
+use support::running::{HOLDS, KillOnDrop, process_field, profile, wait_until};
 
 /// A program of one's own under `profile`, which has said `ready`; its files lie with the lab's.
-fn started(lab: &Lab, script: &str, options: &[&str]) -> Option<Running> {
+fn started(lab: &Lab, script: &str, options: &[&str]) -> Option<KillOnDrop> {
     lab.write(
         "program.py",
         format!("{HOLDS}{script}").replace("print('ready')", "print('ready', flush=True)"),
     );
-    let head = ["profile", "--source", "accessed", "--duty", "50", "-o", "p.pagelab"];
+    let head = ["profile", "--source", "accessed", "--duty", "50%", "-o", "p.pagelab"];
     let program = ["--", "/usr/bin/env", "python3", "program.py"];
-    let mut running = Running(lab.command(&[&head[..], options, &program].concat()).spawn().unwrap(), None);
+    let mut running =
+        KillOnDrop(lab.command(&[&head[..], options, &program].concat()).spawn().unwrap(), None);
     running.1 = running.0.stdout.take().map(BufReader::new);
     match running.line().as_str() {
         "ready" => Some(running),
@@ -30,12 +32,19 @@ fn started(lab: &Lab, script: &str, options: &[&str]) -> Option<Running> {
 }
 
 #[test]
-fn a_program_goes_on_to_its_end_when_its_profile_is_long_over() {
+fn a_program_continues_after_its_profile() {
     let lab = Lab::new();
-    // Far longer than the profile, and than anything that waits for its end.
-    let script =
-        "time.sleep(6)\nprint('all right', sum(m[at] for at in range(0, len(m), 4096)))\nraise SystemExit(7)";
+    let script = "
+import os
+while not os.path.exists('go'): time.sleep(0.01)
+print('all right', sum(m[at] for at in range(0, len(m), 4096)))
+raise SystemExit(7)";
     let Some(mut running) = started(&lab, script, &["--for", "200ms"]) else { return };
+    // It polls for the end of the program every 20 ms, and sleeps during the profile too, which is over then.
+    let polls = || process_field(running.0.id(), "status", "voluntary_ctxt_switches").unwrap();
+    let (begun, first) = (Instant::now(), polls());
+    wait_until("200 polls", || begun.elapsed() > Duration::from_secs(4) && polls() > first + 200);
+    lab.write("go", "");
     let sum: usize = (0..16384).map(|page| page % 251).sum();
     assert_eq!(running.line(), format!("all right {sum}"));
     assert_eq!(running.0.wait().unwrap().code(), Some(7));
@@ -43,27 +52,31 @@ fn a_program_goes_on_to_its_end_when_its_profile_is_long_over() {
 }
 
 #[test]
-fn a_program_that_does_not_mind_ctrl_c_goes_on_and_ends_as_it_wants() {
+fn a_program_that_ignores_ctrl_c_continues_to_its_own_exit() {
     let lab = Lab::new();
     let script = "
 import signal
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 print('deaf', flush=True)
-time.sleep(6)
+import os
+while not os.path.exists('go'): time.sleep(0.01)
 print('all right')
 raise SystemExit(7)";
     let Some(mut running) = started(&lab, script, &[]) else { return };
     assert_eq!(running.line(), "deaf");
     running.signal(rustix::process::Signal::INT);
+    let mut messages = BufReader::new(running.0.stderr.take().unwrap()).lines();
+    let note = messages.by_ref().map_while(Result::ok).find(|line| line.contains("continues"));
+    lab.write("go", "");
     assert_eq!(running.line(), "all right");
-    let mut told = String::new();
-    std::io::Read::read_to_string(running.0.stderr.as_mut().unwrap(), &mut told).unwrap();
+    let rest: Vec<String> = messages.map_while(Result::ok).collect();
+    let told = [note.unwrap_or_default(), rest.join(" ")].join(" ");
     assert_eq!(running.0.wait().unwrap().code(), Some(7), "{told}");
-    assert!(told.contains("goes on, and its profile is written when it ends"), "{told}");
+    assert!(told.contains("continues, and its profile is written when it exits"), "{told}");
 }
 
 #[test]
-fn sigterm_is_passed_on_and_once_more_ends_a_program_that_is_deaf() {
+fn sigterm_is_forwarded_and_a_second_signal_kills_a_program_that_ignores_it() {
     let lab = Lab::new();
     let polite = "
 import signal, sys
@@ -87,13 +100,13 @@ time.sleep(100)";
     running.signal(rustix::process::Signal::INT);
     let mut told = BufReader::new(running.0.stderr.take().unwrap());
     let mut line = String::new();
-    while !line.contains("goes on, and its profile is written when it ends") {
+    while !line.contains("continues, and its profile is written when it exits") {
         line.clear();
         assert!(told.read_line(&mut line).unwrap() > 0, "it never said that it waits");
     }
     running.signal(rustix::process::Signal::INT);
     running.0.wait().unwrap();
-    until("the program's end", || !Path::new(&format!("/proc/{pid}")).exists());
+    wait_until("the program's end", || !Path::new(&format!("/proc/{pid}")).exists());
     assert!(profile(&lab, "p.pagelab").exit.is_none());
 }
 

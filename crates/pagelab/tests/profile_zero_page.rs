@@ -1,4 +1,4 @@
-//! `pagelab profile --source accessed` of memory that is only read: the kernel's page of zeros.
+//! `pagelab profile --source accessed` of memory that is only read: the kernel's zero page.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail and print as tests do")]
 #![cfg(target_arch = "x86_64")]
@@ -7,23 +7,22 @@ mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
-use pagelab_model::profile::{ImageProfile, MappingKind, UnseenWhy};
+use pagelab_model::profile::{ImageProfile, MappingKind, UnseenReason};
 use serde_json::Value;
 use support::Lab;
-use support::running::{Running, profile, until};
+use support::running::{KillOnDrop, SCANS, process_field, profile, stat_field, wait_until};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_pagelab");
 
-/// Whether the kernel tells where the page of zeros is mapped.
-fn is_told() -> bool {
+/// Whether the kernel reports where the zero page is mapped.
+fn has_pagemap_scan() -> bool {
     let pagemap = std::fs::File::open("/proc/self/pagemap").unwrap();
-    let told = pagelab_sys::pagemap_scan::is_known(&pagemap).is_ok();
-    if !told {
+    let is_supported = pagelab_sys::pagemap_scan::probe_support(&pagemap).is_ok();
+    if !is_supported {
         eprintln!("skipped: no-pagemap-scan: the kernel has no PAGEMAP_SCAN");
     }
-    told
+    is_supported
 }
 
 /// Regions of 2 MiB by address: those with most walks first.
@@ -46,14 +45,14 @@ fn hot(out: &str) -> BTreeSet<u64> {
     said["hot_regions"].as_array().unwrap().iter().map(|r| r["address"].as_u64().unwrap()).collect()
 }
 
-const HEAD: [&str; 7] = ["profile", "--source", "accessed", "--duty", "100", "-o", "p.pagelab"];
+const HEAD: [&str; 7] = ["profile", "--source", "accessed", "--duty", "100%", "-o", "p.pagelab"];
 const ONLY_READ: [&str; 8] =
     ["workload", "hot-regions", "--size", "256M", "--first", "read", "--rounds", "40000000"];
 
-/// The same by the supervisor, by a process that attaches, and not at all.
+/// Entries are dropped by the supervisor, by the splitter, and not at all.
 #[test]
-fn hot_regions_that_were_never_written_come_first() {
-    if !is_told() {
+fn never_written_hot_regions_rank_first() {
+    if !has_pagemap_scan() {
         return;
     }
     for options in [&[][..], &["--no-supervise"], &["--zero-page", "no"]] {
@@ -61,8 +60,8 @@ fn hot_regions_that_were_never_written_come_first() {
         let ran = lab.run(&[&HEAD[..], options, &["--", BINARY], &ONLY_READ].concat());
         assert_eq!(ran.code, Some(0), "{}", ran.err);
         let found = profile(&lab, "p.pagelab");
-        let [image] = &found.images[..] else { panic!("{:?}", found.notes) };
-        let zero = |m: &&pagelab_model::profile::Unseen| m.why == UnseenWhy::ZeroPage;
+        let [image] = &found.images[..] else { panic!("{} images {:?}", found.images.len(), found.notes) };
+        let zero = |m: &&pagelab_model::profile::UnseenRange| m.why == UnseenReason::ZeroPage;
         let unseen: u64 =
             image.mappings.iter().flat_map(|m| &m.unseen).filter(zero).map(|unseen| unseen.bytes.0).sum();
         if options.contains(&"no") {
@@ -73,7 +72,7 @@ fn hot_regions_that_were_never_written_come_first() {
         }
         let hot = hot(&ran.out);
         let first: BTreeSet<u64> = regions(image).into_iter().take(hot.len()).collect();
-        // Drawn by chance 2 would come first. Alone all do; beside other work a few are taken for others, the
+        // In a random order 2 would be first. Alone all do; beside other work a few are taken for others, the
         // more of a process that is attached to, whose stops are longer.
         let missed = hot.difference(&first).count();
         let most = if options.is_empty() { 2 } else { 4 };
@@ -81,15 +80,15 @@ fn hot_regions_that_were_never_written_come_first() {
         assert_eq!(unseen, 0, "{options:?} {:?}", found.notes);
         let (dropped, returned) = found.effort.zero_pages.unwrap();
         assert!(returned > 0 && returned <= dropped && found.effort.zero_scans > Some(8));
-        let said = found.notes.iter().find(|note| note.contains("never written")).unwrap();
+        let said = found.notes.iter().find(|note| note.contains("was only read, on the zero page")).unwrap();
         assert!(said.contains("stops of all threads"), "{said}");
     }
 }
 
-/// With the share of the time that is usual some are earned, and all that was dropped is in the account.
+/// The default duty pays for some drops, and every dropped entry is charged.
 #[test]
-fn drops_are_paid_from_the_share_of_sweeps() {
-    if !is_told() {
+fn drops_are_charged_to_the_budget_of_sweeps() {
+    if !has_pagemap_scan() {
         return;
     }
     let lab = Lab::new();
@@ -98,14 +97,14 @@ fn drops_are_paid_from_the_share_of_sweeps() {
     let ran = lab.run(&[&head[..], &rounds].concat());
     assert_eq!(ran.code, Some(0), "{}", ran.err);
     let found = profile(&lab, "p.pagelab");
-    let spent = found.effort.slow_down_ppm.unwrap_or_else(|| panic!("{:?}", found.notes));
+    let spent = found.effort.slowdown_ppm.unwrap_or_else(|| panic!("{:?}", found.notes));
     let (dropped, _) = found.effort.zero_pages.unwrap_or_else(|| panic!("{:?}", found.notes));
     // A page fault takes a tenth of a microsecond at the very least, and all dropped entries are paid.
     let at_least = dropped * 100 * 1_000_000 / found.wall_ns;
     assert!(spent >= at_least && dropped > 0, "{spent} of {at_least} {:?}", found.notes);
     // What scans saw is known, without a sweep too, and not told as unseen.
-    assert!(found.misses() > Some(0) && found.misses_interval().is_some(), "{:?}", found.notes);
-    let is_misleading = |note: &String| note.starts_with("there was no sweep");
+    assert!(found.total_misses() > Some(0) && found.misses_interval().is_some(), "{:?}", found.notes);
+    let is_misleading = |note: &String| note.starts_with("no scan");
     assert!(!found.notes.iter().any(is_misleading), "{:?}", found.notes);
 }
 
@@ -119,16 +118,18 @@ for at in range(0, len(b), 4096): b[at]
 print('ready')
 draw = random.Random(1).random
 end = time.time() + SECONDS
-while time.time() < end and not os.path.exists('STOP'):
+while (time.time() < end or UNTIL) and not os.path.exists('STOP'):
     for n in range(1000): a[int(draw() * 8192) * 4096]; b[int(draw() * 8192) * 4096]
 assert b[:] == bytes(len(b)) and set(a[::4096]) == {1}
 print('all right')
 ";
 
 #[test]
-fn where_both_kinds_are_ranked_that_is_said() {
+fn a_ranking_of_written_and_never_written_memory_is_noted() {
     let lab = Lab::new();
-    lab.write("program.py", MIXED.replace("SECONDS", "2.5"));
+    // Longer until accessed bits were scanned.
+    let script = MIXED.replace("SECONDS", "2.5").replace("UNTIL", "not is_scanned()");
+    lab.write("program.py", format!("{SCANS}{script}"));
     let program = ["--", "/usr/bin/env", "python3", "program.py"];
     let ran = lab.run(&[&HEAD[..], &program].concat());
     if ran.err.contains("No such file") {
@@ -136,36 +137,37 @@ fn where_both_kinds_are_ranked_that_is_said() {
         return;
     }
     assert_eq!(ran.code, Some(0), "{}", ran.err);
-    if !is_told() {
+    if !has_pagemap_scan() {
         return;
     }
     assert!(ran.out.contains("all right"));
     let found = profile(&lab, "p.pagelab");
     assert!(found.effort.sweeps > Some(0) && found.effort.zero_scans > Some(0), "{:?}", found.notes);
-    let is_said = |note: &String| note.contains("the order of the two kinds is less sure");
+    let is_said = |note: &String| note.contains("the order between the two kinds is less certain");
     assert!(found.notes.iter().any(is_said), "{:?}", found.notes);
 }
 
 /// Works until the file `stop` is there. `None` after saying why: there is no python3.
-fn mixed(lab: &Lab) -> Option<Running> {
+fn mixed(lab: &Lab) -> Option<KillOnDrop> {
     let mut command = Command::new("python3");
-    let script = MIXED.replace("SECONDS", "300").replace("STOP", lab.path().join("stop").to_str().unwrap());
+    let script = MIXED.replace("SECONDS", "300").replace("UNTIL", "False");
+    let script = script.replace("STOP", lab.path().join("stop").to_str().unwrap());
     command.args(["-u", "-c", &script]);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let Ok(child) = command.spawn() else {
         eprintln!("skipped: python3-absent: no program with these habits");
         return None;
     };
-    let mut running = Running(child, None);
+    let mut running = KillOnDrop(child, None);
     running.1 = running.0.stdout.take().map(std::io::BufReader::new);
     assert_eq!(running.line(), "ready");
     Some(running)
 }
 
-/// Of a process that runs, entries are dropped where that is asked for, and the reason stands there if not.
+/// Of a running process, entries are dropped on request, and the notes have the reason if not.
 #[test]
-fn a_process_that_runs_is_scanned_where_that_is_asked_for() {
-    if !is_told() {
+fn zero_pages_of_a_running_process_are_dropped_only_on_request() {
+    if !has_pagemap_scan() {
         return;
     }
     let lab = Lab::new();
@@ -177,50 +179,64 @@ fn a_process_that_runs_is_scanned_where_that_is_asked_for() {
         let found = profile(&lab, "p.pagelab");
         let is_asked = !options.is_empty();
         assert_eq!(found.effort.zero_scans.is_some(), is_asked, "{:?}", found.notes);
-        let is_told = found.notes.iter().any(|note| note.contains("--zero-page yes"));
-        assert_eq!(is_told, !is_asked, "{:?}", found.notes);
+        let is_noted = found.notes.iter().any(|note| note.contains("--zero-page yes"));
+        assert_eq!(is_noted, !is_asked, "{:?}", found.notes);
         std::fs::remove_file(lab.path().join("p.pagelab")).unwrap();
     }
     lab.write("stop", "");
     assert_eq!(running.line(), "all right");
 }
 
-/// pagelab is killed again and again between drops; contents are zeros all the same, and the program goes on.
+/// Page faults of a process without IO, as `/proc/PID/stat` counts them.
+fn minor_faults(pid: u32) -> u64 {
+    stat_field(pid, 7).unwrap().parse().unwrap()
+}
+
+/// pagelab is killed again and again between drops; contents are zeros nevertheless, and the program
+/// continues.
 #[test]
-fn a_killed_pagelab_leaves_zeros_where_it_dropped() {
-    if !is_told() {
+fn a_killed_profiler_leaves_zeros_in_dropped_pages() {
+    if !has_pagemap_scan() {
         return;
     }
     let lab = Lab::new();
     let Some(mut running) = mixed(&lab) else { return };
     let pid = running.0.id().to_string();
     for round in 0..8u64 {
-        let _ = std::fs::remove_file(lab.path().join("p.pagelab"));
+        // A killed writer leaves its log beside the file.
+        for left in ["p.pagelab", "p.pagelab-wal", "p.pagelab-shm"] {
+            let _ = std::fs::remove_file(lab.path().join(left));
+        }
         let mut command = lab.command(&[&HEAD[..], &["--zero-page", "yes", "--pid", &pid]].concat());
         command.stdout(Stdio::null()).stderr(Stdio::null());
-        let mut pagelab = Running(command.spawn().unwrap(), None);
-        std::thread::sleep(Duration::from_millis(250 + 37 * round));
+        let mut pagelab = KillOnDrop(command.spawn().unwrap(), None);
+        // Dropped entries return by page faults; the program has no others.
+        let faults = minor_faults(running.0.id()) + 100 + 97 * round;
+        wait_until("drops", || {
+            assert!(pagelab.0.try_wait().unwrap().is_none(), "the profiler ended by itself");
+            minor_faults(running.0.id()) > faults
+        });
         pagelab.0.kill().unwrap();
         pagelab.0.wait().unwrap();
         assert!(running.0.try_wait().unwrap().is_none(), "round {round}");
     }
     lab.write("stop", "");
     // The splitter ends by itself, and the program has its own registers again.
-    until("the program's end", || running.0.try_wait().unwrap().is_some());
+    wait_until("the program's end", || running.0.try_wait().unwrap().is_some());
     assert_eq!(running.line(), "all right");
     assert!(running.0.wait().unwrap().success());
 }
 
-/// A program that was started dies with pagelab, as by any kill.
+/// The program is killed with pagelab (PTRACE_O_EXITKILL).
 #[test]
-fn a_program_that_was_started_dies_with_a_killed_pagelab() {
-    if !is_told() {
+fn a_started_program_dies_with_its_profiler() {
+    if !has_pagemap_scan() {
         return;
     }
     let lab = Lab::new();
     let mut command = lab.command(&[&HEAD[..], &["--", BINARY], &ONLY_READ].concat());
     command.stdout(Stdio::null()).stderr(Stdio::null());
-    let mut pagelab = Running(command.spawn().unwrap(), None);
+    let mut pagelab = KillOnDrop(command.spawn().unwrap(), None);
     let children = || {
         let id = pagelab.0.id();
         let text = std::fs::read_dir(format!("/proc/{id}/task"))
@@ -235,17 +251,13 @@ fn a_program_that_was_started_dies_with_a_killed_pagelab() {
         };
         all.into_iter().find(has_zeros)
     };
-    let end = Instant::now() + Duration::from_secs(60);
-    let mut child = None;
-    while child.is_none() && Instant::now() < end {
-        child = children();
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let child = child.expect("it was started");
-    std::thread::sleep(Duration::from_millis(500));
+    let mut child = 0;
+    wait_until("the program", || children().inspect(|&pid| child = pid).is_some());
+    // 256 MiB have page tables of 512 KiB: all was read.
+    wait_until("its memory", || process_field(child, "status", "VmPTE") >= Some(512));
     pagelab.0.kill().unwrap();
     pagelab.0.wait().unwrap();
-    until("the program's end", || {
+    wait_until("the program's end", || {
         let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
         stat.is_empty() || stat.contains(") Z")
     });

@@ -1,4 +1,4 @@
-//! `pagelab record --maps`, and the maps seen again.
+//! Tests of `pagelab record --maps`, and of the recorded maps.
 #![allow(clippy::unwrap_used, clippy::print_stderr, missing_docs)]
 
 mod support;
@@ -25,7 +25,8 @@ fn json(text: &str) -> Value {
 /// Whether the file has so many maps within two minutes.
 fn has_maps(lab: &Lab, count: usize) -> bool {
     let until = Instant::now() + Duration::from_secs(120);
-    let maps = || pagelab_runfile::read(&lab.path().join("m.pagelab")).map_or(0, |run| run.maps.len());
+    let maps =
+        || pagelab_runfile::read_run_file(&lab.path().join("m.pagelab")).map_or(0, |run| run.maps.len());
     while maps() < count {
         if Instant::now() > until {
             return false;
@@ -36,7 +37,7 @@ fn has_maps(lab: &Lab, count: usize) -> bool {
 }
 
 #[test]
-fn maps_are_recorded_and_seen_again() {
+fn recorded_maps_are_in_reports() {
     if !may_scan() {
         return;
     }
@@ -61,10 +62,18 @@ fn maps_are_recorded_and_seen_again() {
     let cut = std::process::Command::new("sqlite3").arg(lab.path().join("cut.pagelab")).arg(sql).status();
     if cut.is_ok_and(|status| status.success()) {
         let page = lab.run(&["report", "--html", "cut.html", "cut.pagelab"]);
-        assert!(page.code == Some(3) && page.err.contains("is not the one before it"), "{}", page.err);
+        assert!(
+            page.code == Some(3) && page.err.contains("its reference map is not the previous map"),
+            "{}",
+            page.err
+        );
         assert!(page.out.contains("→ cut.html"), "{}", page.out);
         let map = lab.run(&["map", "cut.pagelab"]);
-        assert!(map.code == Some(3) && map.err.contains("is not the one before it"), "{}", map.err);
+        assert!(
+            map.code == Some(3) && map.err.contains("its reference map is not the previous map"),
+            "{}",
+            map.err
+        );
     }
     let one = |moment: &str| json(&lab.run(&["map", moment, "--json"]).out);
     let (first, last) = (one("m.pagelab@first"), one("m.pagelab"));
@@ -110,15 +119,15 @@ fn maps_are_written_between_ticks() {
 }
 
 #[test]
-fn moments_that_are_not_there_are_named() {
+fn missing_moments_are_reported() {
     let lab = Lab::new();
     assert_eq!(
         lab.run(&["record", "-o", "none.pagelab", "--every", "100ms", "--for", "200ms"]).code,
         Some(0)
     );
     for (moment, code, said) in [
-        ("none.pagelab", 3, "no map was recorded in it; `pagelab record --maps 1m` records them"),
-        ("none.pagelab@soon", 2, "`first` or `last` was wanted"),
+        ("none.pagelab", 3, "it contains no maps\nhint: record them with `pagelab record --maps 1m`"),
+        ("none.pagelab@soon", 2, "expected"),
         ("gone.pagelab@last", 3, "gone.pagelab"),
     ] {
         let ran = lab.run(&["map", moment]);
@@ -126,7 +135,11 @@ fn moments_that_are_not_there_are_named() {
         assert!(ran.err.contains(said), "{moment}: {}", ran.err);
     }
     let ran = lab.run(&["map", "--check", "none.pagelab"]);
-    assert!(ran.code == Some(2) && ran.err.contains("no buddyinfo of its own moment"), "{}", ran.err);
+    assert!(
+        ran.code == Some(2) && ran.err.contains("a recorded map has no buddyinfo of the same time"),
+        "{}",
+        ran.err
+    );
     let ran = lab.run(&["record", "-o", "x.pagelab", "--maps", "1ms"]);
-    assert!(ran.code == Some(2) && ran.err.contains("--maps 1ms"), "{}", ran.err);
+    assert!(ran.code == Some(2) && ran.err.contains("--maps <TIME>': expected 1s to 1d"), "{}", ran.err);
 }

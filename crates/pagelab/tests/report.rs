@@ -1,4 +1,4 @@
-//! `pagelab report` end to end: the real binary on run files of every kind and in every state.
+//! Tests of `pagelab report` on run files of every kind and in every state.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test panics to fail, and says what it skips")]
 
@@ -12,9 +12,9 @@ use std::process::Command;
 use expect_test::{expect, expect_file};
 use pagelab_model::run::*;
 use pagelab_model::{Counters, PageSize, Snapshot};
-use pagelab_runfile::Writer;
+use pagelab_runfile::RunWriter;
 use serde_json::Value;
-use support::{Lab, Ran};
+use support::{CommandOutput, Lab};
 
 const S: u64 = 1_000_000_000;
 
@@ -27,14 +27,14 @@ fn tree(lab: &Lab) {
 }
 
 /// The arguments of a run that must end with this code.
-fn ran(lab: &Lab, code: i32, arguments: &[&str]) -> Ran {
+fn run_pagelab(lab: &Lab, code: i32, arguments: &[&str]) -> CommandOutput {
     let ran = lab.run(arguments);
     assert_eq!(ran.code, Some(code), "pagelab {arguments:?}\n{}{}", ran.out, ran.err);
     ran
 }
 
 fn manifest(kind: &str, words: &[&str]) -> Manifest {
-    let mut known = Snapshot::unread("a test", PageSize::USUAL);
+    let mut known = Snapshot::new_unread("a test", PageSize::DEFAULT);
     known.machine.host_name = Some("vm-17".to_owned());
     known.machine.kernel_release = Ok("6.12.1".to_owned());
     known.settings.vm = Counters::from_iter([("swappiness", 60)]);
@@ -43,54 +43,59 @@ fn manifest(kind: &str, words: &[&str]) -> Manifest {
         tool_version: "0.1.0".to_owned(),
         command_line: words.iter().map(|&word| word.to_owned()).collect(),
         seed: Some(7),
-        started: Moment { realtime_ns: 1_770_127_506 * S, boottime_ns: 1000 * S },
+        started: ClockReading { realtime_ns: 1_770_127_506 * S, boottime_ns: 1000 * S },
         machine: known.machine,
         settings: known.settings,
     }
 }
 
 /// A run with everything in it but a look; not closed yet.
-fn recorded(path: &Path) -> Writer {
-    let head =
-        |name: &str, unit: &str, is_counter| ColumnHead { name: name.into(), unit: unit.into(), is_counter };
+fn recorded(path: &Path) -> RunWriter {
+    let head = |name: &str, unit: &str, is_counter| ColumnHeader {
+        name: name.into(),
+        unit: unit.into(),
+        is_counter,
+    };
     let mut file =
-        Writer::create(path, &manifest("record", &["/opt/pagelab", "record", "--run", "a b"])).unwrap();
+        RunWriter::create(path, &manifest("record", &["/opt/pagelab", "record", "--run", "a b"])).unwrap();
     let heads = [
         head("MemFree", Unit::BYTES, false),
         head("pgfault", Unit::COUNT, true),
         head("MemTotal", Unit::BYTES, false),
         head("Hugetlb, \"2M\"", Unit::PAGES, false),
     ];
-    let series = file.series("proc/all", "/proc/meminfo, /proc/vmstat", &heads).unwrap();
+    let series = file.add_series("proc/all", "/proc/meminfo, /proc/vmstat", &heads).unwrap();
     for n in 0..100i64 {
         let free = (n % 10 != 3).then_some((1 << 30) + n * (1 << 20));
-        file.row(series, n as u64 * S / 10, &[free, Some(n * n * 10), Some(24 << 30), Some(n / 50)]).unwrap();
+        file.add_row(series, n as u64 * S / 10, &[free, Some(n * n * 10), Some(24 << 30), Some(n / 50)])
+            .unwrap();
     }
     for (pages, ns) in [("base", 170.0), ("huge", 140.0)] {
         let labels =
             vec![("pages".to_owned(), pages.to_owned()), ("bytes".to_owned(), "67108864".to_owned())];
-        let head = StreamHead { name: "access time".into(), unit: Unit::NANOSECONDS.into(), labels };
-        let stream = file.stream(&head).unwrap();
+        let head = StreamHeader { name: "access time".into(), unit: Unit::NANOSECONDS.into(), labels };
+        let stream = file.add_stream(&head).unwrap();
         (0..50u32)
-            .for_each(|n| file.sample(stream, u64::from(n) * 7919, ns + f64::from(n % 7) / 3.0).unwrap());
+            .for_each(|n| file.add_sample(stream, u64::from(n) * 7919, ns + f64::from(n % 7) / 3.0).unwrap());
     }
-    let event = |at_ns, kind: &str, text: &str| Event { at_ns, kind: kind.into(), text: text.into() };
-    file.event(&event(S, "missed", "a reading came 120 ms late")).unwrap();
-    file.event(&event(2 * S, "note", "=1+1, \"said\" somebody")).unwrap();
+    let event = |at_ns, kind: &str, text: &str| RunEvent { at_ns, kind: kind.into(), text: text.into() };
+    file.add_event(&event(S, "missed", "a reading came 120 ms late")).unwrap();
+    file.add_event(&event(2 * S, "note", "=1+1, \"said\" somebody")).unwrap();
     file
 }
 
 /// A closed run file called `day.pagelab`.
 fn day(lab: &Lab) {
-    recorded(&lab.path().join("day.pagelab")).close(Ending::Complete { after_ns: 10 * S }).unwrap();
+    recorded(&lab.path().join("day.pagelab")).close(RunEnd::Complete { after_ns: 10 * S }).unwrap();
 }
 
 #[test]
-fn a_recording_is_shown_and_everything_of_it_with_v() {
+fn a_recording_is_shown_and_completely_with_v() {
     let lab = Lab::new();
     day(&lab);
-    expect_file!["report/day.txt"].assert_eq(&ran(&lab, 0, &["report", "day.pagelab"]).out);
-    expect_file!["report/day_verbose.txt"].assert_eq(&ran(&lab, 0, &["report", "-v", "day.pagelab"]).out);
+    expect_file!["report/day.txt"].assert_eq(&run_pagelab(&lab, 0, &["report", "day.pagelab"]).out);
+    expect_file!["report/day_verbose.txt"]
+        .assert_eq(&run_pagelab(&lab, 0, &["report", "-v", "day.pagelab"]).out);
 }
 
 #[test]
@@ -98,23 +103,24 @@ fn a_checkup_is_shown_as_it_was_printed() {
     let lab = Lab::new();
     tree(&lab);
     for (file, view) in [("a.pagelab", &[][..]), ("b.pagelab", &["-v"])] {
-        let printed = ran(&lab, 0, &[&["checkup", "--root", "tree", "--run", file], view].concat());
-        assert_eq!(printed.err, "", "quiet where nobody watches");
-        let shown = ran(&lab, 0, &[&["report", file], view].concat()).out;
+        let printed = run_pagelab(&lab, 0, &[&["checkup", "--root", "tree", "-o", file], view].concat());
+        assert_eq!(printed.err, "", "quiet without a terminal");
+        let shown = run_pagelab(&lab, 0, &[&["report", file], view].concat()).out;
         let (head, look) = shown.split_once("\n\n").unwrap();
         let hint = view.is_empty().then_some("-v for everything · --json · --html FILE");
         let printed = printed.out.replace(&hint.map_or(String::new(), |hint| format!("{hint}\n")), "");
-        let look = look.replace(&hint.map_or(String::new(), |hint| format!("{hint} · --csv DIR\n")), "");
+        let look = look.replace(&hint.map_or(String::new(), |hint| format!("{hint} · --tables DIR\n")), "");
         assert_eq!(look, printed, "but for what else the command can do");
         let lines: Vec<&str> = head.lines().collect();
         assert!(lines[0].starts_with(&format!("{file}   checkup of tree   20")), "{head}");
         assert!(lines[0].contains("complete, "), "{head}");
-        assert!(lines[1].contains(&format!("seed 1   $ pagelab checkup --root tree --run {file}")), "{head}");
+        assert!(lines[1].contains(&format!("seed 1   $ pagelab checkup --root tree -o {file}")), "{head}");
     }
     // The same in JSON, and the look that was not recorded is the same too.
     let alone: Value =
-        serde_json::from_str(&ran(&lab, 0, &["checkup", "--root", "tree", "--json"]).out).unwrap();
-    let report: Value = serde_json::from_str(&ran(&lab, 0, &["report", "--json", "a.pagelab"]).out).unwrap();
+        serde_json::from_str(&run_pagelab(&lab, 0, &["checkup", "--root", "tree", "--json"]).out).unwrap();
+    let report: Value =
+        serde_json::from_str(&run_pagelab(&lab, 0, &["report", "--json", "a.pagelab"]).out).unwrap();
     assert_eq!(report["runs"][0]["checkup"], alone);
     assert_eq!(report["runs"][0]["run"]["machine"]["kernel_release"], "6.1.0-test", "the tree's machine");
 }
@@ -124,11 +130,11 @@ fn a_tree_with_numbers_of_no_machine_is_bad_input_and_its_file_is_not_complete()
     let lab = Lab::new();
     tree(&lab);
     lab.write("tree/proc/buddyinfo", "Node 0, zone   Normal 18446744073709551615 0 0 0 0 0 0 0 0 0 1\n");
-    let error = ran(&lab, 3, &["checkup", "--root", "tree", "--run", "a.pagelab"]).err;
+    let error = run_pagelab(&lab, 3, &["checkup", "--root", "tree", "--run", "a.pagelab"]).err;
     assert!(error.contains("more than there can be"), "{error}");
-    let shown = ran(&lab, 0, &["report", "a.pagelab"]).out;
-    assert!(shown.contains("STOPPED") && shown.contains("not all of it could be stored"), "{shown}");
-    let error = ran(&lab, 2, &["checkup", "--root", "tree", "--run", "b", "--html", "b"]).err;
+    let shown = run_pagelab(&lab, 0, &["report", "a.pagelab"]).out;
+    assert!(shown.contains("STOPPED") && shown.contains("it was not completely stored"), "{shown}");
+    let error = run_pagelab(&lab, 2, &["checkup", "--root", "tree", "--run", "b", "--html", "b"]).err;
     assert!(error.contains("name the same file"), "{error}");
     assert!(!lab.path().join("b").exists());
 }
@@ -136,12 +142,12 @@ fn a_tree_with_numbers_of_no_machine_is_bad_input_and_its_file_is_not_complete()
 #[test]
 fn a_probe_leaves_its_raw_samples() {
     let lab = Lab::new();
-    let printed = ran(&lab, 0, &["checkup", "--probe", "--run", "probe.pagelab"]);
-    let shown = ran(&lab, 0, &["report", "probe.pagelab"]).out;
+    let printed = run_pagelab(&lab, 0, &["checkup", "--probe", "--run", "probe.pagelab"]);
+    let shown = run_pagelab(&lab, 0, &["report", "probe.pagelab"]).out;
     let (look, _) = printed.out.rsplit_once("-v for everything").unwrap();
     assert!(shown.contains(look) && !shown.contains("· --probe"), "{shown}");
     let report: Value =
-        serde_json::from_str(&ran(&lab, 0, &["report", "--json", "probe.pagelab"]).out).unwrap();
+        serde_json::from_str(&run_pagelab(&lab, 0, &["report", "--json", "probe.pagelab"]).out).unwrap();
     let run = &report["runs"][0];
     let probe = &run["checkup"]["probe"];
     if probe["huge_pages"].is_null() {
@@ -169,31 +175,31 @@ fn several_files_are_shown_and_bad_ones_do_not_hide_them() {
     day(&lab);
     fs::copy(lab.path().join("day.pagelab"), lab.path().join("copy.pagelab")).unwrap();
     lab.write("text.pagelab", "hello\n");
-    let both = ran(&lab, 0, &["report", "day.pagelab", "copy.pagelab"]).out;
+    let both = run_pagelab(&lab, 0, &["report", "day.pagelab", "copy.pagelab"]).out;
     assert!(both.starts_with("==> day.pagelab <==\nday.pagelab   record"), "{both}");
     assert!(both.contains("\n\n==> copy.pagelab <==\ncopy.pagelab   record"), "{both}");
     let files = ["day.pagelab", "none.pagelab", "text.pagelab", "copy.pagelab"];
-    let mixed = ran(&lab, 3, &[&["report"][..], &files].concat());
+    let mixed = run_pagelab(&lab, 3, &[&["report"][..], &files].concat());
     assert_eq!(mixed.out, both);
-    let complaints: Vec<&str> = mixed.err.lines().collect();
+    let complaints: Vec<&str> = mixed.err.lines().filter(|line| !line.starts_with("hint: ")).collect();
     assert_eq!(complaints.len(), 2, "{}", mixed.err);
     assert!(
         complaints[0].contains("none.pagelab") && complaints[1].contains("text.pagelab"),
         "{}",
         mixed.err
     );
-    let json = ran(&lab, 3, &[&["report", "--json"][..], &files].concat()).out;
+    let json = run_pagelab(&lab, 3, &[&["report", "--json"][..], &files].concat()).out;
     let document: Value = serde_json::from_str(&json).unwrap();
     assert_eq!(document["runs"].as_array().map(Vec::len), Some(2));
-    let none = ran(&lab, 3, &["report", "--json", "text.pagelab", "none.pagelab"]);
+    let none = run_pagelab(&lab, 3, &["report", "--json", "text.pagelab", "none.pagelab"]);
     assert_eq!(serde_json::from_str::<Value>(&none.out).unwrap()["runs"], serde_json::json!([]));
-    ran(&lab, 3, &[&["report", "--html", "page.html"][..], &files].concat());
+    run_pagelab(&lab, 3, &[&["report", "--html", "page.html"][..], &files].concat());
     let page = fs::read_to_string(lab.path().join("page.html")).unwrap();
     assert!(page.starts_with("<!doctype html>") || page.starts_with("<!DOCTYPE html>"));
 }
 
 #[test]
-fn what_cannot_be_read_is_bad_input_with_a_way_out() {
+fn an_unreadable_file_is_bad_input_with_a_hint() {
     let lab = Lab::new();
     day(&lab);
     let whole = fs::read(lab.path().join("day.pagelab")).unwrap();
@@ -211,9 +217,9 @@ fn what_cannot_be_read_is_bad_input_with_a_way_out() {
     let trigger = "CREATE TRIGGER t AFTER INSERT ON stream BEGIN DELETE FROM sample; END;";
     sqlite3(&lab, "hostile.pagelab", trigger);
     let cases = [
-        ("none.pagelab", "there is no such file"),
-        (".", "folder"),
-        ("cut.pagelab", "cut off"),
+        ("none.pagelab", "no such file"),
+        (".", "directory"),
+        ("cut.pagelab", "truncated"),
         ("empty.pagelab", "empty"),
         ("newer.pagelab", "newer"),
         ("damaged.pagelab", "damaged"),
@@ -221,12 +227,18 @@ fn what_cannot_be_read_is_bad_input_with_a_way_out() {
         ("hostile.pagelab", "trigger"),
     ];
     for (file, problem) in cases {
-        for more in [&[][..], &["--json"], &["--csv", "tables"], &["--html", "page.html"]] {
-            let refused = ran(&lab, 3, &[&["report", file], more].concat());
+        for more in [&[][..], &["--json"], &["--tables", "tables"], &["--html", "page.html"]] {
+            let refused = run_pagelab(&lab, 3, &[&["report", file], more].concat());
             assert!(refused.err.contains(file) && refused.err.contains(problem), "{file}: {}", refused.err);
-            let has_way_out = refused.err.contains(';') || file == "empty.pagelab";
-            assert!(has_way_out, "{}", refused.err);
-            assert_eq!((refused.out.as_str(), refused.err.lines().count()), ("", 1), "{file} {more:?}");
+            let lines: Vec<&str> = refused.err.lines().collect();
+            let has_advice = match lines[..] {
+                [_, hint] => hint.starts_with("hint: "),
+                // What is expected names the commands that make it.
+                [error] => error.contains("expected a run file of"),
+                _ => false,
+            };
+            assert!(has_advice, "{file} {more:?}: {}", refused.err);
+            assert_eq!(refused.out, "", "{file} {more:?}");
         }
     }
     assert!(!lab.path().join("tables").exists() && !lab.path().join("page.html").exists());
@@ -236,21 +248,22 @@ fn what_cannot_be_read_is_bad_input_with_a_way_out() {
 fn command_lines_that_make_no_sense_are_refused() {
     let lab = Lab::new();
     day(&lab);
-    let cases: [&[&str]; 6] = [
+    let cases: [&[&str]; 5] = [
         &["report"],
-        &["report", "day.pagelab", "--json", "--csv", "x"],
-        &["report", "day.pagelab", "--html", "x", "--csv", "x"],
+        &["report", "day.pagelab", "--json", "--tables", "x"],
+        &["report", "day.pagelab", "--html", "x", "--tables", "x"],
         &["report", "day.pagelab", "--html", "."],
-        &["report", "day.pagelab", "--csv", "day.pagelab"],
-        &["report", "day.pagelab", "--csv", "none/x"],
+        &["report", "day.pagelab", "--tables", "day.pagelab"],
     ];
     for arguments in cases {
-        let refused = ran(&lab, 2, arguments);
+        let refused = run_pagelab(&lab, 2, arguments);
         assert!(refused.out.is_empty() && !refused.err.is_empty(), "{arguments:?}");
     }
+    let refused = run_pagelab(&lab, 3, &["report", "day.pagelab", "--tables", "none/x"]);
+    assert!(refused.out.is_empty() && refused.err.contains("no directory none"), "{}", refused.err);
 }
 
-/// Runs SQL in the other program, and returns what it prints.
+/// Runs SQL in the other program, and returns its output.
 fn sqlite3(lab: &Lab, database: &str, script: &str) -> String {
     let output = Command::new("sqlite3").arg(database).arg(script).current_dir(lab.path()).output().unwrap();
     assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
@@ -278,7 +291,7 @@ fn imported(lab: &Lab, folder: &str) -> Vec<String> {
 fn tables_are_read_by_another_program_as_they_were_recorded() {
     let lab = Lab::new();
     day(&lab);
-    let said = ran(&lab, 0, &["report", "--csv", "tables", "day.pagelab"]).out;
+    let said = run_pagelab(&lab, 0, &["report", "--tables", "tables", "day.pagelab"]).out;
     assert!(said.starts_with("day.pagelab → tables   7 tables   "), "{said}");
     let names = imported(&lab, "tables");
     expect![[r#"["columns", "events", "labels", "manifest", "samples", "series_proc_all", "streams"]"#]]
@@ -303,11 +316,11 @@ fn tables_are_read_by_another_program_as_they_were_recorded() {
 fn the_tables_of_a_look_are_those_of_its_json() {
     let lab = Lab::new();
     tree(&lab);
-    ran(&lab, 0, &["checkup", "--root", "tree", "--run", "a.pagelab"]);
-    ran(&lab, 0, &["report", "--csv", "tables", "a.pagelab"]);
+    run_pagelab(&lab, 0, &["checkup", "--root", "tree", "--run", "a.pagelab"]);
+    run_pagelab(&lab, 0, &["report", "--tables", "tables", "a.pagelab"]);
     imported(&lab, "tables");
     let look: Value =
-        serde_json::from_str(&ran(&lab, 0, &["checkup", "--root", "tree", "--json"]).out).unwrap();
+        serde_json::from_str(&run_pagelab(&lab, 0, &["checkup", "--root", "tree", "--json"]).out).unwrap();
     let zone = &look["fragmentation"]["zones"][0];
     let blocks: Vec<u64> =
         zone["free_blocks"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect();
@@ -330,20 +343,16 @@ fn no_table_is_overwritten_and_none_is_left_half_written() {
     day(&lab);
     lab.write("tables/events.csv", "mine\n");
     lab.write("tables/notes.txt", "mine too\n");
-    let refused = ran(&lab, 2, &["report", "--csv", "tables", "day.pagelab"]);
-    assert!(
-        refused.err.contains("tables/events.csv") && refused.err.contains("another folder"),
-        "{}",
-        refused.err
-    );
+    let refused = run_pagelab(&lab, 2, &["report", "--tables", "tables", "day.pagelab"]);
+    assert!(refused.err.contains("tables/events.csv") && refused.err.contains("--force"), "{}", refused.err);
     assert_eq!(names(&lab.path().join("tables")), ["events.csv", "notes.txt"]);
     assert_eq!(fs::read_to_string(lab.path().join("tables/events.csv")).unwrap(), "mine\n");
     // Beside other files is fine, a folder for each of several runs is made.
-    ran(&lab, 0, &["report", "--csv", "several", "day.pagelab", "./day.pagelab"]);
+    run_pagelab(&lab, 0, &["report", "--tables", "several", "day.pagelab", "./day.pagelab"]);
     assert_eq!(names(&lab.path().join("several")), ["day", "day-2"]);
-    ran(&lab, 2, &["report", "--csv", "several", "day.pagelab", "./day.pagelab"]);
+    run_pagelab(&lab, 2, &["report", "--tables", "several", "day.pagelab", "./day.pagelab"]);
     fs::remove_file(lab.path().join("tables/events.csv")).unwrap();
-    ran(&lab, 0, &["report", "--csv", "tables", "day.pagelab"]);
+    run_pagelab(&lab, 0, &["report", "--tables", "tables", "day.pagelab"]);
     assert_eq!(fs::read_to_string(lab.path().join("tables/notes.txt")).unwrap(), "mine too\n");
 }
 
@@ -362,10 +371,10 @@ fn a_full_disk_leaves_no_table_of_the_run() {
     }
     let lab = Lab::new();
     day(&lab);
-    let script = "$0 report --csv disk/tables day.pagelab; code=$?; ls -A disk; exit $code";
-    let Some(Ran { code, out, err }) = lab.run_with_small_disk("8k", script) else { return };
+    let script = "$0 report --tables disk/tables day.pagelab; code=$?; ls -A disk; exit $code";
+    let Some(CommandOutput { code, out, err }) = lab.run_with_small_disk("8k", script) else { return };
     assert_eq!((code, &*out), (Some(5), ""), "{err}");
-    assert!(err.contains("cannot write disk/tables/") && err.contains("make room there"), "{err}");
+    assert!(err.contains("cannot write disk/tables/") && err.contains("hint: free space"), "{err}");
 }
 
 #[test]
@@ -375,30 +384,33 @@ fn hostile_names_in_a_file_reach_neither_terminal_nor_json_nor_tables_raw() {
     let mut manifest = manifest(evil, &["pagelab", evil]);
     manifest.machine.host_name = Some(evil.to_owned());
     manifest.machine.kernel_release = Ok(evil.to_owned());
-    let mut file = Writer::create(&lab.path().join("evil.pagelab"), &manifest).unwrap();
-    let heads = [ColumnHead { name: evil.into(), unit: evil.into(), is_counter: false }];
-    let series = file.series(evil, evil, &heads).unwrap();
-    (0..3).for_each(|n| file.row(series, n, &[Some(n as i64)]).unwrap());
-    let head =
-        StreamHead { name: evil.into(), unit: evil.into(), labels: vec![(evil.to_owned(), evil.to_owned())] };
-    let stream = file.stream(&head).unwrap();
-    file.sample(stream, 1, f64::MAX).unwrap();
-    file.event(&Event { at_ns: 1, kind: evil.into(), text: evil.into() }).unwrap();
-    let mut look = Snapshot::unread(evil, PageSize::USUAL);
+    let mut file = RunWriter::create(&lab.path().join("evil.pagelab"), &manifest).unwrap();
+    let heads = [ColumnHeader { name: evil.into(), unit: evil.into(), is_counter: false }];
+    let series = file.add_series(evil, evil, &heads).unwrap();
+    (0..3).for_each(|n| file.add_row(series, n, &[Some(n as i64)]).unwrap());
+    let head = StreamHeader {
+        name: evil.into(),
+        unit: evil.into(),
+        labels: vec![(evil.to_owned(), evil.to_owned())],
+    };
+    let stream = file.add_stream(&head).unwrap();
+    file.add_sample(stream, 1, f64::MAX).unwrap();
+    file.add_event(&RunEvent { at_ns: 1, kind: evil.into(), text: evil.into() }).unwrap();
+    let mut look = Snapshot::new_unread(evil, PageSize::DEFAULT);
     look.machine = manifest.machine.clone();
-    file.snapshot(&look).unwrap();
-    file.close(Ending::Stopped { after_ns: 5, why: evil.to_owned() }).unwrap();
+    file.add_snapshot(&look).unwrap();
+    file.close(RunEnd::Stopped { after_ns: 5, reason: evil.to_owned() }).unwrap();
     let is_plain =
-        |text: &str| text.chars().all(|sign| sign == '\n' || !pagelab_report::style::is_unseen(sign));
+        |text: &str| text.chars().all(|sign| sign == '\n' || !pagelab_report::style::is_invisible(sign));
     for more in [&[][..], &["-v"], &["--json"]] {
-        let shown = ran(&lab, 0, &[&["report", "evil.pagelab"], more].concat()).out;
+        let shown = run_pagelab(&lab, 0, &[&["report", "evil.pagelab"], more].concat()).out;
         assert!(is_plain(&shown), "{more:?}: {shown:?}");
         assert!(!shown.contains("\nFORGED"), "{more:?}: {shown}");
     }
     let document: Value =
-        serde_json::from_str(&ran(&lab, 0, &["report", "--json", "evil.pagelab"]).out).unwrap();
+        serde_json::from_str(&run_pagelab(&lab, 0, &["report", "--json", "evil.pagelab"]).out).unwrap();
     assert_eq!(document["runs"][0]["events"][0]["text"], evil, "JSON has every character");
-    ran(&lab, 0, &["report", "--csv", "tables", "evil.pagelab"]);
+    run_pagelab(&lab, 0, &["report", "--tables", "tables", "evil.pagelab"]);
     for name in names(&lab.path().join("tables")) {
         assert!(name.chars().all(|sign| sign.is_ascii_alphanumeric() || "-_.".contains(sign)), "{name:?}");
         assert!(is_plain(&fs::read_to_string(lab.path().join("tables").join(&name)).unwrap()), "{name}");
@@ -409,7 +421,7 @@ fn hostile_names_in_a_file_reach_neither_terminal_nor_json_nor_tables_raw() {
 }
 
 #[test]
-fn a_file_can_be_read_where_nothing_may_be_written() {
+fn a_file_in_a_read_only_directory_is_read() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: not-root: this test becomes another user");
         return;
@@ -430,7 +442,7 @@ fn a_file_can_be_read_where_nothing_may_be_written() {
         let (text, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert_eq!(output.status.code(), Some(0), "{file}: {said}");
         assert_eq!(text.contains("NOT CLOSED"), file == "open.pagelab", "{text}");
-        for option in ["--csv", "--html"] {
+        for option in ["--tables", "--html"] {
             let refused = Command::new(&binary)
                 .uid(65_534)
                 .gid(65_534)
@@ -440,7 +452,7 @@ fn a_file_can_be_read_where_nothing_may_be_written() {
                 .unwrap();
             let said = String::from_utf8_lossy(&refused.stderr);
             assert_eq!(refused.status.code(), Some(4), "{said}");
-            assert!(said.contains("cannot write there: ") && said.contains("where you may write"), "{said}");
+            assert!(said.contains("cannot write there: ") && said.contains("hint: choose a"), "{said}");
         }
     }
     assert_eq!(names(lab.path()), before, "nothing was made beside them");
@@ -455,10 +467,10 @@ fn every_field_of_the_json_is_documented_and_no_null_lacks_its_reason() {
     tree(&lab);
     day(&lab);
     drop(recorded(&lab.path().join("open.pagelab")));
-    ran(&lab, 0, &["checkup", "--root", "tree", "--run", "a.pagelab"]);
-    let text = ran(&lab, 0, &["report", "--json", "a.pagelab", "day.pagelab", "open.pagelab"]).out;
+    run_pagelab(&lab, 0, &["checkup", "--root", "tree", "--run", "a.pagelab"]);
+    let text = run_pagelab(&lab, 0, &["report", "--json", "a.pagelab", "day.pagelab", "open.pagelab"]).out;
     let document: Value = serde_json::from_str(&text).unwrap();
-    assert_eq!((&document["pagelab_json"], &document["kind"]), (&1.into(), &"report".into()));
+    assert_eq!((&document["pagelab_json"], &document["kind"]), (&2.into(), &"report".into()));
     let endings: Vec<&Value> =
         document["runs"].as_array().unwrap().iter().map(|run| &run["run"]["ending"]).collect();
     assert_eq!(endings, ["complete", "complete", "not_closed"]);
@@ -468,7 +480,8 @@ fn every_field_of_the_json_is_documented_and_no_null_lacks_its_reason() {
     let is_documented = |name: &&String| docs.contains(&format!("`{name}`"));
     let undocumented: Vec<&String> = names.iter().filter(|name| !is_documented(name)).collect();
     assert!(undocumented.is_empty(), "not in docs/json.md: {undocumented:#?}");
-    for own in ["runs", "run", "series", "streams", "readings_failed", "constant", "ended_why", "not_shown"] {
+    for own in ["runs", "run", "series", "streams", "readings_failed", "constant", "end_reason", "not_shown"]
+    {
         assert!(names.contains(own) && section.contains(&format!("`{own}`")), "{own}");
     }
 }

@@ -1,4 +1,4 @@
-//! `pagelab restore` as a person runs it, after real kills, on a fake tree and on this machine.
+//! Tests of `pagelab restore` after real kills, on a fake tree and on this machine.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail and print as tests do")]
 
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use pagelab_host::guard::{Guard, Knob, Options, Site, Watched};
+use pagelab_host::guard::{Guard, GuardOptions, GuardSite, Knob, SignalWatch};
 use serde_json::Value;
 
 const ENABLED: &str = "sys/kernel/mm/transparent_hugepage/enabled";
@@ -47,7 +47,7 @@ impl Tree {
         fs::write(self.base().join(path), text).unwrap();
     }
 
-    fn restore(&self, more: &[&str]) -> Ran {
+    fn restore(&self, more: &[&str]) -> CommandOutput {
         run(pagelab().arg("restore").arg("--root").arg(self.base()).args(more))
     }
 
@@ -59,7 +59,7 @@ impl Tree {
     }
 }
 
-struct Ran {
+struct CommandOutput {
     code: Option<i32>,
     out: String,
     err: String,
@@ -69,10 +69,10 @@ fn pagelab() -> Command {
     Command::new(env!("CARGO_BIN_EXE_pagelab"))
 }
 
-fn run(command: &mut Command) -> Ran {
+fn run(command: &mut Command) -> CommandOutput {
     let output = command.output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    Ran { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+    CommandOutput { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
 }
 
 /// A process that changes settings and waits to be killed.
@@ -114,11 +114,11 @@ impl Drop for Victim {
 #[test]
 fn victim() {
     let Some(base) = std::env::var_os("PAGELAB_VICTIM_BASE") else { return };
-    let site = if base == "/" { Site::live() } else { Site::under(Path::new(&base)) };
-    let guard = Guard::begin(&site.unwrap(), Watched::left_to_restore(), Options::default()).unwrap();
-    guard.set(&Knob::thp_enabled(), "never").unwrap();
+    let site = if base == "/" { GuardSite::live() } else { GuardSite::with_base(Path::new(&base)) };
+    let guard = Guard::new(&site.unwrap(), SignalWatch::without_handler(), GuardOptions::default()).unwrap();
+    guard.set_knob(&Knob::thp_enabled(), "never").unwrap();
     if base != "/" {
-        guard.set(&Knob::vm("swappiness").unwrap(), "10").unwrap();
+        guard.set_knob(&Knob::vm("swappiness").unwrap(), "10").unwrap();
     }
     fs::write(std::env::var_os("PAGELAB_VICTIM_READY").unwrap(), "").unwrap();
     std::thread::sleep(Duration::from_secs(600));
@@ -139,7 +139,7 @@ fn without_owner(text: &str, pid: u32) -> String {
 }
 
 #[test]
-fn a_killed_one_is_restored_once() {
+fn changes_of_a_killed_owner_are_restored_once() {
     let tree = Tree::new();
     let pid = tree.leave_changed();
     let planned = tree.restore(&["--dry-run"]);
@@ -162,14 +162,14 @@ fn a_killed_one_is_restored_once() {
 }
 
 #[test]
-fn a_value_that_is_no_longer_ours_stays_and_is_said() {
+fn a_value_that_was_changed_since_is_kept_and_reported() {
     let tree = Tree::new();
     let pid = tree.leave_changed();
     tree.put(ENABLED, "[always] madvise never\n");
     let ran = tree.restore(&[]);
     expect_test::expect![[r#"
         restored  vm.swappiness  10 → 60   (left by OWNER, killed)
-        left      THP enabled    stays always, set by somebody since; was madvise   (left by OWNER, killed)
+        left      THP enabled    stays always, set by another process since; was madvise   (left by OWNER, killed)
     "#]]
     .assert_eq(&without_owner(&ran.out, pid));
     assert_eq!(ran.code, Some(5));
@@ -201,13 +201,13 @@ fn json_is_for_programs() {
     assert_eq!(report["journals"][0]["owner"]["pid"], pid);
     let change = &report["journals"][0]["changes"][1];
     let expected = serde_json::json!({
-        "what": "THP enabled",
+        "label": "THP enabled",
         "path": "/sys/kernel/mm/transparent_hugepage/enabled",
-        "fate": "restored",
+        "outcome": "restored",
         "found": "never",
         "found_absent_reason": null,
-        "ours": "never",
-        "ours_absent_reason": null,
+        "set_value": "never",
+        "set_value_absent_reason": null,
         "original": "madvise",
         "original_absent_reason": null,
         "detail": "",
@@ -251,7 +251,7 @@ fn a_directory_that_others_can_write_is_exit_4() {
     assert_eq!(absent.code, Some(4), "{}", absent.err);
 }
 
-/// On this machine, with the journals where they belong.
+/// On this machine, with journals in their default directory.
 #[test]
 fn this_machine_is_restored() {
     if !rustix::process::geteuid().is_root() {
@@ -272,7 +272,7 @@ fn this_machine_is_restored() {
         Victim::start(Path::new("/")).kill();
         assert!(fs::read_to_string(&path).unwrap().contains("[never]"));
         assert_eq!(fs::metadata(LIVE_JOURNALS).unwrap().permissions().mode() & 0o777, 0o700);
-        as_nobody_roots_journals_are_told_of();
+        an_unprivileged_user_is_told_of_journals_of_root();
         let ran = run(pagelab().arg("restore"));
         assert_eq!(ran.code, Some(0), "{}{}", ran.out, ran.err);
         assert!(mode == "never" || ran.out.contains(&format!("never → {mode}")), "{}", ran.out);
@@ -288,7 +288,7 @@ fn this_machine_is_restored() {
 }
 
 /// Without root there is no place for a journal, or another one, and root's are not passed over in silence.
-fn as_nobody_roots_journals_are_told_of() {
+fn an_unprivileged_user_is_told_of_journals_of_root() {
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let copy = dir.path().join("binary");

@@ -1,4 +1,4 @@
-//! `pagelab sim`, end to end.
+//! Tests of `pagelab sim`.
 
 #[path = "../benches/llfree/mod.rs"]
 mod llfree;
@@ -7,7 +7,7 @@ mod support;
 use std::collections::BTreeSet;
 
 use serde_json::Value;
-use support::{Lab, fields};
+use support::{Lab, collect_fields};
 
 #[test]
 fn bench_measures_each_engine_and_documents_each_field() {
@@ -27,8 +27,8 @@ fn bench_measures_each_engine_and_documents_each_field() {
         assert!(row["pairs_per_s"].as_u64().unwrap() > 0 && row["failed"].as_u64().unwrap() < 400, "{row}");
         let pages = row["memory_bytes"].as_u64().unwrap() / 4096;
         let engine = row["engine"].as_str().unwrap();
-        let Some(books) = row["books_bytes"].as_u64() else {
-            assert!(["plain", "nothing"].contains(&engine), "{row}");
+        let Some(books) = row["metadata_bytes"].as_u64() else {
+            assert!(["btree", "nothing"].contains(&engine), "{row}");
             continue;
         };
         if engine.starts_with("compact") {
@@ -40,18 +40,19 @@ fn bench_measures_each_engine_and_documents_each_field() {
         }
     }
     let mut found = BTreeSet::new();
-    fields(&said, &mut found);
+    collect_fields(&said, &mut found);
     let docs = include_str!("../../../docs/json.md");
     let missing: Vec<_> = found.iter().filter(|name| !docs.contains(&format!("`{name}`"))).collect();
     assert!(missing.is_empty(), "not in docs/json.md: {missing:?}");
     let text = lab.run(&["sim", "bench", "--memory", "128M", "--pairs", "1000", "--turns", "1"]).out;
-    assert!(text.contains("mobility") && text.contains("look-ahead") && text.contains("plain"), "{text}");
-    assert!(text.contains("1 turns of 1 000 pairs"), "{text}");
+    assert!(text.contains("mobility") && text.contains("look-ahead") && text.contains("btree"), "{text}");
+    assert!(text.contains("1 turns of 1\u{202f}000 pairs"), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
-    let chosen = ["sim", "bench", "--memory", "128M", "--pairs", "1000", "--turns", "1", "--engine", "drawn"];
+    let chosen =
+        ["sim", "bench", "--memory", "128M", "--pairs", "1000", "--turns", "1", "--engine", "random"];
     let text = lab.run(&[&chosen[..], &["--load", "order9"]].concat()).out;
     assert!(
-        text.contains("compact, drawn") && text.contains("order9") && !text.contains("mobility"),
+        text.contains("compact random") && text.contains("order9") && !text.contains("mobility"),
         "{text}"
     );
 }
@@ -75,18 +76,21 @@ fn bulk_takes_half_of_memory_and_says_what_each_half_takes() {
     let text = lab.run(&words).out;
     assert!(text.contains("ns/free") && text.contains("memory, per-CPU, ahead"), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
-    let drawn = lab.run(&["sim", "bench", "--memory", "128M", "--load", "bulk", "--engine", "drawn"]);
-    assert!(drawn.code == Some(2) && drawn.err.contains("keeps no list"), "{}", drawn.err);
+    let random = lab.run(&["sim", "bench", "--memory", "128M", "--load", "bulk", "--engine", "random"]);
+    assert!(random.code == Some(2) && random.err.contains("has no list"), "{}", random.err);
 }
 
 #[test]
-fn what_llfrees_own_bench_writes_is_read() {
+fn output_of_the_llfree_bench_is_read() {
     let table = "alloc,x,order,iteration,memory,get_min,get_avg,get_max,put_min,put_avg,put_max,init,total,\
                  allocs\nLLFree,1,0,0,16,20,21,22,35,36,37,0,1000,2097152\n";
-    let turns = llfree::read(table).unwrap();
-    assert_eq!((turns.len(), turns[0].get, turns[0].put), (1, 21.0, 36.0));
-    assert!(llfree::read("alloc,x\nLLFree,1\n").is_err() && llfree::read(&table.replace("36", "")).is_err());
-    if let Err(why) = llfree::program() {
+    let turns = llfree::parse_table(table).unwrap();
+    assert_eq!((turns.len(), turns[0].alloc_ns, turns[0].free_ns), (1, 21.0, 36.0));
+    assert!(
+        llfree::parse_table("alloc,x\nLLFree,1\n").is_err()
+            && llfree::parse_table(&table.replace("36", "")).is_err()
+    );
+    if let Err(why) = llfree::find_program() {
         #[allow(clippy::print_stderr, reason = "a skipped check says so")]
         {
             eprintln!("skipped: llfree-absent: {why}");
@@ -94,35 +98,38 @@ fn what_llfrees_own_bench_writes_is_read() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let turns = llfree::rand(1, 2, folder.path()).unwrap();
-    assert!(turns.len() == 2 && turns.iter().all(|turn| turn.get > 0.0 && turn.put > 0.0), "{turns:?}");
+    let turns = llfree::run_rand(1, 2, folder.path()).unwrap();
+    assert!(
+        turns.len() == 2 && turns.iter().all(|turn| turn.alloc_ns > 0.0 && turn.free_ns > 0.0),
+        "{turns:?}"
+    );
 }
 
 #[test]
-fn sizes_that_cannot_be_are_refused_in_words() {
+fn impossible_sizes_are_refused() {
     let lab = Lab::new();
     for (size, said) in [
-        ("3M", "a multiple of 2 MiB"),
-        ("17000G", "to 16 TiB"),
-        ("0", "from 128 MiB to 16 TiB"),
-        ("64M", "from 128 MiB to 16 TiB"),
-        ("-1", "such as 16G"),
-        ("x", "such as 16G"),
+        ("3M", "a multiple of 2M"),
+        ("17000G", "to 16T"),
+        ("0", "from 128M to 16T"),
+        ("64M", "from 128M to 16T"),
+        ("-1", "expected a size"),
+        ("x", "expected a size"),
     ] {
         let ran = lab.run(&["sim", "bench", "--memory", size]);
         assert_eq!(ran.code, Some(2), "{size}: {}", ran.out);
         assert!(ran.err.contains(said), "{size}: {}", ran.err);
     }
-    // Bytes of books for each of 2^32 frames, and the list of live blocks.
+    // Bytes of metadata for each of 2^32 frames, and the list of live blocks.
     let ran = lab.run(&["sim", "bench", "--memory", "16T", "--load", "order0"]);
     assert_eq!(ran.code, Some(4), "{}", ran.out);
-    assert!(ran.err.contains("available") && ran.err.contains("--engine drawn takes 8"), "{}", ran.err);
+    assert!(ran.err.contains("available") && ran.err.contains("--engine random (8"), "{}", ran.err);
     let ran = lab.run(&["sim", "bench", "--memory", "5T", "--load", "order9", "--engine", "standard"]);
     assert!((ran.code == Some(2) && ran.err.contains("up to 4 TiB")) || ran.code == Some(4), "{}", ran.err);
     for (words, said) in [
-        (&["--pairs", "0"][..], "from 1 to 1 000 000 000 is wanted"),
-        (&["--turns", "0"], "from 1 to 1 000 is wanted"),
-        (&["--engine", "list", "--engine", "list"], "\"list\" is there twice"),
+        (&["--pairs", "0"][..], "from 1 to 1000000000"),
+        (&["--turns", "0"], "from 1 to 1000"),
+        (&["--engine", "list", "--engine", "list"], "\"list\" is given twice"),
     ] {
         let ran = lab.run(&[&["sim", "bench"], words].concat());
         assert!(ran.code == Some(2) && ran.err.contains(said), "{words:?}: {}", ran.err);

@@ -1,14 +1,14 @@
-//! `pagelab sim replay`, end to end, on traces whose answer is known.
+//! Tests of `pagelab sim replay` on traces whose result is known.
 
 mod support;
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use pagelab_model::alloc_trace::{TraceEvent, TraceWhat, Was};
+use pagelab_model::alloc_trace::{FrameState, TraceEvent, TraceEventKind};
 use serde_json::Value;
-use support::made_trace::{Made, head, run, write};
-use support::{Lab, fields};
+use support::made_trace::{SyntheticTrace, head, run, write};
+use support::{Lab, collect_fields};
 
 const FRAMES: u32 = 32 * 1024;
 const ALL: [&str; 8] = [
@@ -22,10 +22,10 @@ const ALL: [&str; 8] = [
     "contiguitas",
 ];
 
-fn made(path: &Path, ends: bool) -> Made {
-    let mut made = Made::new(FRAMES, 3);
+fn made(path: &Path, ends: bool) -> SyntheticTrace {
+    let mut made = SyntheticTrace::new(FRAMES, 3);
     made.run(200_000);
-    write(path, &head(FRAMES), &[run(FRAMES, Was::Free)], &made.events, &made.samples, ends);
+    write(path, &head(FRAMES), &[run(FRAMES, FrameState::Free)], &made.events, &made.samples, ends);
     made
 }
 
@@ -54,8 +54,8 @@ fn a_trace_of_the_simulator_is_replayed_all_but_exactly() {
         assert_eq!(policy["events"].as_u64().unwrap(), made.events.len() as u64);
     }
     let mut found = BTreeSet::new();
-    fields(&said, &mut found);
-    fields(&json(&lab.run(&["sim", "replay", "t.pagelab", "--time", "--json"]).out), &mut found);
+    collect_fields(&said, &mut found);
+    collect_fields(&json(&lab.run(&["sim", "replay", "t.pagelab", "--time", "--json"]).out), &mut found);
     let docs = include_str!("../../../docs/json.md");
     let missing: Vec<_> = found.iter().filter(|name| !docs.contains(&format!("`{name}`"))).collect();
     assert!(missing.is_empty(), "not in docs/json.md: {missing:?}");
@@ -65,7 +65,7 @@ fn a_trace_of_the_simulator_is_replayed_all_but_exactly() {
         assert!(text.contains(part), "{part}: {text}");
     }
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
-    // More policies than have room side by side: tables go on below.
+    // More policies than fit side by side: tables continue below.
     let text = lab.run(&["sim", "replay", "t.pagelab", "--policy", &ALL.join(",")]).out;
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     for policy in ALL {
@@ -92,14 +92,14 @@ fn a_trace_that_was_cut_is_replayed_up_to_there() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_its_place() {
+fn invalid_traces_are_refused_with_their_place() {
     let lab = Lab::new();
     let at = |name: &str| lab.path().join(name);
     let mut made = made(&at("t.pagelab"), true);
     made.events.truncate(1000);
     let last = *made.events.last().unwrap();
-    let all = [run(FRAMES, Was::Free)];
-    let free = |pfn, order| TraceEvent { what: TraceWhat::Free { pfn, order }, ..last };
+    let all = [run(FRAMES, FrameState::Free)];
+    let free = |pfn, order| TraceEvent { kind: TraceEventKind::Free { pfn, order }, ..last };
     for (name, event) in [("odd", free(3, 2)), ("outside", free(FRAMES, 0)), ("order", free(0, 11))] {
         let mut events = made.events.clone();
         events.push(event);
@@ -107,7 +107,7 @@ fn what_cannot_be_is_refused_with_its_place() {
     }
     write(&at("nothing"), &head(FRAMES), &[], &made.events, &[], true);
     write(&at("early"), &head(FRAMES), &[], &made.events, &[], false);
-    write(&at("part"), &head(FRAMES), &[run(FRAMES / 2, Was::Free)], &made.events, &[], false);
+    write(&at("part"), &head(FRAMES), &[run(FRAMES / 2, FrameState::Free)], &made.events, &[], false);
     let mut other = head(FRAMES);
     other.page_bytes = 5000;
     write(&at("pages"), &other, &all, &made.events, &[], true);
@@ -116,24 +116,24 @@ fn what_cannot_be_is_refused_with_its_place() {
     write(&at("large"), &other, &all, &made.events, &[], true);
     for (args, code, said) in [
         (&["odd"][..], 3, "event 1000 at 0.000200000 s: no block of order 2 begins at frame 0x3"),
-        (&["outside"], 3, "event 1000 at 0.000200000 s: frame 0x8000 lies in no zone"),
+        (&["outside"], 3, "event 1000 at 0.000200000 s: frame 0x8000 is in no zone"),
         (&["order"], 3, "order 11 is above the largest, 10"),
         (&["nothing"], 3, "it has no snapshot"),
-        (&["early"], 3, "it ended before the snapshot of memory was complete: 32768 frames are missing"),
-        (&["part"], 3, "it ended before the snapshot of memory was complete: 16384 frames are missing"),
-        (&["pages"], 3, "pages are of 5000 bytes"),
+        (&["early"], 3, "it ended before the snapshot of memory was complete, 32768 frames are missing"),
+        (&["part"], 3, "it ended before the snapshot of memory was complete, 16384 frames are missing"),
+        (&["pages"], 3, "pages of 5000 bytes"),
         (&["large"], 4, "its zones span 4000000000 frames"),
-        (&["t.pagelab", "--policy", "best"], 2, "no such policy; there are standard, list2"),
-        (&["t.pagelab", "--zones", "all"], 2, "traced, asked"),
+        (&["t.pagelab", "--policy", "best"], 2, "unknown policy `best`; expected one of standard, list2"),
+        (&["t.pagelab", "--zones", "all"], 2, "traced, requested"),
         (&["missing"], 3, "missing"),
     ] {
         let ran = lab.run(&[&["sim", "replay"], args].concat());
         assert_eq!(ran.code, Some(code), "{args:?}: {} {}", ran.out, ran.err);
         assert!(ran.err.contains(said), "{args:?}: {}", ran.err);
     }
-    // No sample: objects alone are told.
+    // No sample: only objects are reported.
     write(&at("quiet"), &head(FRAMES), &all, &made.events, &[], true);
-    let ran = lab.run(&["sim", "replay", "quiet", "--zones", "asked"]);
+    let ran = lab.run(&["sim", "replay", "quiet", "--zones", "requested"]);
     assert!(ran.out.contains("No sample of free memory"), "{}{}", ran.out, ran.err);
     assert_eq!(lab.run(&["sim", "replay", "quiet", "--json"]).code, Some(0));
 }
@@ -143,16 +143,23 @@ fn the_number_of_threads_changes_no_byte() {
     let lab = Lab::new();
     let made = made(&lab.path().join("t.pagelab"), true);
     let mut events = made.events.clone();
-    let late = TraceEvent { what: TraceWhat::Free { pfn: 3, order: 2 }, ..events[150_000] };
+    let late = TraceEvent { kind: TraceEventKind::Free { pfn: 3, order: 2 }, ..events[150_000] };
     events.insert(150_001, late);
-    write(&lab.path().join("odd"), &head(FRAMES), &[run(FRAMES, Was::Free)], &events, &made.samples, true);
+    write(
+        &lab.path().join("odd"),
+        &head(FRAMES),
+        &[run(FRAMES, FrameState::Free)],
+        &events,
+        &made.samples,
+        true,
+    );
     let mut damaged = std::fs::read(lab.path().join("t.pagelab")).unwrap();
     let at = damaged.len() / 4 * 3;
     damaged[at] ^= 0x55;
     lab.write("damaged", &damaged);
     for (args, threads) in [
         (&["t.pagelab"][..], &["2"][..]),
-        (&["t.pagelab", "--policy", "list2,mobility-6.18", "--json", "--zones", "asked"], &["2", "8"]),
+        (&["t.pagelab", "--policy", "list2,mobility-6.18", "--json", "--zones", "requested"], &["2", "8"]),
         (&["odd", "--policy", "standard,mobility-6.1"], &["3"]),
         (&["damaged", "--policy", "list3,standard"], &["3"]),
     ] {
@@ -174,10 +181,10 @@ fn a_replay_in_a_run_file_is_shown_as_others_are() {
     let args = ["sim", "replay", "t.pagelab", "--policy", "mobility-6.1,standard", "-o", "r.pagelab"];
     let ran = lab.run(&args);
     assert_eq!(ran.code, Some(0), "{}", ran.err);
-    let run = pagelab_runfile::Reader::open(&lab.path().join("r.pagelab")).unwrap().run().unwrap();
+    let run = pagelab_runfile::RunReader::open(&lab.path().join("r.pagelab")).unwrap().read_run().unwrap();
     let [series] = &run.series[..] else { panic!("{:?}", run.series) };
     assert_eq!(series.at_ns.len(), made.samples.len());
-    let names: Vec<&str> = series.columns.iter().map(|column| column.head.name.as_str()).collect();
+    let names: Vec<&str> = series.columns.iter().map(|column| column.header.name.as_str()).collect();
     let unusable = ["F_u(9).sampled", "F_u(9).mobility-6.1", "F_u(9).standard"];
     assert_eq!(names[..3], unusable);
     assert_eq!(names[3..], ["free.sampled", "free.mobility-6.1", "free.standard"]);
@@ -188,7 +195,7 @@ fn a_replay_in_a_run_file_is_shown_as_others_are() {
     for (column, field) in [(0, "/unusable"), (2, "/simulated_unusable/0")] {
         for (at, sample) in samples.iter().enumerate() {
             let share = sample.pointer(field).and_then(Value::as_f64).unwrap();
-            let kept = series.columns[column].values.at(at).unwrap() as f64;
+            let kept = series.columns[column].values.value_at(at).unwrap() as f64;
             assert!((kept - share * 1e6).abs() <= 0.5, "{field} of {at}: {kept} {share}");
         }
     }
@@ -203,24 +210,24 @@ fn a_replay_in_a_run_file_is_shown_as_others_are() {
     assert_eq!(again.code, Some(2), "{}", again.err);
 }
 
-/// One reading that agrees tells nothing of a policy.
+/// A single agreeing sample says nothing about a policy.
 #[test]
-fn a_verdict_is_refused_where_samples_are_few() {
+fn a_verdict_needs_enough_samples() {
     let lab = Lab::new();
-    let mut made = Made::new(FRAMES, 3);
+    let mut made = SyntheticTrace::new(FRAMES, 3);
     made.run(200_000);
     for (name, samples, few) in [("few", 1, true), ("enough", made.samples.len(), false)] {
         let first = made.samples.len() - samples;
-        let all = [run(FRAMES, Was::Free)];
+        let all = [run(FRAMES, FrameState::Free)];
         write(&lab.path().join(name), &head(FRAMES), &all, &made.events, &made.samples[first..], true);
         let args = ["sim", "replay", name, "--policy", "mobility-6.1,standard"];
         let text = lab.run(&args).out;
-        assert_eq!(text.contains("Too few samples to judge: 1 behind the snapshot"), few, "{text}");
-        assert_eq!(text.contains("nearer to the samples"), !few, "{text}");
+        assert_eq!(text.contains("Too few samples to judge: 1 after the snapshot"), few, "{text}");
+        assert_eq!(text.contains("closer to the samples"), !few, "{text}");
         let said = json(&lab.run(&[&args[..], &["--json"]].concat()).out);
         assert_eq!(said["verdict"], if few { "too_few_samples" } else { "nearer" }, "{said}");
-        assert_eq!(said["policies"][0]["beside_own"], Value::Null, "{said}");
-        assert_eq!(said["policies"][1]["beside_own"] == "too_few_samples", few, "{said}");
+        assert_eq!(said["policies"][0]["against_own_policy"], Value::Null, "{said}");
+        assert_eq!(said["policies"][1]["against_own_policy"] == "too_few_samples", few, "{said}");
     }
 }
 
@@ -241,9 +248,9 @@ fn a_recorded_trace_of_broken_memory_and_compaction_is_replayed_within_a_tenth()
     // What it comes to: other policies count where they differ by more than the replay is off.
     let ran = lab.run(&["sim", "replay", "t.pagelab", "--policy", "mobility-6.10,standard,list2"]);
     let text = ran.out.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(text.contains("is nearer to the samples than a memory that nothing happens to"), "{}", ran.out);
+    assert!(text.contains("is closer to the samples than the no-change baseline"), "{}", ran.out);
     assert!(text.contains("standard: F_u(9) higher by up to 0.3"), "{}", ran.out);
-    assert!(text.contains("list2: not told apart from it"), "{}", ran.out);
+    assert!(text.contains("list2: not distinguishable from it"), "{}", ran.out);
     let sum = |blocks: &Value| {
         let blocks = blocks.as_array().expect("blocks by order").iter().zip(0..);
         blocks.map(|(blocks, order)| blocks.as_u64().expect("a number") << order).sum::<u64>()

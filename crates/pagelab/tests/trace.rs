@@ -1,4 +1,4 @@
-//! `pagelab trace`, end to end: what the kernel counted is what the file has, whatever ends the recording.
+//! Tests of `pagelab trace`: the file has what the kernel counted, however the recording ends.
 #![allow(clippy::unwrap_used, clippy::print_stderr)] // a test's helpers may fail where they stand
 
 mod support;
@@ -12,14 +12,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use pagelab_formats::vmstat;
 use pagelab_host::paths;
 use pagelab_model::Bytes;
-use pagelab_model::alloc_trace::{TraceBuffer, TraceEvent, TraceWhat, Was};
-use pagelab_model::run::Ending;
+use pagelab_model::alloc_trace::{BufferCounts, FrameState, TraceEvent, TraceEventKind};
+use pagelab_model::run::RunEnd;
 use pagelab_runfile::TraceReader;
-use pagelab_sys::map::{Advice, Mapping};
+use pagelab_sys::mapping::{Advice, Mapping};
 use rustix::process::Signal;
 use serde_json::Value;
-use support::running::{Running, until};
-use support::{Lab, fields};
+use support::running::{KillOnDrop, wait_until};
+use support::{Lab, collect_fields};
 
 /// Pages of a turn of the load.
 const PAGES: u64 = 20_000;
@@ -33,7 +33,7 @@ fn alone() -> MutexGuard<'static, ()> {
 /// Whether this machine lets its allocator be traced that way; else the skip is printed.
 fn is_traced(lab: &Lab, way: &str) -> bool {
     let args =
-        ["trace", "record", "-o", "probe.pagelab", "--for", "100ms", "--no-snapshot", "--through", way];
+        ["trace", "record", "-o", "probe.pagelab", "--for", "100ms", "--no-snapshot", "--backend", way];
     let ran = lab.run(&args);
     if ran.code == Some(4) {
         let why = if way == "perf" { "no-tracepoints" } else { "no-trace-instance" };
@@ -41,7 +41,7 @@ fn is_traced(lab: &Lab, way: &str) -> bool {
         return false;
     }
     assert_eq!(ran.code, Some(0), "{}", ran.err);
-    assert!(ran.out.contains(&format!("through {way}")), "{}", ran.out);
+    assert!(ran.out.contains(&format!("backend {way}")), "{}", ran.out);
     true
 }
 
@@ -56,20 +56,20 @@ fn each_way(check: impl Fn(&Lab, &str)) {
     }
 }
 
-/// A recording that has begun and taken events in.
-fn record(lab: &Lab, way: &str, more: &[&str]) -> Running {
+/// A recording that has started and received events.
+fn record(lab: &Lab, way: &str, more: &[&str]) -> KillOnDrop {
     record_into(lab, "t.pagelab", way, more)
 }
 
-fn record_into(lab: &Lab, name: &str, way: &str, more: &[&str]) -> Running {
-    let args = [&["trace", "record", "-o", name, "--through", way], more].concat();
+fn record_into(lab: &Lab, name: &str, way: &str, more: &[&str]) -> KillOnDrop {
+    let args = [&["trace", "record", "-o", name, "--backend", way], more].concat();
     let child: Child = lab.command(&args).spawn().unwrap();
     let file = lab.path().join(name);
-    until("the first block", || {
+    wait_until("the first block", || {
         churn(200);
         TraceReader::open(&file).is_ok_and(|reader| !reader.blocks().is_empty())
     });
-    Running(child, None)
+    KillOnDrop(child, None)
 }
 
 /// Maps memory, touches it and gives it back: an allocation and a free for each page, by this thread.
@@ -84,7 +84,7 @@ fn churn(pages: u64) {
 fn events(reader: &mut TraceReader) -> Vec<TraceEvent> {
     let (mut all, mut block) = (Vec::new(), Vec::new());
     for place in 0..reader.blocks().len() {
-        reader.block(place, &mut block).unwrap();
+        reader.read_block(place, &mut block).unwrap();
         all.append(&mut block);
     }
     all
@@ -93,9 +93,9 @@ fn events(reader: &mut TraceReader) -> Vec<TraceEvent> {
 /// Pages that this thread took and gave back, by the events.
 fn own_pages(events: &[TraceEvent]) -> (u64, u64) {
     let tid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-    events.iter().filter(|event| event.tid == tid).fold((0, 0), |(taken, freed), event| match event.what {
-        TraceWhat::Alloc { pfn: Some(_), order, .. } => (taken + (1 << order), freed),
-        TraceWhat::Free { order, .. } => (taken, freed + (1 << order)),
+    events.iter().filter(|event| event.tid == tid).fold((0, 0), |(taken, freed), event| match event.kind {
+        TraceEventKind::Alloc { pfn: Some(_), order, .. } => (taken + (1 << order), freed),
+        TraceEventKind::Free { order, .. } => (taken, freed + (1 << order)),
         _ => (taken, freed),
     })
 }
@@ -108,44 +108,44 @@ fn kernel_pages() -> [u64; 2] {
 }
 
 #[test]
-fn what_is_traced_is_what_the_kernel_counted() {
-    each_way(what_is_traced_is_what_the_kernel_counted_through);
+fn traced_events_equal_the_counters_of_the_kernel() {
+    each_way(traced_events_equal_the_counters_of_the_kernel_through);
 }
 
-fn what_is_traced_is_what_the_kernel_counted_through(lab: &Lab, way: &str) {
+fn traced_events_equal_the_counters_of_the_kernel_through(lab: &Lab, way: &str) {
     // The command begins once the state of memory has been read.
     let script = ": > started; exec /bin/sleep 600";
     let mut running = record(lab, way, &["--every", "50ms", "--", "/bin/sh", "-c", script]);
-    until("the snapshot", || lab.path().join("started").exists());
+    wait_until("the snapshot", || lab.path().join("started").exists());
     let file = lab.path().join("t.pagelab");
     (0..3).for_each(|_| churn(PAGES));
     running.signal(Signal::INT);
     let status = running.0.wait().unwrap();
     assert_eq!(status.code(), Some(130));
     let mut reader = TraceReader::open(&file).unwrap();
-    let ending = reader.ending().clone();
-    assert!(matches!(&ending, Ending::Stopped { why, .. } if why == "SIGINT"), "{ending:?}");
+    let ending = reader.run_end().clone();
+    assert!(matches!(&ending, RunEnd::Stopped { reason, .. } if reason == "SIGINT"), "{ending:?}");
     let events = events(&mut reader);
-    assert!(events.is_sorted_by_key(|event| event.at_ns));
+    assert!(events.is_sorted_by_key(|event| event.time_ns));
     names_are_those_of_the_kernel(lab, &reader, &events);
-    let lost: u64 = reader.losses().unwrap().iter().map(|loss| loss.events).sum();
+    let lost: u64 = reader.read_losses().unwrap().iter().map(|loss| loss.events).sum();
     let (taken, freed) = own_pages(&events);
     // Page tables come on top, and pages are taken on this thread while it waits.
     assert!(taken + lost >= 3 * PAGES && freed + lost >= 3 * PAGES, "{taken} {freed} {lost}");
 
     // The oracle: the kernel's own counters over the same time. It counts what the recorder takes too, and
     // pages taken in bulk, which have no tracepoint; the two are not read at one instant.
-    let end = reader.end().unwrap().unwrap();
+    let end = reader.read_summary().unwrap().unwrap();
     let [by_kernel, freed_by_kernel] = end.vmstat_pages.unwrap();
-    let sum = |of: fn(&TraceWhat) -> Option<u8>| -> u64 {
-        events.iter().filter_map(|event| of(&event.what)).map(|order| 1 << order).sum()
+    let sum = |of: fn(&TraceEventKind) -> Option<u8>| -> u64 {
+        events.iter().filter_map(|event| of(&event.kind)).map(|order| 1 << order).sum()
     };
     let taken = sum(|what| match what {
-        TraceWhat::Alloc { pfn: Some(_), order, .. } => Some(*order),
+        TraceEventKind::Alloc { pfn: Some(_), order, .. } => Some(*order),
         _ => None,
     });
     let freed = sum(|what| match what {
-        TraceWhat::Free { order, .. } => Some(*order),
+        TraceEventKind::Free { order, .. } => Some(*order),
         _ => None,
     });
     if lost == 0 {
@@ -156,33 +156,33 @@ fn what_is_traced_is_what_the_kernel_counted_through(lab: &Lab, way: &str) {
     }
     assert_eq!(end.unreadable, 0);
     // A processor that was held up while it wrote may do so after the last look.
-    for kind in &end.kinds {
+    for kind in &end.tracepoints {
         let lost = kind.lost.unwrap_or(0);
-        assert_eq!(kind.times.is_some(), way == "perf");
-        let times = kind.times.unwrap_or(kind.delivered + kind.own);
-        assert!(times.abs_diff(kind.delivered + kind.own + lost) < 100, "{kind:?}");
+        assert_eq!(kind.occurred.is_some(), way == "perf");
+        let occurred = kind.occurred.unwrap_or(kind.delivered + kind.by_recorder);
+        assert!(occurred.abs_diff(kind.delivered + kind.by_recorder + lost) < 100, "{kind:?}");
     }
     assert_eq!(end.buffers.is_empty(), way == "perf");
     if way == "ftrace" {
-        let read: u64 = end.kinds.iter().map(|kind| kind.delivered + kind.own).sum();
-        let sum = |of: fn(&TraceBuffer) -> u64| -> u64 { end.buffers.iter().map(of).sum() };
+        let read: u64 = end.tracepoints.iter().map(|kind| kind.delivered + kind.by_recorder).sum();
+        let sum = |of: fn(&BufferCounts) -> u64| -> u64 { end.buffers.iter().map(of).sum() };
         assert!(sum(|buffer| buffer.read).abs_diff(read) < 100, "{read} {:?}", end.buffers);
         assert!(sum(|buffer| buffer.written).abs_diff(read + lost) < 100, "{read} {lost} {:?}", end.buffers);
     }
     // The snapshot: most of memory, and free lists as the kernel has them but for what moved meanwhile.
-    let check = end.check.unwrap();
-    let (off, free) = check.pages_off();
+    let check = end.free_list_check.unwrap();
+    let (off, free) = check.count_differing_pages();
     assert!(off <= free / 4 + 50_000, "{check:?}");
-    let samples = reader.samples().unwrap();
+    let samples = reader.read_samples().unwrap();
     assert!(samples.len() > 3 && samples.is_sorted_by_key(|sample| sample.at_ns));
-    assert_eq!(check.found.len(), usize::from(reader.head().max_order) + 1);
+    assert_eq!(check.rebuilt.len(), usize::from(reader.header().max_order) + 1);
 }
 
 /// Each thread with events has its place in the list, and this one its name.
 fn names_are_those_of_the_kernel(lab: &Lab, reader: &TraceReader, events: &[TraceEvent]) {
     let own = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-    let name = fs::read_to_string(paths::process(own, "comm")).unwrap().trim().to_owned();
-    let threads = reader.threads().unwrap();
+    let name = fs::read_to_string(paths::process_file(own, "comm")).unwrap().trim().to_owned();
+    let threads = reader.read_threads().unwrap();
     let seen: BTreeSet<u32> = events.iter().map(|event| event.tid).filter(|&tid| tid != 0).collect();
     assert_eq!(threads.iter().map(|thread| thread.tid).collect::<BTreeSet<_>>(), seen);
     let of_own = threads.iter().find(|thread| thread.tid == own);
@@ -205,7 +205,7 @@ fn the_kernel_and_the_trace_agree_on_a_load_of_this_thread_through(lab: &Lab, wa
     running.signal(Signal::TERM);
     running.0.wait().unwrap();
     let mut reader = TraceReader::open(&lab.path().join("t.pagelab")).unwrap();
-    let lost: u64 = reader.losses().unwrap().iter().map(|loss| loss.events).sum();
+    let lost: u64 = reader.read_losses().unwrap().iter().map(|loss| loss.events).sum();
     let (taken, freed) = own_pages(&events(&mut reader));
     assert!(taken + lost >= PAGES && after[0] - before[0] >= PAGES, "{taken} {lost} {before:?} {after:?}");
     // A few pages wait on each processor until a batch of them is freed (`folio_batch`: up to 31 a list).
@@ -222,7 +222,7 @@ fn a_killed_recording_has_every_block_but_the_last_second_through(lab: &Lab, way
     let mut running = record(lab, way, &["--no-snapshot"]);
     churn(PAGES);
     let file = lab.path().join("t.pagelab");
-    until("the load in the file", || {
+    wait_until("the load in the file", || {
         churn(100);
         let mut reader = TraceReader::open(&file).unwrap();
         own_pages(&events(&mut reader)).0 >= PAGES
@@ -239,9 +239,9 @@ fn a_killed_recording_has_every_block_but_the_last_second_through(lab: &Lab, way
     let thread = said["threads"].as_array().unwrap().iter().find(|of| of["tid"] != 0).unwrap();
     assert_eq!(
         (&thread["name"], &thread["name_absent_reason"]),
-        (&Value::Null, &"the trace holds no names".into())
+        (&Value::Null, &"the trace contains no names".into())
     );
-    assert!(ran.out.contains("threads are known by their numbers"), "{}", ran.out);
+    assert!(ran.out.contains("threads have only numbers"), "{}", ran.out);
 }
 
 #[test]
@@ -252,24 +252,24 @@ fn rings_that_are_too_small_lose_events_and_say_so() {
 fn rings_that_are_too_small_lose_events_and_say_so_through(lab: &Lab, way: &str) {
     let mut running = record(lab, way, &["--no-snapshot", "--ring", "4K"]);
     let file = lab.path().join("t.pagelab");
-    until("a loss", || {
+    wait_until("a loss", || {
         churn(PAGES);
-        !TraceReader::open(&file).unwrap().losses().unwrap().is_empty()
+        !TraceReader::open(&file).unwrap().read_losses().unwrap().is_empty()
     });
     running.signal(Signal::INT);
     running.0.wait().unwrap();
     let reader = TraceReader::open(&file).unwrap();
-    let told: u64 = reader.losses().unwrap().iter().map(|loss| loss.events).sum();
-    let end = reader.end().unwrap().unwrap();
+    let told: u64 = reader.read_losses().unwrap().iter().map(|loss| loss.events).sum();
+    let end = reader.read_summary().unwrap().unwrap();
     let by_kernel = match way {
-        "perf" => end.kinds.iter().map(|kind| kind.lost).sum(),
+        "perf" => end.tracepoints.iter().map(|kind| kind.lost).sum(),
         _ => Some(end.buffers.iter().map(|buffer| buffer.lost).sum::<u64>()),
     };
     // perf counts events too that it neither writes nor counts as lost.
     let is_told = |lost| if way == "perf" { lost <= told } else { lost == told };
     assert!(told > 0 && by_kernel.is_none_or(is_told), "{told} {by_kernel:?}");
     let text = lab.run(&["trace", "info", "t.pagelab"]).out;
-    assert!(text.contains("events were lost") && text.contains("the rings were full"), "{text}");
+    assert!(text.contains("events were lost") && text.contains("the ring buffers were full"), "{text}");
 }
 
 #[test]
@@ -280,18 +280,18 @@ fn a_command_is_recorded_to_its_end_and_every_field_is_documented() {
 fn a_command_is_recorded_to_its_end_and_every_field_is_documented_through(lab: &Lab, way: &str) {
     let ran = lab.run(
         &[
-            &["trace", "record", "-o", "t.pagelab", "--through", way][..],
+            &["trace", "record", "-o", "t.pagelab", "--backend", way][..],
             &["--", "/bin/sh", "-c", "echo out; exit 3"],
         ]
         .concat(),
     );
     assert_eq!(ran.code, Some(0), "{}", ran.err);
     assert!(ran.out.starts_with("out\n") && ran.out.contains("events in"), "{}", ran.out);
-    assert!(ran.err.contains("the command ended with exit status: 3"), "{}", ran.err);
+    assert!(ran.err.contains("the command exited with exit status: 3"), "{}", ran.err);
     let one_line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(one_line(&ran.out).contains("for the state of memory at the start + "), "{}", ran.out);
+    assert!(one_line(&ran.out).contains("for the snapshot at the start + "), "{}", ran.out);
     let text = lab.run(&["trace", "info", "t.pagelab"]).out;
-    // Events, time and rate are the same wherever they are told.
+    // Events, time and rate are equal in all outputs.
     let told = text.lines().find(|line| line.contains(" events in ")).unwrap();
     assert!(one_line(&ran.out).contains(&one_line(told)), "{told}: {}", ran.out);
     for said in ["allocations", "Movable", "memory at the start: ", "holes: ", "buddyinfo was read"] {
@@ -300,13 +300,14 @@ fn a_command_is_recorded_to_its_end_and_every_field_is_documented_through(lab: &
     let said = lab.run(&["trace", "info", "t.pagelab", "--json", "--threads", "3"]).out;
     let said: Value = serde_json::from_str(&said).unwrap();
     assert_eq!((&said["kind"], &said["ending"]), (&"trace_info".into(), &"complete".into()));
-    assert_eq!(said["through"], way);
+    assert_eq!(said["backend"], way);
     assert!(said["threads"].as_array().unwrap().len() <= 3);
-    let snapshot = TraceReader::open(&lab.path().join("t.pagelab")).unwrap().snapshot().unwrap();
-    let user: u64 = snapshot.iter().filter(|run| run.was == Was::User).map(|run| u64::from(run.frames)).sum();
+    let snapshot = TraceReader::open(&lab.path().join("t.pagelab")).unwrap().read_frame_runs().unwrap();
+    let user: u64 =
+        snapshot.iter().filter(|run| run.state == FrameState::User).map(|run| u64::from(run.frames)).sum();
     assert_eq!(said["snapshot"]["frames"]["user"].as_u64(), Some(user));
     let mut found = BTreeSet::new();
-    fields(&said, &mut found);
+    collect_fields(&said, &mut found);
     let docs = include_str!("../../../docs/json.md");
     // What every absent value has beside it is explained once for all.
     found.retain(|name| !name.ends_with("_absent_reason"));
@@ -336,7 +337,7 @@ fn a_report_shows_a_trace_in_each_form() {
         assert_eq!(*value, all[name], "{name}");
     }
     assert_eq!(said["runs"][0]["not_shown"], Value::Array(Vec::new()));
-    report(&["--csv", "tables"]);
+    report(&["--tables", "tables"]);
     let table = |name: &str| fs::read_to_string(lab.path().join("tables").join(name)).unwrap();
     let threads = all["threads"].as_array().unwrap();
     assert_eq!(table("trace_threads.csv").lines().count(), threads.len() + 1);
@@ -351,10 +352,8 @@ fn a_report_shows_a_trace_in_each_form() {
     report(&["--html", "t.html"]);
     let page = fs::read_to_string(lab.path().join("t.html")).unwrap();
     let two = lab.run(&["report", "--html", "two.html", "t.pagelab", "t.pagelab"]);
-    assert!(two.code == Some(2) && two.err.contains("give its file by itself"), "{}", two.err);
-    for part in
-        ["Trace of the page allocator", "by the migratetype that was asked for", "memory at the start"]
-    {
+    assert!(two.code == Some(2) && two.err.contains("hint: give its file alone"), "{}", two.err);
+    for part in ["Trace of the page allocator", "by requested migratetype", "memory at the start"] {
         assert!(page.contains(part), "{part}");
     }
 }
@@ -366,7 +365,7 @@ fn a_report_finds_damage_in_the_middle_of_a_trace() {
     let middle = damaged.len() / 2;
     damaged[middle..middle + middle / 4].fill(0x5a);
     lab.write("t.pagelab", &damaged);
-    for form in [&[][..], &["--json"], &["--html", "t.html"], &["--csv", "tables"]] {
+    for form in [&[][..], &["--json"], &["--html", "t.html"], &["--tables", "tables"]] {
         let ran = lab.run(&[&["report", "t.pagelab"], form].concat());
         assert_eq!(ran.code, Some(3), "{form:?}: {} {}", ran.out, ran.err);
         assert!(ran.err.contains("t.pagelab") && !ran.out.contains("complete"), "{} {}", ran.out, ran.err);
@@ -375,29 +374,37 @@ fn a_report_finds_damage_in_the_middle_of_a_trace() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_in_words() {
+fn invalid_arguments_are_refused() {
     let (_alone, lab) = (alone(), Lab::new());
     lab.write("text", "Node 0, zone DMA 1 2 3\n");
     for (args, code, said) in [
-        (&["record", "-o", "a.pagelab", "--for", "1ms"][..], 2, "--for 1ms: from 100ms to 366d"),
-        (&["record", "-o", "a.pagelab", "--every", "1ms"], 2, "--every 1ms: from 10ms to 1d"),
-        (&["record", "-o", "a.pagelab", "--ring", "8G"], 2, "--ring 8G: from 4K to 1G"),
+        (
+            &["record", "-o", "a.pagelab", "--for", "1ms"][..],
+            2,
+            "'1ms' for '--for <TIME>': expected 100ms to 366d",
+        ),
+        (
+            &["record", "-o", "a.pagelab", "--every", "1ms"],
+            2,
+            "'1ms' for '--every <TIME>': expected 10ms to 1d",
+        ),
+        (&["record", "-o", "a.pagelab", "--ring", "8G"], 2, "'8G' for '--ring <SIZE>': expected 4K to 1G"),
         (&["record", "-o", "a.pagelab", "--for", "1s", "--", "true"], 2, "cannot be used with"),
-        (&["info", "none.pagelab"], 3, "`pagelab trace record -o FILE` makes one"),
-        (&["info", "text"], 3, "it is a text, not a run file; `pagelab trace record -o FILE` makes one"),
-        (&["info", "."], 3, "it is a folder; `pagelab trace record -o FILE` makes one"),
-        (&["record", "-o", "/usr", "--for", "1s"], 2, "it is a folder; give the name of a file in it"),
+        (&["info", "none.pagelab"], 3, "hint: create one with `pagelab trace record -o FILE`"),
+        (&["info", "text"], 3, "it is text\nhint: create one with `pagelab trace record -o FILE`"),
+        (&["info", "."], 3, "it is a directory\nhint: create one with `pagelab trace record -o FILE`"),
+        (&["record", "-o", "/usr", "--for", "1s"], 2, "expected a file, found a directory"),
     ] {
         let ran = lab.run(&[&["trace"], args].concat());
         assert_eq!(ran.code, Some(code), "{args:?}: {}", ran.err);
         assert!(ran.err.contains(said), "{args:?}: {}", ran.err);
     }
     assert!(!lab.path().join("a.pagelab").exists());
-    let ran = lab.run(&["trace", "record", "-o", "a.pagelab", "--through", "bpf"]);
+    let ran = lab.run(&["trace", "record", "-o", "a.pagelab", "--backend", "bpf"]);
     assert!(ran.code == Some(2) && ran.err.contains("auto, ftrace, perf"), "{}", ran.err);
     if is_traced(&lab, "perf") {
         let ran = lab.run(&["trace", "record", "-o", "probe.pagelab", "--for", "100ms"]);
-        assert!(ran.code == Some(2) && ran.err.contains("it exists already"), "{}", ran.err);
+        assert!(ran.code == Some(2) && ran.err.contains("it already exists"), "{}", ran.err);
         let ran = lab.run(&["trace", "record", "-o", "b.pagelab", "--no-snapshot", "--", "/none/such"]);
         assert!(ran.code == Some(3) && ran.err.contains("cannot start /none/such"), "{}", ran.err);
         assert!(!lab.path().join("b.pagelab").exists(), "nothing stands in the way of the next attempt");
@@ -405,19 +412,19 @@ fn what_cannot_be_is_refused_in_words() {
 }
 
 #[test]
-fn a_full_disk_ends_the_recording_and_what_is_there_is_read() {
-    each_way(a_full_disk_ends_the_recording_and_what_is_there_is_read_through);
+fn a_full_disk_ends_the_recording_and_its_events_are_read() {
+    each_way(a_full_disk_ends_the_recording_and_its_events_are_read_through);
 }
 
-fn a_full_disk_ends_the_recording_and_what_is_there_is_read_through(lab: &Lab, way: &str) {
+fn a_full_disk_ends_the_recording_and_its_events_are_read_through(lab: &Lab, way: &str) {
     // Programs are started until the disk is full: some hundred events each.
-    let script = "\"$0\" trace record --through WAY --no-snapshot --for 100s -o disk/t.pagelab & recorder=$!\n\
+    let script = "\"$0\" trace record --backend WAY --no-snapshot --for 100s -o disk/t.pagelab & recorder=$!\n\
         while kill -0 $recorder 2>&-; do /bin/true; done\n\
         wait $recorder; echo code $?; \"$0\" trace info disk/t.pagelab";
     let Some(ran) = lab.run_with_small_disk("256k", &script.replace("WAY", way)) else { return };
     assert!(ran.out.starts_with("code 5\n") && ran.code == Some(0), "{} {}", ran.out, ran.err);
     assert!(
-        ran.err.contains("the disk is full") && ran.err.contains("the trace stopped after"),
+        ran.err.contains("the disk is full") && ran.err.contains("cannot continue the trace after"),
         "{}",
         ran.err
     );
@@ -434,7 +441,7 @@ fn perf_and_ftrace_have_the_same_events() {
     }
     let ways = ["ftrace", "perf"];
     let recordings = ways.map(|way| record_into(&lab, &format!("{way}.pagelab"), way, &["--no-snapshot"]));
-    // Eight mebibytes, touched and given back.
+    // Eight mebibytes, touched and freed.
     let mut child = std::process::Command::new("/bin/dd");
     child.args(["if=/dev/zero", "of=/dev/null", "bs=8M", "count=2"]).stderr(std::process::Stdio::null());
     let mut child = child.spawn().unwrap();
@@ -444,7 +451,7 @@ fn perf_and_ftrace_have_the_same_events() {
         running.signal(Signal::INT);
         running.0.wait().unwrap();
         let mut reader = TraceReader::open(&lab.path().join(format!("{way}.pagelab"))).unwrap();
-        let lost: u64 = reader.losses().unwrap().iter().map(|loss| loss.events).sum();
+        let lost: u64 = reader.read_losses().unwrap().iter().map(|loss| loss.events).sum();
         let all = events(&mut reader);
         let of_child: Vec<TraceEvent> = all.into_iter().filter(|event| event.tid == pid).collect();
         (lost, of_child)
@@ -458,7 +465,7 @@ fn perf_and_ftrace_have_the_same_events() {
     // the other, so order does not count; nor does one event in a hundred.
     let words = |events: &[TraceEvent]| -> Vec<String> {
         let mut words: Vec<String> =
-            events.iter().map(|event| format!("{} {:?}", event.cpu, event.what)).collect();
+            events.iter().map(|event| format!("{} {:?}", event.cpu, event.kind)).collect();
         words.sort();
         words
     };
@@ -472,12 +479,12 @@ fn perf_and_ftrace_have_the_same_events() {
     assert!(ours.len().abs_diff(theirs.len()) * 100 <= ours.len(), "{} {}", ours.len(), theirs.len());
     eprintln!("{} events of one program through each", ftrace.len());
     // Both have the same clock; a processor may be held up between one's look at it and the other's.
-    let apart = |events: &[TraceEvent]| events[events.len() - 1].at_ns - events[0].at_ns;
+    let apart = |events: &[TraceEvent]| events[events.len() - 1].time_ns - events[0].time_ns;
     assert!(apart(ftrace).abs_diff(apart(perf)) < 100_000_000, "{} {}", apart(ftrace), apart(perf));
 }
 
 /// The instances that are there by the name of this process, as the top folder of tracefs has them.
-fn instance_of(recorder: &Running) -> Option<PathBuf> {
+fn instance_of(recorder: &KillOnDrop) -> Option<PathBuf> {
     let prefix = format!("pagelab-{}-", recorder.0.id());
     let entries = fs::read_dir(paths::TRACE_INSTANCES).ok()?;
     let mut paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
@@ -492,16 +499,18 @@ fn an_instance_is_gone_after_every_end() {
     }
     let first = record(&lab, "ftrace", &["--no-snapshot"]);
     let Some(instance) = instance_of(&first) else {
-        return eprintln!("skipped: no-trace-instance: tracefs is not mounted where it can be looked at");
+        return eprintln!("skipped: no-trace-instance: tracefs is not mounted at a readable place");
     };
     let text = |name: &str| fs::read_to_string(instance.join(name)).unwrap().trim().to_owned();
     let kib: u64 = text("buffer_size_kb").parse().unwrap();
     assert!(kib >= 32 << 10 && text("tracing_on") == "1", "{kib}");
-    // Killed: recording stops and the buffer is given back at once; `restore` takes the rest away.
+    // Killed: recording stops and the buffer is freed at once; `restore` takes the rest away.
     let mut first = first;
     first.signal(Signal::KILL);
     first.0.wait().unwrap();
-    until("the buffer to be freed", || text("buffer_size_kb").parse::<u64>().is_ok_and(|kib| kib < 1 << 10));
+    wait_until("the buffer to be freed", || {
+        text("buffer_size_kb").parse::<u64>().is_ok_and(|kib| kib < 1 << 10)
+    });
     assert_eq!(text("tracing_on"), "0");
     let restored = lab.run(&["restore"]);
     assert!(restored.code == Some(0) && restored.out.contains("trace instance"), "{}", restored.out);
@@ -510,7 +519,7 @@ fn an_instance_is_gone_after_every_end() {
     let both =
         ["INT", "TERM"].map(|name| record_into(&lab, &format!("{name}.pagelab"), "auto", &["--no-snapshot"]));
     let instances = both.each_ref().map(|running| instance_of(running).unwrap());
-    // Ctrl-C is the end of a recording without a time; SIGTERM is none that was asked for.
+    // Ctrl-C is the end of a recording without a time; SIGTERM is not a requested end.
     for ((mut running, signal), code) in both.into_iter().zip([Signal::INT, Signal::TERM]).zip([0, 143]) {
         running.signal(signal);
         assert_eq!(running.0.wait().unwrap().code(), Some(code));
@@ -534,11 +543,11 @@ fn tracefs_need_not_be_mounted() {
     if err.contains("unshare:") {
         return eprintln!("skipped: no-mount: {}", err.trim());
     }
-    assert!(ran.status.success() && out.contains("through ftrace"), "{out} {err}");
+    assert!(ran.status.success() && out.contains("backend ftrace"), "{out} {err}");
     assert!(out.contains("files 0"), "it is not mounted for others: {out}");
 }
 
-/// In another PID namespace ftrace's numbers of threads are not those that are seen there.
+/// The thread ids of ftrace are not those of another PID namespace.
 #[test]
 fn in_a_pid_namespace_perf_is_taken_and_that_is_said() {
     let (_alone, lab) = (alone(), Lab::new());
@@ -549,7 +558,7 @@ fn in_a_pid_namespace_perf_is_taken_and_that_is_said() {
         let program = env!("CARGO_BIN_EXE_pagelab");
         let mut command = std::process::Command::new("unshare");
         command.args(["-p", "-f", "--mount-proc", program, "trace", "record", "--no-snapshot"]);
-        command.args(["--for", "200ms", "--through", way, "-o", name]).current_dir(lab.path());
+        command.args(["--for", "200ms", "--backend", way, "-o", name]).current_dir(lab.path());
         let ran = command.output().unwrap();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         (ran.status.code(), text(&ran.stdout), text(&ran.stderr))
@@ -558,10 +567,10 @@ fn in_a_pid_namespace_perf_is_taken_and_that_is_said() {
     if err.contains("unshare:") {
         return eprintln!("skipped: no-mount: {}", err.trim());
     }
-    assert!(code == Some(0) && out.contains("through perf"), "{out} {err}");
-    assert!(err.contains("through perf, which costs the traced programs more: "), "{err}");
+    assert!(code == Some(0) && out.contains("backend perf"), "{out} {err}");
+    assert!(err.contains("using perf, with more overhead for the traced programs: "), "{err}");
     let (code, _, err) = traced("ftrace", "refused.pagelab");
     assert_eq!(code, Some(4), "{err}");
-    assert!(err.contains("PID namespace") && err.contains("or --through perf"), "{err}");
+    assert!(err.contains("PID namespace") && err.contains("use --backend perf"), "{err}");
     assert!(!lab.path().join("refused.pagelab").exists());
 }

@@ -1,4 +1,4 @@
-//! `pagelab tune` and `plan =` in recipes: from a profile to the verdict, on real programs.
+//! Tests of `pagelab tune` and `plan =` in recipes: from a profile to the verdict, on real programs.
 #![allow(clippy::print_stderr, reason = "a skipped check says so")]
 
 mod support;
@@ -8,19 +8,18 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use pagelab_model::experiment::{Trial, TrialEnd, measures};
 use pagelab_model::profile::{
-    Begun, Cells, Effort, ImageProfile, MappingKey, MappingKind, MappingProfile, ProfileSource, Program,
-    Reuse,
+    CellCounts, ImageProfile, ImageStart, MappingIdentity, MappingKind, MappingProfile, ProfileSource,
+    ProfilingCost, Program, ReuseHistograms,
 };
-use pagelab_model::run::{Ending, Manifest, Moment, Run};
-use pagelab_model::tune::On;
-use pagelab_model::{Bytes, Machine, PageSize, Profile, Snapshot};
+use pagelab_model::run::{ClockReading, Manifest, Run, RunEnd};
+use pagelab_model::tune::HugePageSelection;
+use pagelab_model::{Bytes, Machine, PageSize, Snapshot, TlbProfile};
 use rustix::process::{Pid, Signal, kill_process};
 use support::Lab;
-use support::running::until;
+use support::running::{process_field, wait_until};
 
 const MIB: u64 = 1 << 20;
 const HUGE: u64 = 2 * MIB;
@@ -28,7 +27,7 @@ const HUGE: u64 = 2 * MIB;
 const NOBODY: u32 = 65534;
 
 /// A profile with so many misses in each huge page of a mapping.
-fn profile(key: MappingKey, start: u64, program: Program, misses: &[u64]) -> Profile {
+fn profile(key: MappingIdentity, start: u64, program: Program, misses: &[u64]) -> TlbProfile {
     let first = match key.kind {
         MappingKind::Placed => start / HUGE,
         _ => 0,
@@ -39,14 +38,14 @@ fn profile(key: MappingKey, start: u64, program: Program, misses: &[u64]) -> Pro
         key,
         start,
         grain: Bytes(HUGE),
-        cells: Cells { at, misses: misses.to_vec(), ..Cells::default() },
-        reuse: Reuse::default(),
+        cells: CellCounts { at, misses: misses.to_vec(), ..CellCounts::default() },
+        reuse: ReuseHistograms::default(),
         unseen: Vec::new(),
     };
     let image = ImageProfile {
         pid: 1,
         parent: None,
-        begun: Begun::Launched,
+        begun: ImageStart::Launched,
         program,
         arguments: Vec::new(),
         accesses: None,
@@ -54,16 +53,16 @@ fn profile(key: MappingKey, start: u64, program: Program, misses: &[u64]) -> Pro
         misses: misses.iter().sum(),
         mappings: vec![mapping],
     };
-    Profile {
+    TlbProfile {
         source: ProfileSource::Accessed,
         command: Vec::new(),
-        page_size: PageSize::USUAL,
+        page_size: PageSize::DEFAULT,
         huge: Bytes(HUGE),
         tlb: None,
         walk_cost: None,
         images: vec![image],
         wall_ns: 1,
-        effort: Effort::default(),
+        effort: ProfilingCost::default(),
         lost: 0,
         notes: Vec::new(),
         what_ifs: Vec::new(),
@@ -71,23 +70,23 @@ fn profile(key: MappingKey, start: u64, program: Program, misses: &[u64]) -> Pro
     }
 }
 
-fn write(path: &Path, profile: &Profile) {
+fn write(path: &Path, profile: &TlbProfile) {
     let manifest = Manifest {
         kind: "profile".to_owned(),
         tool_version: String::new(),
         command_line: Vec::new(),
         seed: None,
-        started: Moment { realtime_ns: 1, boottime_ns: 1 },
-        machine: Machine::unread(PageSize::USUAL),
-        settings: Snapshot::unread("test", PageSize::USUAL).settings,
+        started: ClockReading { realtime_ns: 1, boottime_ns: 1 },
+        machine: Machine::new_unread(PageSize::DEFAULT),
+        settings: Snapshot::new_unread("test", PageSize::DEFAULT).settings,
     };
-    let mut writer = pagelab_runfile::Writer::create(path, &manifest).expect("a run file");
-    writer.profile(1, profile).expect("written");
-    writer.close(Ending::Complete { after_ns: 1 }).expect("closed");
+    let mut writer = pagelab_runfile::RunWriter::create(path, &manifest).expect("a run file");
+    writer.add_profile(1, profile).expect("written");
+    writer.close(RunEnd::Complete { after_ns: 1 }).expect("closed");
 }
 
 fn read(path: &Path) -> Run {
-    pagelab_runfile::read(path).expect("a run file that can be read")
+    pagelab_runfile::read_run_file(path).expect("a run file that can be read")
 }
 
 fn value(trial: &Trial, name: &str) -> Option<f64> {
@@ -99,7 +98,7 @@ const BASE: u64 = 0x187_8000_0000;
 const WORKLOAD: [&str; 7] = ["workload", "hot-regions", "--size", "32M", "--rounds", "1000", "--first=write"];
 
 fn hot(lab: &Lab) {
-    let key = MappingKey { kind: MappingKind::Placed, bytes: Bytes(0), nth: 0 };
+    let key = MappingIdentity { kind: MappingKind::Placed, bytes: Bytes(0), nth: 0 };
     let mut misses = [10; 16];
     (misses[3], misses[9]) = (5000, 4000);
     write(&lab.path().join("hot.pagelab"), &profile(key, BASE, Program::default(), &misses));
@@ -123,38 +122,38 @@ fn a_program_is_tuned_from_a_profile_to_its_verdict() {
     let run = read(&lab.path().join("t.pagelab"));
     let (tune, experiment) = (run.tune.expect("the arms"), run.experiment.expect("the trials"));
     assert!(run.profile.is_some(), "the profile is in it too");
-    let ons: Vec<On> = tune.arms.iter().map(|arm| arm.on).collect();
-    assert_eq!(ons, [On::Nothing, On::Plan, On::All]);
+    let selections: Vec<HugePageSelection> = tune.arms.iter().map(|arm| arm.selection).collect();
+    assert_eq!(selections, [HugePageSelection::None, HugePageSelection::Plan, HugePageSelection::All]);
     let offsets: Vec<u64> = tune.plan.programs[0].mappings[0].regions.iter().map(|of| of.offset).collect();
-    assert_eq!(offsets, [BASE + 3 * HUGE, BASE + 9 * HUGE], "the two dearest");
+    assert_eq!(offsets, [BASE + 3 * HUGE, BASE + 9 * HUGE], "the two costliest");
     assert!(experiment.trials.iter().all(|trial| trial.end == TrialEnd::Done), "{:?}", experiment.trials);
     for trial in &experiment.trials {
-        let slot = experiment.plan.schedule[trial.slot];
-        let wanted = value(trial, measures::PLAN_WANTED);
-        match tune.arms[slot.variant].on {
-            On::Nothing => assert_eq!(wanted, None),
-            On::Plan => assert_eq!(wanted, Some(2.0), "{trial:?}"),
+        let slot = experiment.plan.schedule.get(trial.slot).unwrap();
+        let wanted = value(trial, measures::PLAN_REQUESTED);
+        match tune.arms[slot.variant].selection {
+            HugePageSelection::None => assert_eq!(wanted, None),
+            HugePageSelection::Plan => assert_eq!(wanted, Some(2.0), "{trial:?}"),
             _ => {}
         }
         assert!(value(trial, measures::PLAN_CPU).is_some(), "each arm is supervised: {trial:?}");
     }
     let plan = fs::read_to_string(lab.path().join("t.plan.toml")).expect("the plan beside the run file");
     assert!(plan.contains("[[program"), "{plan}");
-    // The report is the same when it is asked for again, and its verdict is in the JSON.
+    // The report is the same on a second request, and its verdict is in the JSON.
     let again = lab.run(&["report", "t.pagelab"]);
     assert_eq!((again.code, again.out), (Some(0), ran.out.clone()));
     let json: serde_json::Value =
         serde_json::from_str(&lab.run(&["report", "--json", "t.pagelab"]).out).expect("JSON");
-    assert_eq!(json["runs"][0]["tune"]["arms"][1]["on"], "plan");
+    assert_eq!(json["runs"][0]["tune"]["arms"][1]["selection"], "plan");
     assert!(json["runs"][0]["tune"]["verdict"].is_string());
     // It is whole, so there is nothing to go on with; and what is there is not overwritten.
     let resumed = lab.run(&["tune", "--resume", "t.pagelab"]);
-    assert!(resumed.code == Some(3) && resumed.err.contains("nothing to go on with"), "{}", resumed.err);
+    assert!(resumed.code == Some(3) && resumed.err.contains("its run is complete"), "{}", resumed.err);
     assert_eq!(lab.run(&words).code, Some(2));
 }
 
-/// What a program under its supervisor used is its trial's, and its supervisor is none that was left behind:
-/// with a control group, and without root, where both are known by waiting for them alone.
+/// The resources of a supervised program count for its trial, and its supervisor does not count as a leftover
+/// process: with a cgroup, and without root.
 #[test]
 fn a_supervised_program_is_waited_for_with_its_supervisor() {
     let lab = Lab::new();
@@ -163,12 +162,12 @@ fn a_supervised_program_is_waited_for_with_its_supervisor() {
     let words = tells(&lab);
     let mut ways = vec!["own.pagelab"];
     match rustix::process::geteuid().is_root() {
-        true => ways.push("nobody.pagelab"),
-        false => eprintln!("skipped: not-root: nobody else can be played here"),
+        true => ways.push("unprivileged.pagelab"),
+        false => eprintln!("skipped: not-root: cannot run as another user"),
     }
     for way in ways {
         let mut command = lab.command(&tune_words(&["-n", "2", "--quick", "-o", way], &words));
-        if way == "nobody.pagelab" {
+        if way == "unprivileged.pagelab" {
             fs::remove_file(lab.path().join("out")).expect("the first way's");
             command.uid(NOBODY).gid(NOBODY).env_remove("XDG_RUNTIME_DIR");
         }
@@ -179,7 +178,7 @@ fn a_supervised_program_is_waited_for_with_its_supervisor() {
         for trial in &experiment.trials {
             assert_eq!(trial.end, TrialEnd::Done, "{way}: {trial:?}");
             let program_faults = value(trial, "rusage.minflt").expect("waited for");
-            let arm = experiment.plan.schedule[trial.slot].variant;
+            let arm = experiment.plan.schedule.get(trial.slot).unwrap().variant;
             assert!(arm != 0 || program_faults > 8192.0, "32 MiB were touched: {program_faults}");
             assert!(value(trial, measures::CPU) > Some(0.0), "{way}: {trial:?}");
         }
@@ -187,18 +186,18 @@ fn a_supervised_program_is_waited_for_with_its_supervisor() {
 }
 
 #[test]
-fn what_cannot_be_tuned_is_refused_before_anything_runs() {
+fn programs_that_cannot_be_tuned_are_refused_before_anything_runs() {
     let lab = Lab::new();
     for (words, code, said) in [
-        (&["tune"][..], 2, "what is to be tuned?"),
+        (&["tune"][..], 2, "no command given"),
         (&["tune", "--higher", "--", "true"], 2, "--figure"),
         (&["tune", "--pid", "1"], 2, "--metric"),
         (&["tune", "-n", "3", "--share", "0.5", "--", "true"], 2, "cannot be used with"),
-        (&["tune", "--share", "2", "--", "true"], 2, "a share above 0"),
+        (&["tune", "--share", "2", "--", "true"], 2, "expected a share"),
         (&["tune", "--", "/none/such"], 3, "cannot start /none/such: No such file"),
         (&["tune", "--profile", "none.pagelab", "--", "true"], 3, "none.pagelab"),
         (&["tune", "--resume", "none.pagelab"], 3, "none.pagelab"),
-        (&["tune", "-o", "no/x.pagelab", "--", "true"], 4, "no: no file can be made in this folder"),
+        (&["tune", "-o", "no/x.pagelab", "--", "true"], 3, "cannot write no/x.pagelab: no directory no"),
     ] {
         let ran = lab.run(words);
         assert_eq!(ran.code, Some(code), "{words:?}: {}", ran.err);
@@ -207,10 +206,10 @@ fn what_cannot_be_tuned_is_refused_before_anything_runs() {
     let dry = lab.run(&["tune", "--dry-run", "--", "true"]);
     assert!(dry.code == Some(0) && dry.out.contains("31 runs of the program"), "{}{}", dry.out, dry.err);
     // There is no folder for what is kept, so nothing of that is known.
-    let prices = "what a page walk costs here is measured";
-    assert!(dry.out.contains(prices), "{}", dry.out);
+    let cost_measurement = "measures the cost of page walks";
+    assert!(dry.out.contains(cost_measurement), "{}", dry.out);
     let quick = lab.run(&["tune", "--quick", "--dry-run", "--", "true"]);
-    assert!(quick.code == Some(0) && !quick.out.contains(prices), "{}", quick.out);
+    assert!(quick.code == Some(0) && !quick.out.contains(cost_measurement), "{}", quick.out);
     assert_eq!(fs::read_dir(lab.path()).expect("a folder").count(), 0, "nothing is written");
 }
 
@@ -225,20 +224,23 @@ fn a_recipe_takes_a_plan() {
          [[variant]]\nname = \"plan\"\nplan = \"list.txt\"\n",
     );
     let refused = lab.run(&["run", "r.toml", "-o", "r.pagelab"]);
-    assert_eq!(refused.code, Some(4), "{}", refused.err);
-    assert!(refused.err.contains("plan = \"list.txt\": there is no such file"), "{}", refused.err);
+    assert_eq!(refused.code, Some(3), "{}", refused.err);
+    assert!(refused.err.contains("cannot read the plan list.txt: no such file"), "{}", refused.err);
     lab.write("list.txt", format!("{BASE}\n{}\n", BASE + 4 * HUGE));
     let ran = lab.run(&["run", "r.toml", "-o", "r.pagelab"]);
     assert_eq!(ran.code, Some(0), "{}{}", ran.out, ran.err);
     let experiment = read(&lab.path().join("r.pagelab")).experiment.expect("an experiment");
     let of = |variant: usize| {
-        let is = |trial: &&Trial| experiment.plan.schedule[trial.slot].variant == variant;
+        let is = |trial: &&Trial| experiment.plan.schedule.get(trial.slot).unwrap().variant == variant;
         experiment.trials.iter().find(is).expect("a trial")
     };
-    assert_eq!(value(of(2), measures::PLAN_WANTED), Some(2.0));
+    assert_eq!(value(of(2), measures::PLAN_REQUESTED), Some(2.0));
     assert!(value(of(0), measures::MERIT).is_some(), "its own figure comes through the supervisor");
-    if value(of(1), measures::HUGE) > Some(0.0) {
-        assert!(value(of(2), measures::HUGE) < value(of(1), measures::HUGE), "a plan is less than all");
+    if value(of(1), measures::HUGE_BYTES) > Some(0.0) {
+        assert!(
+            value(of(2), measures::HUGE_BYTES) < value(of(1), measures::HUGE_BYTES),
+            "a plan is less than all"
+        );
     }
 }
 
@@ -249,8 +251,8 @@ fn tells(lab: &Lab) -> Vec<String> {
     ["/bin/sh", "-c", &script].map(str::to_owned).to_vec()
 }
 
-/// The checksums that were told, one a run.
-fn told(lab: &Lab) -> Vec<String> {
+/// The reported checksums, one per run.
+fn checksums(lab: &Lab) -> Vec<String> {
     let text = fs::read_to_string(lab.path().join("out")).unwrap_or_default();
     let of = |line: &str| {
         let json: serde_json::Value = serde_json::from_str(line).expect("a line of JSON");
@@ -270,20 +272,23 @@ fn tune_words<'w>(options: &[&'w str], command: &'w [String]) -> Vec<&'w str> {
 /// What a run has in common with another of the same command line.
 #[derive(Debug, PartialEq)]
 struct Form {
-    arms: Vec<(String, On, Option<u64>)>,
+    arms: Vec<(String, HugePageSelection, Option<u64>)>,
     /// Arms in the order of their trials.
     order: Vec<usize>,
-    /// What is measured, a list a trial.
+    /// Measured values, one list per trial.
     measured: Vec<Vec<String>>,
 }
 
 fn form(run: &Run) -> Form {
     let (Some(tune), Some(experiment)) = (&run.tune, &run.experiment) else { panic!("{run:?}") };
-    let arms = tune.arms.iter().map(|arm| (arm.name.clone(), arm.on, arm.planned)).collect();
+    let arms = tune.arms.iter().map(|arm| (arm.name.clone(), arm.selection, arm.planned)).collect();
     let mut trials: Vec<&Trial> = experiment.trials.iter().collect();
     trials.sort_by_key(|trial| trial.slot);
-    let order = trials.iter().map(|trial| experiment.plan.schedule[trial.slot].variant).collect();
-    let always = [measures::WALL, measures::CPU, measures::PLAN_CPU, measures::PLAN_WANTED];
+    let order = trials
+        .iter()
+        .map(|trial| experiment.plan.schedule.get(trial.slot).expect("a trial stands in its slot").variant)
+        .collect();
+    let always = [measures::WALL, measures::CPU, measures::PLAN_CPU, measures::PLAN_REQUESTED];
     let known = |trial: &&Trial| {
         always.iter().filter(|name| value(trial, name).is_some()).map(|name| (*name).to_owned()).collect()
     };
@@ -291,7 +296,7 @@ fn form(run: &Run) -> Form {
 }
 
 #[test]
-fn a_curve_has_its_controls_and_no_arm_changes_what_is_computed() {
+fn a_curve_has_its_controls_and_no_arm_changes_the_results() {
     let lab = Lab::new();
     hot(&lab);
     let command = tells(&lab);
@@ -299,36 +304,38 @@ fn a_curve_has_its_controls_and_no_arm_changes_what_is_computed() {
     assert_eq!(ran.code, Some(0), "{}{}", ran.out, ran.err);
     let run = read(&lab.path().join("t.pagelab"));
     let (tune, experiment) = (run.tune.expect("the arms"), run.experiment.expect("the trials"));
-    let arms: Vec<(On, Option<u64>)> = tune.arms.iter().map(|arm| (arm.on, arm.planned)).collect();
+    let arms: Vec<(HugePageSelection, Option<u64>)> =
+        tune.arms.iter().map(|arm| (arm.selection, arm.planned)).collect();
     let eight = Some(8);
     assert_eq!(
         arms,
         [
-            (On::Nothing, Some(0)),
-            (On::Plan, Some(2)),
-            (On::All, None),
-            (On::Dearest, eight),
-            (On::Random, eight),
-            (On::MostUsed, eight),
+            (HugePageSelection::None, Some(0)),
+            (HugePageSelection::Plan, Some(2)),
+            (HugePageSelection::All, None),
+            (HugePageSelection::Costliest, eight),
+            (HugePageSelection::Random, eight),
+            (HugePageSelection::MostUsed, eight),
         ]
     );
     for trial in &experiment.trials {
         assert_eq!(trial.end, TrialEnd::Done, "{trial:?}");
-        let planned = arms[experiment.plan.schedule[trial.slot].variant].1.filter(|pages| *pages > 0);
-        let wanted = value(trial, measures::PLAN_WANTED);
+        let planned =
+            arms[experiment.plan.schedule.get(trial.slot).unwrap().variant].1.filter(|pages| *pages > 0);
+        let wanted = value(trial, measures::PLAN_REQUESTED);
         assert!(planned.is_none() || wanted == planned.map(|pages| pages as f64), "{trial:?}");
     }
-    let sums = told(&lab);
+    let sums = checksums(&lab);
     assert_eq!(sums.len(), experiment.plan.schedule.len(), "a run a trial");
     assert!(sums.iter().all(|sum| sum == &sums[0]), "{sums:?}");
-    for said in ["by chance", "most used", "  0 ", "  8 ", "all "] {
+    for said in ["random", "most used", "  0 ", "  8 ", "all "] {
         assert!(ran.out.contains(said), "{said}: {}", ran.out);
     }
 }
 
 /// Trials in a file that may be written just now.
 fn trials(path: &Path) -> usize {
-    let run = pagelab_runfile::read(path).ok();
+    let run = pagelab_runfile::read_run_file(path).ok();
     run.and_then(|run| run.experiment).map_or(0, |experiment| experiment.trials.len())
 }
 
@@ -338,7 +345,7 @@ fn signal(child: &Child, signal: Signal) {
 }
 
 #[test]
-fn a_tuning_that_was_stopped_and_killed_comes_to_the_same_form() {
+fn a_resumed_tuning_has_the_same_trials_as_an_uninterrupted_one() {
     let lab = Lab::new();
     hot(&lab);
     let command = tells(&lab);
@@ -349,7 +356,7 @@ fn a_tuning_that_was_stopped_and_killed_comes_to_the_same_form() {
     // Ctrl-C in the middle: what was measured is kept, and the way on is said.
     let words = tune_words(&[&options[..], &["k.pagelab"]].concat(), &command);
     let child = lab.command(&words).spawn().expect("started");
-    until("the first trial", || trials(&kept) > 0);
+    wait_until("the first trial", || trials(&kept) > 0);
     signal(&child, Signal::TERM);
     let ended = child.wait_with_output().expect("its end");
     let said = String::from_utf8_lossy(&ended.stderr);
@@ -364,11 +371,11 @@ fn a_tuning_that_was_stopped_and_killed_comes_to_the_same_form() {
         lab.command(&["tune", "--resume", "../k.pagelab"]).current_dir(&beside).output().expect("ran");
     let said = String::from_utf8_lossy(&elsewhere.stderr);
     assert_eq!(elsewhere.status.code(), Some(3), "{said}");
-    assert!(said.contains("found from another folder: run this in "), "{said}");
-    assert_eq!(fs::read_dir(&beside).expect("a folder").count(), 0, "nothing is written there");
+    assert!(said.contains("relative to another directory\nhint: run this in "), "{said}");
+    assert_eq!(fs::read_dir(&beside).expect("a folder").count(), 0, "nothing to collapse");
     // A kill, which nothing can be done about; and the plan is lost with it.
     let mut child = lab.command(&["tune", "--resume", "k.pagelab"]).spawn().expect("started");
-    until("one more trial", || trials(&kept) > before);
+    wait_until("one more trial", || trials(&kept) > before);
     child.kill().expect("killed");
     child.wait().expect("its end");
     fs::write(lab.path().join("k.plan.toml"), "# somebody wrote over it\n").expect("written");
@@ -376,11 +383,11 @@ fn a_tuning_that_was_stopped_and_killed_comes_to_the_same_form() {
     assert_eq!(resumed.code, Some(0), "{}{}", resumed.out, resumed.err);
     let (one, other) = (read(&kept), read(&whole));
     assert_eq!(form(&one), form(&other));
-    assert!(matches!(one.ending, Ending::Complete { .. }));
+    assert!(matches!(one.ending, RunEnd::Complete { .. }));
     let is_done = |trial: &Trial| trial.end == TrialEnd::Done;
     assert!(one.experiment.expect("trials").trials.iter().all(is_done));
     assert_eq!(one.tune.expect("arms").plan, other.tune.expect("arms").plan);
-    let sums = told(&lab);
+    let sums = checksums(&lab);
     assert!(sums.iter().all(|sum| sum == &sums[0]), "{sums:?}");
     // What the killed one had made for its trial.
     let restored = lab.run(&["restore"]);
@@ -388,7 +395,14 @@ fn a_tuning_that_was_stopped_and_killed_comes_to_the_same_form() {
 }
 
 #[test]
-fn a_signal_while_it_is_profiled_ends_all_and_leaves_nothing() {
+fn a_signal_during_the_profile_ends_all_processes_and_leaves_nothing() {
+    // Its program may be about to be started: then it never is.
+    for waits_for_program in [false, true] {
+        check_signal_during_the_profile(waits_for_program);
+    }
+}
+
+fn check_signal_during_the_profile(waits_for_program: bool) {
     let lab = Lab::new();
     let sleeps = "sleep 4242";
     let words = ["tune", "--source", "accessed", "--quick", "--", "/bin/sh", "-c", sleeps];
@@ -398,22 +412,29 @@ fn a_signal_while_it_is_profiled_ends_all_and_leaves_nothing() {
         let names = fs::read_dir(lab.path()).expect("a folder").flatten();
         names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect::<Vec<_>>()
     };
-    until("the profile's file", || !profile().is_empty());
-    // Its program may be about to be started: then it never is.
-    std::thread::sleep(Duration::from_millis(300));
+    // The working directory of all of them is the folder.
+    let here = fs::canonicalize(lab.path()).expect("a folder");
+    let is_ours = |entry: &fs::DirEntry| fs::read_link(entry.path().join("cwd")).is_ok_and(|cwd| cwd == here);
+    let is_program = |entry: fs::DirEntry| {
+        let comm = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+        ["sh", "sleep"].contains(&comm.trim()) && is_ours(&entry)
+    };
+    wait_until("the profile's file", || !profile().is_empty());
+    if waits_for_program {
+        wait_until("the program", || fs::read_dir("/proc").expect("proc").flatten().any(is_program));
+    }
     signal(&child, Signal::TERM);
     let ended = child.wait_with_output().expect("its end");
     let said = String::from_utf8_lossy(&ended.stderr);
     assert_eq!(ended.status.code(), Some(143), "{said}");
-    assert!(said.contains("nothing was measured yet"), "{said}");
+    assert!(said.contains("nothing was measured"), "{said}");
     assert_eq!(profile(), Vec::<String>::new());
-    // Nobody of them is left: the folder is the working directory of all.
-    let here = fs::canonicalize(lab.path()).expect("a folder");
-    let is_ours = |entry: fs::DirEntry| fs::read_link(entry.path().join("cwd")).is_ok_and(|cwd| cwd == here);
-    until("the end of all", || !fs::read_dir("/proc").expect("proc").flatten().any(is_ours));
+    wait_until("the end of all", || {
+        !fs::read_dir("/proc").expect("proc").flatten().any(|entry| is_ours(&entry))
+    });
 }
 
-/// Programs that are not ours, over pipes and a shell: their arms end well and put out the same.
+/// Installed programs, with pipes and a shell: all arms succeed and have the same output.
 #[test]
 fn real_programs_are_tuned() {
     let lab = Lab::new();
@@ -449,7 +470,10 @@ fn real_programs_are_tuned() {
         let (tune, experiment) = (run.tune.expect("the arms"), run.experiment.expect("the trials"));
         assert_eq!(experiment.trials.len(), experiment.plan.schedule.len());
         assert!(experiment.trials.iter().all(|trial| trial.end == TrialEnd::Done), "{program}: {said}");
-        assert!(tune.arm(On::Nothing).is_some() && tune.arm(On::All).is_some());
+        assert!(
+            tune.arm_index(HugePageSelection::None).is_some()
+                && tune.arm_index(HugePageSelection::All).is_some()
+        );
         // The next run has other addresses. Python's arenas may be known by address alone (docs/profile.md).
         let mut mappings = tune.plan.programs.iter().flat_map(|of| &of.mappings);
         let placed = mappings.find(|mapping| mapping.key.kind == MappingKind::Placed);
@@ -463,9 +487,9 @@ fn real_programs_are_tuned() {
 }
 
 /// A program of ours that holds memory until it is dropped.
-struct Held(Child);
+struct KilledOnDrop(Child);
 
-impl Drop for Held {
+impl Drop for KilledOnDrop {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -473,7 +497,7 @@ impl Drop for Held {
 }
 
 /// A process whose buffer of 32 MiB is written, and works until it is dropped; `None` after saying why.
-fn held() -> Option<Held> {
+fn held() -> Option<KilledOnDrop> {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: not-root: huge pages of another process need CAP_SYS_NICE");
         return None;
@@ -481,9 +505,9 @@ fn held() -> Option<Held> {
     let words = ["workload", "hot-regions", "--size", "32M", "--rounds", "4000000000", "--first=write"];
     let mut command = Command::new(env!("CARGO_BIN_EXE_pagelab"));
     let child = command.args(words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("started");
-    let held = Held(child);
+    let held = KilledOnDrop(child);
     let pid = held.0.id();
-    until("its buffer", || {
+    wait_until("its buffer", || {
         let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
         let rss = text.lines().find_map(|line| line.strip_prefix("Rss:")).unwrap_or_default();
         rss.trim().trim_end_matches(" kB").parse::<u64>().is_ok_and(|kib| kib > 32 << 10)
@@ -492,7 +516,7 @@ fn held() -> Option<Held> {
 }
 
 #[test]
-fn a_running_process_is_measured_and_put_back() {
+fn a_running_process_is_measured_and_restored() {
     let Some(held) = held() else { return };
     let lab = Lab::new();
     let pid = held.0.id();
@@ -507,19 +531,19 @@ fn a_running_process_is_measured_and_put_back() {
     }
     assert_eq!(ran.code, Some(0), "{}{}", ran.out, ran.err);
     let run = read(&lab.path().join("p.pagelab"));
-    let last = run.events.iter().rfind(|event| event.kind == "put back").expect("it is told");
-    assert!(last.text.ends_with("is as it was found"), "{}", last.text);
+    let last = run.events.iter().rfind(|event| event.kind == "restored").expect("it is told");
+    assert!(last.text.ends_with("is restored"), "{}", last.text);
     let (tune, experiment) = (run.tune.expect("the arms"), run.experiment.expect("the trials"));
     assert_eq!(tune.pid, Some(pid));
     let whole = experiment.plan.schedule.len();
     assert_eq!(experiment.trials.len(), whole, "{}", ran.err);
     for trial in &experiment.trials {
-        let on = tune.arms[experiment.plan.schedule[trial.slot].variant].on;
-        let huge = value(trial, measures::HUGE).expect("read back") / HUGE as f64;
-        let got = value(trial, measures::PLAN_GOT);
+        let on = tune.arms[experiment.plan.schedule.get(trial.slot).unwrap().variant].selection;
+        let huge = value(trial, measures::HUGE_BYTES).expect("read back") / HUGE as f64;
+        let got = value(trial, measures::PLAN_ALLOCATED);
         match on {
-            On::Nothing => assert_eq!(huge, 0.0, "one cold page splits: {trial:?}"),
-            On::Plan => assert!(huge <= 2.0 && got == Some(huge), "{trial:?}"),
+            HugePageSelection::None => assert_eq!(huge, 0.0, "one cold page splits: {trial:?}"),
+            HugePageSelection::Plan => assert!(huge <= 2.0 && got == Some(huge), "{trial:?}"),
             _ => assert!(Some(huge) >= got, "{trial:?}"),
         }
         assert_eq!(value(trial, measures::MERIT), Some(5.0));
@@ -532,7 +556,7 @@ fn a_running_process_is_measured_and_put_back() {
 }
 
 #[test]
-fn a_running_process_is_profiled_and_a_signal_leaves_it_as_it_was() {
+fn a_signal_at_any_step_leaves_the_tuned_process_unchanged() {
     let Some(held) = held() else { return };
     let lab = Lab::new();
     let pid = held.0.id().to_string();
@@ -540,6 +564,7 @@ fn a_running_process_is_profiled_and_a_signal_leaves_it_as_it_was() {
         let maps = fs::read_to_string(format!("/proc/{pid}/smaps")).expect("it lives");
         maps.matches(" dd ").count()
     };
+    let switches = || process_field(held.0.id(), "status", "voluntary_ctxt_switches").expect("it lives");
     let before = left_out();
     let base = ["tune", "--pid", &pid, "--quick", "--source", "accessed", "--metric"];
     let whole = lab.run(&[&base[..], &["sleep 0.05", "--for", "1s", "-n", "4", "-o", "p.pagelab"]].concat());
@@ -550,14 +575,18 @@ fn a_running_process_is_profiled_and_a_signal_leaves_it_as_it_was() {
     assert_eq!(whole.code, Some(0), "{}{}", whole.out, whole.err);
     let run = read(&lab.path().join("p.pagelab"));
     let (tune, experiment) = (run.tune.expect("the arms"), run.experiment.expect("the trials"));
-    assert!(run.profile.is_some() && tune.arm(On::Nothing).is_some() && tune.arm(On::All).is_some());
+    assert!(
+        run.profile.is_some()
+            && tune.arm_index(HugePageSelection::None).is_some()
+            && tune.arm_index(HugePageSelection::All).is_some()
+    );
     assert_eq!(experiment.trials.len(), experiment.plan.schedule.len());
     // A signal at each step: as the load is tried, as it is profiled, and as it is measured.
-    let slow = "[ -e second ] && exec sleep 4242; touch second";
+    let slow = "[ -e second ] && touch third && exec sleep 4242; touch second";
     for (name, load, wait) in [
         ("load", "touch begun; sleep 4242", "begun"),
         ("profile", "sleep 0.05", "profile.profile"),
-        ("measure", slow, "measure.pagelab"),
+        ("measure", slow, "third"),
     ] {
         let file = format!("{name}.pagelab");
         let time = if name == "profile" { "600s" } else { "1s" };
@@ -567,15 +596,18 @@ fn a_running_process_is_profiled_and_a_signal_leaves_it_as_it_was() {
         let line = [&line[..], &source].concat();
         let child = lab.command(&line).env("PATH", "/usr/bin:/bin").spawn().expect("started");
         let begins = |entry: fs::DirEntry| entry.file_name().to_string_lossy().starts_with(wait);
-        until(wait, || fs::read_dir(lab.path()).expect("a folder").flatten().any(begins));
-        std::thread::sleep(Duration::from_millis(300));
-        // SIGINT may be ignored here, as in what a shell starts in the background, and then stays so.
+        wait_until(wait, || fs::read_dir(lab.path()).expect("a folder").flatten().any(begins));
+        if name == "profile" {
+            // It never sleeps: each stop for a split is a voluntary switch.
+            let first = switches();
+            wait_until("a split", || switches() > first);
+        }
         signal(&child, Signal::TERM);
         let ended = child.wait_with_output().expect("its end");
         let said = String::from_utf8_lossy(&ended.stderr);
         assert_eq!(ended.status.code(), Some(143), "{name}: {said}");
         assert!(said.contains("stopped by SIGTERM"), "{name}: {said}");
-        assert!(!said.contains("not quite as it was found"), "{name}: {said}");
+        assert!(!said.contains("not completely restored"), "{name}: {said}");
         assert_eq!(lab.path().join(&file).exists(), name == "measure", "{name}");
     }
     let names = fs::read_dir(lab.path()).expect("a folder").flatten();

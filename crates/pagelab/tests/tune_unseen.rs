@@ -1,4 +1,5 @@
-//! `pagelab tune` of programs that end with a code, and of those that accessed bits cannot see.
+//! Tests of `pagelab tune` on programs that exit with a code, and on programs that accessed bits cannot
+//! observe.
 #![allow(clippy::print_stderr, reason = "a skipped check says so")]
 
 mod support;
@@ -11,12 +12,12 @@ use pagelab_model::run::Run;
 use support::Lab;
 
 fn read(path: &Path) -> Run {
-    pagelab_runfile::read(path).expect("a run file that can be read")
+    pagelab_runfile::read_run_file(path).expect("a run file that can be read")
 }
 
-/// The status is said, and what takes it for success; then it is tuned.
+/// The error names the exit code and the option that accepts it; with the option the program is tuned.
 #[test]
-fn a_program_that_ends_with_a_code_is_told_so_or_taken() {
+fn a_failing_program_is_refused_or_accepted_by_its_exit_code() {
     let lab = Lab::new();
     let script = "i=0; while [ $i -lt 20000 ]; do i=$((i + 1)); done; exit 3";
     let line = |more: &[&str]| {
@@ -27,7 +28,7 @@ fn a_program_that_ends_with_a_code_is_told_so_or_taken() {
     };
     let ran = line(&[]);
     assert_eq!(ran.code, Some(5), "{}", ran.err);
-    for said in ["ended with exit code 3", "hint: --exit-codes 0,3"] {
+    for said in ["it exited with code 3", "use --exit-codes 0,3"] {
         assert!(ran.err.contains(said), "{said}: {}", ran.err);
     }
     assert!(!ran.err.contains("said above"), "{}", ran.err);
@@ -37,9 +38,9 @@ fn a_program_that_ends_with_a_code_is_told_so_or_taken() {
     assert!(run.experiment.expect("trials").trials.iter().all(|trial| trial.end == TrialEnd::Done));
 }
 
-/// It ends before a sweep is earned: the modelled TLB sees it.
+/// The program exits before its budget allows a sweep; the modelled TLB observes it.
 #[test]
-fn what_accessed_bits_cannot_see_is_tuned_by_exact() {
+fn memory_without_accessed_bits_is_tuned_by_the_exact_source() {
     let lab = Lab::new();
     let binary = env!("CARGO_BIN_EXE_pagelab");
     let mut line = vec!["tune", "--quick", "-n", "3", "-o", "b.pagelab", "--", binary, "workload"];
@@ -52,17 +53,20 @@ fn what_accessed_bits_cannot_see_is_tuned_by_exact() {
     }
     let ran = command.output().expect("started");
     let (out, err) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
-    if err.contains("needs QEMU's user mode") {
+    if err.contains("cannot profile by exact: QEMU") {
         eprintln!("skipped: qemu-user-not-to-be-had: {}", err.trim());
         return;
     }
     assert_eq!(ran.status.code(), Some(0), "{err}");
-    assert!(err.contains("going on with --source exact") && err.contains("for a program that took"), "{err}");
+    assert!(
+        err.contains("continuing with --source exact") && err.contains("for a program that took"),
+        "{err}"
+    );
     let run = read(&lab.path().join("b.pagelab"));
     let profile = run.profile.expect("a profile");
     assert_eq!(profile.source, ProfileSource::Exact);
     assert!(
-        profile.notes.iter().any(|note| note.starts_with("--source auto went on")),
+        profile.notes.iter().any(|note| note.starts_with("--source auto continued")),
         "{:?}",
         profile.notes
     );

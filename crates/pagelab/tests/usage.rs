@@ -1,4 +1,4 @@
-//! `pagelab usage` end to end, its figures computed a second time by sqlite3.
+//! Tests of `pagelab usage`, whose figures sqlite3 computes a second time.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test panics to fail, and says what it skips")]
 
@@ -11,45 +11,45 @@ use std::process::Command;
 use expect_test::expect;
 use pagelab_model::run::*;
 use pagelab_model::{PageSize, Snapshot};
-use pagelab_runfile::Writer;
+use pagelab_runfile::RunWriter;
 use serde_json::Value;
-use support::{Lab, Ran, fields};
+use support::{CommandOutput, Lab, collect_fields};
 
 const S: u64 = 1_000_000_000;
 const MIB: i64 = 1 << 20;
 
-fn ran(lab: &Lab, code: i32, arguments: &[&str]) -> Ran {
+fn run_pagelab(lab: &Lab, code: i32, arguments: &[&str]) -> CommandOutput {
     let ran = lab.run(arguments);
     assert_eq!(ran.code, Some(code), "pagelab {arguments:?}\n{}{}", ran.out, ran.err);
     ran
 }
 
 fn manifest(machine: &str) -> Manifest {
-    let mut known = Snapshot::unread("a test", PageSize::USUAL);
+    let mut known = Snapshot::new_unread("a test", PageSize::DEFAULT);
     known.machine.host_name = Some(machine.to_owned());
     Manifest {
         kind: "record".to_owned(),
         tool_version: "0.1.0".to_owned(),
         command_line: vec!["pagelab".to_owned(), "record".to_owned()],
         seed: None,
-        started: Moment { realtime_ns: 1_770_127_506 * S, boottime_ns: 1000 * S },
+        started: ClockReading { realtime_ns: 1_770_127_506 * S, boottime_ns: 1000 * S },
         machine: known.machine,
         settings: known.settings,
     }
 }
 
-fn head(name: &str, unit: &str, is_counter: bool) -> ColumnHead {
-    ColumnHead { name: name.into(), unit: unit.into(), is_counter }
+fn head(name: &str, unit: &str, is_counter: bool) -> ColumnHeader {
+    ColumnHeader { name: name.into(), unit: unit.into(), is_counter }
 }
 
 /// A recording whose readings come every 5 s, but for missed ticks; one reading fails.
 fn recording(path: &Path, machine: &str, mib: [i64; 4], missed: impl Fn(i64) -> bool) {
-    let mut file = Writer::create(path, &manifest(machine)).unwrap();
+    let mut file = RunWriter::create(path, &manifest(machine)).unwrap();
     let names = ["MemTotal", "MemFree", "Buffers", "Cached", "SwapCached"];
     let heads = names.map(|name| head(name, Unit::BYTES, false));
-    let meminfo = file.series("meminfo", "/proc/meminfo", &heads).unwrap();
+    let meminfo = file.add_series("meminfo", "/proc/meminfo", &heads).unwrap();
     let heads = [head("pgfault", Unit::COUNT, true), head("pgmajfault", Unit::COUNT, true)];
-    let vmstat = file.series("vmstat", "/proc/vmstat", &heads).unwrap();
+    let vmstat = file.add_series("vmstat", "/proc/vmstat", &heads).unwrap();
     let [total, free, buffers, cached] = mib.map(|mib| mib * MIB);
     for tick in (0..200).filter(|&tick| !missed(tick)) {
         // A triangle whose mean over regular readings is 0, in steps that no mean of which is round.
@@ -57,10 +57,10 @@ fn recording(path: &Path, machine: &str, mib: [i64; 4], missed: impl Fn(i64) -> 
         let at_ns = tick as u64 * 5 * S + 1;
         let free = (tick != 77).then_some(free + swing);
         let row = [Some(total), free, Some(buffers), Some(cached - swing / 2), Some(0)];
-        file.row(meminfo, at_ns, &row).unwrap();
-        file.row(vmstat, at_ns, &[Some(1_000_000 + tick * tick * 37), Some(500 + tick / 9)]).unwrap();
+        file.add_row(meminfo, at_ns, &row).unwrap();
+        file.add_row(vmstat, at_ns, &[Some(1_000_000 + tick * tick * 37), Some(500 + tick / 9)]).unwrap();
     }
-    file.close(Ending::Complete { after_ns: 1000 * S }).unwrap();
+    file.close(RunEnd::Complete { after_ns: 1000 * S }).unwrap();
 }
 
 /// Asks the other program.
@@ -141,11 +141,11 @@ fn three(lab: &Lab) {
 }
 
 #[test]
-fn every_figure_is_the_one_that_sql_gives() {
+fn figures_equal_those_of_sql_queries() {
     let lab = Lab::new();
     three(&lab);
     let files = ["a.pagelab", "b.pagelab", "c.pagelab"];
-    let text = ran(&lab, 0, &[&["usage", "--json"][..], &files].concat()).out;
+    let text = run_pagelab(&lab, 0, &[&["usage", "--json"][..], &files].concat()).out;
     let document: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(document["kind"], "usage");
     for (file, run) in files.iter().zip(document["runs"].as_array().unwrap()) {
@@ -161,24 +161,27 @@ fn every_figure_is_the_one_that_sql_gives() {
 fn a_line_for_each_run_in_the_order_given() {
     let lab = Lab::new();
     three(&lab);
-    let text = ran(&lab, 0, &["usage", "b.pagelab", "a.pagelab"]).out;
+    let text = run_pagelab(&lab, 0, &["usage", "b.pagelab", "a.pagelab"]).out;
     expect![[r#"
         averages over time   memory in MiB, page faults per second
         machine   total   free   used  cached  used-cached  minor/s  major/s
-        csews112  1 999    129  1 870   1 358          512    1 473    0.022
-        cserver1  4 056  2 800  1 256   1 090          166    1 473    0.022
-        over 16 min 40 s, one reading every 5 s (-v: min, max, p95)
+        csews112  1 999    129  1 870   1 358          512    1 473    0.022
+        cserver1  4 056  2 800  1 256   1 090          166    1 473    0.022
+        over 16 min 40 s, one sample every 5 s (-v: min, max, p95)
         used: total - free · cached: Buffers + Cached + SwapCached
     "#]]
     .assert_eq(&text);
-    let csv = ran(&lab, 0, &["usage", "--csv", "b.pagelab", "a.pagelab"]).out;
+    let csv = run_pagelab(&lab, 0, &["usage", "--csv", "b.pagelab", "a.pagelab"]).out;
     let lines: Vec<Vec<&str>> = csv.lines().map(|line| line.split(',').collect()).collect();
     assert_eq!((lines.len(), lines[0][0], lines[1][1], lines[2][1]), (3, "file", "csews112", "cserver1"));
     assert!(lines.iter().all(|line| line.len() == lines[0].len()));
     let total = lines[0].iter().position(|name| *name == "total_mean [bytes]").unwrap();
     assert_eq!(lines[2][total], format!("{:?}", (4056 * MIB) as f64));
     for stat in ["min", "max", "p95", "all"] {
-        assert!(ran(&lab, 0, &["usage", "--stat", stat, "a.pagelab"]).out.contains("cserver1"), "{stat}");
+        assert!(
+            run_pagelab(&lab, 0, &["usage", "--stat", stat, "a.pagelab"]).out.contains("cserver1"),
+            "{stat}"
+        );
     }
 }
 
@@ -187,35 +190,40 @@ fn bad_files_do_not_hide_the_others() {
     let lab = Lab::new();
     three(&lab);
     lab.write("text.pagelab", "hello\n");
-    Writer::create(&lab.path().join("empty.pagelab"), &manifest("m")).unwrap();
+    RunWriter::create(&lab.path().join("empty.pagelab"), &manifest("m")).unwrap();
     let files = ["text.pagelab", "a.pagelab", "none.pagelab", "empty.pagelab"];
-    let ran_ = ran(&lab, 3, &[&["usage"][..], &files].concat());
+    let ran_ = run_pagelab(&lab, 3, &[&["usage"][..], &files].concat());
     assert!(ran_.out.contains("cserver1") && ran_.out.lines().count() == 5, "{}", ran_.out);
-    let said: Vec<&str> = ran_.err.lines().collect();
+    let said: Vec<&str> = ran_.err.lines().filter(|line| !line.starts_with("hint: ")).collect();
     assert_eq!(said.len(), 3, "{}", ran_.err);
-    assert!(said[2].contains("no readings of MemTotal and MemFree; record"), "{}", ran_.err);
+    assert!(
+        said[2].contains("no samples of MemTotal and MemFree")
+            && ran_.err.contains("hint: record the machine"),
+        "{}",
+        ran_.err
+    );
     for file in ["text.pagelab", "none.pagelab", "empty.pagelab"] {
-        let refused = ran(&lab, 3, &["usage", file]);
+        let refused = run_pagelab(&lab, 3, &["usage", file]);
         assert!(refused.out.is_empty() && refused.err.contains(file), "{}", refused.err);
     }
-    ran(&lab, 2, &["usage"]);
-    ran(&lab, 2, &["usage", "a.pagelab", "--stat", "median"]);
-    ran(&lab, 2, &["usage", "a.pagelab", "--json", "--csv"]);
+    run_pagelab(&lab, 2, &["usage"]);
+    run_pagelab(&lab, 2, &["usage", "a.pagelab", "--stat", "median"]);
+    run_pagelab(&lab, 2, &["usage", "a.pagelab", "--json", "--csv"]);
 }
 
 #[test]
-fn a_look_is_one_reading() {
+fn a_checkup_is_a_single_sample() {
     let lab = Lab::new();
     lab.write("tree/proc/meminfo", "MemTotal: 4096 kB\nMemFree: 1024 kB\nBuffers: 512 kB\nCached: 1536 kB\n");
-    ran(&lab, 0, &["checkup", "--root", "tree", "--run", "look.pagelab"]);
-    let text = ran(&lab, 0, &["usage", "look.pagelab"]).out;
+    run_pagelab(&lab, 0, &["checkup", "--root", "tree", "--run", "look.pagelab"]);
+    let text = run_pagelab(&lab, 0, &["usage", "look.pagelab"]).out;
     let line: Vec<&str> = text.lines().nth(2).unwrap().split_whitespace().collect();
     assert_eq!(line, ["look.pagelab", "4", "1", "3", "2", "1", "–", "–"], "{text}");
-    assert!(text.contains("a single reading"), "{text}");
+    assert!(text.contains("a single sample"), "{text}");
 }
 
 #[test]
-fn the_documents_are_those_of_the_docs() {
+fn every_field_of_the_json_is_documented() {
     let lab = Lab::new();
     three(&lab);
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/json.md");
@@ -225,13 +233,13 @@ fn the_documents_are_those_of_the_docs() {
     let names = rows.filter_map(|line| line.strip_prefix("| `")?.split_once(" |")).map(|(names, _)| names);
     let documented: BTreeSet<String> =
         names.flat_map(|names| names.split(", ")).map(|name| name.trim_matches('`').to_owned()).collect();
-    let text = ran(&lab, 0, &["usage", "--json", "a.pagelab"]).out;
+    let text = run_pagelab(&lab, 0, &["usage", "--json", "a.pagelab"]).out;
     let mut printed = BTreeSet::new();
     let usage: Value = serde_json::from_str(&text).unwrap();
-    fields(&usage["runs"], &mut printed);
+    collect_fields(&usage["runs"], &mut printed);
     assert_eq!(printed, documented);
     // The same numbers stand in the report, and what it derives is named in the docs.
-    let text = ran(&lab, 0, &["report", "--json", "a.pagelab"]).out;
+    let text = run_pagelab(&lab, 0, &["report", "--json", "a.pagelab"]).out;
     let report: Value = serde_json::from_str(&text).unwrap();
     let derived = &report["runs"][0]["derived"];
     let (_, section) = page.split_once("\n### `derived`\n").unwrap();

@@ -1,4 +1,4 @@
-//! `pagelab watch` on a terminal: tmux is that terminal, presses the keys and reads the screen.
+//! Tests of `pagelab watch` on a terminal: tmux provides it, presses the keys and reads the screen.
 
 #![allow(clippy::unwrap_used, reason = "a test panics to fail")]
 
@@ -7,16 +7,16 @@ mod screen;
 mod support;
 
 use std::path::Path;
-use std::time::{Duration, Instant};
 
-use screen::{PATIENCE, Screen};
+use screen::Screen;
 use support::Lab;
+use support::running::wait_until;
 
 #[test]
 fn the_live_view_follows_keys_sizes_and_job_control() {
     let Some(screen) = Screen::open(Lab::new()) else { return };
     screen.pagelab("watch --every 200ms");
-    // tmux may show a screen that is half drawn.
+    // tmux may show a partly drawn screen.
     let mut first = screen.until_shown("live, every 200 ms");
     for part in
         ["memory", "pressure", "THP", "zones", "F_u", "compact", "reclaim", "swap", "extfrag", "q quit"]
@@ -49,12 +49,14 @@ fn the_live_view_follows_keys_sizes_and_job_control() {
     }
     screen.press(&["Space"]);
     let paused = screen.until_shown("PAUSED");
-    std::thread::sleep(Duration::from_millis(500));
+    // Sampling continues: some samples of at least four files later the screen is the same.
+    let reads = screen.read_calls();
+    screen.until("more samples", |_| screen.read_calls() >= reads + 3 * 4);
     assert_eq!(screen.text(), paused, "the screen stands still");
     screen.resize("40", "10");
     screen.until_shown("80×24 shows all");
     screen.resize("12", "3");
-    screen.until_shown("20×5 is the");
+    screen.until_shown("20×5 minimum");
     screen.resize("120", "40");
     screen.until_shown("available memory");
     screen.resize("80", "24");
@@ -65,14 +67,14 @@ fn the_live_view_follows_keys_sizes_and_job_control() {
     screen.line("clear; fg");
     screen.until_shown("live, every");
     screen.press(&["q"]);
-    // The shell's own list ended at the stop, so that the code is asked for again.
+    // The shell's own list ended at the stop, so that the code is requested again.
     screen.until("the shell", |text| !text.contains("live, every"));
     screen.line("echo code $?.");
     screen.until_ended(0);
 }
 
 #[test]
-fn the_terminal_is_given_back_after_signals() {
+fn the_terminal_is_restored_after_signals() {
     use rustix::process::Signal;
     let Some(screen) = Screen::open(Lab::new()) else { return };
     for (signal, code) in [(Signal::TERM, 143), (Signal::HUP, 129), (Signal::INT, 130)] {
@@ -91,21 +93,17 @@ fn the_terminal_is_given_back_after_signals() {
 }
 
 #[test]
-fn a_terminal_that_goes_away_ends_the_view() {
+fn a_closed_terminal_ends_the_view() {
     let Some(screen) = Screen::open(Lab::new()) else { return };
     screen.pagelab("watch");
     screen.until_shown("live, every");
     let process = Path::new("/proc").join(screen.pid());
     screen.tmux(&["kill-server"]);
-    let deadline = Instant::now() + PATIENCE;
-    while process.exists() {
-        assert!(Instant::now() < deadline, "it goes on without a terminal");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_until("the end of pagelab", || !process.exists());
 }
 
 #[test]
-fn a_recording_is_gone_through_by_keys() {
+fn keys_navigate_a_recording() {
     let lab = Lab::new();
     let recorded = lab.run(&["record", "-o", "a.pagelab", "--every", "100ms", "--for", "2s"]);
     assert_eq!(recorded.code, Some(0), "{}", recorded.err);
@@ -115,7 +113,7 @@ fn a_recording_is_gone_through_by_keys() {
         let of = text.lines().find_map(|line| line.split_once("reading ")?.1.split_once(','))?.0;
         of.split_once(" of ").map(|(at, count)| (at.to_owned(), count.to_owned()))
     }
-    // The screen may be caught half drawn.
+    // The screen may be read while it is drawn.
     let last =
         screen.until("its last reading", |text| text.contains("replay, stopped") && reading(text).is_some());
     let (at, count) = reading(&last).unwrap();
@@ -164,15 +162,15 @@ fn a_plain_terminal_gets_plain_signs_and_no_colour() {
 }
 
 #[test]
-fn without_a_terminal_it_says_what_to_do_instead() {
+fn without_a_terminal_watch_prints_an_alternative() {
     let lab = Lab::new();
     let ran = lab.run(&["watch"]);
     assert_eq!((ran.code, ran.out.as_str()), (Some(4), ""));
     assert!(ran.err.contains("watch --once") && ran.err.contains("pagelab record"), "{}", ran.err);
     for (arguments, said) in [
-        (&["watch", "--every", "1ms"][..], "from 100ms to 1h"),
+        (&["watch", "--every", "1ms"][..], "expected 100ms to 1h"),
         (&["watch", "--every", "soon"], "soon"),
-        (&["watch", "--once", "--width", "19"], "from 20 to 1000"),
+        (&["watch", "--once", "--width", "19"], "expected 20 to 1000"),
         (&["watch", "--width", "100"], "--once"),
         (&["watch", "--every", "1s", "a.pagelab"], "cannot be used with"),
     ] {
@@ -196,9 +194,9 @@ fn one_screen_keeps_to_its_size() {
 }
 
 #[test]
-fn a_run_without_series_is_refused_with_the_way_out() {
+fn a_run_without_series_is_refused_with_a_hint() {
     let lab = Lab::new();
-    assert_eq!(lab.run(&["checkup", "--run", "a.pagelab"]).code, Some(0));
+    assert_eq!(lab.run(&["checkup", "-o", "a.pagelab"]).code, Some(0));
     lab.write("b.pagelab", "not a run file");
     for (file, said) in [("a.pagelab", "pagelab record"), ("b.pagelab", "b.pagelab"), ("none", "none")] {
         let ran = lab.run(&["watch", "--once", file]);

@@ -1,4 +1,5 @@
-//! `pagelab workload` end to end: each workload at a small size, its document against the docs, refusals.
+//! Tests of `pagelab workload`: each workload at a small size, its document against the docs, rejected
+//! arguments.
 
 #![allow(clippy::unwrap_used, reason = "a test panics to fail")]
 
@@ -7,12 +8,12 @@ mod support;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use pagelab_workloads::options::Kind;
-use pagelab_workloads::table::WORKLOADS;
+use pagelab_workloads::WORKLOADS;
+use pagelab_workloads::options::ValueKind;
 use serde_json::Value;
-use support::{Lab, Ran};
+use support::{CommandOutput, Lab};
 
-fn ran(code: i32, arguments: &[&str]) -> Ran {
+fn run_pagelab(code: i32, arguments: &[&str]) -> CommandOutput {
     let lab = Lab::new();
     let ran = lab.run(arguments);
     assert_eq!(ran.code, Some(code), "pagelab {arguments:?}\n{}{}", ran.out, ran.err);
@@ -21,7 +22,7 @@ fn ran(code: i32, arguments: &[&str]) -> Ran {
 
 /// The one line of a run.
 fn document(arguments: &[&str]) -> Value {
-    let text = ran(0, &[&["workload"], arguments].concat()).out;
+    let text = run_pagelab(0, &[&["workload"], arguments].concat()).out;
     assert_eq!(text.lines().count(), 1, "{text}");
     serde_json::from_str(&text).unwrap()
 }
@@ -57,7 +58,7 @@ fn every_run_prints_one_line_that_says_all() {
         assert!(said["generated"].as_str().is_some_and(|text| !text.is_empty()), "{said}");
         let again = document(&[&[name, "--seed", "1"], small].concat());
         assert_eq!(again["checksum"], said["checksum"], "{name}: the default seed is 1");
-        // What was resolved can be typed again.
+        // Resolved options are valid input.
         let typed: Vec<String> = options
             .iter()
             .filter(|(_, value)| value.as_str() != Some(""))
@@ -72,7 +73,7 @@ fn every_run_prints_one_line_that_says_all() {
 }
 
 #[test]
-fn latencies_are_told_where_operations_are_timed() {
+fn latencies_are_reported_if_operations_are_timed() {
     let said = document(&["hash", "--size", "64K", "--lookups", "1600"]);
     let latency = &said["latency"];
     assert_eq!(latency["count"], 100);
@@ -98,7 +99,7 @@ fn hot_regions_of_a_run_are_those_of_its_accesses() {
     assert!((said["hot_regions"][0]["share"].as_f64().unwrap() - 0.9).abs() < 1e-9);
 }
 
-/// Names of all fields, at whatever depth, but for the names of options.
+/// Names of all fields, at any depth, except the names of options.
 fn fields(value: &Value, into: &mut BTreeSet<String>) {
     match value {
         Value::Object(map) => map.iter().for_each(|(name, value)| {
@@ -113,7 +114,7 @@ fn fields(value: &Value, into: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn the_documents_are_those_of_the_docs() {
+fn every_field_of_the_json_is_documented() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/json.md");
     let page = std::fs::read_to_string(page).unwrap();
     let (_, section) = page.split_once("\n## `workload`, `workloads`\n").unwrap();
@@ -127,7 +128,7 @@ fn the_documents_are_those_of_the_docs() {
         &["chase", "--size", "8M", "--steps", "100", "--pattern", "hot", "--hot", "1"],
         &["--json"],
     ] {
-        let text = ran(0, &[&["workload"], arguments].concat()).out;
+        let text = run_pagelab(0, &[&["workload"], arguments].concat()).out;
         let mut said: Value = serde_json::from_str(&text).unwrap();
         // Those of external workloads have a section of their own, and a test.
         said.as_object_mut().unwrap().remove("external");
@@ -141,7 +142,7 @@ fn the_documents_are_those_of_the_docs() {
 
 #[test]
 fn every_workload_is_listed_and_has_its_help_and_its_section_in_the_docs() {
-    let list = ran(0, &["workload"]).out;
+    let list = run_pagelab(0, &["workload"]).out;
     assert!(list.lines().all(|line| line.chars().count() <= 80), "{list}");
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
     let page = std::fs::read_to_string(docs.join("workloads.md")).unwrap();
@@ -149,14 +150,15 @@ fn every_workload_is_listed_and_has_its_help_and_its_section_in_the_docs() {
     for workload in WORKLOADS {
         let line = format!("{} ", workload.name);
         assert!(list.lines().any(|listed| listed.starts_with(&line)), "{} in\n{list}", workload.name);
-        let help = ran(0, &["workload", workload.name, "--help"]).out;
+        let help = run_pagelab(0, &["workload", workload.name, "--help"]).out;
         let words: Vec<&str> = help.split_whitespace().collect();
         let said = words.join(" ");
         assert!(said.contains(workload.generator), "{help}");
         assert!(help.lines().all(|line| line.chars().count() <= 80), "{help}");
         for head in workload.options {
             assert!(said.contains(&format!("--{}", head.name)) && said.contains(head.help), "{help}");
-            let is_shown = head.kind == Kind::Path || said.contains(&format!("[default: {}]", head.default));
+            let is_shown =
+                head.kind == ValueKind::Path || said.contains(&format!("[default: {}]", head.default));
             assert!(is_shown, "{} in\n{help}", head.name);
         }
         let heading = format!("\n## `{}`", workload.name);
@@ -171,22 +173,22 @@ fn every_workload_is_listed_and_has_its_help_and_its_section_in_the_docs() {
 }
 
 #[test]
-fn what_cannot_be_done_is_refused_by_its_exit_code() {
+fn refusals_have_the_exit_code_of_their_kind() {
     let lab = Lab::new();
     lab.write("list.txt", "1682368888832\nnonsense\n");
     lab.write("outside.txt", "5\n");
     for (code, arguments, words) in [
         (2, &["no-such"][..], "no-such"),
-        (2, &["chase", "--size", "0"], "is no size"),
+        (2, &["chase", "--size", "0"], "expected a size"),
         (2, &["chase", "--pattern", "spiral"], "zipf"),
-        (2, &["chase", "--size", "1M", "--seed", "-1"], "no whole number"),
+        (2, &["chase", "--size", "1M", "--seed", "-1"], "expected an integer"),
         (2, &["chase", "--size", "3M", "--pattern", "zipf"], "multiple"),
         (2, &["chase", "--no-such", "1"], "--no-such"),
         (2, &["--json", "chase"], "--json"),
         (3, &["hot-regions", "--largepages", "list.txt"], "list.txt:2:"),
         (3, &["hot-regions", "--largepages", "outside.txt"], "outside"),
         (3, &["hot-regions", "--largepages", "none.txt"], "none.txt"),
-        (4, &["chase", "--size", "900T"], "are left to others"),
+        (4, &["chase", "--size", "900T"], "is reserved"),
         (5, &["hot-regions", "--size", "4M", "--rounds", "1", "--base", "0x1000"], "cannot map"),
     ] {
         let ran = lab.run(&[&["workload"], arguments].concat());

@@ -1,4 +1,4 @@
-//! The application workloads end to end: every one at a small size, what they leave behind, their refusals.
+//! Tests of the application workloads: each at a small size, leftovers, rejected arguments.
 
 #![allow(clippy::unwrap_used, reason = "a test panics to fail")]
 
@@ -21,7 +21,7 @@ fn figure(said: &Value, name: &str) -> f64 {
 }
 
 #[test]
-fn every_one_says_all_and_repeats_itself() {
+fn every_application_reports_all_figures_and_repeats_its_checksum() {
     let cases: [(&[&str], &str); 7] = [
         (&["canneal", "--size", "256K", "--swaps", "200"], "accepted"),
         (&["streamcluster", "--size", "64K", "--dimensions", "16", "--candidates", "10"], "distances"),
@@ -59,7 +59,7 @@ fn files_and_processes_are_gone_afterwards() {
 }
 
 #[test]
-fn refusals_say_what_is_in_the_way() {
+fn refusals_report_the_reason() {
     let lab = Lab::new();
     for (code, arguments, words) in [
         (2, &["mmap-access", "--size", "64K", "--pause", "5"][..], "memset+msync"),

@@ -1,86 +1,82 @@
-//! The program executes another one. QEMU 7.2 would run that outside of itself, unseen: here QEMU is executed
-//! in its place, with the same plugin and the same account.
+//! Programs that the program executes. QEMU 7.2 would execute them natively, without the plugin: QEMU is
+//! executed in their place, with the same plugin and the same account.
 
 use std::ffi::{CString, OsStr, c_char, c_int, c_void};
 use std::fs;
+use std::mem::offset_of;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::arena::{self, access, execve};
-use crate::engine::layout::{ended, image as field};
+use crate::config::config;
+use crate::engine::account_layout::{exit_kind, image as field};
 use crate::image;
-use crate::start::config;
+use crate::shared_account::{self, access, execve};
 
-/// Of execveat: an empty path means the descriptor itself.
+/// Flag of execveat: an empty path names the descriptor itself.
 const AT_EMPTY_PATH: i32 = 0x1000;
 const AT_FDCWD: i32 = -100;
-/// Arguments and variables at most, far above what the kernel allows.
-const TEXTS_MOST: usize = 1 << 20;
-/// Bytes of one text at most (MAX_ARG_STRLEN of the kernel).
-const TEXT_MOST: usize = 32 << 12;
+/// Strings of the arguments or the environment at most, far more than the kernel allows.
+const STRINGS_MAX: usize = 1 << 20;
+/// Bytes of one string at most (MAX_ARG_STRLEN of the kernel).
+const STRING_BYTES_MAX: usize = 32 << 12;
 /// Scripts whose interpreter is a script, at most (BINPRM_MAX_RECURSION would be 4 rewrites).
-const SCRIPTS_MOST: usize = 4;
+const SCRIPT_DEPTH_MAX: usize = 4;
 
-/// Executes QEMU with the program. Returns only if the call is to go its own way: to its error, or to a
-/// program that cannot be watched.
-pub fn instead(path: u64, argv: u64, envp: u64, folder: i32, flags: i32) {
-    let Some((path, arguments, variables)) = texts(path, argv, envp) else { return };
-    let Some(path) = place(&path, folder, flags) else { return };
+/// Executes QEMU with the program. Returns only if the kernel is to execute the call itself: it fails, or the
+/// program cannot run under QEMU.
+pub fn execute_under_qemu(path: u64, argv: u64, envp: u64, folder: i32, flags: i32) {
+    let Some(ExecArguments { path, arguments, environment }) = read_exec_arguments(path, argv, envp) else {
+        return;
+    };
+    let Some(path) = resolve_path(&path, folder, flags) else { return };
     let name = arguments.first().cloned().unwrap_or_else(|| path.as_os_str().as_bytes().to_vec());
     match resolve(path, arguments) {
-        Resolved::Watched(path, arguments) => {
+        Some(ResolvedProgram::Traced(path, arguments)) => {
             let mut command = config().prefix.clone();
             command.push(b"-0".to_vec());
             // A script's interpreter has the name that the kernel gives it.
             command.push(arguments.first().cloned().unwrap_or(name));
             command.push(path.as_os_str().as_bytes().to_vec());
             command.extend(arguments.into_iter().skip(1));
-            image::put(field::ENDED, ended::EXECUTED);
-            run(&command, &variables);
-            image::put(field::ENDED, ended::UNKNOWN);
+            image::set_field(field::EXIT_KIND, exit_kind::EXECUTED);
+            execute(&command, &environment);
+            image::set_field(field::EXIT_KIND, exit_kind::UNKNOWN);
         }
-        Resolved::Unwatched(path) => {
+        Some(ResolvedProgram::Native(path)) => {
             let text = path.as_os_str().as_bytes();
-            image::put(field::NATIVE, arena::keep(text));
-            image::put(field::NATIVE_BYTES, text.len() as u64);
-            image::put(field::ENDED, ended::NATIVE);
+            image::set_field(field::NATIVE_PROGRAM, shared_account::store_text(text));
+            image::set_field(field::NATIVE_PROGRAM_BYTES, text.len() as u64);
+            image::set_field(field::EXIT_KIND, exit_kind::NATIVE);
         }
-        Resolved::Refused => {}
+        None => {}
     }
 }
 
-enum Resolved {
+enum ResolvedProgram {
     /// A program for this processor, and its arguments, itself first.
-    Watched(PathBuf, Vec<Vec<u8>>),
-    /// A program that QEMU cannot run here as the kernel would.
-    Unwatched(PathBuf),
-    /// The kernel will refuse it.
-    Refused,
+    Traced(PathBuf, Vec<Vec<u8>>),
+    /// A program that QEMU cannot run as the kernel would.
+    Native(PathBuf),
 }
 
-/// The program behind scripts.
-fn resolve(mut path: PathBuf, mut arguments: Vec<Vec<u8>>) -> Resolved {
+/// Resolves scripts to their interpreters. `None`: the kernel will refuse the program.
+fn resolve(mut path: PathBuf, mut arguments: Vec<Vec<u8>>) -> Option<ResolvedProgram> {
     const EXECUTE: c_int = 1;
     const SET_ID: u32 = 0o6000;
-    for _ in 0..SCRIPTS_MOST {
-        let Some(text) = arena::c_string(path.as_os_str().as_bytes()) else { return Resolved::Refused };
-        // SAFETY: a text of C that is there during the call. JUSTIFICATION: std has no such question.
+    for _ in 0..SCRIPT_DEPTH_MAX {
+        let text = CString::new(path.as_os_str().as_bytes()).ok()?;
+        // SAFETY: a string of C that lives through the call. JUSTIFICATION: std has no access(2).
         let allowed = unsafe { access(text.as_ptr(), EXECUTE) } == 0;
-        let Ok(meta) = fs::metadata(&path) else { return Resolved::Refused };
-        if !allowed || !meta.is_file() {
-            return Resolved::Refused;
-        }
+        let meta = fs::metadata(&path).ok().filter(|meta| allowed && meta.is_file())?;
         if meta.mode() & SET_ID != 0 {
-            return Resolved::Unwatched(path);
+            return Some(ResolvedProgram::Native(path));
         }
-        let Some(start) = first_bytes(&path) else { return Resolved::Unwatched(path) };
+        let Some(start) = first_bytes(&path) else { return Some(ResolvedProgram::Native(path)) };
         if let Some(line) = start.strip_prefix(b"#!") {
             let line = line.split(|&byte| byte == b'\n').next().unwrap_or(line);
             let mut words = line.trim_ascii().splitn(2, |&byte| byte == b' ' || byte == b'\t');
-            let Some(interpreter) = words.next().filter(|word| !word.is_empty()) else {
-                return Resolved::Refused;
-            };
+            let interpreter = words.next().filter(|word| !word.is_empty())?;
             let mut with = vec![interpreter.to_vec()];
             with.extend(words.next().map(|word| word.trim_ascii().to_vec()));
             with.push(path.as_os_str().as_bytes().to_vec());
@@ -88,35 +84,35 @@ fn resolve(mut path: PathBuf, mut arguments: Vec<Vec<u8>>) -> Resolved {
             (path, arguments) = (PathBuf::from(OsStr::from_bytes(interpreter)), with);
             continue;
         }
-        return match is_for_us(&start) {
-            true => Resolved::Watched(path, arguments),
-            false => Resolved::Unwatched(path),
-        };
+        return Some(match is_x86_64_elf(&start) {
+            true => ResolvedProgram::Traced(path, arguments),
+            false => ResolvedProgram::Native(path),
+        });
     }
-    Resolved::Refused
+    None
 }
 
 /// ELF, 64 bits, little-endian, an executable or shared object for x86-64.
-fn is_for_us(start: &[u8]) -> bool {
+fn is_x86_64_elf(start: &[u8]) -> bool {
     start.starts_with(b"\x7fELF\x02\x01") && matches!(start.get(16..20), Some([2 | 3, 0, 0x3e, 0]))
 }
 
 fn first_bytes(path: &Path) -> Option<Vec<u8>> {
     use std::io::Read;
     /// BINPRM_BUF_SIZE.
-    const MOST: u64 = 256;
+    const BYTES_MAX: u64 = 256;
     let mut start = Vec::new();
-    fs::File::open(path).ok()?.take(MOST).read_to_end(&mut start).ok()?;
+    fs::File::open(path).ok()?.take(BYTES_MAX).read_to_end(&mut start).ok()?;
     Some(start)
 }
 
-/// The file that is meant.
-fn place(path: &[u8], folder: i32, flags: i32) -> Option<PathBuf> {
+/// The file that the call names.
+fn resolve_path(path: &[u8], folder: i32, flags: i32) -> Option<PathBuf> {
     let path = Path::new(OsStr::from_bytes(path));
     let own = std::process::id().to_string();
     let of_self = |name: &str| path == Path::new("/proc").join(name).join("exe");
     if of_self("self") || of_self("thread-self") || of_self(&own) {
-        // QEMU stands there.
+        // That would be QEMU.
         return Some(PathBuf::from(OsStr::from_bytes(config().program.first()?)));
     }
     if path.is_absolute() || folder == 0 || folder == AT_FDCWD {
@@ -129,50 +125,55 @@ fn place(path: &[u8], folder: i32, flags: i32) -> Option<PathBuf> {
     Some(open.join(path))
 }
 
-fn run(command: &[Vec<u8>], variables: &[Vec<u8>]) {
-    let texts =
-        |all: &[Vec<u8>]| all.iter().filter_map(|text| arena::c_string(text)).collect::<Vec<CString>>();
-    let (command, variables) = (texts(command), texts(variables));
+fn execute(command: &[Vec<u8>], environment: &[Vec<u8>]) {
+    let texts = |all: &[Vec<u8>]| -> Vec<CString> {
+        all.iter().filter_map(|text| CString::new(text.as_slice()).ok()).collect()
+    };
+    let (command, environment) = (texts(command), texts(environment));
     let pointers = |all: &[CString]| {
         let mut all: Vec<*const c_char> = all.iter().map(|text| text.as_ptr()).collect();
         all.push(std::ptr::null());
         all
     };
-    let (argv, envp) = (pointers(&command), pointers(&variables));
+    let (argv, envp) = (pointers(&command), pointers(&environment));
     if let Some(program) = command.first() {
-        // SAFETY: lists of texts of C that end with a null pointer. JUSTIFICATION: std has its own idea of
-        // what a program inherits.
+        // SAFETY: arrays of strings of C that end with a null pointer. JUSTIFICATION: std's exec changes
+        // signal dispositions.
         unsafe { execve(program.as_ptr(), argv.as_ptr(), envp.as_ptr()) };
     }
 }
 
-type Texts = (Vec<u8>, Vec<Vec<u8>>, Vec<Vec<u8>>);
+struct ExecArguments {
+    path: Vec<u8>,
+    arguments: Vec<Vec<u8>>,
+    environment: Vec<Vec<u8>>,
+}
 
-/// The arguments of the call, out of the program's memory.
-fn texts(path: u64, argv: u64, envp: u64) -> Option<Texts> {
+/// Reads the arguments of the call from the program's memory.
+fn read_exec_arguments(path: u64, argv: u64, envp: u64) -> Option<ExecArguments> {
     let list = |at: u64| -> Option<Vec<Vec<u8>>> {
         let mut all = Vec::new();
-        while at != 0 && all.len() < TEXTS_MOST {
+        while at != 0 && all.len() < STRINGS_MAX {
             let mut pointer = [0; 8];
-            copy(at + all.len() as u64 * 8, &mut pointer)?;
+            read_memory(at + all.len() as u64 * 8, &mut pointer)?;
             match u64::from_ne_bytes(pointer) {
                 0 => break,
-                pointer => all.push(text(pointer)?),
+                pointer => all.push(read_string(pointer)?),
             }
         }
         Some(all)
     };
-    Some((text(path)?, list(argv)?, list(envp)?))
+    Some(ExecArguments { path: read_string(path)?, arguments: list(argv)?, environment: list(envp)? })
 }
 
-/// A text that ends with a zero byte.
-fn text(at: u64) -> Option<Vec<u8>> {
-    /// No page is smaller, so that a read of this length, aligned, is readable whole or not at all.
+/// Reads a string that ends with a zero byte.
+fn read_string(at: u64) -> Option<Vec<u8>> {
+    /// No page is smaller: an aligned read of this length is readable as a whole or not at all.
     const STEP: u64 = 1 << 8;
     let (mut found, mut at) = (Vec::new(), at);
-    while found.len() < TEXT_MOST {
+    while found.len() < STRING_BYTES_MAX {
         let mut part = vec![0; (STEP - at % STEP) as usize];
-        copy(at, &mut part)?;
+        read_memory(at, &mut part)?;
         if let Some(end) = part.iter().position(|&byte| byte == 0) {
             found.extend_from_slice(&part[..end]);
             return Some(found);
@@ -183,28 +184,29 @@ fn text(at: u64) -> Option<Vec<u8>> {
     None
 }
 
-/// Copies the program's memory; `None` if it is not readable. The program's addresses are ours: QEMU moves
-/// those of 64-bit programs on 64-bit machines only if they are taken.
-fn copy(from: u64, into: &mut [u8]) -> Option<()> {
+/// Reads the program's memory; `None` if it is not readable. Its addresses are those of this process: QEMU
+/// relocates 64-bit programs on 64-bit machines only if their addresses are in use.
+fn read_memory(from: u64, into: &mut [u8]) -> Option<()> {
     #[repr(C)]
-    struct Part {
+    struct IoVec {
         base: *mut c_void,
         bytes: usize,
     }
+    const _: () = assert!(size_of::<IoVec>() == 16 && offset_of!(IoVec, bytes) == 8);
     unsafe extern "C" {
         fn process_vm_readv(
             pid: c_int,
-            local: *const Part,
+            local: *const IoVec,
             local_parts: u64,
-            remote: *const Part,
+            remote: *const IoVec,
             remote_parts: u64,
             flags: u64,
         ) -> isize;
     }
-    let local = Part { base: into.as_mut_ptr().cast(), bytes: into.len() };
-    let remote = Part { base: from as *mut c_void, bytes: into.len() };
+    let local = IoVec { base: into.as_mut_ptr().cast(), bytes: into.len() };
+    let remote = IoVec { base: from as *mut c_void, bytes: into.len() };
     let own = std::process::id() as c_int;
-    // SAFETY: `local` is memory of ours; what is not readable is an error of the call.
+    // SAFETY: `local` is a slice of ours; the call fails where the program's memory is not readable.
     // JUSTIFICATION: reading the program's pointers directly would crash on bad ones.
     let copied = unsafe { process_vm_readv(own, &local, 1, &remote, 1, 0) };
     (copied == into.len() as isize).then_some(())

@@ -1,37 +1,36 @@
-//! A plugin of QEMU's user mode that keeps account of TLB misses: where they are, and what they would be with
-//! huge pages in places. pagelab builds it, embeds it, and starts it; README.md tells how they talk.
+//! A plugin of QEMU's user mode that counts TLB misses by page, also for what-if sets of huge pages. pagelab
+//! builds, embeds and starts it; README.md describes how they communicate.
 
-mod arena;
-mod book;
-mod calls;
+mod config;
 mod exec;
-mod floats;
+mod huge_page_sets;
 mod image;
 mod lock;
-mod pace;
-mod plain;
+mod miss_recorder;
+mod opcodes;
 mod qemu;
-mod sets;
-mod start;
+mod sampling_window;
+mod shared_account;
+mod syscalls;
 mod vcpu;
 
 /// The model of the TLBs: the files of pagelab-tlb as they are.
 #[path = "../../../crates/pagelab-tlb/src/engine"]
 mod engine {
+    pub mod account_layout;
     mod entries;
-    pub mod front;
     pub mod geometry;
-    pub mod layout;
-    pub mod ledger;
-    pub mod lines;
-    pub mod pass;
+    pub mod hit_filter;
+    pub mod mapping_table;
     pub mod tlb;
-    pub mod walk;
+    pub mod tlb_pass;
+    pub mod walk_caches;
+    pub mod walk_history;
 }
 
 use std::ffi::{CStr, c_char, c_int};
 
-/// The version of the interface that this is written for. QEMU looks at it before it calls anything here.
+/// The version of the plugin interface that is used. QEMU checks it before it calls anything here.
 #[unsafe(no_mangle)]
 pub static qemu_plugin_version: c_int = qemu::VERSION;
 
@@ -41,14 +40,14 @@ pub static qemu_plugin_version: c_int = qemu::VERSION;
 /// QEMU hands over an array of `argc` texts and an `info` that is valid for the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn qemu_plugin_install(
-    id: qemu::Id,
-    info: *const qemu::Info,
+    id: qemu::PluginId,
+    info: *const qemu::QemuInfo,
     argc: c_int,
     argv: *const *const c_char,
 ) -> c_int {
-    // SAFETY: as QEMU promises; these words stand at the same place in all versions of the interface.
+    // SAFETY: as QEMU promises; these fields have the same offsets in all versions of the interface.
     // JUSTIFICATION: the interface is one of C.
-    if let Err(why) = unsafe { (*info).takes_us() } {
+    if let Err(why) = unsafe { (*info).check_version() } {
         eprintln!("{why}");
         return 1;
     }
@@ -67,11 +66,11 @@ pub unsafe extern "C" fn qemu_plugin_install(
     else {
         return 1;
     };
-    if start::begin(account, prefix).is_none() {
+    if config::initialize(account, prefix).is_none() {
         return 1;
     }
-    vcpu::learn_the_bits();
-    pace::begin(id);
-    calls::register(id);
+    vcpu::detect_store_bit();
+    sampling_window::set_plugin_id(id);
+    syscalls::register_callbacks(id);
     0
 }

@@ -1,4 +1,4 @@
-//! Virtual CPUs, one for each thread of the program, each with TLBs of its own.
+//! Virtual CPUs, one for each thread of the program, each with its own TLBs.
 
 use std::ffi::{c_uint, c_void};
 use std::sync::atomic::{
@@ -6,41 +6,40 @@ use std::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed},
 };
 
-use crate::arena::word;
-use crate::book::Book;
-use crate::calls::Call;
-use crate::engine::layout::{image as field, thread};
+use crate::config::{self, config};
+use crate::engine::account_layout::{image as field, thread};
 use crate::engine::tlb::Tlb;
-use crate::start::{self, config};
-use crate::{floats, image, pace, plain, qemu, sets};
+use crate::miss_recorder::MissRecorder;
+use crate::shared_account::word;
+use crate::syscalls::Syscall;
+use crate::{huge_page_sets, image, opcodes, qemu, sampling_window};
 
-/// Threads that are watched at most at one time.
-const MOST: usize = 4096;
+/// Threads that are modelled at most at one time.
+const VCPUS_MAX: usize = 4096;
 /// log2 of a page of x86-64.
 pub const PAGE_BITS: u32 = 12;
-/// In an entry of the table: there is something to be done before the next access.
+/// Flag of an entry of the table: something has to be done before the next access.
 const ATTENTION: usize = 1;
-/// QEMU 7.2 keeps what an access is above the bits of the operation: 1 load, 2 store.
+/// QEMU 7.2 encodes the kind of an access above the bits of the operation: 1 load, 2 store.
 const STORE_BIT: u32 = 2 << 16;
 
-static TABLE: [AtomicUsize; MOST] = [const { AtomicUsize::new(0) }; MOST];
-/// `STORE_BIT` is not what this QEMU does.
-static ASK_QEMU: AtomicBool = AtomicBool::new(false);
-/// Operations with floating point, counted by the translated code itself.
-static FLOATS: AtomicU64 = AtomicU64::new(0);
-/// What is counted only since an instruction needs an operation.
-static NOWHERE: AtomicU64 = AtomicU64::new(0);
-/// Those of them that were before this process began.
-static FLOATS_BEFORE: AtomicU64 = AtomicU64::new(0);
+static TABLE: [AtomicUsize; VCPUS_MAX] = [const { AtomicUsize::new(0) }; VCPUS_MAX];
+/// This QEMU does not use `STORE_BIT`: it is called for each access.
+static CALLS_QEMU: AtomicBool = AtomicBool::new(false);
+/// Floating-point operations, counted by inline operations.
+static FLOAT_OPERATIONS: AtomicU64 = AtomicU64::new(0);
+/// The counter of inline operations without a purpose, see [`opcodes::is_inline_access`].
+static UNUSED_COUNTER: AtomicU64 = AtomicU64::new(0);
+/// Floating-point operations before this process began.
+static FLOAT_OPERATIONS_BEFORE: AtomicU64 = AtomicU64::new(0);
 
-/// One virtual CPU.
 pub struct Vcpu {
     pub tlb: Tlb,
-    pub book: Book,
-    /// The call that its thread is in.
-    pub call: Option<Call>,
-    /// How many unmappings of others it knows.
-    seen: usize,
+    pub recorder: MissRecorder,
+    /// The system call that its thread is in.
+    pub call: Option<Syscall>,
+    /// The number of unmappings that it has applied.
+    unmappings_seen: usize,
 }
 
 impl Vcpu {
@@ -49,30 +48,30 @@ impl Vcpu {
         let passes = config.passes as usize;
         Vcpu {
             tlb: Tlb::new(&config.geometry, passes, config.window),
-            book: Book {
-                block: image::thread_block(config.passes).unwrap_or(0),
+            recorder: MissRecorder {
+                block: image::add_thread_block(config.passes).unwrap_or(0),
                 passes: config.passes,
                 vcpu,
             },
             call: None,
-            seen: sets::unmappings(),
+            unmappings_seen: huge_page_sets::unmapping_count(),
         }
     }
 
-    /// All that is pending stands in the account afterwards.
+    /// Writes all pending counts into the account.
     pub fn flush(&mut self) {
-        self.tlb.flush(&mut self.book);
-        if self.book.block != 0 {
-            word(self.book.block + thread::SKIPPED).store(self.tlb.skipped(), Relaxed);
+        self.tlb.flush(&mut self.recorder);
+        if self.recorder.block != 0 {
+            word(self.recorder.block + thread::SKIPPED).store(self.tlb.skipped(), Relaxed);
         }
-        let floats = FLOATS.load(Relaxed) - FLOATS_BEFORE.load(Relaxed);
-        image::put(field::FLOATS, floats);
+        let floats = FLOAT_OPERATIONS.load(Relaxed) - FLOAT_OPERATIONS_BEFORE.load(Relaxed);
+        image::set_field(field::FLOAT_OPERATIONS, floats);
     }
 
-    /// Translations of base pages are forgotten, here and by all others before their next access.
-    pub fn forget(&mut self, from: u64, to: u64) {
-        self.tlb.forget(from, to, &mut self.book);
-        sets::unmapped(from, to);
+    /// Invalidates the translations of base pages, here and in all others before their next access.
+    pub fn invalidate(&mut self, from: u64, to: u64) {
+        self.tlb.invalidate(from, to, &mut self.recorder);
+        huge_page_sets::queue_unmapping(from, to);
         for entry in &TABLE {
             if entry.load(Relaxed) == 0 {
                 break;
@@ -81,68 +80,68 @@ impl Vcpu {
         }
     }
 
-    /// The same thread in a process that has just been forked off: nothing is known of its memory's cost.
-    pub fn begin_anew(&mut self) {
-        FLOATS_BEFORE.store(FLOATS.load(Relaxed), Relaxed);
-        *self = Vcpu::new(self.book.vcpu);
+    /// The same thread in a forked child: nothing is counted yet.
+    pub fn reset_after_fork(&mut self) {
+        FLOAT_OPERATIONS_BEFORE.store(FLOAT_OPERATIONS.load(Relaxed), Relaxed);
+        *self = Vcpu::new(self.recorder.vcpu);
     }
 }
 
-/// All threads end now: what those that do not say so have skipped stands in the account afterwards.
-pub fn end_all() {
-    for at in 0..MOST {
-        let Some(state) = state(at as c_uint) else { break };
-        if state.book.block != 0 {
-            word(state.book.block + thread::SKIPPED).store(state.tlb.skipped(), Relaxed);
+/// All threads end now: records the skipped accesses of those that do not flush.
+pub fn record_skipped_of_all() {
+    for at in 0..VCPUS_MAX {
+        let Some(state) = vcpu_state(at as c_uint) else { break };
+        if state.recorder.block != 0 {
+            word(state.recorder.block + thread::SKIPPED).store(state.tlb.skipped(), Relaxed);
         }
     }
 }
 
-/// Finds out whether loads and stores can be told apart without a call.
-pub fn learn_the_bits() {
+/// Detects whether `STORE_BIT` is set for stores, so that no call of QEMU is needed.
+pub fn detect_store_bit() {
     // SAFETY: a function of a number. JUSTIFICATION: QEMU's interface is one of C.
     let is_store = |info| unsafe { qemu::qemu_plugin_mem_is_store(info) };
-    let as_known = is_store(STORE_BIT) && is_store(3 << 16) && !is_store(1 << 16) && !is_store(0xffff);
-    ASK_QEMU.store(!as_known, Relaxed);
+    let is_as_expected = is_store(STORE_BIT) && is_store(3 << 16) && !is_store(1 << 16) && !is_store(0xffff);
+    CALLS_QEMU.store(!is_as_expected, Relaxed);
 }
 
-/// The state of a virtual CPU.
-pub fn state(vcpu: c_uint) -> Option<&'static mut Vcpu> {
+pub fn vcpu_state(vcpu: c_uint) -> Option<&'static mut Vcpu> {
     let entry = TABLE.get(vcpu as usize)?.load(Acquire) & !ATTENTION;
-    // SAFETY: entries are 0 or of a box that is never freed while its thread runs, and only the thread of a
-    // virtual CPU asks for it. JUSTIFICATION: QEMU hands over a number and no state.
+    // SAFETY: entries are 0 or a box that is never freed while its thread runs, and only the thread of a
+    // virtual CPU uses it. JUSTIFICATION: QEMU passes a number and no state.
     unsafe { (entry as *mut Vcpu).as_mut() }
 }
 
-pub extern "C" fn on_init(_: qemu::Id, vcpu: c_uint) {
+pub extern "C" fn on_init(_: qemu::PluginId, vcpu: c_uint) {
     let Some(entry) = TABLE.get(vcpu as usize) else {
-        image::add(field::UNWATCHED_THREADS, 1);
+        image::add_to_field(field::UNMODELLED_THREADS, 1);
         return;
     };
     let fresh = Vcpu::new(vcpu);
     match entry.load(Acquire) & !ATTENTION {
         0 => entry
             .store(Box::into_raw(Box::new(fresh)) as usize | ATTENTION, std::sync::atomic::Ordering::Release),
-        // The number of a thread that has ended. SAFETY: as in `state`. JUSTIFICATION: as there.
+        // The number belonged to a thread that has ended. SAFETY: as in `vcpu_state`. JUSTIFICATION: as
+        // there.
         old => unsafe { *(old as *mut Vcpu) = fresh },
     }
 }
 
-pub extern "C" fn on_exit(_: qemu::Id, vcpu: c_uint) {
-    if let Some(state) = state(vcpu) {
+pub extern "C" fn on_exit(_: qemu::PluginId, vcpu: c_uint) {
+    if let Some(state) = vcpu_state(vcpu) {
         state.flush();
     }
 }
 
-/// A block is translated: its accesses are watched from now on, unless they are not looked at.
-pub extern "C" fn on_block(_: qemu::Id, block: *mut qemu::Block) {
-    let on = if ASK_QEMU.load(Relaxed) { on_memory_asking } else { on_memory };
-    let (mut floating, rests) = (0, pace::rests());
-    // SAFETY: QEMU hands over a block with so many instructions, and each with its bytes.
-    // JUSTIFICATION: the interface is one of C.
+/// A block is translated: registers callbacks for its accesses, unless they are skipped.
+pub extern "C" fn on_block(_: qemu::PluginId, block: *mut qemu::TranslationBlock) {
+    let callback = if CALLS_QEMU.load(Relaxed) { on_memory_with_query } else { on_memory };
+    let (mut float_operations, is_skipping) = (0, sampling_window::is_skipping());
+    // SAFETY: QEMU passes a block with this number of instructions, and each with its bytes. JUSTIFICATION:
+    // the interface is one of C.
     unsafe {
         let instructions = qemu::qemu_plugin_tb_n_insns(block);
-        if let Some(counter) = pace::counter() {
+        if let Some(counter) = sampling_window::instruction_counter() {
             let by = instructions as u64;
             qemu::qemu_plugin_register_vcpu_tb_exec_inline(block, qemu::ADD_U64, counter, by);
         }
@@ -151,18 +150,18 @@ pub extern "C" fn on_block(_: qemu::Id, block: *mut qemu::Block) {
             let (data, bytes) =
                 (qemu::qemu_plugin_insn_data(instruction), qemu::qemu_plugin_insn_size(instruction));
             let bytes = std::slice::from_raw_parts(data.cast::<u8>(), bytes);
-            floating += u64::from(floats::is_float(bytes));
+            float_operations += u64::from(opcodes::is_float_operation(bytes));
             let (kind, nothing) = (qemu::READ_AND_WRITE, std::ptr::null_mut());
-            if !rests {
-                qemu::qemu_plugin_register_vcpu_mem_cb(instruction, on, qemu::NO_REGS, kind, nothing);
-            } else if !plain::is_plain(bytes) {
-                let nowhere = NOWHERE.as_ptr().cast();
+            if !is_skipping {
+                qemu::qemu_plugin_register_vcpu_mem_cb(instruction, callback, qemu::NO_REGS, kind, nothing);
+            } else if !opcodes::is_inline_access(bytes) {
+                let nowhere = UNUSED_COUNTER.as_ptr().cast();
                 qemu::qemu_plugin_register_vcpu_mem_inline(instruction, kind, qemu::ADD_U64, nowhere, 1);
             }
         }
-        if floating > 0 {
-            let counter = FLOATS.as_ptr().cast();
-            qemu::qemu_plugin_register_vcpu_tb_exec_inline(block, qemu::ADD_U64, counter, floating);
+        if float_operations > 0 {
+            let counter = FLOAT_OPERATIONS.as_ptr().cast();
+            qemu::qemu_plugin_register_vcpu_tb_exec_inline(block, qemu::ADD_U64, counter, float_operations);
         }
     }
 }
@@ -171,7 +170,7 @@ extern "C" fn on_memory(vcpu: c_uint, info: u32, address: u64, _: *mut c_void) {
     access(vcpu, info & STORE_BIT != 0, address);
 }
 
-extern "C" fn on_memory_asking(vcpu: c_uint, info: u32, address: u64, _: *mut c_void) {
+extern "C" fn on_memory_with_query(vcpu: c_uint, info: u32, address: u64, _: *mut c_void) {
     // SAFETY: a function of a number. JUSTIFICATION: QEMU's interface is one of C.
     access(vcpu, unsafe { qemu::qemu_plugin_mem_is_store(info) }, address);
 }
@@ -181,26 +180,25 @@ fn access(vcpu: c_uint, store: bool, address: u64) {
     let Some(entry) = TABLE.get(vcpu as usize) else { return };
     let known = entry.load(Relaxed);
     if known & ATTENTION != 0 || known == 0 {
-        // The last thing that is done in either case: so the compiler needs no room on the stack before it
-        // knows that the page is not known.
-        return attend(vcpu, store, address);
+        // A tail call in either case: so the compiler needs no stack frame for pages that hit the filter.
+        return handle_attention(vcpu, store, address);
     }
-    // SAFETY: as in `state`. JUSTIFICATION: as there.
+    // SAFETY: as in `vcpu_state`. JUSTIFICATION: as there.
     let state = unsafe { &mut *(known as *mut Vcpu) };
-    state.tlb.access(address >> PAGE_BITS, store, &mut state.book);
+    state.tlb.access(address >> PAGE_BITS, store, &mut state.recorder);
 }
 
 #[cold]
 #[inline(never)]
-fn attend(vcpu: c_uint, store: bool, address: u64) {
-    start::first_access(address);
+fn handle_attention(vcpu: c_uint, store: bool, address: u64) {
+    config::record_first_access(address);
     TABLE[vcpu as usize].fetch_and(!ATTENTION, AcqRel);
-    if let Some(state) = state(vcpu) {
-        let (ranges, seen) = sets::unmappings_since(state.seen);
-        state.seen = seen;
+    if let Some(state) = vcpu_state(vcpu) {
+        let (ranges, seen) = huge_page_sets::unmappings_since(state.unmappings_seen);
+        state.unmappings_seen = seen;
         for (from, to) in ranges {
-            state.tlb.forget(from, to, &mut state.book);
+            state.tlb.invalidate(from, to, &mut state.recorder);
         }
-        state.tlb.access(address >> PAGE_BITS, store, &mut state.book);
+        state.tlb.access(address >> PAGE_BITS, store, &mut state.recorder);
     }
 }

@@ -92,7 +92,8 @@ test(
     const titles = await page.$$eval("figure .figure-title", (all) =>
       all.map((one) => one.textContent ?? ""),
     );
-    assert.match(titles[0]!, /^chase: 1\.9\d× as fast with madvise .*huge pages where the program asks/);
+    const title = /^chase: 1\.9\d× as fast with madvise .*huge pages where the program requests them/;
+    assert.match(titles[0]!, title);
     // The one that got no huge pages has no speed-up, and the page says so first.
     const notice = await page.$eval(".notice", (one) => one.textContent ?? "");
     assert.match(notice, /^no huge pages: 20 trials of madvise, always/);
@@ -114,7 +115,7 @@ test(
     const { variants } = judged("experiment-crossing");
     const cells = await page.evaluate(() => {
       const figures = [...document.querySelectorAll("figure")];
-      const map = figures.find((one) => one.textContent?.includes("under all crossings"))!;
+      const map = figures.find((one) => one.textContent?.includes("under all combinations"))!;
       return [...map.querySelectorAll("rect title")].map((one) => one.textContent ?? "");
     });
     assert.equal(cells.length, variants.length);
@@ -239,7 +240,7 @@ test(
 );
 
 test(
-  "all measures are there when they are asked for, absent ones with their reason",
+  "all measures are shown on request, absent ones with their reason",
   { skip: WITHOUT },
   async () => {
     const { page, wrong } = await open(browser, "experiment");

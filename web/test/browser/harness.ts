@@ -67,14 +67,14 @@ export interface Opened {
   wrong: string[];
 }
 
-export interface Wish {
+export interface OpenOptions {
   theme?: "light" | "dark";
   width?: number;
   scripts?: boolean;
 }
 
 /** Opens a page and waits until it is all there. */
-export async function open(browser: Browser, name: string, wish: Wish = {}): Promise<Opened> {
+export async function open(browser: Browser, name: string, options: OpenOptions = {}): Promise<Opened> {
   const page = await browser.newPage();
   const wrong: string[] = [];
   const url = pathToFileURL(file(name)).href;
@@ -103,14 +103,14 @@ export async function open(browser: Browser, name: string, wish: Wish = {}): Pro
       );
     });
   });
-  await page.setViewport({ width: wish.width ?? 1200, height: 900, deviceScaleFactor: 1 });
+  await page.setViewport({ width: options.width ?? 1200, height: 900, deviceScaleFactor: 1 });
   await page.emulateMediaFeatures([
-    { name: "prefers-color-scheme", value: wish.theme ?? "light" },
+    { name: "prefers-color-scheme", value: options.theme ?? "light" },
     { name: "prefers-reduced-motion", value: "reduce" },
   ]);
-  if (wish.scripts === false) await page.setJavaScriptEnabled(false);
+  if (options.scripts === false) await page.setJavaScriptEnabled(false);
   await page.goto(url);
-  if (wish.scripts !== false) {
+  if (options.scripts !== false) {
     await page.waitForFunction(() => document.documentElement.dataset["state"] !== undefined, {
       timeout: 120_000,
     });
@@ -121,7 +121,7 @@ export async function open(browser: Browser, name: string, wish: Wish = {}): Pro
   return { page, wrong };
 }
 
-/** Waits until what was asked for is drawn. */
+/** Waits until the requested parts are drawn. */
 export async function frames(page: Page): Promise<void> {
   await page.evaluate(
     () =>

@@ -68,7 +68,7 @@ async function canvases(page: Page): Promise<{ label: string; drawn: number; col
 }
 
 for (const theme of ["light", "dark"] as const) {
-  test(`every page is quiet, asks nobody and is drawn: ${theme}`, { skip: WITHOUT }, async () => {
+  test(`every page is quiet, makes no request and is drawn: ${theme}`, { skip: WITHOUT }, async () => {
     for (const name of pageNames(ALL)) {
       const { page, wrong } = await open(browser, name, { theme });
       const drawn = await canvases(page);

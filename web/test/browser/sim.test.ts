@@ -48,7 +48,7 @@ test("figures stand in tables by phase, with those of the paper below", { skip: 
   // Of two seeds there is no interval.
   assert.deepEqual(rest.at(-1), ["pages read again", "pages", "1\u202f234", "120.5"]);
   // Figure 9 of the paper, to its last digit.
-  assert.deepEqual((await rowsOf(page, "Pages to release, by order")).slice(1).map((row) => row[1]), [
+  assert.deepEqual((await rowsOf(page, "Pages to free, by order")).slice(1).map((row) => row[1]), [
     "50.00 %",
     "75.00 %",
     "87.50 %",
@@ -67,7 +67,7 @@ test("what mattered stands first, differences in front of the figures", { skip: 
   const titles = await page.$$eval("section > h2", (all) => all.map((one) => one.textContent));
   // Where something was varied the answer leads; differences stand behind the charts.
   assert.deepEqual(titles.slice(0, 4), [
-    "What mattered for at rest/success",
+    "Influence on at rest/success",
     "Success by scheme and zone",
     "Difference to standard, seed by seed",
     "Figures by scheme",
@@ -78,8 +78,8 @@ test("what mattered stands first, differences in front of the figures", { skip: 
     ["success", "share", "+0.050"],
   ]);
   const text = await page.$eval("main", (one) => one.textContent ?? "");
-  assert.ok(text.includes("3 points are too few to tell."));
-  for (const said of ["difference to standard", "too few to tell"])
+  assert.ok(text.includes("3 points are too few for a verdict"));
+  for (const said of ["difference to standard", "too few for a verdict"])
     assert.ok(data("sim").sim!.text.includes(said), said);
   assert.deepEqual(wrong, []);
   await page.close();
@@ -119,7 +119,7 @@ test("bars are as long as their values, lines end where the data do", { skip: WI
     })),
   );
   const of = (part: string) => charts.find(({ label }) => label.includes(part))!;
-  const [normal, high, , more] = of("Huge pages, blocks: from which zone").bars;
+  const [normal, high, , more] = of("Huge pages, blocks by zone").bars;
   assert.match(normal!.says, /^standard, Normal: 16/);
   assert.ok(Math.abs(high!.width / normal!.width - 95 / 16) < 0.01, JSON.stringify([normal, high]));
   assert.ok(Math.abs(more!.width / high!.width - 137 / 95) < 0.01);

@@ -7,7 +7,7 @@ import type { Browser, ElementHandle, Page } from "puppeteer-core";
 
 import type { Census, CensusZone, Json } from "../../src/data";
 import * as format from "../../src/format";
-import { frameAt, numberAt } from "../../src/way";
+import { frameAt, numberAt } from "../../src/pixel_path";
 import { data, frames, WITHOUT, launch, open, values } from "./harness";
 
 let browser: Browser;
@@ -122,10 +122,10 @@ test("the kinds of blocks add up to the supply of huge pages", { skip: WITHOUT }
       kinds.filter(({ words }) => words.startsWith(start)).reduce((all, { blocks }) => all + blocks, 0);
     const total = supply["total"] as Json;
     const middle = (of: unknown) => (of as Json)["value"] as number;
-    const interval = total["spoiled"] as Json;
-    assert.equal(sum("spoiled"), middle(interval["low"]), `${name}: spoiled`);
-    assert.equal(sum("spoiled") + sum("perhaps"), middle(interval["high"]), `${name}: spoiled or perhaps`);
-    assert.equal(sum("free, a whole"), middle(total["free_now"]), `${name}: free`);
+    const interval = total["polluted"] as Json;
+    assert.equal(sum("polluted"), middle(interval["low"]), `${name}: polluted`);
+    assert.equal(sum("polluted") + sum("perhaps"), middle(interval["high"]), `${name}: polluted or perhaps`);
+    assert.equal(sum("free, available"), middle(total["free_now"]), `${name}: free`);
     assert.equal(sum("free, not"), middle(total["deferred"]), `${name}: deferred`);
     assert.equal(sum("huge page"), middle(total["in_use"]), `${name}: in use`);
     assert.equal(
@@ -200,7 +200,7 @@ test("the table of free blocks is that of the document", { skip: WITHOUT }, asyn
   await page.close();
 });
 
-/** The chart of all columns of a series, which is made when it is asked for. */
+/** The chart of all columns of a series, which is made on request. */
 async function unfold(page: Page, series: string): Promise<ElementHandle> {
   await page.$eval(`details[data-series=${series}]`, (one) => {
     (one as HTMLDetailsElement).open = true;
@@ -393,9 +393,10 @@ test("a page of more than a million values says how they are shown", { skip: WIT
   const run = data("decimated").runs[0]!;
   const { page, wrong } = await open(browser, "decimated");
   const sources = await page.$$eval("figcaption", (all) => all.map((one) => one.textContent!));
-  assert.match(sources[0]!, /Of 600\u202f000 readings the smallest and the largest of each stretch/);
+  const shortened = /Of 600\u202f000 readings, this page has the minimum and maximum of each stretch/;
+  assert.match(sources[0]!, shortened);
   // The smaller one fits into its share and is whole.
-  assert.doesNotMatch(sources[1]!, /the smallest and the largest/);
+  assert.doesNotMatch(sources[1]!, /the minimum and maximum/);
   const shown =
     run.series[0]!.columns.reduce((sum, column) => sum + (column.values?.length ?? 0), 0) +
     run.streams.reduce((sum, stream) => sum + stream.values.length, 0);
@@ -430,7 +431,7 @@ test(
       });
     const check = async (at: number) => {
       const map = maps.shown[at]!;
-      const ground = maps.grounds[map.ground]!;
+      const layout = maps.layouts[map.layout]!;
       const cells = values("maps", map.cells);
       const { pixels, when, legend, zones } = await look();
       assert.deepEqual(
@@ -441,11 +442,11 @@ test(
       assert.deepEqual(
         legend,
         maps.legend.flatMap(({ label, letter }, index) => {
-          const amount = format.bytes(map.pages[index]! * ground.page_size_bytes);
+          const amount = format.bytes(map.pages[index]! * layout.page_size_bytes);
           return map.pages[index] === 0 ? [] : [`${letter.trim() || "blank"}  ${label}${amount}`];
         }),
       );
-      assert.deepEqual(zones.sort(), ground.zones.map(({ name }) => name).sort());
+      assert.deepEqual(zones.sort(), layout.zones.map(({ name }) => name).sort());
     };
     await check(0);
     await page.focus(".map-time input");
@@ -458,13 +459,13 @@ test(
       await page.keyboard.press(key);
       await check(at);
     }
-    // The cursor stays at its pixel while time goes on.
+    // The cursor stays at its pixel while time advances.
     await page.focus(".picture canvas");
     for (const key of ["ArrowDown", "ArrowDown", "ArrowRight"]) await page.keyboard.press(key);
     const said = () => page.$eval(".readout:has(+ .picture)", (one) => one.textContent ?? "");
     for (const at of [0, 1]) {
-      const { ground, cells } = maps.shown[at]!;
-      const { pages_per_pixel, width, extents } = maps.grounds[ground]!;
+      const { layout, cells } = maps.shown[at]!;
+      const { pages_per_pixel, width, extents } = maps.layouts[layout]!;
       const frame = extents[0]!.first_frame + (width + 1) * pages_per_pixel;
       const { label } = maps.legend[values("maps", cells)[width + 1]!]!;
       const until = frame + pages_per_pixel - 1;
@@ -511,7 +512,7 @@ test(
         assert.ok(said.startsWith(`frames ${frame} to `), `${name}: ${said}`);
         assert.ok(said.includes(` · ${label} (`), `${name}: ${said}`);
       }
-      assert.equal((await page.$$(".zone-band")).length, picture.order === "hilbert" ? 0 : 2, name);
+      assert.equal((await page.$$(".zone-band")).length, picture.pixel_layout === "hilbert" ? 0 : 2, name);
       assert.deepEqual(wrong, [], name);
       await page.close();
     }

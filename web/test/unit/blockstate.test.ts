@@ -19,7 +19,7 @@ const CLASSES = [
 ].map((name) => ({
   name,
   words: `[${name}]`,
-  spoils: ["slab", "page_table", "hole"].includes(name),
+  pollutes: ["slab", "page_table", "hole"].includes(name),
   movable: ["anon", "anon_huge", "file"].includes(name),
 }));
 
@@ -42,14 +42,14 @@ function stateOf(pages: Record<string, number>, oneFolio = false): string {
   return `${state.words}${state.marked ? " *" : ""}`;
 }
 
-test("one unmovable page spoils a block, and the class with the most names it", () => {
-  assert.equal(stateOf({ free: 512 }), "free, a whole huge page");
-  assert.equal(stateOf({ free: 511, slab: 1 }), "spoiled, mostly by [slab] *");
-  assert.equal(stateOf({ anon: 500, slab: 5, page_table: 7 }), "spoiled, mostly by [page_table] *");
-  assert.equal(stateOf({ free: 500, hole: 12 }), "spoiled, mostly by [hole] *");
+test("one unmovable page pollutes a block, and the class with the most names it", () => {
+  assert.equal(stateOf({ free: 512 }), "free, available as a huge page");
+  assert.equal(stateOf({ free: 511, slab: 1 }), "polluted, mostly by [slab] *");
+  assert.equal(stateOf({ anon: 500, slab: 5, page_table: 7 }), "polluted, mostly by [page_table] *");
+  assert.equal(stateOf({ free: 500, hole: 12 }), "polluted, mostly by [hole] *");
   assert.equal(stateOf({ hole: 512 }), "no memory");
-  assert.equal(stateOf({ free: 511, unknown: 1 }), "perhaps spoiled: pages without any flag *");
-  assert.equal(stateOf({ free: 510, unknown: 1, slab: 1 }), "spoiled, mostly by [slab] *");
+  assert.equal(stateOf({ free: 511, unknown: 1 }), "perhaps polluted: pages without flags *");
+  assert.equal(stateOf({ free: 510, unknown: 1, slab: 1 }), "polluted, mostly by [slab] *");
 });
 
 test("what can be emptied is named by what fills it", () => {

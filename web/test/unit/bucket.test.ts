@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { type Line, type Point, extremes, lowerBound, nearest, rates, windowed } from "../../src/bucket";
+import { type Line, type Point, extremes, lowerBound, nearest, rates, windowPoints } from "../../src/bucket";
 
 /** A seeded generator (mulberry32). */
 function random(seed: number): () => number {
@@ -75,7 +75,7 @@ test("extremes of a window are those of the plain twin", () => {
 test("a window of few values shows all of them, on the times of all lines", () => {
   const a: Line = { at: Float64Array.of(1, 2, 3), values: Float64Array.of(10, NaN, 30) };
   const b: Line = { at: Float64Array.of(2.5), values: Float64Array.of(7) };
-  const [times, first, second] = windowed([a, b], 0, 4, 100);
+  const [times, first, second] = windowPoints([a, b], 0, 4, 100);
   assert.deepEqual(times, [1, 2, 2.5, 3]);
   assert.deepEqual(first, [10, null, undefined, 30]);
   assert.deepEqual(second, [undefined, undefined, 7, undefined]);
@@ -84,7 +84,7 @@ test("a window of few values shows all of them, on the times of all lines", () =
 test("a window of many values keeps its least and its most", () => {
   const many = line(3, 50_000);
   const [from, to] = [many.at[10_000]!, many.at[40_000]!];
-  const [times, points] = windowed([many], from, to, 300);
+  const [times, points] = windowPoints([many], from, to, 300);
   assert.equal(times.length, 600);
   assert.ok(times.every((time, i) => i === 0 || time > times[i - 1]!));
   const shown = points!.filter((value) => typeof value === "number");

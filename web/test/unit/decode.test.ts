@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { gzipSync } from "node:zlib";
 
-import { fromBase64, fromPlanes, gunzip, spelt, toNumbers } from "../../src/decode";
+import { fromBase64, fromPlanes, gunzip, escapeInvisible, toNumbers } from "../../src/decode";
 
 /** All lowest bytes first, then all second ones. */
 function planes(bytes: Uint8Array, width: number): Uint8Array<ArrayBuffer> {
@@ -35,13 +35,13 @@ test("every type comes back", () => {
   }
 });
 
-test("what shows nothing is spelt out, in names and in texts, and line ends stay", () => {
+test("what shows nothing is escapeInvisible out, in names and in texts, and line ends stay", () => {
   const evil = { "a\u202eb": ["\u001b[2J", "x\ny", 7, null, { n: "\u{e0041}\u200bé" }] };
-  assert.deepEqual(spelt(evil), {
+  assert.deepEqual(escapeInvisible(evil), {
     "a\\u{202e}b": ["\\u{1b}[2J", "x\ny", 7, null, { n: "\\u{e0041}\\u{200b}é" }],
   });
 });
 
 test("a block of another length than said is refused", () => {
-  assert.throws(() => toNumbers(new Uint8Array(9), "f64", 1), /9 bytes, 8 were expected/);
+  assert.throws(() => toNumbers(new Uint8Array(9), "f64", 1), /9 bytes, expected 8/);
 });

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { axes, crossing, numeric, type Variant } from "../../src/crossing";
+import { axes, findFactorial, numeric, type Variant } from "../../src/factorial";
 import { csv, fileName } from "../../src/download";
 import {
   type Bar,
@@ -133,7 +133,7 @@ test("an axis needs three numbers and variants that differ in nothing else", () 
   );
 });
 
-test("a crossing has a cell for each variant", () => {
+test("a findFactorial has a cell for each variant", () => {
   const kinds = ["anon", "file"].flatMap((mapping) =>
     ["private", "shared"].flatMap((sharing) =>
       ["seq", "rand"].map((access) =>
@@ -141,12 +141,12 @@ test("a crossing has a cell for each variant", () => {
       ),
     ),
   );
-  const grid = crossing(kinds)!;
+  const grid = findFactorial(kinds)!;
   assert.deepEqual(grid.keys, ["mapping", "sharing", "access"]);
   assert.deepEqual([grid.rows.length, grid.columns.length], [4, 2]);
   assert.deepEqual(grid.cells.flat(), [0, 1, 2, 3, 4, 5, 6, 7]);
-  assert.equal(crossing(kinds.slice(0, 2)), null);
-  const some = crossing(kinds.filter((_, at) => at !== 3))!;
+  assert.equal(findFactorial(kinds.slice(0, 2)), null);
+  const some = findFactorial(kinds.filter((_, at) => at !== 3))!;
   assert.equal(some.cells.flat().filter((cell) => cell === null).length, 1);
   const cells = some.cells.map((row) =>
     row.map((at) => (at === null ? null : { label: String(at), lines: ["1 s", "2.00×"], speedUp: 2 })),

@@ -3,14 +3,13 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { inWords } from "../../src/demo";
+import { describeFrames } from "../../src/demo";
 import { bars, fit, PAPER, SIGN, toText } from "../../src/drawing";
-import { shares } from "../../src/lapse";
-import { within, written } from "../../src/sim";
-import { stacks, thinned } from "../../src/simdraw";
+import { shares } from "../../src/timelapse";
+import { within } from "../../src/sim";
+import { stacks, thinPoints } from "../../src/sim_charts";
 
-test("values are those of the terminal, their groups of digits kept together", () => {
-  assert.equal(written("1 234 567.5 (1 200…1 300)"), "1\u202f234\u202f567.5 (1\u202f200…1\u202f300)");
+test("values are those of the terminal", () => {
   const value = { middle: 120.5, low: 118, high: 122, seeds: 20, shown: "120.5", text: "120.5 (118…122)" };
   assert.deepEqual(within(value), ["120.5", "(118…122)"]);
   assert.deepEqual(within({ ...value, low: null, high: null, text: "120.5" }), ["120.5", ""]);
@@ -45,11 +44,11 @@ test("names that differ in their ends keep them", () => {
   assert.equal(fit(names[0]!, 9 * SIGN), "highallo…");
 });
 
-test("a thinned line keeps its ends and its extremes, in order", () => {
+test("a thinPoints line keeps its ends and its extremes, in order", () => {
   const values = Array.from({ length: 10_000 }, (_, at) => Math.sin(at / 500));
   [values[1234], values[4321]] = [-7, 9];
   const at = values.map((_, place) => place);
-  const kept = thinned({ name: "", look: 0, at, values }, 400);
+  const kept = thinPoints({ name: "", look: 0, at, values }, 400);
   assert.ok(kept.length <= 402, String(kept.length));
   assert.ok([0, 1234, 4321, 9999].every((place) => place === 0 || kept.includes(place)));
   assert.deepEqual(
@@ -57,7 +56,7 @@ test("a thinned line keeps its ends and its extremes, in order", () => {
     [...kept].sort((a, b) => a - b),
   );
   const few = { name: "", look: 0, at: [3, 4], values: [1, 0] };
-  assert.deepEqual(thinned(few, 400), [0, 1]);
+  assert.deepEqual(thinPoints(few, 400), [0, 1]);
 });
 
 test("pageblocks are counted by list", () => {
@@ -66,8 +65,8 @@ test("pageblocks are counted by list", () => {
 });
 
 test("pages are said in runs", () => {
-  const said = "pages 0 to 1 program A, page 2 free, page 3 the kernel, page 4 the kernel's cache of names";
-  assert.equal(inWords("Aa.KN"), said);
-  assert.equal(inWords("...."), "pages 0 to 3 free");
-  assert.equal(inWords(""), "");
+  const said = "pages 0 to 1 program A, page 2 free, page 3 the kernel, page 4 the dentry cache";
+  assert.equal(describeFrames("Aa.KN"), said);
+  assert.equal(describeFrames("...."), "pages 0 to 3 free");
+  assert.equal(describeFrames(""), "");
 });

@@ -34,16 +34,16 @@ test("both counts of a region stand side by side, the first one as the baseline"
 });
 
 test("a curve has a place for each number of huge pages, all last", () => {
-  const arm = (on: string, planned: number | null, ratio: number): Json => ({
-    name: on,
-    on,
+  const arm = (selection: string, planned: number | null, ratio: number): Json => ({
+    name: selection,
+    selection,
     planned,
     speed_up: { ratio, low: ratio - 0.01, high: ratio + 0.01 },
     predicted_speed_up: null,
   });
-  const three = [arm("nothing", 0, 1), arm("plan", 12, 1.2), arm("all", null, 1.5)];
+  const three = [arm("none", 0, 1), arm("plan", 12, 1.2), arm("all", null, 1.5)];
   assert.equal(curveOf(three), null);
-  const found = curveOf([...three, arm("dearest", 8, 1.1), arm("random", 8, 1.0)]);
+  const found = curveOf([...three, arm("costliest", 8, 1.1), arm("random", 8, 1.0)]);
   assert.deepEqual(
     found?.places.map((place) => place.label),
     ["8", "12", "all"],

@@ -1,48 +1,39 @@
 //! The bars of `pagelab can`.
 
-use super::{Bar, Good};
+use super::{AT_MOST, Bar};
 
-pub(super) const ERROR_NOW: Bar = Bar {
-    name: "can_error_now",
-    good: Good::AtMost,
+/// An error of the prediction, in the worst state.
+const ERROR: Bar = Bar {
     limit: 1.0,
-    unit: "ratio",
-    what: "error of `can`, to max(5 % of what came, 1 % of the blocks): now, in the worst state",
     source: "the contiguity instruments, can",
-    absent_where: "not tool qemu-system-x86_64 or not tool apt-get",
-    changes: &[],
+    unavailable_if: "not tool qemu-system-x86_64 or not tool apt-get",
+    ..AT_MOST
 };
 
-pub(super) const ERROR_COMPACTED: Bar = Bar {
-    name: "can_error_compacted",
-    good: Good::AtMost,
-    limit: 1.0,
-    unit: "ratio",
-    what: "error of `can`, to max(5 % of what came, 1 % of the blocks): after compaction",
-    source: "the contiguity instruments, can",
-    absent_where: "not tool qemu-system-x86_64 or not tool apt-get",
-    changes: &[],
-};
-
-pub(super) const ERROR_DROPPED: Bar = Bar {
-    name: "can_error_dropped",
-    good: Good::AtMost,
-    limit: 1.0,
-    unit: "ratio",
-    what: "error of `can`, to max(5 % of what came, 1 % of the blocks): after dropping cache",
-    source: "the contiguity instruments, can",
-    absent_where: "not tool qemu-system-x86_64 or not tool apt-get",
-    changes: &[],
-};
-
-pub(super) const OUTSIDE_SHARE_RELEASED: Bar = Bar {
-    name: "can_outside_share_released",
-    good: Good::AtMost,
-    limit: 0.1,
-    unit: "ratio",
-    what: "share of states (fragmented, cache read, pieces released) whose truth is outside of the bounds \
-           that `can` prints, at any step; 6.1, 6.12 and this kernel",
-    source: "compaction that says why it stopped; can",
-    absent_where: "not tool qemu-system-x86_64 or not tool apt-get",
-    changes: &[],
-};
+pub(super) const BARS: &[Bar] = &[
+    Bar {
+        name: "can_error_now",
+        comparison: "error of `can` / max(5 % of the allocated pages, 1 % of the blocks): now, in the worst \
+                     state",
+        ..ERROR
+    },
+    Bar {
+        name: "can_error_compacted",
+        comparison: "error of `can` / max(5 % of the allocated pages, 1 % of the blocks): after compaction",
+        ..ERROR
+    },
+    Bar {
+        name: "can_error_dropped",
+        comparison: "error of `can` / max(5 % of the allocated pages, 1 % of the blocks): after dropping \
+                     cache",
+        ..ERROR
+    },
+    Bar {
+        name: "can_outside_share_released",
+        limit: 0.1,
+        comparison: "share of states (fragmented, cache read, pieces released) whose truth is outside of the \
+                     bounds that `can` prints, at any step; 6.1, 6.12 and this kernel",
+        source: "compaction that says why it stopped; can",
+        ..ERROR
+    },
+];

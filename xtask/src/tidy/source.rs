@@ -1,41 +1,36 @@
-//! A Rust file as the rules see it: words of code with their lines, and which parts are tests.
+//! Rust file as the rules see it: words with their lines, and the parts that are tests.
 
 use std::ops::Range;
 
-use super::lex::{self, Lexed, Span};
+use super::lexer::{self, LexedSource, TextSpan};
 
 /// A word (name, keyword or number) or a single mark of code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Token<'a> {
-    /// The word or mark.
     pub text: &'a str,
-    /// Its offset in the file.
-    pub at: usize,
+    pub offset: usize,
 }
 
 /// A Rust file taken apart.
 #[derive(Debug)]
-pub struct Source<'a> {
+pub struct SourceFile<'a> {
     /// Its path from the root.
     pub path: &'a str,
-    /// Its whole text.
     pub text: &'a str,
     /// Its comments and strings, and the code without them.
-    pub lexed: Lexed,
-    /// Byte ranges of tests in it.
-    tests: Vec<Range<usize>>,
-    /// Offsets at which lines start.
-    starts: Vec<usize>,
+    pub lexed: LexedSource,
+    test_ranges: Vec<Range<usize>>,
+    line_starts: Vec<usize>,
 }
 
-impl<'a> Source<'a> {
-    /// Takes `text` apart.
-    pub fn new(path: &'a str, text: &'a str) -> Source<'a> {
+impl<'a> SourceFile<'a> {
+    pub fn new(path: &'a str, text: &'a str) -> SourceFile<'a> {
         let starts = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
-        let mut source = Source { path, text, lexed: lex::lex(text), tests: Vec::new(), starts };
-        source.tests = test_items(&source.tokens());
+        let mut source =
+            SourceFile { path, text, lexed: lexer::lex(text), test_ranges: Vec::new(), line_starts: starts };
+        source.test_ranges = test_item_ranges(&source.tokens());
         if is_test_path(path) {
-            source.tests.push(0..text.len());
+            source.test_ranges.push(0..text.len());
         }
         source
     }
@@ -49,10 +44,10 @@ impl<'a> Source<'a> {
             let mark = piece.chars().next_back().filter(|c| !(c.is_alphanumeric() || *c == '_'));
             let word = piece.len() - mark.map_or(0, char::len_utf8);
             if word > 0 {
-                tokens.push(Token { text: &piece[..word], at });
+                tokens.push(Token { text: &piece[..word], offset: at });
             }
             if mark.is_some_and(|mark| !mark.is_whitespace()) {
-                tokens.push(Token { text: &piece[word..], at: at + word });
+                tokens.push(Token { text: &piece[word..], offset: at + word });
             }
             at += piece.len();
         }
@@ -60,17 +55,16 @@ impl<'a> Source<'a> {
     }
 
     /// The line of an offset, from 1.
-    pub fn line(&self, at: usize) -> usize {
-        self.starts.partition_point(|&start| start <= at)
+    pub fn line_of(&self, offset: usize) -> usize {
+        self.line_starts.partition_point(|&start| start <= offset)
     }
 
-    /// Whether the offset lies in a test.
-    pub fn in_test(&self, at: usize) -> bool {
-        self.tests.iter().any(|range| range.contains(&at))
+    pub fn is_in_test(&self, offset: usize) -> bool {
+        self.test_ranges.iter().any(|range| range.contains(&offset))
     }
 
     /// The inside of a string literal, escapes as they are written.
-    pub fn string(&self, span: &Span) -> &'a str {
+    pub fn string_contents(&self, span: &TextSpan) -> &'a str {
         let whole = &self.text[span.start..span.end];
         whole.trim_start_matches('r').trim_matches('#').trim_matches('"')
     }
@@ -85,6 +79,14 @@ impl<'a> Source<'a> {
     }
 }
 
+/// The words of a text that starts at this offset, each with its offset.
+pub fn split_words(text: &str, offset: usize) -> impl Iterator<Item = (usize, &str)> {
+    let base = text.as_ptr() as usize;
+    text.split(|c: char| !(c.is_alphanumeric() || c == '_'))
+        .filter(|word| !word.is_empty())
+        .map(move |word| (offset + word.as_ptr() as usize - base, word))
+}
+
 /// Files that are tests, benches or examples as a whole.
 fn is_test_path(path: &str) -> bool {
     let is_test = |part: &str| matches!(part, "tests" | "benches" | "examples" | "tests.rs");
@@ -92,30 +94,30 @@ fn is_test_path(path: &str) -> bool {
 }
 
 /// The byte ranges of items under `#[cfg(test)]` or `#[test]`.
-fn test_items(tokens: &[Token<'_>]) -> Vec<Range<usize>> {
+fn test_item_ranges(tokens: &[Token<'_>]) -> Vec<Range<usize>> {
     let mut ranges: Vec<Range<usize>> = Vec::new();
     for (place, token) in tokens.iter().enumerate() {
         let next = |n: usize| tokens.get(place + n).map_or("", |t| t.text);
         let attribute = token.text == "#" && next(1) == "[";
         let is_test =
             attribute && (next(2) == "test" && next(3) == "]" || next(2) == "cfg" && next(4) == "test");
-        if is_test && ranges.last().is_none_or(|range| !range.contains(&token.at)) {
-            ranges.push(token.at..item_end(&tokens[place..]));
+        if is_test && ranges.last().is_none_or(|range| !range.contains(&token.offset)) {
+            ranges.push(token.offset..item_end(&tokens[place..]));
         }
     }
     ranges
 }
 
-/// Where the item at the start of `tokens` ends: behind its braces, or at its semicolon.
+/// End of the item at the start of `tokens`: after its braces, or at its semicolon.
 fn item_end(tokens: &[Token<'_>]) -> usize {
     let mut round = 0_i64;
     for (place, token) in tokens.iter().enumerate() {
         match token.text {
             "(" | "[" => round += 1,
             ")" | "]" => round -= 1,
-            ";" if round == 0 => return token.at + 1,
+            ";" if round == 0 => return token.offset + 1,
             "{" if round == 0 => {
-                return closing_brace(&tokens[place..]).map_or(usize::MAX, |brace| brace.at + 1);
+                return closing_brace(&tokens[place..]).map_or(usize::MAX, |brace| brace.offset + 1);
             }
             _ => {}
         }
@@ -142,8 +144,10 @@ mod tests {
 
     #[test]
     fn words_marks_and_lines_are_found() {
-        let source = Source::new("crates/pagelab-host/src/a.rs", "//! x\nlet a_1 = b << 12; // c\n\"é\" d");
-        let tokens: Vec<_> = source.tokens().iter().map(|t| (t.text.to_owned(), source.line(t.at))).collect();
+        let source =
+            SourceFile::new("crates/pagelab-host/src/a.rs", "//! x\nlet a_1 = b << 12; // c\n\"é\" d");
+        let tokens: Vec<_> =
+            source.tokens().iter().map(|t| (t.text.to_owned(), source.line_of(t.offset))).collect();
         let words: Vec<&str> = tokens.iter().map(|(text, _)| text.as_str()).collect();
         assert_eq!(words, ["let", "a_1", "=", "b", "<", "<", "12", ";", "\"", "\"", "d"]);
         assert_eq!((tokens[0].1, tokens[10].1), (2, 3));
@@ -154,11 +158,11 @@ mod tests {
     fn tests_are_told_from_the_rest() {
         let text = "fn a() {}\n#[cfg(test)]\n#[allow(x)]\nmod tests { fn b() { { } } }\nfn c() {}\n#[test]\nfn d() {}\n\
             #[cfg(test)]\nmod e;\nfn f() {}";
-        let source = Source::new("src/a.rs", text);
+        let source = SourceFile::new("src/a.rs", text);
         for (name, is_test) in [("a", false), ("b", true), ("c", false), ("d", true), ("f", false)] {
             let at = text.find(&format!("fn {name}")).unwrap();
-            assert_eq!(source.in_test(at), is_test, "{name}");
+            assert_eq!(source.is_in_test(at), is_test, "{name}");
         }
-        assert!(Source::new("crates/x/tests/a.rs", "fn a() {}").in_test(3));
+        assert!(SourceFile::new("crates/x/tests/a.rs", "fn a() {}").is_in_test(3));
     }
 }

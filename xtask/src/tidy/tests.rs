@@ -1,20 +1,24 @@
-//! Each rule finds a planted violation and passes over its good neighbour; the repository itself is clean.
+//! Tests of the rules: each finds a planted violation and accepts its correct neighbour; the repository is
+//! clean.
 
 use super::*;
 
 /// The rules and lines found in `text` standing at `path`.
-fn found(path: &str, text: &str) -> Vec<(&'static str, usize)> {
+fn find_violations(path: &str, text: &str) -> Vec<(&'static str, usize)> {
     many(&[(path, text)]).into_iter().map(|violation| (violation.rule, violation.line)).collect()
 }
 
 fn many(texts: &[(&str, &str)]) -> Vec<Violation> {
     let texts = texts.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect();
-    violations(&Files { texts, exists: &|path| ["README.md", "docs/json.md", "docs"].contains(&path) })
+    check_files(&RepositoryFiles {
+        texts,
+        exists: &|path| ["README.md", "docs/json.md", "docs"].contains(&path),
+    })
 }
 
 /// Code behind a purpose line, so that the first line of `code` is line 2.
 fn rust(path: &str, code: &str) -> Vec<(&'static str, usize)> {
-    found(path, &format!("//! Purpose.\n{code}\n"))
+    find_violations(path, &format!("//! Purpose.\n{code}\n"))
 }
 
 const HOST: &str = "crates/pagelab-host/src/a.rs";
@@ -24,7 +28,7 @@ const TEST: &str = "crates/pagelab-host/tests/a.rs";
 
 #[test]
 fn the_repository_is_tidy() {
-    let found = repository(&tree::root());
+    let found = check_repository(&tree::root());
     let lines: Vec<String> =
         found.iter().map(|v| format!("{}:{}: {} [{}]", v.file, v.line, v.text, v.rule)).collect();
     assert!(lines.is_empty(), "\n{}", lines.join("\n"));
@@ -33,11 +37,11 @@ fn the_repository_is_tidy() {
 #[test]
 fn sizes() {
     let long = |lines: usize| "x\n".repeat(lines);
-    assert_eq!(found("a.sh", &long(1001)), [("file-lines", 1001)]);
-    assert_eq!(found("a.sh", &long(1000)), []);
-    assert_eq!(found("a.txt", &long(1001)), []);
-    assert_eq!(found("ARCHITECTURE.md", &long(401)), [("file-lines", 401)]);
-    assert_eq!(found(HOST, "// Purpose.\n"), [("purpose", 1)]);
+    assert_eq!(find_violations("a.sh", &long(1001)), [("file-lines", 1001)]);
+    assert_eq!(find_violations("a.sh", &long(1000)), []);
+    assert_eq!(find_violations("a.txt", &long(1001)), []);
+    assert_eq!(find_violations("ARCHITECTURE.md", &long(401)), [("file-lines", 401)]);
+    assert_eq!(find_violations(HOST, "// Purpose.\n"), [("purpose", 1)]);
 
     let function =
         |lines: usize| format!("fn a(b: [u8; {{ 1 }}]) -> u8 {{\n{}}}", "    b();\n".repeat(lines));
@@ -55,6 +59,10 @@ fn sizes() {
     assert_eq!(rust(HOST, &(wide("/// | ") + "é")), []);
     assert_eq!(rust(HOST, &(wide("a(\"") + "é\");")), [("columns", 2)]);
     assert_eq!(rust(TEST, &(wide("a(\"") + "é\");")), []);
+    assert_eq!(find_violations("a.md", &wide("")), []);
+    assert_eq!(find_violations("a.md", &(wide("") + "é")), [("columns", 1)]);
+    assert_eq!(find_violations("a.md", &(wide("| ") + "é")), []);
+    assert_eq!(find_violations("a.md", &(wide("https://") + "é")), []);
 }
 
 #[test]
@@ -77,7 +85,7 @@ fn words_that_stand_in_some_files_only() {
         ("crates/pagelab-model/src/a.rs", "let a = 4096;", &[]),
         (HOST, "println!(\"\"); eprint!(\"\"); dbg!(a);", &["print", "print", "print"]),
         (HOST, "writeln!(a, \"println!\"); let print = 1;", &[]),
-        ("crates/pagelab/src/out.rs", "println!(\"\");", &[]),
+        ("crates/pagelab-command/src/output.rs", "println!(\"\");", &[]),
         (TEST, "eprintln!(\"\");", &[]),
         ("xtask/src/a.rs", "println!(\"\");", &[]),
         (HOST, "std::process::exit(1);", &["exit"]),
@@ -91,13 +99,40 @@ fn words_that_stand_in_some_files_only() {
         ("crates/pagelab/tests/common/mod.rs", "", &["odds-and-ends"]),
         ("crates/pagelab/src/helpers.rs", "", &["odds-and-ends"]),
     ] {
-        // Several of one rule may stand on one line, where they are one violation.
+        // Several violations of one rule on one line are one violation.
         let mut expected = rules.to_vec();
         expected.dedup();
         let mut rules: Vec<_> = rust(path, code).into_iter().map(|(rule, _)| rule).collect();
         rules.dedup();
         assert_eq!(rules, expected, "{path}: {code}");
     }
+}
+
+#[test]
+fn refused_names_and_words_are_found_with_the_word_to_use() {
+    const SIM: &str = "crates/pagelab-sim/src/a.rs";
+    for (path, code, expected) in [
+        (HOST, "struct Told;\nenum What {}\ntype Wrong = u8;", &["refused-name"; 3][..]),
+        (HOST, "fn of() {}\nfn take() {}\nfn take_census(of: u8) {}", &["refused-name"; 2]),
+        (HOST, "mod words;\nmod asking;\nmod watermarks;", &["refused-name"; 2]),
+        (HOST, "let spoiled = 1;\nlet a = page_price;\nlet b = HugePrice;", &["refused-name"; 3]),
+        (HOST, "let appraise = Pricey::new(bookshelf);", &[]),
+        (SIM, "struct Kind;\nlet height = 1;\nlet marks = 2;", &["refused-name"; 3]),
+        (HOST, "let height = 1; let marks = 2; enum Kind {}", &[]),
+        (HOST, "// Blocks are spoiled.\nlet a = \"dearest first\";", &["refused-word"; 2]),
+        (HOST, "/// Pages that were looked\n/// at by chance.\nstruct A;", &["refused-word"; 2]),
+        (HOST, "// it looked. At last\nlet looked = at;", &[]),
+        ("docs/a.md", "What came of it\nis to be had by `price`.", &["refused-word"; 4]),
+        ("manifests/a.toml", "name = \"the page of zeros\"", &["refused-word"]),
+        ("web/src/a.ts", "const spoiledBlocks = 1;", &["refused-name", "refused-word"]),
+        ("a.csv", "spoiled", &[]),
+    ] {
+        let code = if path.ends_with(".rs") { format!("//! Purpose.\n{code}\n") } else { code.to_owned() };
+        let rules: Vec<_> = find_violations(path, &code).into_iter().map(|(rule, _)| rule).collect();
+        assert_eq!(rules, expected, "{path}: {code}");
+    }
+    let found = many(&[(HOST, "//! Purpose.\nstruct Wrong;\n")]);
+    assert_eq!(found[0].text, "`struct Wrong`: use `Error`, or `…Error`");
 }
 
 #[test]
@@ -126,7 +161,7 @@ fn edges_between_crates() {
     let check = |folder: &str, dependencies: &str, expected: &[(&'static str, usize)]| {
         let text = format!("[lints]\nworkspace = true\n{dependencies}");
         assert_eq!(
-            found(&format!("crates/{folder}/Cargo.toml"), &text),
+            find_violations(&format!("crates/{folder}/Cargo.toml"), &text),
             expected,
             "{folder}: {dependencies}"
         );
@@ -147,8 +182,8 @@ fn edges_between_crates() {
     check("pagelab-host", "[dependencies]\nrustix = \"1\"\npagelab-metrics = \"1\"\n", &[("edges", 5)]);
     check("pagelab", "[dependencies]\npagelab-metrics = \"1\"\nclap = \"1\"\n", &[]);
     check("pagelab-new", "", &[("edges", 1)]);
-    assert_eq!(found("crates/pagelab-host/Cargo.toml", "[package]\n"), [("edges", 1)]);
-    assert_eq!(found("crates/pagelab-sys/Cargo.toml", "[package]\n"), []);
+    assert_eq!(find_violations("crates/pagelab-host/Cargo.toml", "[package]\n"), [("edges", 1)]);
+    assert_eq!(find_violations("crates/pagelab-sys/Cargo.toml", "[package]\n"), []);
 }
 
 #[test]
@@ -175,7 +210,7 @@ fn places_of_one_machine() {
         ("Cargo.lock", "source = \"registry+https://mirror.example/index\"", &[("machine-path", 1)]),
         ("Cargo.lock", "source = \"registry+https://github.com/rust-lang/crates.io-index\"", &[]),
     ] {
-        assert_eq!(found(path, line), expected, "{path}: {line}");
+        assert_eq!(find_violations(path, line), expected, "{path}: {line}");
     }
 }
 
@@ -188,26 +223,8 @@ fn links_lead_somewhere() {
         ("a.md", "[x](../out.md)", &[("link", 1)]),
         ("a.md", "`[x](none.md)` [a](https://x.y/z) [b](#c)\n```\n[x](none.md)\n```", &[]),
     ] {
-        assert_eq!(found(path, line), expected, "{path}: {line}");
+        assert_eq!(find_violations(path, line), expected, "{path}: {line}");
     }
-}
-
-#[test]
-fn exit_codes_are_documented_as_they_are() {
-    const SOURCE: &str = "//! x\npub const AFTER: [(u8, &str); 1] =\n[(130, \"SIGINT\")];\nenum Exit {\n    Done = 0,\n    No = 1,\n}\n\
-        const TABLE: [(Exit, &str); 2] = [(Exit::Done, \"done\"),\n(Exit::No, \"no\")];\n\
-        fn a() { Failure::new(Exit::No, \"cannot\") }\n";
-    let check = |doc: &str, expected: &[&str]| {
-        let found = many(&[("crates/pagelab/src/exit.rs", SOURCE), ("docs/exit-codes.md", doc)]);
-        let texts: Vec<_> = found.iter().map(|violation| violation.text.as_str()).collect();
-        assert_eq!(texts, expected, "{doc}");
-    };
-    check("| code | meaning |\n|---|---|\n| 0 | done | x |\n| 1 | no |\n| `130` | SIGINT |\n", &[]);
-    check("| 0 | done |\n| 130 | SIGINT |\n", &["1 is missing"]);
-    check(
-        "| 0 | well |\n| 1 | no |\n| 2 | bad |\n| 130 | SIGINT |\n",
-        &["0 is `done` in crates/pagelab/src/exit.rs, `well` here", "2 is not in crates/pagelab/src/exit.rs"],
-    );
 }
 
 #[test]
@@ -232,13 +249,15 @@ fn an_exemption_covers_its_place_alone_and_goes_when_nothing_needs_it() {
         ..Violation::new(file, 3, "function-lines", "long")
     };
     let check = |place: &'static str, left: &[&str]| {
-        let table = [Exempt { rule: "function-lines", place, reason: "r" }];
-        let found = exempted(vec![long("a/b.rs", "f"), long("a/b.rs", "g"), long("c.rs", "f")], &table);
+        let table = [Exemption { rule: "function-lines", scope: place, reason: "r" }];
+        let found =
+            apply_exemptions(vec![long("a/b.rs", "f"), long("a/b.rs", "g"), long("c.rs", "f")], &table);
         let left_over: Vec<_> = found.iter().map(|v| format!("{}:{}", v.file, v.item)).collect();
         assert_eq!(left_over, left, "{place}");
     };
     check("a/b.rs:f", &["a/b.rs:g", "c.rs:f"]);
     check("a/b.rs", &["c.rs:f"]);
     check("a/", &["c.rs:f"]);
+    check("a/:g", &["a/b.rs:f", "c.rs:f"]);
     check("d.rs", &["a/b.rs:f", "a/b.rs:g", "c.rs:f", "xtask/src/tidy.rs:"]);
 }

@@ -1,13 +1,16 @@
-//! `[[variant]]`: the settings under comparison.
+//! `[[variant]]`: the compared settings.
+
+use std::fmt;
 
 use pagelab_model::Bytes;
+use pagelab_model::size::{self, format_argument};
 
-use super::Problems;
-use super::document::Table;
-use super::fields::{Fields, Switched, bytes};
+use super::ProblemList;
+use super::table_fields::TableFields;
 use super::workload;
+use pagelab_formats::toml_document::{TomlTable, TomlValue};
 
-/// Settings that hold while a trial runs.
+/// Settings of a variant, applied during a trial.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Variant {
     /// Unique in the recipe.
@@ -15,103 +18,103 @@ pub struct Variant {
     /// Its line in the recipe.
     pub line: usize,
     /// Mode of transparent huge pages.
-    pub thp: Option<Thp>,
+    pub thp_mode: Option<ThpMode>,
     /// Modes by size (6.8 and later).
-    pub mthp: Vec<(Bytes, String)>,
+    pub mthp_modes: Vec<(Bytes, String)>,
     /// The option `advise` of workloads that have it.
     pub advise: Option<String>,
     /// Limit of the trial's control group.
     pub memory_limit: Option<Bytes>,
-    /// What its group may swap: of a swap file that is made for the experiment; nothing where it is 0, and
-    /// whatever the machine lets it where it is absent.
-    pub swap: Option<Bytes>,
+    /// Swap limit of its group, in a swap file that pagelab creates for the experiment; no swap if it is 0,
+    /// and the machine's default if it is absent.
+    pub swap_limit: Option<Bytes>,
     /// Options of the workloads.
     pub options: Vec<(String, String)>,
-    /// Words behind the command of a program that is not ours.
+    /// Arguments after the command of an external program.
     pub arguments: Vec<String>,
-    /// Fragmentation that is held meanwhile.
-    pub fragmentation: Option<Fragmentation>,
+    /// Fragmentation that is held during the trial.
+    pub fragmentation: Option<FragmentationTarget>,
     /// A competitor for memory.
-    pub hog: Option<Hog>,
+    pub hog: Option<MemoryHog>,
     /// One CPU for the trial alone.
-    pub pin: Option<Pin>,
+    pub pin: Option<PinPolicy>,
     /// State of the page cache at the start.
-    pub page_cache: Option<PageCache>,
-    /// Whether data cache and TLB are filled with something else before.
-    pub evict: bool,
-    /// Added to the environment.
+    pub page_cache: Option<PageCacheState>,
+    /// Whether data cache and TLB are evicted before.
+    pub evict_caches: bool,
+    /// Additions to the environment.
     pub environment: Vec<(String, String)>,
-    /// Started as `pagelab apply PLAN -- COMMAND`, where that is so.
-    pub plan: Option<Supervised>,
-    /// The workloads that it is for; all where absent.
-    pub only: Option<Vec<String>>,
-    /// What is set, as key and value of the recipe, for the report.
+    /// Plan of `pagelab apply PLAN -- COMMAND`, under which the workload is started.
+    pub supervised_plan: Option<SupervisedPlan>,
+    /// Its workloads; all if absent.
+    pub only_workloads: Option<Vec<String>>,
+    /// The settings as keys and values of the recipe, for the report.
     pub settings: Vec<(String, String)>,
 }
 
-/// The word of [`Pin::IfTwo`] in a recipe.
-const IF_TWO: &str = "if-two";
+/// The word of [`PinPolicy::IfTwoCpus`] in a recipe.
+const PIN_IF_TWO_CPUS: &str = "if-two";
 
 /// Modes of transparent huge pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Thp {
-    /// Switched off for the process and its children (`PR_SET_THP_DISABLE`, 3.15).
+pub enum ThpMode {
+    /// Disabled for the process and its children (`PR_SET_THP_DISABLE`, 3.15).
     NeverPrctl,
-    /// Switched off for the process but where it asks by madvise (`PR_THP_DISABLE_EXCEPT_ADVISED`, 6.18).
+    /// Disabled for the process except for memory that it advises (`PR_THP_DISABLE_EXCEPT_ADVISED`, 6.18).
     AdvisedOnly,
-    /// Switched off for the whole machine.
+    /// Disabled for the entire machine.
     Never,
-    /// Where a program asks by madvise, on the whole machine.
+    /// For memory that a program advises, on the entire machine.
     Madvise,
-    /// Everywhere, on the whole machine.
+    /// Everywhere, on the entire machine.
     Always,
 }
 
-/// What the supervisor that a trial runs under gives huge pages to (`pagelab apply`).
+/// Plan of the supervisor that a trial runs under (`pagelab apply`).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Supervised {
-    /// Nothing: supervised as the others are, and huge pages only where the program itself asks.
+pub enum SupervisedPlan {
+    /// No plan: supervised as the others are, with huge pages only where the program itself advises.
     Nothing,
     /// All anonymous memory.
     All,
-    /// What this plan names; a path from the folder in which the run was begun.
+    /// The regions of this plan; its path is relative to the working directory of the run.
     Plan(String),
 }
 
-/// Memory broken up while the trial runs.
+/// Fragmentation of memory during a trial.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Fragmentation {
-    /// For blocks of this order; that of a huge page where absent.
+pub struct FragmentationTarget {
+    /// Block order; the huge-page order if absent.
     pub order: Option<u8>,
-    /// F_u to be reached, 0 to 1. 0 asks for memory that is compacted and not broken up.
+    /// Target F_u, 0 to 1. 0 requests compaction only.
     pub target: f64,
 }
 
-/// Whether a trial may be carried out without a CPU of its own.
+/// Whether a trial requires an isolated CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pin {
-    /// It may not: where there is one CPU it is not begun.
-    Needed,
-    /// It may, where there is one CPU, and says so.
-    IfTwo,
+pub enum PinPolicy {
+    /// It does: on a machine with one CPU it does not begin.
+    Required,
+    /// It does not: on a machine with one CPU it runs with a note.
+    IfTwoCpus,
 }
 
-/// A competitor that writes its memory again and again.
+/// A competitor that writes its memory repeatedly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hog {
-    /// How much.
+pub struct MemoryHog {
+    /// Its size.
     pub size: Bytes,
-    /// What is left to the workload of a memory limit that both share; `None`: it is outside of the
-    /// workload's limit, if that has one.
-    pub leaves: Option<Bytes>,
-    /// As what.
-    pub how: HogKind,
+    /// Memory left to the workload under a limit that both share; `None`: it is outside of the workload's
+    /// limit, if that has one.
+    pub leaves_of_limit: Option<Bytes>,
+    /// Process or thread.
+    pub kind: HogKind,
 }
 
-/// What a hog is.
+/// Type of a hog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HogKind {
-    /// A process of its own, outside of the trial's control group.
+    /// A separate process, outside of the trial's control group.
     Process,
     /// A thread of the workload's process: its time and faults count as the workload's.
     Thread,
@@ -119,289 +122,276 @@ pub enum HogKind {
 
 /// State of the page cache at the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PageCache {
+pub enum PageCacheState {
     /// The workload's files are read before.
     Warm,
     /// The workload's files, or else all clean pages, are dropped before.
     Cold,
 }
 
-impl Thp {
-    const WORDS: [(&'static str, Thp); 5] = [
-        ("never-prctl", Thp::NeverPrctl),
-        ("advised-only", Thp::AdvisedOnly),
-        ("never", Thp::Never),
-        ("madvise", Thp::Madvise),
-        ("always", Thp::Always),
+impl ThpMode {
+    const NAMES: [(&'static str, ThpMode); 5] = [
+        ("never-prctl", ThpMode::NeverPrctl),
+        ("advised-only", ThpMode::AdvisedOnly),
+        ("never", ThpMode::Never),
+        ("madvise", ThpMode::Madvise),
+        ("always", ThpMode::Always),
     ];
 
-    /// Its word in a recipe.
-    pub fn word(self) -> &'static str {
-        Thp::WORDS.iter().find(|(_, mode)| *mode == self).map_or("", |(word, _)| word)
+    /// Its name in a recipe.
+    pub fn name(self) -> &'static str {
+        name_in(&ThpMode::NAMES, self)
     }
 
-    /// The mode of the whole machine that it is; none where only the process is told, by prctl.
-    pub fn machine_mode(self) -> Option<&'static str> {
+    /// The corresponding mode of the entire machine; none if it applies only to the process, by prctl.
+    pub fn machine_wide_mode(self) -> Option<&'static str> {
         match self {
-            Thp::NeverPrctl | Thp::AdvisedOnly => None,
-            Thp::Never => Some("never"),
-            Thp::Madvise => Some("madvise"),
-            Thp::Always => Some("always"),
+            ThpMode::NeverPrctl | ThpMode::AdvisedOnly => None,
+            ThpMode::Never => Some("never"),
+            ThpMode::Madvise => Some("madvise"),
+            ThpMode::Always => Some("always"),
         }
     }
 }
 
-impl Supervised {
-    /// What `pagelab apply` is given for it, and what stands in a recipe.
-    pub fn word(&self) -> &str {
+impl SupervisedPlan {
+    /// Its argument for `pagelab apply`, and its value in a recipe.
+    pub fn argument(&self) -> &str {
         match self {
-            Supervised::Nothing => "none",
-            Supervised::All => "all",
-            Supervised::Plan(path) => path,
+            SupervisedPlan::Nothing => "none",
+            SupervisedPlan::All => "all",
+            SupervisedPlan::Plan(path) => path,
         }
     }
 }
 
 impl Variant {
-    /// Whether a workload with these options asks for huge pages under this variant.
+    pub(super) fn add_problem(&self, problems: &mut ProblemList, text: impl fmt::Display) {
+        problems.add(self.line, format!("variant {:?}: {text}", self.name));
+    }
+
+    /// Whether a workload with these options requests huge pages under this variant.
     pub fn asks_for_huge_pages(&self, options: &[(String, String)]) -> bool {
-        let is = |name: &str, value: &str| {
-            let of = |pairs: &[(String, String)]| {
-                pairs.iter().find(|(known, _)| known == name).map(|(_, given)| given == value)
-            };
-            of(&self.options).or_else(|| of(options)).unwrap_or(false)
-        };
-        let advises = self.advise.as_deref().map_or_else(|| is("advise", "huge"), |word| word == "huge");
-        let refuses = self.advise.as_deref().map_or_else(|| is("advise", "nohuge"), |word| word == "nohuge");
-        if matches!(self.plan, Some(Supervised::All | Supervised::Plan(_))) {
+        let mut all_options = self.options.iter().chain(options);
+        let option = all_options.find(|(name, _)| name == "advise").map(|(_, value)| value);
+        let advice = self.advise.as_ref().or(option).map(String::as_str);
+        let (is_advising, is_refusing) = (advice == Some("huge"), advice == Some("nohuge"));
+        if matches!(self.supervised_plan, Some(SupervisedPlan::All | SupervisedPlan::Plan(_))) {
             return true;
         }
-        let by_size = self.mthp.iter().any(|(_, mode)| mode == "always" || mode == "madvise" && advises);
-        match self.thp {
-            Some(Thp::NeverPrctl) => false,
-            Some(Thp::Never) => by_size && !refuses,
-            Some(Thp::Always) => !refuses,
-            Some(Thp::Madvise | Thp::AdvisedOnly) | None => advises || by_size && !refuses,
+        let has_mthp =
+            self.mthp_modes.iter().any(|(_, mode)| mode == "always" || mode == "madvise" && is_advising);
+        match self.thp_mode {
+            Some(ThpMode::NeverPrctl) => false,
+            Some(ThpMode::Never) => has_mthp && !is_refusing,
+            Some(ThpMode::Always) => !is_refusing,
+            Some(ThpMode::Madvise | ThpMode::AdvisedOnly) | None => is_advising || has_mthp && !is_refusing,
         }
     }
 }
 
-pub(super) fn read(table: &Table, line: usize, problems: &mut Problems) -> Variant {
-    let mut fields = Fields::new(table, "variant", line);
-    let name = fields.name(problems, "name");
-    fields.what = format!("variant {name:?}");
-    let words: Vec<&'static str> = Thp::WORDS.iter().map(|(word, _)| *word).collect();
-    let thp = fields.word(problems, "thp", &words);
+pub(super) fn read_variant(table: &TomlTable, line: usize, problems: &mut ProblemList) -> Variant {
+    let mut fields = TableFields::new(table, "variant", line);
+    let name = fields.read_name(problems, "name");
+    fields.name = format!("variant {name:?}");
+    let thp_mode = fields.read_choice(problems, "thp", &ThpMode::NAMES);
     let pairs = |pairs: Vec<(String, String, usize)>| -> Vec<(String, String)> {
         pairs.into_iter().map(|(name, value, _)| (name, value)).collect()
     };
-    let memory_limit = fields.size(problems, "memory_limit");
+    let memory_limit = fields.read_size(problems, "memory_limit");
     let mut variant = Variant {
         name,
         line,
-        thp: Thp::WORDS.iter().find(|(word, _)| Some(*word) == thp).map(|(_, mode)| *mode),
-        mthp: mthp(&mut fields, problems),
-        advise: fields.word(problems, "advise", &["none", "huge", "nohuge"]).map(str::to_owned),
+        thp_mode,
+        mthp_modes: read_mthp(&mut fields, problems),
+        advise: fields.read_word(problems, "advise", &["none", "huge", "nohuge"]).map(str::to_owned),
         memory_limit,
-        swap: swap(&mut fields, problems),
-        options: pairs(fields.pairs(problems, "options")),
-        arguments: fields.texts(problems, "arguments").unwrap_or_default(),
-        fragmentation: fields.table(problems, "fragmentation").and_then(|of| fragmentation(of, problems)),
-        hog: fields.table(problems, "hog").and_then(|of| hog(of, memory_limit, problems)),
-        pin: pin(&mut fields, problems),
-        page_cache: page_cache(&mut fields, problems),
-        evict: fields.switch(problems, "evict").unwrap_or(false),
-        environment: workload::environment(&mut fields, problems),
-        plan: plan(&mut fields, problems),
-        only: fields.texts(problems, "workloads"),
+        swap_limit: read_swap(&mut fields, problems),
+        options: pairs(fields.read_pairs(problems, "options")),
+        arguments: fields.read_texts(problems, "arguments").unwrap_or_default(),
+        fragmentation: fields
+            .read_table(problems, "fragmentation")
+            .and_then(|of| read_fragmentation(of, problems)),
+        hog: fields.read_table(problems, "hog").and_then(|of| read_hog(of, memory_limit, problems)),
+        pin: read_pin(&mut fields, problems),
+        page_cache: fields.read_choice(problems, "page_cache", &PageCacheState::NAMES),
+        evict_caches: fields.read_bool(problems, "evict").unwrap_or(false),
+        environment: workload::read_environment(&mut fields, problems),
+        supervised_plan: read_plan(&mut fields, problems),
+        only_workloads: fields.read_texts(problems, "workloads"),
         settings: Vec::new(),
     };
-    variant.settings = settings(&variant, &mut fields);
-    fields.finish(problems);
+    variant.settings = list_settings(&variant, &mut fields);
+    fields.report_unknown_keys(problems);
     variant
 }
 
 /// `"none"`, `"all"`, or a file.
-fn plan(fields: &mut Fields<'_>, problems: &mut Problems) -> Option<Supervised> {
-    let (text, line) = fields.text(problems, "plan")?;
+fn read_plan(fields: &mut TableFields<'_>, problems: &mut ProblemList) -> Option<SupervisedPlan> {
+    let (text, line) = fields.read_text(problems, "plan")?;
     match text {
-        "none" => Some(Supervised::Nothing),
-        "all" => Some(Supervised::All),
+        "none" => Some(SupervisedPlan::Nothing),
+        "all" => Some(SupervisedPlan::All),
         "" => {
-            let named = fields.named("plan");
-            problems
-                .say(line, format!("{named} is empty: a file of `pagelab plan`, \"none\" or \"all\" does"));
+            let expected = "expected a file of `pagelab plan`, \"none\" or \"all\"";
+            problems.add(line, format!("{} is empty; {expected}", fields.describe_key("plan")));
             None
         }
-        path => Some(Supervised::Plan(path.to_owned())),
+        path => Some(SupervisedPlan::Plan(path.to_owned())),
     }
 }
 
 /// `"2G"`, or `"none"`.
-fn swap(fields: &mut Fields<'_>, problems: &mut Problems) -> Option<Bytes> {
-    let (text, line) = fields.text(problems, "swap")?;
-    let size = if text == "none" { Some(Bytes(0)) } else { bytes(text) };
+fn read_swap(fields: &mut TableFields<'_>, problems: &mut ProblemList) -> Option<Bytes> {
+    let (text, line) = fields.read_text(problems, "swap")?;
+    let size = if text == "none" { Some(Bytes(0)) } else { size::parse_nonzero(text).ok() };
     if size.is_none() {
-        let named = fields.named("swap");
-        problems.say(line, format!("{named}: {text:?} is no size; \"none\" and sizes such as 2G are"));
+        let named = fields.describe_key("swap");
+        problems.add(line, format!("{named}: expected \"none\" or a size, for example 2G, found {text:?}"));
     }
     size
 }
 
-fn mthp(fields: &mut Fields<'_>, problems: &mut Problems) -> Vec<(Bytes, String)> {
+fn read_mthp(fields: &mut TableFields<'_>, problems: &mut ProblemList) -> Vec<(Bytes, String)> {
     const MODES: [&str; 4] = ["always", "madvise", "inherit", "never"];
     let mut sizes = Vec::new();
-    for (size, mode, line) in fields.pairs(problems, "mthp") {
-        let named = fields.named("mthp");
-        match bytes(&size) {
-            None => problems.say(line, format!("{named}: {size:?} is no size; sizes are such as 64K, 1M")),
-            Some(_) if !MODES.contains(&mode.as_str()) => {
-                problems.say(line, format!("{named}: {mode:?} is none of {}", MODES.join(", ")));
+    for (size, mode, line) in fields.read_pairs(problems, "mthp") {
+        let named = fields.describe_key("mthp");
+        match size::parse_nonzero(&size) {
+            Err(_) => {
+                problems.add(line, format!("{named}: expected a size, for example 64K, found {size:?}"))
             }
-            Some(size) => sizes.push((size, mode)),
+            Ok(_) if !MODES.contains(&mode.as_str()) => {
+                problems.add(line, format!("{named}: expected one of {}, found {mode:?}", MODES.join(", ")));
+            }
+            Ok(size) => sizes.push((size, mode)),
         }
     }
     sizes.sort();
     sizes
 }
 
-fn fragmentation(mut fields: Fields<'_>, problems: &mut Problems) -> Option<Fragmentation> {
-    let order = fields.number(problems, "order", (1, 63)).and_then(|order| u8::try_from(order).ok());
-    let target = fields.share(problems, "target");
-    if target.is_none() && fields.item("target").is_none() {
-        problems.say(fields.line, format!("{} is missing: F_u, 0 to 1", fields.named("target")));
+fn read_fragmentation(
+    mut fields: TableFields<'_>,
+    problems: &mut ProblemList,
+) -> Option<FragmentationTarget> {
+    let order = fields.read_number(problems, "order", (1, 63)).and_then(|order| u8::try_from(order).ok());
+    let target = fields.read_share(problems, "target");
+    if target.is_none() && fields.take_item("target").is_none() {
+        problems
+            .add(fields.line, format!("{} is missing; expected F_u, 0 to 1", fields.describe_key("target")));
     }
-    fields.finish(problems);
-    Some(Fragmentation { order, target: target? })
+    fields.report_unknown_keys(problems);
+    Some(FragmentationTarget { order, target: target? })
 }
 
-/// `size`, or what it `leaves` of the limit.
-fn hog(mut fields: Fields<'_>, limit: Option<Bytes>, problems: &mut Problems) -> Option<Hog> {
-    let (size, leaves) = (fields.size(problems, "size"), fields.size(problems, "leaves"));
-    let how = fields.word(problems, "how", &["process", "thread"]);
-    let how = if how == Some("thread") { HogKind::Thread } else { HogKind::Process };
-    let has = [fields.item("size").is_some(), fields.item("leaves").is_some()];
-    let (named, line) = (fields.named("leaves"), fields.line);
-    let mut say = |text: &str| problems.say(line, text);
-    let size = match (has, leaves, limit) {
+/// `size`, or the remaining memory of the limit from `leaves`.
+fn read_hog(
+    mut fields: TableFields<'_>,
+    limit: Option<Bytes>,
+    problems: &mut ProblemList,
+) -> Option<MemoryHog> {
+    let (size, leaves) = (fields.read_size(problems, "size"), fields.read_size(problems, "leaves"));
+    let kind = fields.read_choice(problems, "how", &HogKind::NAMES).unwrap_or(HogKind::Process);
+    let is_given = [fields.take_item("size").is_some(), fields.take_item("leaves").is_some()];
+    let (named, line) = (fields.describe_key("leaves"), fields.line);
+    let mut add_problem = |text: &str| problems.add(line, text);
+    let size = match (is_given, leaves, limit) {
         ([false, false], ..) => {
-            say(&format!("{} is missing: such as \"1G\"", fields.named("size")));
+            add_problem(&format!("{} is missing; expected for example \"1G\"", fields.describe_key("size")));
             None
         }
         ([true, true], ..) => {
-            say(&format!("{named} and size say the same thing twice: one of them"));
+            add_problem(&format!("{named} and size cannot be used together"));
             None
         }
-        (_, Some(_), _) if how == HogKind::Thread => {
-            say(&format!("{named} is for a process; a thread is in the workload's limit anyway"));
+        (_, Some(_), _) if kind == HogKind::Thread => {
+            add_problem(&format!(
+                "{named} applies to how = \"process\"; a thread is always in the workload's limit"
+            ));
             None
         }
         (_, Some(_), None) => {
-            say(&format!("{named} needs memory_limit, which the workload and the hog share"));
+            add_problem(&format!("{named} requires memory_limit, which the workload and the hog share"));
             None
         }
         (_, Some(leaves), Some(limit)) if leaves.0 == 0 || leaves >= limit => {
-            say(&format!("{named}: more than nothing and less than memory_limit was wanted"));
+            add_problem(&format!("{named}: expected more than 0 and less than memory_limit"));
             None
         }
         (_, Some(leaves), Some(limit)) => Some(Bytes(limit.0 - leaves.0)),
         (_, None, _) => size,
     };
-    fields.finish(problems);
-    Some(Hog { size: size?, leaves, how })
+    fields.report_unknown_keys(problems);
+    Some(MemoryHog { size: size?, leaves_of_limit: leaves, kind })
 }
 
 /// `true`, `false`, or `"if-two"`.
-fn pin(fields: &mut Fields<'_>, problems: &mut Problems) -> Option<Pin> {
-    match fields.switch_or_word(problems, "pin", IF_TWO)? {
-        Switched::On => Some(Pin::Needed),
-        Switched::Off => None,
-        Switched::Word => Some(Pin::IfTwo),
+fn read_pin(fields: &mut TableFields<'_>, problems: &mut ProblemList) -> Option<PinPolicy> {
+    let item = fields.take_item("pin")?;
+    match &item.node {
+        TomlValue::Boolean(is_on) => is_on.then_some(PinPolicy::Required),
+        TomlValue::Text(text) if text == PIN_IF_TWO_CPUS => Some(PinPolicy::IfTwoCpus),
+        _ => {
+            let expected = format!("true, false or {PIN_IF_TWO_CPUS:?}");
+            fields.add_type_problem(problems, "pin", item, &expected);
+            None
+        }
     }
 }
 
-fn page_cache(fields: &mut Fields<'_>, problems: &mut Problems) -> Option<PageCache> {
-    match fields.word(problems, "page_cache", &["warm", "cold"])? {
-        "warm" => Some(PageCache::Warm),
-        _ => Some(PageCache::Cold),
-    }
-}
-
-/// Keys and values for the report. A number that may be an axis stands alone in its value.
-fn settings(variant: &Variant, fields: &mut Fields<'_>) -> Vec<(String, String)> {
+/// Keys and values for the report. A number that may be an axis is alone in its value.
+fn list_settings(variant: &Variant, fields: &mut TableFields<'_>) -> Vec<(String, String)> {
     let mut settings: Vec<(String, String)> = Vec::new();
-    let mut put = |key: String, value: String| settings.push((key, value));
-    if let Some(thp) = variant.thp {
-        put("thp".to_owned(), thp.word().to_owned());
+    let mut push = |key: &str, value: Option<String>| {
+        settings.extend(value.map(|value| (key.to_owned(), value)));
+    };
+    push("thp", variant.thp_mode.map(|thp| thp.name().to_owned()));
+    for (size, mode) in &variant.mthp_modes {
+        push(&format!("mthp.{}", format_argument(*size)), Some(mode.clone()));
     }
-    for (size, mode) in &variant.mthp {
-        put(format!("mthp.{}", short(*size)), mode.clone());
-    }
-    if let Some(plan) = &variant.plan {
-        put("plan".to_owned(), plan.word().to_owned());
-    }
-    if let Some(advise) = &variant.advise {
-        put("advise".to_owned(), advise.clone());
-    }
-    if let Some(limit) = variant.memory_limit {
-        put("memory_limit".to_owned(), short(limit));
-    }
-    if let Some(swap) = variant.swap {
-        put("swap".to_owned(), if swap.0 == 0 { "none".to_owned() } else { short(swap) });
-    }
+    push("plan", variant.supervised_plan.as_ref().map(|plan| plan.argument().to_owned()));
+    push("advise", variant.advise.clone());
+    push("memory_limit", variant.memory_limit.map(format_argument));
+    let swap = |limit: Bytes| if limit.0 == 0 { "none".to_owned() } else { format_argument(limit) };
+    push("swap", variant.swap_limit.map(swap));
     for (name, value) in &variant.options {
-        put(format!("options.{name}"), value.clone());
+        push(&format!("options.{name}"), Some(value.clone()));
     }
-    if !variant.arguments.is_empty() {
-        put("arguments".to_owned(), variant.arguments.join(" "));
-    }
-    if let Some(fragmentation) = &variant.fragmentation {
-        put("fragmentation".to_owned(), fragmentation.target.to_string());
-        if let Some(order) = fragmentation.order {
-            put("fragmentation.order".to_owned(), order.to_string());
-        }
-    }
-    if let Some(hog) = variant.hog {
-        put("hog".to_owned(), short(hog.size));
-        put("hog.how".to_owned(), hog.how.word().to_owned());
-        if let Some(leaves) = hog.leaves {
-            put("hog.leaves".to_owned(), short(leaves));
-        }
-    }
-    if let Some(pin) = variant.pin {
-        let word = if pin == Pin::Needed { "yes" } else { IF_TWO };
-        put("pin".to_owned(), word.to_owned());
-    }
-    if variant.evict {
-        put("evict".to_owned(), "yes".to_owned());
-    }
-    if let Some(cache) = variant.page_cache {
-        put("page_cache".to_owned(), if cache == PageCache::Warm { "warm" } else { "cold" }.to_owned());
-    }
+    push("arguments", (!variant.arguments.is_empty()).then(|| variant.arguments.join(" ")));
+    let fragmentation = variant.fragmentation.as_ref();
+    push("fragmentation", fragmentation.map(|of| of.target.to_string()));
+    push("fragmentation.order", fragmentation.and_then(|of| of.order).map(|order| order.to_string()));
+    push("hog", variant.hog.map(|hog| format_argument(hog.size)));
+    push("hog.how", variant.hog.map(|hog| hog.kind.name().to_owned()));
+    push("hog.leaves", variant.hog.and_then(|hog| hog.leaves_of_limit).map(format_argument));
+    let pin = |pin: PinPolicy| if pin == PinPolicy::Required { "yes" } else { PIN_IF_TWO_CPUS }.to_owned();
+    push("pin", variant.pin.map(pin));
+    push("evict", variant.evict_caches.then(|| "yes".to_owned()));
+    push("page_cache", variant.page_cache.map(|cache| name_in(&PageCacheState::NAMES, cache).to_owned()));
     for (name, value) in &variant.environment {
-        put(format!("environment.{name}"), value.clone());
+        push(&format!("environment.{name}"), Some(value.clone()));
     }
-    if settings.is_empty() && fields.item("workloads").is_none() {
-        settings.push(("nothing".to_owned(), "the machine as it is".to_owned()));
+    if settings.is_empty() && fields.take_item("workloads").is_none() {
+        settings.push(("nothing".to_owned(), "no changes".to_owned()));
     }
     settings
 }
 
+impl PageCacheState {
+    const NAMES: [(&'static str, PageCacheState); 2] =
+        [("warm", PageCacheState::Warm), ("cold", PageCacheState::Cold)];
+}
+
 impl HogKind {
-    /// Its word in a recipe.
-    pub fn word(self) -> &'static str {
-        match self {
-            HogKind::Process => "process",
-            HogKind::Thread => "thread",
-        }
+    const NAMES: [(&'static str, HogKind); 2] = [("process", HogKind::Process), ("thread", HogKind::Thread)];
+
+    /// Its name in a recipe.
+    pub fn name(self) -> &'static str {
+        name_in(&HogKind::NAMES, self)
     }
 }
 
-/// A size with the largest suffix that leaves a whole number: `64K`, `1G`.
-pub fn short(size: Bytes) -> String {
-    let suffix = [(30, "G"), (20, "M"), (10, "K")].into_iter().find(|(shift, _)| {
-        let unit = 1u64 << shift;
-        size.0 >= unit && size.0.is_multiple_of(unit)
-    });
-    suffix.map_or_else(|| size.0.to_string(), |(shift, word)| format!("{}{word}", size.0 >> shift))
+fn name_in<T: PartialEq>(names: &[(&'static str, T)], value: T) -> &'static str {
+    names.iter().find(|(_, named)| *named == value).map_or("", |(word, _)| word)
 }

@@ -1,190 +1,195 @@
-//! Fragmentation that is held while a trial runs, by the same machinery as `pagelab fragment`.
+//! Fragmentation that is held during a trial, by the code of `pagelab fragment`.
 
+use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use pagelab_contig::fragment::facts::Facts;
-use pagelab_contig::fragment::reach::{Bounds, Ending, Flow, reach};
-use pagelab_contig::fragment::spoiler::Spoiler;
-use pagelab_contig::fragment::watch::Watch;
+use pagelab_contig::fragment::control_loop::{LoopBounds, LoopEnd, reach_target};
+use pagelab_contig::fragment::fragmenter::Fragmenter;
+use pagelab_contig::fragment::inputs::FragmentInputs;
+use pagelab_contig::fragment::memory_monitor::MemoryMonitor;
 use pagelab_contig::reserve::Reserve;
 use pagelab_host::guard::Guard;
-use pagelab_metrics::frag::{share_text, unusable};
-use pagelab_metrics::fragment_plan::{self, Goal, Unreachable};
-use pagelab_model::experiment::{Better, Flag, Measure};
+use pagelab_metrics::fragment_plan::{self, FragmentationGoal, TargetError};
+use pagelab_metrics::fragmentation_index::{format_share, unusable_index};
+use pagelab_model::experiment::{BetterDirection, Flag, Measure};
 use pagelab_model::{Order, Snapshot};
 
-use crate::recipe::Fragmentation;
+use super::TrialContext;
+use crate::recipe::FragmentationTarget;
 
-/// Between two looks at everybody else's memory.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Interval between two checks of the available memory.
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Memory that is broken up.
-pub(super) struct Held {
-    spoiler: Spoiler,
-    watch: Watch,
-    goal: Goal,
+pub(super) struct HeldFragmentation {
+    fragmenter: Fragmenter,
+    monitor: MemoryMonitor,
+    goal: FragmentationGoal,
     /// F_u when the trial began.
-    reached: f64,
-    looked: Instant,
-    /// Why it was given back before the end.
-    given_back: Option<String>,
+    unusable_at_start: f64,
+    last_check: Instant,
+    /// Reason of an early release.
+    released_early: Option<String>,
     flags: Vec<Flag>,
 }
 
-/// Breaks memory up to the target, or compacts it where it is broken up more than that. An error is why
-/// nothing can be held; that the target was missed is a flag.
-pub(super) fn hold(
-    wanted: &Fragmentation,
-    seed: u64,
-    look: &dyn Fn() -> Snapshot,
+/// Fragments memory to the target, or compacts it if it is more fragmented. An error is the reason why
+/// nothing is held; a missed target is a flag.
+pub(super) fn hold_fragmentation(
+    target: &FragmentationTarget,
     guard: Option<&Guard>,
-    stop: &dyn Fn() -> Option<i32>,
-) -> Result<Held, String> {
-    let mut held = begin(wanted, seed, &look())?;
-    if held.now() > held.goal.target + held.goal.tolerance
+    context: &TrialContext<'_>,
+) -> Result<HeldFragmentation, String> {
+    let (take_snapshot, seed) = (context.take_snapshot, context.resolved.recipe.seed);
+    let mut fragmentation = prepare(target, seed, &take_snapshot())?;
+    if fragmentation.unusable_index() > fragmentation.goal.target + fragmentation.goal.tolerance
         && let Some(guard) = guard
     {
-        guard.compact_memory().map_err(|error| said(&error))?;
-        held = begin(wanted, seed, &look())?;
+        guard.compact_memory().map_err(|error| error_text(&error))?;
+        fragmentation = prepare(target, seed, &take_snapshot())?;
     }
-    if held.now() < held.goal.target - held.goal.tolerance {
-        held.spoil(&look(), stop)?;
+    if fragmentation.unusable_index() < fragmentation.goal.target - fragmentation.goal.tolerance {
+        fragmentation.fragment(&take_snapshot(), context.stop_signal)?;
     }
-    held.reached = held.now();
-    held.judge();
-    Ok(held)
+    fragmentation.unusable_at_start = fragmentation.unusable_index();
+    let (order, target) = (fragmentation.goal.order.0, fragmentation.goal.target);
+    if is_target_missed(fragmentation.unusable_at_start, &fragmentation.goal) {
+        let reached = format_share(fragmentation.unusable_at_start);
+        fragmentation.push_flag(format!("F_u({order}) should be {target} and is {reached}"));
+    }
+    Ok(fragmentation)
 }
 
-fn begin(wanted: &Fragmentation, seed: u64, snapshot: &Snapshot) -> Result<Held, String> {
-    let facts = Facts::of(snapshot, None).map_err(|error| said(&error))?;
-    let order = wanted.order.map_or(facts.unit, Order);
-    let orders = facts.areas.orders();
+fn prepare(
+    target: &FragmentationTarget,
+    seed: u64,
+    snapshot: &Snapshot,
+) -> Result<HeldFragmentation, String> {
+    let inputs = FragmentInputs::from_snapshot(snapshot, None).map_err(|error| error_text(&error))?;
+    let order = target.order.map_or(inputs.unit_order, Order);
+    let orders = inputs.free_areas.orders();
     if usize::from(order.0) >= orders {
-        return Err(format!(
-            "fragmentation: order {} is wanted, and this machine has 0 to {}",
-            order.0,
-            orders - 1
-        ));
+        return Err(format!("fragmentation: order {}: expected 0 to {}", order.0, orders - 1));
     }
-    let goal = Goal { order, target: wanted.target, tolerance: Goal::TOLERANCE };
-    let reserve = Reserve::of(facts.mem_total);
-    let mut watch = Watch::open(facts.zone.clone(), reserve, facts.page_size, facts.unit)
-        .map_err(|absence| said(&absence.reason()))?;
-    watch.settle().map_err(|absence| said(&absence.reason()))?;
-    let way = facts.way();
-    let bind = (facts.nodes.len() > 1).then_some(facts.zone.node);
-    let spoiler = Spoiler::new(way, facts.shape(way, order), seed, facts.page_size, bind);
-    Ok(Held {
-        spoiler,
-        watch,
+    let goal = FragmentationGoal { order, target: target.target, tolerance: FragmentationGoal::TOLERANCE };
+    let reserve = Reserve::from_total_memory(inputs.mem_total);
+    let mut monitor = MemoryMonitor::open(inputs.zone.clone(), reserve, inputs.page_size, inputs.unit_order)
+        .map_err(|absence| error_text(&absence.reason()))?;
+    monitor.drain_pcp_lists().map_err(|absence| error_text(&absence.reason()))?;
+    let fill_method = inputs.fill_method();
+    let keep_pattern = inputs.keep_pattern(fill_method, order);
+    let bound_node = (inputs.nodes.len() > 1).then_some(inputs.zone.node);
+    let fragmenter = Fragmenter::new(fill_method, keep_pattern, seed, inputs.page_size, bound_node);
+    Ok(HeldFragmentation {
+        fragmenter,
+        monitor,
         goal,
-        reached: 0.0,
-        looked: Instant::now(),
-        given_back: None,
+        unusable_at_start: 0.0,
+        last_check: Instant::now(),
+        released_early: None,
         flags: Vec::new(),
     })
 }
 
-impl Held {
-    fn now(&self) -> f64 {
-        unusable(&self.watch.areas(), self.goal.order)
+impl HeldFragmentation {
+    fn unusable_index(&self) -> f64 {
+        unusable_index(&self.monitor.free_areas(), self.goal.order)
     }
 
-    fn spoil(&mut self, snapshot: &Snapshot, stop: &dyn Fn() -> Option<i32>) -> Result<(), String> {
-        let facts = Facts::of(snapshot, None).map_err(|error| said(&error))?;
-        let (way, shape) = (self.spoiler.way(), self.spoiler.shape());
-        let room = facts.units_within(way, shape, Reserve::of(facts.mem_total));
-        let planned = match fragment_plan::plan(&facts.areas_initialised(), &self.goal, shape, room) {
+    fn fragment(&mut self, snapshot: &Snapshot, stop_signal: &dyn Fn() -> Option<i32>) -> Result<(), String> {
+        let inputs = FragmentInputs::from_snapshot(snapshot, None).map_err(|error| error_text(&error))?;
+        let (fill_method, keep_pattern) = (self.fragmenter.fill_method(), self.fragmenter.keep_pattern());
+        let headroom_units =
+            inputs.max_units_within(fill_method, keep_pattern, Reserve::from_total_memory(inputs.mem_total));
+        let planned = match fragment_plan::plan_fragmentation(
+            &inputs.initialized_free_areas(),
+            &self.goal,
+            keep_pattern,
+            headroom_units,
+        ) {
             Ok(plan) => plan.units,
-            Err(Unreachable::Below { .. }) => return Ok(()),
-            Err(Unreachable::Above { most }) => {
+            Err(TargetError::BelowCurrent { .. }) => return Ok(()),
+            Err(TargetError::AboveReach { unusable_max: most }) => {
                 return Err(format!(
-                    "fragmentation: F_u({}) = {} cannot be reached: {} is the most here now; a smaller \
-                     target can, or end other programs",
+                    "fragmentation: cannot reach F_u({}) = {}: the maximum is {} now; hint: use a smaller \
+                     target, or stop other programs",
                     self.goal.order.0,
                     self.goal.target,
-                    share_text(most)
+                    format_share(most)
                 ));
             }
         };
-        facts.check_plan(planned).map_err(|error| said(&error))?;
-        let bounds = Bounds {
-            planned,
-            units_max: room,
-            batch: facts.batch(),
-            fill: Facts::with_margin(planned).min(room),
+        inputs.check_plan(planned).map_err(|error| error_text(&error))?;
+        let bounds = LoopBounds {
+            planned_units: planned,
+            units_max: headroom_units,
+            batch_units: inputs.units_per_batch(),
+            fill_units: FragmentInputs::add_margin(planned).min(headroom_units),
         };
-        let mut seen = |_, _: &Watch| if stop().is_some() { Flow::Stop } else { Flow::On };
-        let reached = reach(&mut self.spoiler, &mut self.watch, &self.goal, bounds, &mut seen);
-        match reached.map_err(|error| said(&error))?.ending {
-            Ending::Met => Ok(()),
-            Ending::Short(why) => {
-                self.flag(format!("fragmentation ended short of its target: {why}"));
+        let mut report_progress = |_, _: &MemoryMonitor| {
+            if stop_signal().is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        let outcome =
+            reach_target(&mut self.fragmenter, &mut self.monitor, &self.goal, bounds, &mut report_progress);
+        match outcome.map_err(|error| error_text(&error))?.end {
+            LoopEnd::Met => Ok(()),
+            LoopEnd::ShortOfTarget(why) => {
+                self.push_flag(format!("fragmentation did not reach its target: {why}"));
                 Ok(())
             }
-            Ending::BackedOff(danger) => Err(format!("fragmentation was given back: {danger}")),
-            Ending::Stopped => Err("stopped while memory was being fragmented".to_owned()),
+            LoopEnd::BackedOff(danger) => Err(format!("fragmentation was released: {danger}")),
+            LoopEnd::Stopped => Err("stopped while memory was being fragmented".to_owned()),
         }
     }
 
-    fn judge(&mut self) {
-        let (order, target) = (self.goal.order.0, self.goal.target);
-        if is_missed(self.reached, &self.goal) {
-            self.flag(format!("F_u({order}) was to be {target} and is {}", share_text(self.reached)));
-        }
+    fn push_flag(&mut self, text: String) {
+        self.flags.push(super::not_applied(text));
     }
 
-    fn flag(&mut self, text: String) {
-        self.flags.push(Flag { kind: Flag::NOT_APPLIED.to_owned(), text });
-    }
-
-    /// Looks after everybody else, now and then; in danger all is given back.
-    pub fn tick(&mut self) {
-        if self.looked.elapsed() < LOOK_EVERY || self.given_back.is_some() {
+    /// Checks the available memory from time to time; in danger it releases all memory.
+    pub fn check_memory(&mut self) {
+        if self.last_check.elapsed() < CHECK_INTERVAL || self.released_early.is_some() {
             return;
         }
-        self.looked = Instant::now();
-        if self.watch.look().is_err() {
+        self.last_check = Instant::now();
+        if self.monitor.refresh().is_err() {
             return;
         }
-        if let Some(danger) = self.watch.danger() {
-            self.spoiler.clear();
-            self.given_back = Some(danger.to_string());
+        if let Some(danger) = self.monitor.backoff_reason() {
+            self.fragmenter.release_all();
+            self.released_early = Some(danger.to_string());
         }
     }
 
-    /// What came of it, once the trial is over; then all is given back.
+    /// Measures and flags after the trial; then it releases all memory.
     pub fn finish(mut self) -> (Vec<Measure>, Vec<Flag>) {
-        let _ = self.watch.look();
-        let measure = |name: &str, value: f64| Measure {
-            name: name.to_owned(),
-            unit: "ratio".into(),
-            better: Better::Neither,
-            value: Ok(value),
-            source: "buddyinfo, the largest zone".to_owned(),
+        let _ = self.monitor.refresh();
+        let measure = |name: &str, value: f64| {
+            Measure::new(name, "ratio", BetterDirection::Neither, Ok(value), "buddyinfo, the largest zone")
         };
-        let measures =
-            vec![measure("fragmentation.held", self.reached), measure("fragmentation.end", self.now())];
-        if let Some(why) = self.given_back.take() {
-            self.flag(format!("fragmentation was given back while the trial ran: {why}"));
+        let measures = vec![
+            measure("fragmentation.held", self.unusable_at_start),
+            measure("fragmentation.end", self.unusable_index()),
+        ];
+        if let Some(why) = self.released_early.take() {
+            self.push_flag(format!("fragmentation was released during the trial: {why}"));
         }
-        let spoiler = &mut self.spoiler;
-        self.watch.give_back(|| spoiler.clear());
+        let fragmenter = &mut self.fragmenter;
+        self.monitor.free_and_drain(|| fragmenter.release_all());
         (measures, self.flags)
     }
 }
 
-/// What compaction leaves in use in blocks that it cannot empty: a target of 0 asks for compaction alone, and
-/// no machine that is used comes to 0 by it.
-const COMPACTED_MAX: f64 = 0.15;
+/// F_u that compaction leaves in blocks that it cannot empty: a target of 0 requests compaction alone, which
+/// does not reach 0 on a machine in use.
+const COMPACTED_UNUSABLE_MAX: f64 = 0.15;
 
-/// Whether what was reached is another thing than what was asked for.
-fn is_missed(reached: f64, goal: &Goal) -> bool {
-    let tolerance = if goal.target == 0.0 { COMPACTED_MAX } else { goal.tolerance };
+/// Whether the reached value deviates from the target.
+fn is_target_missed(reached: f64, goal: &FragmentationGoal) -> bool {
+    let tolerance = if goal.target == 0.0 { COMPACTED_UNUSABLE_MAX } else { goal.tolerance };
     (reached - goal.target).abs() > tolerance
 }
 
-fn said(error: &dyn std::fmt::Display) -> String {
+fn error_text(error: &dyn std::fmt::Display) -> String {
     format!("fragmentation: {error}")
 }
 
@@ -194,16 +199,17 @@ mod tests {
 
     #[test]
     fn compacted_memory_is_whole_enough_and_a_target_is_met_closely() {
-        let goal = |target| Goal { order: Order(9), target, tolerance: Goal::TOLERANCE };
+        let goal =
+            |target| FragmentationGoal { order: Order(9), target, tolerance: FragmentationGoal::TOLERANCE };
         for (reached, target, missed) in [
             (0.0, 0.0, false),
             (0.096, 0.0, false),
             (0.841, 0.0, true),
-            (0.5 + Goal::TOLERANCE / 2.0, 0.5, false),
+            (0.5 + FragmentationGoal::TOLERANCE / 2.0, 0.5, false),
             (0.6, 0.5, true),
             (0.4, 0.5, true),
         ] {
-            assert_eq!(is_missed(reached, &goal(target)), missed, "{reached} of {target}");
+            assert_eq!(is_target_missed(reached, &goal(target)), missed, "{reached} of {target}");
         }
     }
 }

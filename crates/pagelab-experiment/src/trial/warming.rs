@@ -1,161 +1,180 @@
-//! Memory that a trial will take, touched once before its gate opens, where the host takes free memory back.
+//! Warming of the memory that a trial will use, before its gate opens, on machines whose host takes free
+//! memory back.
 //!
-//! Without it the first trial after a pause pays for the host, and with huge pages more than with base pages:
-//! huge pages come from the blocks that are reported. All variants are warmed alike.
+//! Without it the first trial after a pause pays for the host, and more with huge pages than with base pages:
+//! huge pages come from the reported blocks. All variants are warmed alike.
 
-use pagelab_contig::warm::{Warmed, warm};
-use pagelab_formats::size;
+use pagelab_contig::host_warming::{WarmingResult, warm_host_memory};
 use pagelab_host::page_reporting;
 use pagelab_host::root::Root;
-use pagelab_model::experiment::{Better, Flag, Measure, measures};
+use pagelab_model::experiment::{BetterDirection, Flag, Measure, measures};
 use pagelab_model::run::Unit;
-use pagelab_model::{Absence, AbsentWhy, Bytes, Reading};
+use pagelab_model::{Absence, AbsenceReason, Bytes, Reading, size};
 
-use super::{Bench, flag};
+use super::TrialContext;
 
-/// Where nothing is known of a program yet, as much is warmed, less on a small machine.
-const UNKNOWN: u64 = 2 << 30;
-/// Of the memory that came, the share that may be cold in silence.
-const COLD_MAX: f64 = 0.1;
+/// Warmed memory for a program of unknown size; less on a small machine.
+const UNKNOWN_PEAK_BYTES: u64 = 2 << 30;
+/// Share of the memory that may be cold without a flag.
+const COLD_SHARE_MAX: f64 = 0.1;
 
-/// What was warmed before a trial.
 #[derive(Debug)]
-pub(super) struct Warming {
-    warmed: Warmed,
-    reported: Reading<Bytes>,
-    /// How much was known of what it takes.
-    known: &'static str,
+pub(super) struct TrialWarming {
+    result: WarmingResult,
+    reported_bytes: Reading<Bytes>,
+    size_source: &'static str,
 }
 
-impl Warming {
-    /// Warms as much as the trial takes, as far as that is known; `None` where the host leaves free memory
-    /// alone.
-    pub(super) fn before(bench: &Bench<'_>, workload: usize, variant: usize) -> Option<Warming> {
-        let reporting = bench.machine.page_reporting.as_ref()?;
+impl TrialWarming {
+    /// Warms as much memory as the trial uses, if known; `None` if the host does not reclaim free memory of
+    /// the guest.
+    pub(super) fn warm_for_trial(
+        context: &TrialContext<'_>,
+        workload: usize,
+        variant: usize,
+    ) -> Option<TrialWarming> {
+        let reporting = context.machine.page_reporting.as_ref()?;
         let root = Root::live();
         let reported = reporting.order.and_then(|order| {
             // Orders 0 to 10, as nearly all kernels have them.
             let orders = usize::from(order.0.max(10)) + 1;
-            page_reporting::reported(&root, bench.machine.page_size, order, orders)
+            page_reporting::reported_bytes(&root, context.machine.page_size, order, orders)
         });
         let reported = reported.ok_or_else(|| {
-            Absence::new("kpageflags", AbsentWhy::NotPermitted, "it could not be read").or("run as root")
+            Absence::new("kpageflags", AbsenceReason::NotPermitted, "it is not readable")
+                .with_hint("run as root")
         });
-        let (wanted, known) = wanted(bench, workload, variant);
-        let warmed = warm(&root, wanted, &|| (bench.stop)().is_some());
-        Some(Warming { warmed, reported, known })
+        let (requested, size_source) = estimate_memory(context, workload, variant);
+        let warmed = warm_host_memory(&root, requested, &|| (context.stop_signal)().is_some());
+        Some(TrialWarming { result: warmed, reported_bytes: reported, size_source })
     }
 
-    /// What is told of it, and whether it was enough for what the trial took.
-    pub(super) fn tell(self, measures: &mut Vec<Measure>, flags: &mut Vec<Flag>) {
+    /// Adds the measures, and a flag if the warmed memory was not enough.
+    pub(super) fn add_measures(self, measures: &mut Vec<Measure>, flags: &mut Vec<Flag>) {
         let value = |name: &str| {
-            let found = measures.iter().find(|measure| measure.name == name)?;
-            found.value.as_ref().ok().copied()
+            let measure_value = measures.iter().find(|measure| measure.name == name)?;
+            measure_value.value.as_ref().ok().copied()
         };
-        let (peak, late) = (value(measures::PEAK), value("memory.late").unwrap_or(0.0));
-        flags.extend(self.missing(peak, late).map(|text| flag(Flag::NOT_WARMED, text)));
-        let Warming { warmed, reported, .. } = self;
-        let mut put = |name: &str, unit: &str, value: Reading<f64>, source: &str| {
-            let (name, unit, source) = (name.to_owned(), Unit::from(unit), source.to_owned());
-            measures.push(Measure { name, unit, better: Better::Neither, value, source });
+        let (peak, late_bytes) = (value(measures::PEAK_MEMORY), value("memory.late").unwrap_or(0.0));
+        let cold = self.describe_cold(peak, late_bytes);
+        flags.extend(cold.map(|text| Flag { kind: Flag::NOT_WARMED.to_owned(), text }));
+        let TrialWarming { result: warmed, reported_bytes: reported, .. } = self;
+        let mut push_measure = |name: &str, unit: &str, value: Reading<u64>, source: &str| {
+            let value = value.map(|value| value as f64);
+            measures.push(Measure::new(name, unit, BetterDirection::Neither, value, source));
         };
-        let reported = reported.map(|bytes| bytes.0 as f64);
-        put("warm.bytes", Unit::BYTES, Ok(warmed.warmed.0 as f64), "pagelab itself, before the gate opened");
-        put(
-            "warm.cpu",
-            Unit::NANOSECONDS,
-            Ok(warmed.cpu_ns as f64),
-            "pagelab itself, before the gate opened",
-        );
-        put(
-            "warm.small",
-            Unit::BYTES,
-            Ok(warmed.small.0 as f64),
-            "buddyinfo: free in blocks below a huge page, not warmed; cold where a reported block was cut up",
-        );
-        put("warm.reported", Unit::BYTES, reported, "kpageflags: free memory with the host before warming");
+        let warmed_source = "pagelab, before the gate opened";
+        push_measure("warm.bytes", Unit::BYTES, Ok(warmed.warmed.0), warmed_source);
+        push_measure("warm.cpu", Unit::NANOSECONDS, Ok(warmed.cpu_ns), warmed_source);
+        let small_source =
+            "buddyinfo: free in blocks below a huge page, not warmed; cold if a reported block was split";
+        push_measure("warm.small", Unit::BYTES, Ok(warmed.in_small_blocks.0), small_source);
+        let reported_source = "kpageflags: free memory reclaimed by the host before warming";
+        push_measure("warm.reported", Unit::BYTES, reported.map(|bytes| bytes.0), reported_source);
     }
 
-    /// In words what stayed cold of what the trial took.
-    fn missing(&self, peak: Option<f64>, late: f64) -> Option<String> {
-        let mib = |bytes: f64| format!("{:.0} MiB", bytes / f64::from(1 << 20));
-        let (warmed, wanted) = (self.warmed.warmed.0 as f64, self.warmed.wanted.0 as f64);
+    fn describe_cold(&self, peak: Option<f64>, late_bytes: f64) -> Option<String> {
+        let amount = |bytes: f64| size::format_bytes(Bytes(bytes as u64));
+        let (warmed, wanted) = (self.result.warmed.0 as f64, self.result.requested.0 as f64);
         let peak = peak.filter(|&peak| peak > 0.0)?;
         let cold = peak - warmed;
-        if let Some(why) = self.warmed.short.as_ref().filter(|_| cold > peak * COLD_MAX) {
-            return Some(format!("{} of {} were warmed before it: {why}", mib(warmed), mib(peak)));
+        if let Some(why) = self.result.shortfall_reason.as_ref().filter(|_| cold > peak * COLD_SHARE_MAX) {
+            return Some(format!("{} of {} was warmed before it: {why}", amount(warmed), amount(peak)));
         }
-        if peak - wanted > peak * COLD_MAX {
-            let known = self.known;
-            return Some(format!("{} of {} were warmed before it, by {known}", mib(wanted), mib(peak)));
+        if peak - wanted > peak * COLD_SHARE_MAX {
+            let size_source = self.size_source;
+            return Some(format!(
+                "{} of {} was warmed before it, size from {size_source}",
+                amount(wanted),
+                amount(peak)
+            ));
         }
-        (late > peak * COLD_MAX).then(|| {
+        (late_bytes > peak * COLD_SHARE_MAX).then(|| {
             format!(
-                "{} of {} came later than 2 s after it began, when the host had free memory again",
-                mib(late),
-                mib(peak)
+                "{} of {} was touched later than 2 s after its start, when the host had reclaimed free \
+                 memory again",
+                amount(late_bytes),
+                amount(peak)
             )
         })
     }
 }
 
-/// How much a trial takes, and how that is known.
-fn wanted(bench: &Bench<'_>, workload: usize, variant: usize) -> (Bytes, &'static str) {
-    let more = |bytes: u64| Bytes(bytes.saturating_add(bytes / 8).saturating_add(32 << 20));
-    if let Some(&peak) = bench.peaks.borrow().get(&workload) {
-        return (more(peak), "the peak of trials before");
+/// Estimate of a trial's memory, and its source.
+fn estimate_memory(context: &TrialContext<'_>, workload: usize, variant: usize) -> (Bytes, &'static str) {
+    let with_margin = |bytes: u64| Bytes(bytes.saturating_add(bytes / 8).saturating_add(32 << 20));
+    if let Some(&peak) = context.peak_bytes.borrow().get(&workload) {
+        return (with_margin(peak), "the peak of earlier trials");
     }
-    if let Some(size) = said_size(&bench.resolved.program(workload, variant)) {
-        return (more(size), "the size that it is called with");
+    if let Some(size) = size_argument(&context.resolved.workload_command(workload, variant)) {
+        return (with_margin(size), "its size option");
     }
-    match bench.resolved.recipe.variants[variant].memory_limit {
+    match context.resolved.recipe.variants[variant].memory_limit {
         Some(limit) => (limit, "its memory limit"),
-        None => (Bytes(UNKNOWN.min(bench.total.0 / 8)), "a bound, since nothing is known of it yet"),
+        None => (
+            Bytes(UNKNOWN_PEAK_BYTES.min(context.total_memory.0 / 8)),
+            "an upper bound, because its size is unknown",
+        ),
     }
 }
 
 /// `--size 1G`, `--size=1G` among the words of a command.
-fn said_size(words: &[String]) -> Option<u64> {
-    let at = words.iter().position(|word| word == "--size" || word.starts_with("--size="))?;
-    let word = words[at].strip_prefix("--size=").or(words.get(at + 1).map(String::as_str))?;
-    size::parse_suffixed(word.as_bytes()).ok().map(|bytes| bytes.0)
+fn size_argument(command: &[String]) -> Option<u64> {
+    let at = command.iter().position(|word| word == "--size" || word.starts_with("--size="))?;
+    let word = command[at].strip_prefix("--size=").or(command.get(at + 1).map(String::as_str))?;
+    size::parse(word).ok().map(|bytes| bytes.0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn missing(wanted: u64, warmed: u64, short: Option<&str>, peak: f64, late: f64) -> Option<String> {
+    fn warming_shortfall(
+        wanted: u64,
+        warmed: u64,
+        short: Option<&str>,
+        peak: f64,
+        late: f64,
+    ) -> Option<String> {
         let mib = |count: u64| Bytes(count << 20);
         let short = short.map(str::to_owned);
         let (wanted, warmed) = (mib(wanted), mib(warmed));
-        let warmed = Warmed { wanted, warmed, small: Bytes(0), cpu_ns: 1, short };
-        let warming = Warming { warmed, reported: Ok(Bytes(0)), known: "a bound" };
+        let warmed = WarmingResult {
+            requested: wanted,
+            warmed,
+            in_small_blocks: Bytes(0),
+            cpu_ns: 1,
+            shortfall_reason: short,
+        };
+        let warming = TrialWarming { result: warmed, reported_bytes: Ok(Bytes(0)), size_source: "a bound" };
         let mib = f64::from(1 << 20);
-        warming.missing((peak > 0.0).then_some(peak * mib), late * mib)
+        warming.describe_cold((peak > 0.0).then_some(peak * mib), late * mib)
     }
 
     #[test]
     fn what_stayed_cold_is_told_and_what_is_small_is_not() {
-        assert_eq!(missing(100, 100, None, 100.0, 0.0), None);
-        assert_eq!(missing(100, 95, Some("reserve"), 100.0, 0.0), None);
-        let reserve = missing(100, 50, Some("reserve"), 100.0, 0.0);
-        assert_eq!(reserve.as_deref(), Some("50 MiB of 100 MiB were warmed before it: reserve"));
-        // The rest lies in smaller blocks, of which nobody knows.
-        assert_eq!(missing(100, 50, None, 100.0, 0.0), None);
-        let bound = missing(100, 100, None, 300.0, 0.0);
-        assert_eq!(bound.as_deref(), Some("100 MiB of 300 MiB were warmed before it, by a bound"));
-        assert!(missing(400, 400, None, 300.0, 200.0).is_some_and(|text| text.starts_with("200 MiB of 300")));
-        assert_eq!(missing(400, 0, Some("reserve"), 0.0, 0.0), None, "without a peak nothing is known");
+        assert_eq!(warming_shortfall(100, 100, None, 100.0, 0.0), None);
+        assert_eq!(warming_shortfall(100, 95, Some("reserve"), 100.0, 0.0), None);
+        let reserve = warming_shortfall(100, 50, Some("reserve"), 100.0, 0.0);
+        assert_eq!(reserve.as_deref(), Some("50 MiB of 100 MiB was warmed before it: reserve"));
+        // The rest is in smaller blocks, of which nothing is known.
+        assert_eq!(warming_shortfall(100, 50, None, 100.0, 0.0), None);
+        let bound = warming_shortfall(100, 100, None, 300.0, 0.0);
+        assert_eq!(bound.as_deref(), Some("100 MiB of 300 MiB was warmed before it, size from a bound"));
+        assert!(
+            warming_shortfall(400, 400, None, 300.0, 200.0)
+                .is_some_and(|text| text.starts_with("200 MiB of 300"))
+        );
+        assert_eq!(warming_shortfall(400, 0, Some("reserve"), 0.0, 0.0), None, "without a peak unknown");
     }
 
     #[test]
     fn a_size_is_found_in_a_command() {
         let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
-        assert_eq!(said_size(&words("pagelab workload chase --size 1G --seed 2")), Some(1 << 30));
-        assert_eq!(said_size(&words("x --size=64M")), Some(64 << 20));
+        assert_eq!(size_argument(&words("pagelab workload chase --size 1G --seed 2")), Some(1 << 30));
+        assert_eq!(size_argument(&words("x --size=64M")), Some(64 << 20));
         for none in ["x", "x --size", "x --size many", "x --sized 1G"] {
-            assert_eq!(said_size(&words(none)), None, "{none}");
+            assert_eq!(size_argument(&words(none)), None, "{none}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The trial's program: this test binary itself, told by its environment what to do.
+//! Program of a trial: this test binary, controlled by its environment.
 
 use std::io::Read;
 use std::os::fd::AsFd;
@@ -7,15 +7,16 @@ use std::os::unix::fs::FileExt;
 use pagelab_host::machine::live_page_size;
 use pagelab_host::root::Root;
 use pagelab_model::{Bytes, PageSize};
-use pagelab_sys::bytes_map::{BytesMap, BytesPlan};
-use pagelab_sys::map::{Advice, Mapping};
+use pagelab_sys::byte_mapping::{ByteMapping, ByteMappingOptions};
+use pagelab_sys::mapping::{Advice, Mapping};
 
 /// What the child is to do; without it the test `child` does nothing.
 pub const TASK: &str = "PAGELAB_TEST_CHILD";
-/// What a program says when it has what is to be looked at; it ends with its standard input.
+/// Line that a program prints when its memory is ready to be observed; it exits at the end of its standard
+/// input.
 pub const READY: &str = "child: ready";
 
-/// Holds everything until whoever watches has seen it.
+/// Holds everything until the observer has seen it.
 fn hold() {
     println!("{READY}");
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
@@ -43,39 +44,42 @@ fn child() {
             let mut memory = Mapping::anonymous(Bytes(pmd * count), Bytes(pmd)).unwrap();
             memory.advise(0..pmd * count, Advice::HugePage).unwrap();
             match words[0] {
-                "huge" => memory.touch(0..pmd * count).unwrap(),
+                "huge" => memory.touch_for_writing(0..pmd * count).unwrap(),
                 _ => memory.touch_for_reading(0..pmd * count).unwrap(),
             }
             hold();
-            eprintln!("child: anon {}", own("AnonHugePages"));
+            eprintln!("child: anon {}", read_own_status("AnonHugePages"));
         }
-        // A file of the page cache in huge pages: the file system is asked for large folios, and what came in
-        // small ones is collapsed.
+        // A file of the page cache in huge pages: large folios are requested from the file system, and small
+        // ones are collapsed.
         "file" => {
             let len = pmd() * number(1);
             let file = tempfile::tempfile().unwrap();
             file.write_all_at(&vec![1; len as usize], 0).unwrap();
             file.sync_all().unwrap();
-            let plan = BytesPlan {
+            let plan = ByteMappingOptions {
                 file: Some(file.as_fd()),
                 is_shared: true,
                 populate: false,
                 len: Bytes(len),
                 align: Bytes(pmd()),
             };
-            let mut memory = BytesMap::new(&plan).unwrap();
+            let mut memory = ByteMapping::new(&plan).unwrap();
             // Without CONFIG_READ_ONLY_THP_FOR_FS, and on file systems of small folios, each may be refused.
             let asked = [Advice::HugePage, Advice::PopulateRead, Advice::Collapse, Advice::PopulateRead]
                 .map(|advice| memory.advise(advice).err());
             hold();
-            eprintln!("child: file {}", own("FilePmdMapped"));
+            eprintln!("child: file {}", read_own_status("FilePmdMapped"));
             eprintln!("advice: {asked:?}");
         }
-        // CPU time of a process that nobody waits for.
+        // CPU time of a process without a waiting parent.
         "orphan" => {
-            let script = "(i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done) & exit 0";
-            std::process::Command::new("sh").args(["-c", script]).status().unwrap();
-            std::thread::sleep(std::time::Duration::from_millis(number(1)));
+            let script = "(i=0; while [ $i -lt 400000 ]; do i=$((i+1)); done) & exit 0";
+            let mut shell = std::process::Command::new("sh");
+            let mut shell = shell.args(["-c", script]).stdout(std::process::Stdio::piped()).spawn().unwrap();
+            shell.wait().unwrap();
+            // The end of the last process that holds it.
+            shell.stdout.unwrap().read_to_end(&mut Vec::new()).unwrap();
         }
         other => panic!("{other} is no task"),
     }
@@ -87,11 +91,11 @@ fn page() -> PageSize {
 
 pub fn pmd() -> u64 {
     let text = std::fs::read_to_string(pagelab_host::paths::THP_PMD_SIZE).unwrap_or_default();
-    text.trim().parse().unwrap_or_else(|_| page().block(page().usual_pmd_order()).0)
+    text.trim().parse().unwrap_or_else(|_| page().block_bytes(page().default_pmd_order()).0)
 }
 
 /// A sum of this process's smaps, bytes: the child's own view, by another file than the probe's.
-fn own(field: &str) -> u64 {
+fn read_own_status(field: &str) -> u64 {
     let text = Root::live().read(pagelab_host::paths::SELF_SMAPS).unwrap();
     let mappings = pagelab_formats::smaps::parse(&text).unwrap();
     mappings.iter().filter_map(|mapping| mapping.fields_kib.get(field)).sum::<u64>() << 10

@@ -1,49 +1,49 @@
-//! The control group: what it limits, counts and ends.
+//! Tests of the control group: limits, counts and kills.
 
 use std::fs;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use pagelab_experiment::probe::Wanted;
+use pagelab_experiment::probe::ProbeSelection;
 use pagelab_model::Bytes;
 
 use crate::trial::{group, run, task};
 
 #[test]
-fn a_group_is_joined_and_emptied_and_goes_with_its_guard() {
+fn a_group_is_joined_and_emptied_and_removed_with_its_guard() {
     let Some(own) = group("whole") else { return };
-    let folders: Vec<String> = own.group.folders().map(str::to_owned).collect();
+    let folders: Vec<String> = own.group.dir_paths().map(str::to_owned).collect();
     assert!(folders.iter().all(|folder| fs::exists(folder).unwrap()), "{folders:?}");
-    // It starts others that have a session and a parent of their own, and ends: a daemon.
+    // The shell starts two daemons, processes in sessions of their own, and exits.
     let mut command = Command::new("sh");
     command.args(["-c", "setsid sleep 60 & setsid sleep 61 & exit 0"]).stdin(Stdio::null());
-    own.group.join(&mut command).unwrap();
+    own.group.join_before_exec(&mut command).unwrap();
     assert!(command.status().unwrap().success());
     let ended = own.group.kill_all(Duration::from_secs(10)).unwrap();
-    assert_eq!((ended.found, ended.left), (2, 0));
-    assert_eq!(own.group.processes().unwrap(), [0u32; 0]);
+    assert_eq!((ended.killed, ended.remaining), (2, 0));
+    assert_eq!(own.group.list_processes().unwrap(), [0u32; 0]);
     let ended = own.group.kill_all(Duration::ZERO).unwrap();
-    assert_eq!((ended.found, ended.left), (0, 0), "nobody is there any more");
+    assert_eq!((ended.killed, ended.remaining), (0, 0), "the group is empty");
     drop(own);
     assert!(folders.iter().all(|folder| !fs::exists(folder).unwrap()), "{folders:?}");
 }
 
 #[test]
-fn a_limit_is_read_back_and_its_death_is_counted() {
+fn a_limit_is_read_back_and_its_oom_kill_is_counted() {
     let Some(own) = group("limited") else { return };
     let limit = Bytes(24 << 20);
     assert_eq!(own.group.limit_memory(limit), Ok(limit));
-    // A limit that is no multiple of the page size is rounded down, and that is told.
+    // A limit that is not a multiple of the page size is rounded down.
     assert!(own.group.limit_memory(Bytes(limit.0 + 1)).is_ok_and(|got| got == limit));
     let pages = (96 << 20) / rustix::param::page_size();
-    let outcome = run(&task(&format!("fault {pages}")), &Wanted::none(), Some(&own.group));
-    // Where there is swap, it may live; nothing else may save it.
+    let outcome = run(&task(&format!("fault {pages}")), &ProbeSelection::always_on(), Some(&own.group));
+    // Only with swap may the process survive.
     if outcome.status.success() {
-        println!("skipped: swap-on: a limit of memory kills nobody where there is swap");
+        println!("skipped: swap-on: with swap a memory limit kills no process");
         return;
     }
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&outcome.status), Some(9));
-    let events = own.group.limit_events().unwrap();
+    let events = own.group.read_limit_events().unwrap();
     assert!(events.kills.is_none_or(|kills| kills == 1) && events.hits > 0, "{events:?}");
     assert_eq!(outcome.value("group.oom_kill"), 1.0);
     let peak = outcome.value("memory.peak");
@@ -51,19 +51,9 @@ fn a_limit_is_read_back_and_its_death_is_counted() {
 }
 
 #[test]
-fn cpus_are_limited_where_the_controller_is() {
-    let Some(own) = group("pinned") else { return };
-    match own.group.limit_cpus("0") {
-        Ok(list) => assert_eq!(list, "0"),
-        Err(absence) => assert!(absence.detail.contains("without the cpuset controller"), "{absence:?}"),
-    }
-    assert!(own.group.limit_cpus("99999").is_err());
-}
-
-#[test]
-fn cpu_time_of_who_was_not_waited_for_is_in_the_group_and_not_in_rusage() {
+fn the_cgroup_counts_cpu_time_of_orphans_and_rusage_does_not() {
     let Some(own) = group("orphans") else { return };
-    let outcome = run(&task("orphan 700"), &Wanted::none(), Some(&own.group));
+    let outcome = run(&task("orphan"), &ProbeSelection::always_on(), Some(&own.group));
     assert!(outcome.status.success(), "{}", outcome.said);
     let waited_for = outcome.value("rusage.utime") + outcome.value("rusage.stime");
     let all = outcome.value("cpu");

@@ -1,13 +1,14 @@
-//! Huge pages of shared memory and of a hugetlb pool, which the machine must be set up for.
+//! Tests of huge pages in shared memory and in a hugetlb pool, for which the machine must be set up.
 
 use std::process::{Command, Stdio};
 
-use pagelab_experiment::probe::Wanted;
+use pagelab_experiment::probe::ProbeSelection;
 use pagelab_host::guard::Knob;
+use pagelab_host::paths;
 use pagelab_model::Bytes;
 
 use crate::child::pmd;
-use crate::trial::{Own, group, run};
+use crate::trial::{OwnCgroup, group, run};
 
 /// A program that is not ours maps `count` huge pages with these flags of mmap, advises, writes, holds, and
 /// sums up a field of its own smaps.
@@ -31,51 +32,52 @@ print("child: huge", kib << 10, file=sys.stderr)
 }
 
 /// A group on a machine that is ours, and a program to run in it.
-fn own(label: &str) -> Option<Own> {
+fn own_cgroup(label: &str) -> Option<OwnCgroup> {
     let own = group(label)?;
     let python3 = Command::new("python3").arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).status();
     if !python3.is_ok_and(|status| status.success()) {
-        println!("skipped: python3-absent: another program maps what is looked at");
+        println!("skipped: python3-absent: another program maps the memory");
         return None;
     }
     Some(own)
 }
 
 #[test]
-fn shared_memory_in_huge_pages_is_what_the_program_has() {
-    let Some(own) = own("shmem") else { return };
-    if let Err(error) = own.guard.set(&Knob::thp_shmem_enabled(), "advise") {
+fn probes_count_shared_memory_on_huge_pages() {
+    let Some(own) = own_cgroup("shmem") else { return };
+    let shmem_enabled = Knob::from_path(&format!("{}/shmem_enabled", paths::THP)).unwrap();
+    if let Err(error) = own.guard.set_knob(&shmem_enabled, "advise") {
         println!("skipped: not-writable: {error}");
         return;
     }
     let program = python(8, "mmap.MAP_SHARED | mmap.MAP_ANONYMOUS", true, "\"ShmemPmdMapped:\"");
-    let outcome = run(&program, &Wanted::named(["huge"]).unwrap(), Some(&own.group));
+    let outcome = run(&program, &ProbeSelection::from_names(["huge"]).unwrap(), Some(&own.group));
     assert!(outcome.status.success(), "{}", outcome.said);
-    let told = outcome.told("huge");
-    if told == 0.0 {
-        println!("skipped: thp-absent: no huge page came for shared memory");
+    let child_bytes = outcome.child_value("huge");
+    if child_bytes == 0.0 {
+        println!("skipped: thp-absent: no huge page was allocated for shared memory");
         return;
     }
-    // The last look may find a program that has given its memory back already.
-    assert_eq!(outcome.value("huge.shmem"), told);
-    assert_eq!((outcome.value("huge.anon"), outcome.value("huge.all")), (0.0, told));
+    // The last scan may find a program that has already freed its memory.
+    assert_eq!(outcome.value("huge.shmem"), child_bytes);
+    assert_eq!((outcome.value("huge.anon"), outcome.value("huge.all")), (0.0, child_bytes));
 }
 
 #[test]
-fn pages_of_a_pool_are_what_the_program_has() {
-    let Some(own) = own("pool") else { return };
-    let applied = own.guard.set(&Knob::hugetlb(Bytes(pmd()), None), "3");
-    if !applied.as_ref().is_ok_and(|applied| applied.got == "3") {
+fn probes_count_hugetlb_pages() {
+    let Some(own) = own_cgroup("pool") else { return };
+    let applied = own.guard.set_knob(&Knob::hugetlb(Bytes(pmd()), None), "3");
+    if !applied.as_ref().is_ok_and(|applied| applied.actual == "3") {
         println!("skipped: not-writable: {applied:?}");
         return;
     }
     let flags = "mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x40000";
     let program = python(3, flags, false, "(\"Private_Hugetlb:\", \"Shared_Hugetlb:\")");
-    let outcome = run(&program, &Wanted::named(["huge"]).unwrap(), Some(&own.group));
+    let outcome = run(&program, &ProbeSelection::from_names(["huge"]).unwrap(), Some(&own.group));
     assert!(outcome.status.success(), "{}", outcome.said);
-    assert_eq!(outcome.told("huge"), (3 * pmd()) as f64);
+    assert_eq!(outcome.child_value("huge"), (3 * pmd()) as f64);
     for name in ["huge.hugetlb", "huge.all"] {
-        assert_eq!(outcome.value(name), outcome.told("huge"), "{name}");
+        assert_eq!(outcome.value(name), outcome.child_value("huge"), "{name}");
     }
-    assert_eq!(outcome.value("huge.zero"), 0.0, "a page of the pool is no page of zeros");
+    assert_eq!(outcome.value("huge.zero"), 0.0, "a page of the pool is not the zero page");
 }

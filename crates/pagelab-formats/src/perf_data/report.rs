@@ -1,16 +1,16 @@
 //! The table of `perf mem report --stdio`, or of `perf report --stdio` with the same sort keys.
 //!
-//! Columns are found by the ruler of dots under their names. Needed are `TLB access`, `Samples`, and the data
-//! address in `Data Symbol`; a row whose address was turned into a name of a symbol has none.
+//! Columns are found by the ruler of dots under their names. Required are `TLB access`, `Samples`, and the
+//! data address in `Data Symbol`; a row whose address was replaced by a symbol name has none.
 
 use super::{DataSource, FORMAT};
 use crate::ParseError;
-use crate::text::{lines, show};
+use crate::text::{lines, to_printable};
 
 /// One row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReportRow {
-    /// Samples of it. Neither its weight nor its overhead, which is a share of the weights.
+    /// Its samples; not its weight nor its overhead, which is a share of the weights.
     pub samples: u64,
     /// Data address, if the column has one.
     pub address: Option<u64>,
@@ -18,40 +18,41 @@ pub struct ReportRow {
     pub tlb: DataSource,
 }
 
-/// What a report says.
+/// Content of a report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Rows of all tables in it.
     pub rows: Vec<ReportRow>,
-    /// Samples that were lost, by its head.
-    pub lost: u64,
+    /// Lost samples, by its head.
+    pub lost_samples: u64,
     /// The events, from the heads of the tables.
     pub events: Vec<String>,
 }
 
-/// Where the columns are, counted in characters.
+/// Positions of the columns in characters.
 struct Columns {
     samples: (usize, usize),
     tlb: (usize, usize),
     data: (usize, usize),
 }
 
-/// Reads a report. One that lacks a needed column is an error that says which.
-pub fn report(text: &[u8]) -> Result<Report, ParseError> {
-    let mut found = Report::default();
+/// Reads a report. A missing required column is an error that names it.
+pub fn parse_report(text: &[u8]) -> Result<Report, ParseError> {
+    let mut report_read = Report::default();
     let mut columns: Option<Columns> = None;
     let mut names = String::new();
     for (number, line) in lines(text) {
         let line = String::from_utf8_lossy(line);
-        let wrong = |problem: String| ParseError::at_line(FORMAT, number, problem);
+        let to_error = |problem: String| ParseError::at_line(FORMAT, number, problem);
         if let Some(comment) = line.strip_prefix('#') {
             let is_ruler = comment.contains("..") && comment.chars().all(|c| c == '.' || c == ' ');
             if is_ruler {
-                columns = Some(Columns::find(&names, &line).map_err(wrong)?);
+                columns = Some(Columns::find(&names, &line).map_err(to_error)?);
             } else if let Some(lost) = comment.trim().strip_prefix("Total Lost Samples: ") {
-                found.lost = found.lost.saturating_add(lost.trim().parse().unwrap_or(0));
+                report_read.lost_samples =
+                    report_read.lost_samples.saturating_add(lost.trim().parse().unwrap_or(0));
             } else if let Some((_, event)) = comment.split_once(" of event ") {
-                found.events.push(event.trim().trim_matches('\'').to_owned());
+                report_read.events.push(event.trim().trim_matches('\'').to_owned());
             }
             names = line.into_owned();
             continue;
@@ -64,20 +65,19 @@ pub fn report(text: &[u8]) -> Result<Report, ParseError> {
         let tlb = cell(columns.tlb);
         let text = tlb.trim().as_bytes();
         let tlb = DataSource::from_words(&tlb)
-            .ok_or_else(|| wrong(format!("`{}` is no TLB column of perf", show(text))))?;
+            .ok_or_else(|| to_error(format!("`{}` is not a TLB column of perf", to_printable(text))))?;
         let samples = cell(columns.samples);
-        let samples = samples
-            .trim()
-            .parse()
-            .map_err(|_| wrong(format!("`{}` is no number of samples", show(samples.trim().as_bytes()))))?;
+        let samples = samples.trim().parse().map_err(|_| {
+            to_error(format!("`{}`: expected a number of samples", to_printable(samples.trim().as_bytes())))
+        })?;
         let data = cell(columns.data);
         let address = data.split_whitespace().find_map(|word| word.strip_prefix("0x"));
         let address = address.and_then(|digits| u64::from_str_radix(digits, 16).ok());
-        found.rows.push(ReportRow { samples, address, tlb });
+        report_read.rows.push(ReportRow { samples, address, tlb });
     }
     match columns {
-        Some(_) => Ok(found),
-        None => Err(ParseError::whole("text of perf report", "no table in it: `# Overhead  Samples …`")),
+        Some(_) => Ok(report_read),
+        None => Err(ParseError::for_input("text of perf report", "no table in it: `# Overhead  Samples …`")),
     }
 }
 
@@ -95,11 +95,11 @@ impl Columns {
             })
         };
         let needed = |wanted: &str, out: &str| {
-            column(wanted).ok_or_else(|| format!("the table has no column `{wanted}`; {out}"))
+            column(wanted).ok_or_else(|| format!("the table has no column `{wanted}`; hint: {out}"))
         };
         Ok(Columns {
             tlb: needed("TLB access", "print it with perf mem report --stdio")?,
-            samples: needed("Samples", "print it with perf report -n; weights are no counts")?,
+            samples: needed("Samples", "use perf report -n; weights are not counts")?,
             data: needed("Data Symbol", "print it with perf mem report --stdio, sort key symbol_daddr")?,
         })
     }
@@ -125,23 +125,23 @@ mod tests {
 
     #[test]
     fn rows_are_cut_by_the_ruler() {
-        let found = report(TABLE.as_bytes()).unwrap();
+        let found = parse_report(TABLE.as_bytes()).unwrap();
         let rows: Vec<_> = found.rows.iter().map(|row| (row.samples, row.address)).collect();
         assert_eq!(rows, [(2, Some(0xffff_8800_b65e_27e8)), (1, Some(0x1000)), (9, None)]);
-        assert_eq!((found.lost, &found.events[..]), (7, &["cpu/mem-loads/P".to_owned()][..]));
-        let walked = |row: &ReportRow| row.tlb.answer(false) == super::super::Answer::Walked;
+        assert_eq!((found.lost_samples, &found.events[..]), (7, &["cpu/mem-loads/P".to_owned()][..]));
+        let walked = |row: &ReportRow| row.tlb.tlb_outcome(false) == super::super::TlbOutcome::PageWalk;
         assert_eq!(found.rows.iter().map(walked).collect::<Vec<_>>(), [false, true, true]);
     }
 
     #[test]
     fn a_table_without_a_needed_column_is_refused() {
         let check = |text: &str, message: &str| {
-            let error = report(text.as_bytes()).unwrap_err().to_string();
+            let error = parse_report(text.as_bytes()).unwrap_err().to_string();
             assert!(error.contains(message), "{error}");
         };
-        check(&TABLE.replace("     Samples", "Local Weight"), "weights are no counts");
+        check(&TABLE.replace("     Samples", "Local Weight"), "weights are not counts");
         check(&TABLE.replace("TLB access", "Snoop     "), "no column `TLB access`");
         check("# nothing\n", "no table");
-        check(&TABLE.replace("L2 miss\n", "L3 miss\n"), ":8: `L3 miss` is no TLB column");
+        check(&TABLE.replace("L2 miss\n", "L3 miss\n"), ":8: `L3 miss` is not a TLB column");
     }
 }

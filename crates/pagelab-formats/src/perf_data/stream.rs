@@ -1,11 +1,14 @@
-//! The records of a file's data, or of a pipe, one after the other, with what is packed in them.
+//! Records of a perf file or pipe, one after the other, with compressed records decompressed.
 
-use super::record::{Decoder, HEADER};
-use super::{About, Attr, Event, FORMAT, Input, Queue, Tally, Unpack, at};
+use super::record::{Decoder, HEADER_BYTES};
+use super::{
+    Decompress, Endian, Event, EventInfo, FORMAT, FileInfo, Input, PerfEventAttr, ReadSummary, error_at,
+};
 use crate::ParseError;
+use crate::text::text_to_nul;
 
 /// Kinds of records that perf itself writes (tools/lib/perf/include/perf/event.h).
-mod kinds {
+mod record_type {
     pub const AUX: u32 = 11;
     pub const HEADER_ATTR: u32 = 64;
     pub const HEADER_TRACING_DATA: u32 = 66;
@@ -18,60 +21,58 @@ mod kinds {
     pub const COMPRESSED2: u32 = 83;
 }
 
-/// Bytes that are read at once; more than a record can have.
-const PIECE: usize = 128 << 10;
-/// Bytes that are unpacked at once.
-const UNPACKED_PIECE: usize = 64 << 10;
-/// Events of one file, and numbers of one event, at most: as many as there are CPUs.
+/// Bytes read at once; more than the maximum of a record.
+const READ_BYTES: usize = 128 << 10;
+const DECOMPRESSED_CHUNK_BYTES: usize = 64 << 10;
+/// Maximum number of events of one file, and of ids of one event: one for each CPU.
 const EVENTS_MAX: usize = 1 << 13;
 
 /// Bytes of the input that are read once, in order.
-struct Pieces<'a> {
+struct BufferedInput<'a> {
     input: &'a mut dyn Input,
     buffer: Vec<u8>,
-    /// Offset of the buffer's first byte.
-    base: u64,
+    buffer_offset: u64,
     /// Where the next record begins in the buffer.
     next: usize,
-    /// Where the data end, if it is told.
+    /// End of the data, if known.
     end: Option<u64>,
-    ended: bool,
+    is_at_end: bool,
 }
 
-impl Pieces<'_> {
+impl BufferedInput<'_> {
     fn offset(&self) -> u64 {
-        self.base + self.next as u64
+        self.buffer_offset + self.next as u64
     }
 
-    /// Sees to it that `bytes` of the next record are there; how many there are.
-    fn want(&mut self, bytes: usize) -> Result<usize, ParseError> {
-        let there = self.buffer.len() - self.next;
-        if there >= bytes || self.ended {
-            return Ok(there);
+    /// Fills the buffer to `bytes` of the next record, and returns the number available.
+    fn fill_to(&mut self, bytes: usize) -> Result<usize, ParseError> {
+        let available = self.buffer.len() - self.next;
+        if available >= bytes || self.is_at_end {
+            return Ok(available);
         }
         self.buffer.drain(..self.next);
-        self.base += self.next as u64;
+        self.buffer_offset += self.next as u64;
         self.next = 0;
-        while self.buffer.len() < bytes && !self.ended {
-            let from = self.base + self.buffer.len() as u64;
+        while self.buffer.len() < bytes && !self.is_at_end {
+            let from = self.buffer_offset + self.buffer.len() as u64;
             let left =
-                self.end.map_or(PIECE as u64, |end| end.saturating_sub(from)).min(PIECE as u64) as usize;
+                self.end.map_or(u64::MAX, |end| end.saturating_sub(from)).min(READ_BYTES as u64) as usize;
             let old = self.buffer.len();
             self.buffer.resize(old + left, 0);
-            let read =
-                self.input.read_at(from, &mut self.buffer[old..]).map_err(|problem| at(from, problem))?;
+            let read = self.input.read_at(from, &mut self.buffer[old..]);
+            let read = read.map_err(|problem| error_at(from, problem))?;
             self.buffer.truncate(old + read.min(left));
-            self.ended = read == 0;
+            self.is_at_end = read == 0;
         }
         Ok(self.buffer.len())
     }
 
-    /// Passes over bytes behind a record, which must be there.
+    /// Skips bytes after a record, which must exist.
     fn skip(&mut self, mut bytes: u64) -> Result<(), ParseError> {
         while bytes > 0 {
-            let there = self.want(1)? as u64;
+            let there = self.fill_to(1)? as u64;
             if there == 0 {
-                return Err(at(self.offset(), format!("{bytes} bytes are missing at the end")));
+                return Err(error_at(self.offset(), format!("{bytes} bytes are missing at the end")));
             }
             let step = there.min(bytes);
             self.next += step as usize;
@@ -81,217 +82,232 @@ impl Pieces<'_> {
     }
 }
 
-/// Reading goes on here.
-pub(super) struct Session<'a, 'u> {
-    pub(super) about: About,
+/// Reading continues here.
+pub(super) struct ReadSession<'a, 'u> {
+    pub(super) info: FileInfo,
     pub(super) decoder: Decoder,
-    pub(super) tally: Tally,
-    queue: Queue,
-    unpack: &'a mut Unpack<'u>,
-    /// Unpacked bytes of a record whose rest is in the next packed one.
-    unpacked: Vec<u8>,
-    visit: &'a mut dyn FnMut(&About, Event),
+    pub(super) summary: ReadSummary,
+    queue: EventQueue,
+    decompress: &'a mut Decompress<'u>,
+    /// Decompressed bytes of a record whose rest is in the next compressed one.
+    decompressed: Vec<u8>,
+    visit: &'a mut dyn FnMut(&FileInfo, Event),
 }
 
-impl<'a, 'u> Session<'a, 'u> {
+impl<'a, 'u> ReadSession<'a, 'u> {
     pub(super) fn new(
-        decoder: Decoder,
-        about: About,
-        unpack: &'a mut Unpack<'u>,
-        visit: &'a mut dyn FnMut(&About, Event),
-    ) -> Session<'a, 'u> {
-        let (tally, queue, unpacked) = (Tally::default(), Queue::default(), Vec::new());
-        Session { about, decoder, tally, queue, unpack, unpacked, visit }
+        endian: Endian,
+        decompress: &'a mut Decompress<'u>,
+        visit: &'a mut dyn FnMut(&FileInfo, Event),
+    ) -> ReadSession<'a, 'u> {
+        let (decoder, info, summary) = (Decoder::new(endian), FileInfo::default(), ReadSummary::default());
+        let (queue, decompressed) = (EventQueue::default(), Vec::new());
+        ReadSession { info, decoder, summary, queue, decompress, decompressed, visit }
+    }
+
+    /// One more event, with its numbers: words of 8 bytes.
+    pub(super) fn add_event(&mut self, attr: PerfEventAttr, ids: &[u8]) {
+        let endian = self.decoder.endian();
+        self.decoder.add_event(attr, (0..ids.len() / 8).filter_map(|place| endian.u64(ids, 8 * place)));
+        self.info.events.push(EventInfo { name: String::new(), attr });
     }
 
     /// Reads all records from `start` up to `end`, or up to the end of the input.
-    pub(super) fn run(
+    pub(super) fn read_records(
         &mut self,
         input: &mut dyn Input,
         start: u64,
         end: Option<u64>,
     ) -> Result<(), ParseError> {
-        let mut pieces = Pieces { input, buffer: Vec::new(), base: start, next: 0, end, ended: false };
+        let mut buffered =
+            BufferedInput { input, buffer: Vec::new(), buffer_offset: start, next: 0, end, is_at_end: false };
         loop {
-            let there = pieces.want(HEADER)?;
-            if there < HEADER {
-                break self.end(&pieces, there)?;
+            let available = buffered.fill_to(HEADER_BYTES)?;
+            if available < HEADER_BYTES {
+                break self.check_end(&buffered, available)?;
             }
-            let offset = pieces.offset();
+            let offset = buffered.offset();
             let endian = self.decoder.endian();
-            let head = &pieces.buffer[pieces.next..];
+            let head = &buffered.buffer[buffered.next..];
             let kind = endian.u32(head, 0).unwrap_or(0);
             let size = usize::from(endian.u16(head, 6).unwrap_or(0));
-            let size = if size == 0 && kind == kinds::COMPRESSED2 { self.long(&mut pieces)? } else { size };
-            if size < HEADER {
-                return Err(at(offset, format!("a record of {size} bytes, which none can have")));
+            let size = match size == 0 && kind == record_type::COMPRESSED2 {
+                true => self.long_record_size(&mut buffered)?,
+                false => size,
+            };
+            if size < HEADER_BYTES {
+                return Err(error_at(offset, format!("invalid record of {size} bytes")));
             }
-            let there = pieces.want(size)?;
+            let there = buffered.fill_to(size)?;
             if there < size {
-                break self.end(&pieces, there)?;
+                break self.check_end(&buffered, there)?;
             }
-            let record = &pieces.buffer[pieces.next..pieces.next + size];
-            let behind = self.record(record, kind, offset)?;
-            pieces.next += size;
-            pieces.skip(behind)?;
+            let record = &buffered.buffer[buffered.next..buffered.next + size];
+            let behind = self.handle_record(record, kind, offset)?;
+            buffered.next += size;
+            buffered.skip(behind)?;
         }
-        if !self.unpacked.is_empty() && !self.tally.unfinished {
-            return Err(at(pieces.offset(), "the last packed record ends within a record"));
+        if !self.decompressed.is_empty() && !self.summary.is_unfinished {
+            return Err(error_at(buffered.offset(), "the last packed record ends within a record"));
         }
-        let Session { queue, about, visit, tally, .. } = self;
+        let ReadSession { queue, info: about, visit, summary: tally, .. } = self;
         queue.finish(&mut |event| visit(about, event));
-        tally.late = queue.late();
+        tally.late_events = queue.late_events();
         Ok(())
     }
 
-    /// The input ended with so many bytes of a record left.
-    fn end(&mut self, pieces: &Pieces<'_>, left: usize) -> Result<(), ParseError> {
-        let offset = pieces.offset();
-        let short = pieces.end.map_or(left > 0, |end| offset + left as u64 != end || left > 0);
-        if short && !self.tally.unfinished {
-            let missing = "the file ends here, within its records: it was cut off, or perf was killed";
-            return Err(at(offset + left as u64, missing));
+    /// The input ended inside a record, with this number of bytes left.
+    fn check_end(&mut self, buffered: &BufferedInput<'_>, left: usize) -> Result<(), ParseError> {
+        let offset = buffered.offset();
+        let short = buffered.end.map_or(left > 0, |end| offset + left as u64 != end || left > 0);
+        if short && !self.summary.is_unfinished {
+            let missing = "the file ends within its records: it is truncated, or perf was killed";
+            return Err(error_at(offset + left as u64, missing));
         }
         Ok(())
     }
 
-    /// A packed record of 64 KiB, whose length does not fit into its header: perf 6.16 writes 0 there.
-    fn long(&self, pieces: &mut Pieces<'_>) -> Result<usize, ParseError> {
-        pieces.want(HEADER + 8)?;
-        let bytes = self.decoder.endian().u64(&pieces.buffer[pieces.next..], HEADER).unwrap_or(0);
-        let size = bytes.saturating_add(HEADER as u64 + 8).next_multiple_of(8);
+    /// A compressed record of 64 KiB, whose length does not fit into its header: perf 6.16 writes 0 there.
+    fn long_record_size(&self, buffered: &mut BufferedInput<'_>) -> Result<usize, ParseError> {
+        buffered.fill_to(HEADER_BYTES + 8)?;
+        let bytes = self.decoder.endian().u64(&buffered.buffer[buffered.next..], HEADER_BYTES).unwrap_or(0);
+        let size = bytes.saturating_add(HEADER_BYTES as u64 + 8).next_multiple_of(8);
         let fits = size > u64::from(u16::MAX) && size <= u64::from(u16::MAX) + 9;
-        if fits { Ok(size as usize) } else { Ok(0) }
+        Ok(if fits { size as usize } else { 0 })
     }
 
-    /// Takes one record in, and says how many bytes follow behind it that are no records.
-    fn record(&mut self, record: &[u8], kind: u32, offset: u64) -> Result<u64, ParseError> {
+    /// Reads one record, and returns the number of bytes after it that are no records.
+    fn handle_record(&mut self, record: &[u8], kind: u32, offset: u64) -> Result<u64, ParseError> {
         let endian = self.decoder.endian();
         match kind {
-            kinds::COMPRESSED => self.packed(record.get(HEADER..).unwrap_or_default(), offset)?,
-            kinds::COMPRESSED2 => {
-                let bytes = endian.u64(record, HEADER).and_then(|bytes| usize::try_from(bytes).ok());
-                let data = bytes.and_then(|bytes| record.get(HEADER + 8..)?.get(..bytes));
-                let data = data.ok_or_else(|| at(offset, "a packed record that says it is longer"))?;
-                self.packed(data, offset)?;
+            record_type::COMPRESSED => {
+                self.handle_compressed(record.get(HEADER_BYTES..).unwrap_or_default(), offset)?
             }
-            kinds::AUXTRACE => return endian.u64(record, HEADER).ok_or_else(|| short(offset)),
-            kinds::HEADER_TRACING_DATA => {
-                let bytes = endian.u32(record, HEADER).ok_or_else(|| short(offset))?;
+            record_type::COMPRESSED2 => {
+                let bytes = endian.u64(record, HEADER_BYTES).and_then(|bytes| usize::try_from(bytes).ok());
+                let data = bytes.and_then(|bytes| record.get(HEADER_BYTES + 8..)?.get(..bytes));
+                let data = data.ok_or_else(|| error_at(offset, "a compressed record with a wrong length"))?;
+                self.handle_compressed(data, offset)?;
+            }
+            record_type::AUXTRACE => {
+                return endian.u64(record, HEADER_BYTES).ok_or_else(|| truncated_error(offset));
+            }
+            record_type::HEADER_TRACING_DATA => {
+                let bytes = endian.u32(record, HEADER_BYTES).ok_or_else(|| truncated_error(offset))?;
                 return Ok(u64::from(bytes).next_multiple_of(8));
             }
-            _ => self.plain(record, kind, offset)?,
+            _ => self.handle_plain_record(record, kind, offset)?,
         }
         Ok(0)
     }
 
-    /// A record that may also come out of a packed one.
-    fn plain(&mut self, record: &[u8], kind: u32, offset: u64) -> Result<(), ParseError> {
-        self.tally.records += 1;
-        let Session { queue, about, visit, .. } = self;
+    /// A record that may also be inside a compressed one.
+    fn handle_plain_record(&mut self, record: &[u8], kind: u32, offset: u64) -> Result<(), ParseError> {
+        self.summary.records += 1;
+        let ReadSession { queue, info: about, visit, .. } = self;
         let mut out = |event| visit(about, event);
         match kind {
-            kinds::FINISHED_ROUND => queue.round(&mut out),
-            kinds::HEADER_ATTR => self.attr(record, offset)?,
-            kinds::HEADER_FEATURE => self.feature(record, offset)?,
-            kinds::EVENT_UPDATE => self.update(record),
-            kinds::AUXTRACE_INFO => self.trace(record),
-            kinds::AUX => self.aux(record, offset)?,
+            record_type::FINISHED_ROUND => queue.end_round(&mut out),
+            record_type::HEADER_ATTR => self.handle_attr(record, offset)?,
+            record_type::HEADER_FEATURE => self.handle_feature(record, offset)?,
+            record_type::EVENT_UPDATE => self.handle_event_update(record),
+            record_type::AUXTRACE_INFO => self.note_auxtrace(record),
+            record_type::AUX => self.handle_aux(record, offset)?,
             kind if kind >= 64 => {}
             kind => match self.decoder.decode(record, offset)? {
                 Some((time, event)) => self.queue.push(time, event, &mut out),
-                None => self.tally.strange += u64::from(kind == 9),
+                None => self.summary.unknown_samples += u64::from(kind == 9),
             },
         }
         Ok(())
     }
 
-    fn attr(&mut self, record: &[u8], offset: u64) -> Result<(), ParseError> {
+    fn handle_attr(&mut self, record: &[u8], offset: u64) -> Result<(), ParseError> {
         let endian = self.decoder.endian();
-        let body = record.get(HEADER..).unwrap_or_default();
-        let attr = Attr::parse(body, endian).ok_or_else(|| short(offset))?;
+        let body = record.get(HEADER_BYTES..).unwrap_or_default();
+        let attr = PerfEventAttr::parse(body, endian).ok_or_else(|| truncated_error(offset))?;
         let attr_bytes = endian.u32(body, 4).unwrap_or(0) as usize;
         let ids = body.get(attr_bytes..).unwrap_or_default();
-        if self.about.events.len() >= EVENTS_MAX {
-            return Err(at(offset, format!("more than {EVENTS_MAX} events")));
+        if self.info.events.len() >= EVENTS_MAX {
+            return Err(error_at(offset, format!("more than {EVENTS_MAX} events")));
         }
-        self.decoder.add(attr, (0..ids.len() / 8).filter_map(|place| endian.u64(ids, 8 * place)));
-        self.about.events.push(super::EventAbout { name: String::new(), attr });
+        self.add_event(attr, ids);
         Ok(())
     }
 
-    fn feature(&mut self, record: &[u8], offset: u64) -> Result<(), ParseError> {
+    fn handle_feature(&mut self, record: &[u8], offset: u64) -> Result<(), ParseError> {
         let endian = self.decoder.endian();
-        let feature = endian.u64(record, HEADER).ok_or_else(|| short(offset))?;
-        let body = record.get(HEADER + 8..).unwrap_or_default();
-        self.about.take(feature, body, endian).ok_or_else(|| at(offset, cut_feature(feature)))
+        let feature = endian.u64(record, HEADER_BYTES).ok_or_else(|| truncated_error(offset))?;
+        let body = record.get(HEADER_BYTES + 8..).unwrap_or_default();
+        let added = self.info.add_feature(feature, body, endian);
+        added.ok_or_else(|| error_at(offset, truncated_feature(feature)))
     }
 
     /// A new name of an event: kind 2, number, text (`struct perf_record_event_update`).
-    fn update(&mut self, record: &[u8]) {
+    fn handle_event_update(&mut self, record: &[u8]) {
         const NAME: u64 = 2;
         let endian = self.decoder.endian();
         let of = || {
-            let id = endian.u64(record, HEADER + 8)?;
-            (endian.u64(record, HEADER)? == NAME).then_some(())?;
-            self.decoder.event_of_id(id)
+            let id = endian.u64(record, HEADER_BYTES + 8)?;
+            (endian.u64(record, HEADER_BYTES)? == NAME).then_some(())?;
+            self.decoder.find_event(id)
         };
-        let Some(event) = of().and_then(|event| self.about.events.get_mut(event)) else { return };
-        let text = record.get(HEADER + 16..).unwrap_or_default();
-        let end = text.iter().position(|&byte| byte == 0).unwrap_or(text.len());
-        event.name = String::from_utf8_lossy(&text[..end]).into_owned();
+        let Some(event) = of().and_then(|event| self.info.events.get_mut(event)) else { return };
+        event.name = text_to_nul(record.get(HEADER_BYTES + 16..).unwrap_or_default());
     }
 
     /// `enum auxtrace_type` (tools/perf/util/auxtrace.h).
-    fn trace(&mut self, record: &[u8]) {
+    fn note_auxtrace(&mut self, record: &[u8]) {
         const TRACES: [&str; 7] =
             ["auxiliary", "intel_pt", "intel_bts", "cs_etm", "arm_spe", "s390_cpumsf", "hisi_ptt"];
-        let kind = self.decoder.endian().u32(record, HEADER).unwrap_or(0) as usize;
+        let kind = self.decoder.endian().u32(record, HEADER_BYTES).unwrap_or(0) as usize;
         let name = TRACES.get(kind).copied().unwrap_or(TRACES[0]);
-        if !self.tally.undecoded.contains(&name) {
-            self.tally.undecoded.push(name);
+        if !self.summary.undecoded.contains(&name) {
+            self.summary.undecoded.push(name);
         }
     }
 
     /// A part of an auxiliary trace was lost if bit 0 of its flags is set.
-    fn aux(&mut self, record: &[u8], offset: u64) -> Result<(), ParseError> {
-        let flags = self.decoder.endian().u64(record, HEADER + 16).ok_or_else(|| short(offset))?;
+    fn handle_aux(&mut self, record: &[u8], offset: u64) -> Result<(), ParseError> {
+        let flags =
+            self.decoder.endian().u64(record, HEADER_BYTES + 16).ok_or_else(|| truncated_error(offset))?;
         if flags & 1 != 0 {
-            let Session { queue, about, visit, .. } = self;
+            let ReadSession { queue, info: about, visit, .. } = self;
             queue.push(0, Event::LostSamples { samples: 1 }, &mut |event| visit(about, event));
         }
         Ok(())
     }
 
-    /// Unpacks a part of the zstd stream, and takes the records in that are whole by now.
-    fn packed(&mut self, mut packed: &[u8], offset: u64) -> Result<(), ParseError> {
+    /// Decompresses a part of the zstd stream, and reads the complete records.
+    fn handle_compressed(&mut self, mut compressed: &[u8], offset: u64) -> Result<(), ParseError> {
         let endian = self.decoder.endian();
         loop {
-            let old = self.unpacked.len();
-            self.unpacked.resize(old + UNPACKED_PIECE, 0);
-            let done = (self.unpack)(packed, &mut self.unpacked[old..]);
-            let (taken, made) = done.map_err(|problem| at(offset, problem))?;
-            self.unpacked.truncate(old + made.min(UNPACKED_PIECE));
-            packed = packed.get(taken..).unwrap_or_default();
-            let unpacked = std::mem::take(&mut self.unpacked);
+            let old = self.decompressed.len();
+            self.decompressed.resize(old + DECOMPRESSED_CHUNK_BYTES, 0);
+            let done = (self.decompress)(compressed, &mut self.decompressed[old..]);
+            let (bytes_consumed, bytes_produced) = done.map_err(|problem| error_at(offset, problem))?;
+            self.decompressed.truncate(old + bytes_produced.min(DECOMPRESSED_CHUNK_BYTES));
+            compressed = compressed.get(bytes_consumed..).unwrap_or_default();
+            let unpacked = std::mem::take(&mut self.decompressed);
             let mut rest = &unpacked[..];
             while let Some(size) = endian.u16(rest, 6).map(usize::from) {
                 let kind = endian.u32(rest, 0).unwrap_or(0);
-                let carries = [kinds::COMPRESSED, kinds::COMPRESSED2, kinds::AUXTRACE].contains(&kind);
-                if size < HEADER || carries || kind == kinds::HEADER_TRACING_DATA {
-                    return Err(at(offset, format!("a packed record of kind {kind} and {size} bytes")));
+                let carries = [record_type::COMPRESSED, record_type::COMPRESSED2, record_type::AUXTRACE]
+                    .contains(&kind);
+                if size < HEADER_BYTES || carries || kind == record_type::HEADER_TRACING_DATA {
+                    return Err(error_at(offset, format!("a packed record of kind {kind} and {size} bytes")));
                 }
                 let Some((record, behind)) = rest.split_at_checked(size) else { break };
-                self.plain(record, kind, offset)?;
+                self.handle_plain_record(record, kind, offset)?;
                 rest = behind;
             }
-            self.unpacked = rest.to_vec();
-            match (packed.is_empty(), taken, made) {
-                // Full room: there may be more.
-                (true, _, UNPACKED_PIECE) => {}
+            self.decompressed = rest.to_vec();
+            match (compressed.is_empty(), bytes_consumed, bytes_produced) {
+                // The output is full: there may be more.
+                (true, _, DECOMPRESSED_CHUNK_BYTES) => {}
                 (true, ..) => return Ok(()),
                 (false, 0, 0) => {
-                    return Err(at(offset, format!("a {FORMAT} record that cannot be unpacked")));
+                    return Err(error_at(offset, format!("a {FORMAT} record that cannot be unpacked")));
                 }
                 (false, ..) => {}
             }
@@ -299,10 +315,76 @@ impl<'a, 'u> Session<'a, 'u> {
     }
 }
 
-fn short(offset: u64) -> ParseError {
-    at(offset, "a record that is too short for its kind")
+fn truncated_error(offset: u64) -> ParseError {
+    error_at(offset, "a record too short for its type")
 }
 
-pub(super) fn cut_feature(feature: u64) -> String {
-    format!("what the file tells about the machine (feature {feature}) is cut off")
+pub(super) fn truncated_feature(feature: u64) -> String {
+    format!("the machine description (feature {feature}) is truncated")
+}
+
+// Queue of events in time order.
+//
+// Each CPU's ring is in order, and perf writes one ring after the other in rounds. At the end of a round it
+// writes a mark; events older than all those of the previous round can then be released
+// (tools/perf/util/ordered-events.c). If no mark comes for long, the older half is released, so that memory
+// stays bounded; events that arrive after their time was released are counted.
+
+/// Maximum number of held events: about 300 MB.
+const QUEUED_MAX: usize = 2 << 20;
+
+/// Events held until no older one can arrive.
+#[derive(Debug, Default)]
+pub struct EventQueue {
+    /// With their time.
+    queued: Vec<(u64, Event)>,
+    latest_time: u64,
+    /// Latest time of the last round: events up to it may be released at the next mark.
+    round_time: u64,
+    last_released_time: u64,
+    late_events: u64,
+}
+
+impl EventQueue {
+    /// Adds an event. Those without a time, 0, came before all others or have no order; they are released at
+    /// once while nothing is held.
+    pub fn push(&mut self, time: u64, event: Event, out: &mut dyn FnMut(Event)) {
+        if time == 0 && self.queued.is_empty() {
+            return out(event);
+        }
+        self.late_events += u64::from(time != 0 && time < self.last_released_time);
+        self.latest_time = self.latest_time.max(time);
+        self.queued.push((time, event));
+        if self.queued.len() >= QUEUED_MAX {
+            self.queued.sort_by_key(|(time, _)| *time);
+            let middle = self.queued[QUEUED_MAX / 2].0;
+            self.release_until(middle, out);
+        }
+    }
+
+    /// A round ended.
+    pub fn end_round(&mut self, out: &mut dyn FnMut(Event)) {
+        self.release_until(self.round_time, out);
+        self.round_time = self.latest_time;
+    }
+
+    /// End of input: all events are released.
+    pub fn finish(&mut self, out: &mut dyn FnMut(Event)) {
+        self.release_until(u64::MAX, out);
+    }
+
+    /// Events that arrived too late for their place.
+    pub fn late_events(&self) -> u64 {
+        self.late_events
+    }
+
+    fn release_until(&mut self, until_time: u64, out: &mut dyn FnMut(Event)) {
+        // Equal times keep the order of the file.
+        self.queued.sort_by_key(|(time, _)| *time);
+        let count = self.queued.partition_point(|(time, _)| *time <= until_time);
+        for (time, event) in self.queued.drain(..count) {
+            self.last_released_time = self.last_released_time.max(time);
+            out(event);
+        }
+    }
 }

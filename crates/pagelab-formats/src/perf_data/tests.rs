@@ -1,4 +1,4 @@
-//! Files in both byte orders, and files that lie. That real files are read right is shown in
+//! Tests of perf files in both byte orders, and of malformed ones. That real files are read right is shown in
 //! `tests/perf_data.rs` and against perf itself in pagelab-target; a file that is made here cannot show it.
 
 use super::*;
@@ -11,7 +11,7 @@ impl Words {
         Words(endian, Vec::new())
     }
 
-    fn put(mut self, bytes: [u8; 8], count: usize) -> Words {
+    fn push_bytes(mut self, bytes: [u8; 8], count: usize) -> Words {
         match self.0 {
             Endian::Little => self.1.extend(&bytes[..count]),
             Endian::Big => self.1.extend(bytes[..count].iter().rev()),
@@ -20,11 +20,11 @@ impl Words {
     }
 
     fn u64s(self, words: &[u64]) -> Words {
-        words.iter().fold(self, |of, word| of.put(word.to_le_bytes(), 8))
+        words.iter().fold(self, |of, word| of.push_bytes(word.to_le_bytes(), 8))
     }
 
     fn u32s(self, words: &[u32]) -> Words {
-        words.iter().fold(self, |of, word| of.put(u64::from(*word).to_le_bytes(), 4))
+        words.iter().fold(self, |of, word| of.push_bytes(u64::from(*word).to_le_bytes(), 4))
     }
 
     fn raw(mut self, bytes: &[u8]) -> Words {
@@ -34,8 +34,8 @@ impl Words {
 
     fn record(self, kind: u32, misc: u16, body: &Words) -> Words {
         let size = (8 + body.1.len()) as u64;
-        let of = self.u32s(&[kind]).put(u64::from(misc).to_le_bytes(), 2);
-        of.put(size.to_le_bytes(), 2).raw(&body.1)
+        let of = self.u32s(&[kind]).push_bytes(u64::from(misc).to_le_bytes(), 2);
+        of.push_bytes(size.to_le_bytes(), 2).raw(&body.1)
     }
 }
 
@@ -75,7 +75,7 @@ const DATA_AT: u64 = 104 + 112;
 
 fn file(endian: Endian, data: &Words) -> Vec<u8> {
     let bytes = data.1.len() as u64;
-    let magic = Words::new(endian).put(*b"PERFILE2", 8);
+    let magic = Words::new(endian).push_bytes(*b"PERFILE2", 8);
     let head = magic.u64s(&[104, 112, 104, 112, DATA_AT, bytes, 0, 0, 1 << 6, 0, 0, 0]);
     let features_at = DATA_AT + bytes;
     let arch = Words::new(endian).u32s(&[8]).raw(b"aarch64\0");
@@ -88,9 +88,9 @@ fn copy(packed: &[u8], room: &mut [u8]) -> Result<(usize, usize), String> {
     Ok((count, count))
 }
 
-fn events(mut bytes: &[u8]) -> Result<(About, Tally, Vec<Event>), ParseError> {
+fn events(mut bytes: &[u8]) -> Result<(FileInfo, ReadSummary, Vec<Event>), ParseError> {
     let mut events = Vec::new();
-    let (about, tally) = read(&mut bytes, &mut copy, &mut |_, event| events.push(event))?;
+    let (about, tally) = read_perf_data(&mut bytes, &mut copy, &mut |_, event| events.push(event))?;
     Ok((about, tally, events))
 }
 
@@ -100,12 +100,12 @@ fn both_byte_orders_say_the_same_in_the_order_of_time() {
     assert_eq!(both[0], both[1]);
     let (about, tally, events) = &both[0];
     assert_eq!((about.arch.as_str(), tally.records), ("aarch64", 5));
-    assert!(about.events[0].attr.is_frequency() && about.events[0].attr.has_trailers());
-    let Event::Named { exec: true, .. } = &events[0] else { panic!("{events:?}") };
+    assert!(about.events[0].attr.is_frequency() && about.events[0].attr.has_sample_id_all());
+    let Event::Named { is_exec: true, .. } = &events[0] else { panic!("{events:?}") };
     let Event::Sample(sample) = &events[1] else { panic!("{events:?}") };
-    assert_eq!((sample.pid, sample.tid, sample.time, sample.address), (7, 8, Some(50), 0x40_1010));
+    assert_eq!((sample.pid, sample.tid, sample.time_ns, sample.address), (7, 8, Some(50), 0x40_1010));
     assert_eq!((sample.period, sample.weight), (Some(100), Some(30)));
-    assert_eq!(DataSource::of(sample.data_src.unwrap()).answer(false), Answer::Walked);
+    assert_eq!(DataSource::from_data_src(sample.data_src.unwrap()).tlb_outcome(false), TlbOutcome::PageWalk);
     let Event::Mapped(mapping) = &events[2] else { panic!("{events:?}") };
     assert_eq!((mapping.start, mapping.offset, mapping.name.as_str()), (0x40_0000, 0x1000, "/bin/prog"));
     assert_eq!(events[3], Event::Lost { records: 12 });
@@ -135,7 +135,7 @@ fn every_cut_is_an_error_at_a_byte_and_nothing_runs_over() {
     for endian in [Endian::Little, Endian::Big] {
         let whole = file(endian, &records(endian));
         for end in 0..whole.len() {
-            let error = events(&whole[..end]).unwrap_err().in_file("f");
+            let error = events(&whole[..end]).unwrap_err().message_in_file("f");
             assert!(error.starts_with("f: byte "), "{end}: {error}");
         }
         // Every word set to what a liar would say.
@@ -153,13 +153,13 @@ fn every_cut_is_an_error_at_a_byte_and_nothing_runs_over() {
 fn lies_are_named() {
     let little = Endian::Little;
     let check = |bytes: &[u8], message: &str| {
-        let error = events(bytes).unwrap_err().in_file("f");
+        let error = events(bytes).unwrap_err().message_in_file("f");
         assert!(error.contains(message), "{error}");
     };
     let with = |data: &Words| file(little, data);
     let long = Words::new(little).record(9, 2, &sample(little, 1 << 40));
-    check(&with(&long), "byte 216: a sample of 80 bytes is cut off");
-    check(&with(&Words::new(little).u64s(&[9, 0])), "byte 216: a record of 0 bytes");
+    check(&with(&long), "byte 216: truncated sample of 80 bytes");
+    check(&with(&Words::new(little).u64s(&[9, 0])), "byte 216: invalid record of 0 bytes");
     let mut big = with(&records(little));
     big[32..40].copy_from_slice(&(10u64 << 30).to_le_bytes());
     check(&big, "more than 8192 events");
@@ -167,7 +167,7 @@ fn lies_are_named() {
     far[24..32].copy_from_slice(&(1u64 << 62).to_le_bytes());
     check(&far, "the file ends within the list of events");
     check(b"PERFFILE and so on", "2009");
-    check(b"#!/bin/sh\necho hello\n", "does not begin with PERFILE2");
+    check(b"#!/bin/sh\necho hello\n", "does not start with PERFILE2");
     let nested = Words::new(little).record(81, 0, &records(little));
     let twice = Words::new(little).record(81, 0, &nested);
     check(&with(&twice), "a packed record of kind 81");
@@ -183,24 +183,24 @@ fn a_killed_perf_leaves_what_it_had_written() {
     let mut killed = whole[..whole.len() - 28 - 5].to_vec();
     killed[48..56].copy_from_slice(&[0; 8]);
     let (_, tally, events) = events(&killed).unwrap();
-    assert!(tally.unfinished);
+    assert!(tally.is_unfinished);
     assert_eq!(events.len(), 3, "the loss is cut off");
 }
 
 #[test]
 fn what_comes_late_is_told() {
     let mut out = Vec::new();
-    let mut queue = Queue::default();
+    let mut queue = EventQueue::default();
     let lost = |records| Event::Lost { records };
     for (time, of) in [(0, 0), (30, 3), (10, 1)] {
         queue.push(time, lost(of), &mut |event| out.push(event));
     }
     assert_eq!(out, [lost(0)], "what has no time was there before");
-    queue.round(&mut |event| out.push(event));
+    queue.end_round(&mut |event| out.push(event));
     assert_eq!(out.len(), 1, "the first round lets nothing out");
     queue.push(20, lost(2), &mut |event| out.push(event));
-    queue.round(&mut |event| out.push(event));
+    queue.end_round(&mut |event| out.push(event));
     queue.push(25, lost(9), &mut |event| out.push(event));
     queue.finish(&mut |event| out.push(event));
-    assert_eq!((out, queue.late()), (vec![lost(0), lost(1), lost(2), lost(3), lost(9)], 1));
+    assert_eq!((out, queue.late_events()), (vec![lost(0), lost(1), lost(2), lost(3), lost(9)], 1));
 }

@@ -1,7 +1,7 @@
-//! Pages that were captured, and what is made of them.
+//! Tests of captured trace buffer pages.
 
 use super::*;
-use crate::trace_format::Field;
+use crate::trace_format::NumberField;
 
 /// A page of Linux 6.18.44 on x86-64 (EPYC 9V74, in a VM): `trace_pipe_raw` of an instance with
 /// `kmem:mm_page_alloc` (653) and `mm_page_free`, clock `boot`, while `/bin/true` was started. The rest of
@@ -21,8 +21,8 @@ const CAPTURED: &str = "
 /// The same with two longer distances in time.
 const EXTENDED: &[u8] = include_bytes!("extended.bin");
 
-/// The same from a buffer that was not read in time: 10 268 records before it were lost, as
-/// `per_cpu/cpu0/stats` said.
+/// The same from a buffer that was not read in time: 10 268 earlier records were lost, according to
+/// `per_cpu/cpu0/stats`.
 const LOST: &[u8] = include_bytes!("lost.bin");
 
 fn captured() -> Vec<u8> {
@@ -31,12 +31,12 @@ fn captured() -> Vec<u8> {
     digits.chunks(2).map(byte).collect()
 }
 
-fn layout() -> PageLayout {
-    parse_header_page(USUAL).unwrap()
+fn layout() -> RingPageLayout {
+    parse_header_page(SAMPLE_HEADER_PAGE).unwrap()
 }
 
-fn records(page: &[u8]) -> Result<Vec<PageRecord>, ParseError> {
-    let (_, mut cursor) = layout().head(page)?;
+fn records(page: &[u8]) -> Result<Vec<RingPageRecord>, ParseError> {
+    let (_, mut cursor) = layout().read_header(page)?;
     let mut found = Vec::new();
     while let Some(record) = cursor.next(page)? {
         found.push(record);
@@ -51,13 +51,13 @@ fn word(record: &[u8], at: usize) -> u64 {
 #[test]
 fn a_page_of_a_kernel_has_its_events_with_their_times() {
     let page = captured();
-    let (head, _) = layout().head(&page).unwrap();
-    assert_eq!((head.time_ns, head.end, head.missed), (36_455_539_052_545, 456, None));
+    let (head, _) = layout().read_header(&page).unwrap();
+    assert_eq!((head.time_ns, head.end, head.missed_events), (36_455_539_052_545, 456, None));
     let found = records(&page).unwrap();
     assert_eq!(found.len(), 10);
     // The first and the last: number of the tracepoint, thread, frame, order, time since the page's.
     let told = [found[0], found[9]].map(|record| {
-        let data = record.of(&page);
+        let data = record.data_in(&page);
         let (id, tid) = (u16::from_ne_bytes([data[0], data[1]]), word(data, 0) >> 32);
         (id, tid, word(data, 8), word(data, 16) as u32, record.time_ns - head.time_ns)
     });
@@ -77,17 +77,17 @@ fn long_distances_in_time_are_added_up() {
 
 #[test]
 fn lost_records_are_told_with_their_number() {
-    let (head, _) = layout().head(LOST).unwrap();
-    assert_eq!((head.missed, head.end), (Some(Missed::Events(10_268)), 16 + 0xfdc));
+    let (head, _) = layout().read_header(LOST).unwrap();
+    assert_eq!((head.missed_events, head.end), (Some(MissedEvents::Events(10_268)), 16 + 0xfdc));
     assert!(records(LOST).unwrap().len() > 90);
-    // A page that is full up to its end has no room for the number.
+    // A page that is full up to its end has no room for the number of lost events.
     let mut full = LOST.to_vec();
     full[11] = 0x80;
     full[12..16].fill(0xff);
-    assert_eq!(layout().head(&full).unwrap().0.missed, Some(Missed::Unknown));
+    assert_eq!(layout().read_header(&full).unwrap().0.missed_events, Some(MissedEvents::Unknown));
 }
 
-/// Records that the captured pages lack: a length of its own, padding, an absolute time.
+/// Records that the captured pages lack: a separate length, padding, an absolute time.
 #[test]
 fn every_type_of_record_is_read() {
     let base = 5u64 << 59 | 1000;
@@ -109,9 +109,9 @@ fn every_type_of_record_is_read() {
     let found = records(&page).unwrap();
     let times: Vec<u64> = found.iter().map(|record| record.time_ns).collect();
     assert_eq!(times, [base + 7, (5 << 59) + (1 << 27) + 3 + 10]);
-    assert_eq!((found[0].of(&page).len(), found[1].of(&page)), (8, &0xccccu32.to_ne_bytes()[..]));
-    assert_eq!(absolute((1 << 59) - 5, 3), 3, "below 2^59 a time may step back");
-    assert_eq!(absolute((2 << 59) - 5, 3), (2 << 59) + 3, "above it, that is a carry");
+    assert_eq!((found[0].data_in(&page).len(), found[1].data_in(&page)), (8, &0xccccu32.to_ne_bytes()[..]));
+    assert_eq!(complete_time_stamp((1 << 59) - 5, 3), 3, "below 2^59 a time may step back");
+    assert_eq!(complete_time_stamp((2 << 59) - 5, 3), (2 << 59) + 3, "above it, that is a carry");
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn a_page_cut_or_changed_anywhere_is_an_error_or_shorter_and_never_more() {
         let whole = records(page).unwrap();
         for end in 0..page.len() {
             if let Ok(found) = records(&page[..end]) {
-                // Only what lies behind the records may be missing.
+                // Only bytes after the records may be missing.
                 assert_eq!(found, whole, "{end}");
             }
         }
@@ -137,7 +137,7 @@ fn a_page_cut_or_changed_anywhere_is_an_error_or_shorter_and_never_more() {
 
 #[test]
 fn layouts_are_read_and_strange_ones_refused() {
-    assert_eq!(layout(), PageLayout { commit: (8, 8), data: 16, page_bytes: 4096 });
+    assert_eq!(layout(), RingPageLayout { commit_field: (8, 8), data_offset: 16, page_bytes: 4096 });
     let old = "field: u64 timestamp; offset:0; size:8; signed:0;\nfield: local_t commit; offset:8; size:4; \
         signed:1;\nfield: char data; offset:12; size:65524; signed:1;\n";
     assert_eq!(parse_header_page(old.as_bytes()).unwrap().page_bytes(), 65536);
@@ -145,12 +145,12 @@ fn layouts_are_read_and_strange_ones_refused() {
     assert_eq!((layout().with_page_bytes(16), layout().with_page_bytes(u32::MAX)), (None, None));
     for (from, to, said) in [
         ("commit", "promise", "no `timestamp`"),
-        ("offset:16", "offset:9", "lie otherwise"),
-        ("offset:0", "offset:4", "lie otherwise"),
+        ("offset:16", "offset:9", "unknown layout of the ring buffer page"),
+        ("offset:0", "offset:4", "unknown layout of the ring buffer page"),
         ("size:8;\tsigned:0", "size:x;\tsigned:0", "is not `TYPE NAME"),
     ] {
-        let text = std::str::from_utf8(USUAL).unwrap().replace(from, to);
-        let error = parse_header_page(text.as_bytes()).unwrap_err().in_file("f");
+        let text = std::str::from_utf8(SAMPLE_HEADER_PAGE).unwrap().replace(from, to);
+        let error = parse_header_page(text.as_bytes()).unwrap_err().message_in_file("f");
         assert!(error.contains(said), "{from}: {error}");
     }
     let event = "# compressed entry header\n\ttype_len    :    5 bits\n\ttime_delta  :   27 bits\n\tarray       :   \
@@ -165,10 +165,10 @@ fn layouts_are_read_and_strange_ones_refused() {
 fn fields_of_a_format_read_a_record() {
     let format =
         "name: mm_page_alloc\nID: 653\nformat:\n\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n";
-    let pid: Field = trace_format::parse(format.as_bytes()).unwrap().field("common_pid").unwrap();
+    let pid: NumberField = trace_format::parse(format.as_bytes()).unwrap().field("common_pid").unwrap();
     let page = captured();
     let tids: Vec<_> =
-        records(&page).unwrap().iter().filter_map(|record| pid.u64(record.of(&page))).collect();
+        records(&page).unwrap().iter().filter_map(|record| pid.u64(record.data_in(&page))).collect();
     assert_eq!((tids.len(), tids[0], tids[9]), (10, 0x70a4, 0x70a5));
 }
 
@@ -177,6 +177,6 @@ fn counts_of_a_buffer_are_read() {
     let text = "entries: 2\noverrun: 10268\ncommit overrun: 0\nbytes: 0\noldest event ts: 36481.380988\n\
         now ts: 36481.705140\ndropped events: 1\nread events: 721\n";
     let stats = parse_stats(text.as_bytes()).unwrap();
-    assert_eq!((stats.lost(), stats.written(), stats.read), (10_269, 10_992, 721));
+    assert_eq!((stats.lost_records(), stats.total_events(), stats.read), (10_269, 10_992, 721));
     assert!(parse_stats(b"entries: 2\n").is_err() && parse_stats(b"entries: x\noverrun: 1\n").is_err());
 }

@@ -1,4 +1,4 @@
-//! Reports as kernels, loggers and mail programs wrote them, and as they must not be.
+//! Tests of reports as written by kernels, loggers and mail programs, and of malformed ones.
 
 use super::*;
 
@@ -14,12 +14,12 @@ const X86: &str = "\
 ";
 
 fn reports(text: &str) -> Vec<Result<Report, String>> {
-    let read = |span: &Span| {
+    let read = |span: &ReportSpan| {
         parse(text.as_bytes(), span).map_err(|problems| {
-            problems.iter().map(|problem| problem.in_file("bug.txt")).collect::<Vec<_>>().join("\n")
+            problems.iter().map(|problem| problem.message_in_file("bug.txt")).collect::<Vec<_>>().join("\n")
         })
     };
-    find(text.as_bytes()).iter().map(read).collect()
+    find_reports(text.as_bytes()).iter().map(read).collect()
 }
 
 fn counts(report: &Report) -> Vec<(u32, &str, &[u64])> {
@@ -83,7 +83,7 @@ fn a_log_may_hold_several_reports_and_only_the_one_that_is_read_must_be_whole() 
     assert_eq!(all.len(), 3);
     assert_eq!(
         all[0].as_ref().unwrap_err(),
-        "bug.txt:6: zone Normal has no total: the line is cut off or wrapped (read as show_mem)"
+        "bug.txt:6: zone Normal has no total: the line is truncated or wrapped (read as show_mem)"
     );
     assert_eq!(counts(all[1].as_ref().unwrap())[1].2, [1715, 0, 3]);
     assert_eq!(all[2].as_ref().unwrap().trigger.as_ref().unwrap().line, 17);
@@ -101,25 +101,28 @@ fn bad_lines_are_named() {
     let cases = [
         (
             "DMA: 1*4kB 1*8kB = 12kB\nNode 0 Normal: 1*4kB = 4kB\n",
-            "bug.txt:2: zone Normal has 1 counts, line 1 said 2 orders — one of the two lines is cut off",
+            "bug.txt:2: zone Normal has 1 counts, line 1 has 2 orders: one of the lines is truncated",
         ),
         (
             "DMA: 1*4kB 1*8kB = 12kB\nNormal: 1*4kB 3*8k\n",
-            "bug.txt:2: zone Normal has 1 counts, line 1 said 2 orders — one of the two lines is cut off",
+            "bug.txt:2: zone Normal has 1 counts, line 1 has 2 orders: one of the lines is truncated",
         ),
         (
             "DMA: 1*4kB 1*8kB = 12kB\nNode 0 Normal:\n",
-            "bug.txt:2: zone Normal has 0 counts, line 1 said 2 orders — one of the two lines is cut off",
+            "bug.txt:2: zone Normal has 0 counts, line 1 has 2 orders: one of the lines is truncated",
         ),
-        ("DMA: 1*4kB 1*8kB\n", "bug.txt:1: zone DMA has no total: the line is cut off or wrapped"),
-        ("DMA: 1*4kB 1*8kB = 12\n", "bug.txt:1: zone DMA has no total: the line is cut off or wrapped"),
-        ("DMA: 1*\n", "bug.txt:1: zone DMA has no counts: the line is cut off"),
+        ("DMA: 1*4kB 1*8kB\n", "bug.txt:1: zone DMA has no total: the line is truncated or wrapped"),
+        ("DMA: 1*4kB 1*8kB = 12\n", "bug.txt:1: zone DMA has no total: the line is truncated or wrapped"),
+        ("DMA: 1*\n", "bug.txt:1: zone DMA has no counts: the line is truncated"),
         (
             "DMA: 1*4kB 1*8kB = 13kB\n",
             "bug.txt:1: zone DMA: the blocks add up to 12 kB, the printed total is 13 kB",
         ),
         ("DMA: 1*4kB 1*16kB = 20kB\n", "bug.txt:1: zone DMA: blocks of order 1 are 16 kB, not 8 kB"),
-        ("DMA: 1*3kB 1*6kB = 9kB\n", "bug.txt:1: zone DMA begins with blocks of 3 kB, which is no page size"),
+        (
+            "DMA: 1*3kB 1*6kB = 9kB\n",
+            "bug.txt:1: zone DMA starts with blocks of 3 kB, which is not a page size",
+        ),
         (
             "DMA: 1*4kB -1*8kB 0*16kB = 9kB\n",
             "bug.txt:1: zone DMA: `-1*8kB` is not a count of blocks (such as 71*4kB)",
@@ -152,6 +155,6 @@ fn other_lines_are_no_zones() {
         ":::: 1*4kB\n",
         "\u{0}\u{1}: 1*4kB = 4kB\n",
     ] {
-        assert_eq!(find(text.as_bytes()), [], "{text:?}");
+        assert_eq!(find_reports(text.as_bytes()), [], "{text:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! A command of the job, as an ordinary child: its output, its end, and orphans of it.
+//! Command of a job, as an ordinary child: its output, its exit, and its orphans.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -13,75 +13,77 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::process::{Pid, WaitOptions, wait};
 
-use super::line::Line;
-use crate::frame::PAYLOAD_MAX;
-use crate::initramfs::PROGRAM;
-use crate::message::{End, Message};
+use super::host_link::HostLink;
+use crate::initramfs::PROGRAM_PATH;
+use crate::message::{AgentMessage, StepExit};
+use crate::packet::PAYLOAD_MAX;
 
 /// Children of a command that outlive it and hold its output open are not waited for longer.
-const LATE_OUTPUT: Duration = Duration::from_secs(1);
+const LATE_OUTPUT_WAIT: Duration = Duration::from_secs(1);
 
-/// Runs a command line of pagelab to its end, in the group whose folder this is.
-pub fn run(words: &[OsString], group: Option<&Path>, line: &Arc<Line>) -> End {
-    match start_and_wait(words, group, line) {
-        Ok(end) => end,
-        Err(error) => End::NotRun(format!("cannot run {PROGRAM}: {error}")),
-    }
+/// Runs a command line of pagelab to its exit, in the control group at this directory.
+pub fn run_step(arguments: &[OsString], cgroup_dir: Option<&Path>, link: &Arc<HostLink>) -> StepExit {
+    spawn_and_wait(arguments, cgroup_dir, link)
+        .unwrap_or_else(|error| StepExit::NotRun(format!("cannot run {PROGRAM_PATH}: {error}")))
 }
 
-fn start_and_wait(words: &[OsString], group: Option<&Path>, line: &Arc<Line>) -> io::Result<End> {
-    let mut command = Command::new(PROGRAM);
-    command.args(words).arg0("pagelab").stdin(Stdio::null());
+fn spawn_and_wait(
+    arguments: &[OsString],
+    cgroup_dir: Option<&Path>,
+    link: &Arc<HostLink>,
+) -> io::Result<StepExit> {
+    let mut command = Command::new(PROGRAM_PATH);
+    command.args(arguments).arg0("pagelab").stdin(Stdio::null());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    command.env_clear().env("PATH", "/bin").env("HOME", crate::job::FOLDER).env("LANG", "C.UTF-8");
-    if let Some(group) = group {
-        let procs = File::options().write(true).open(group.join("cgroup.procs"))?;
+    command.env_clear().env("PATH", "/bin").env("HOME", crate::job::WORK_DIR).env("LANG", "C.UTF-8");
+    if let Some(cgroup_dir) = cgroup_dir {
+        let procs = File::options().write(true).open(cgroup_dir.join("cgroup.procs"))?;
         pagelab_sys::spawn::join_cgroup(&mut command, procs.into());
     }
     let mut child = command.spawn()?;
-    let (ended, ends) = mpsc::channel();
-    pass_on(child.stdout.take(), Message::Stdout, line, &ended);
-    pass_on(child.stderr.take(), Message::Stderr, line, &ended);
-    drop(ended);
-    let end = reap(Pid::from_child(&child))?;
-    // Both streams end with the command, unless it left somebody behind.
-    let _ = ends.recv_timeout(LATE_OUTPUT).and_then(|()| ends.recv_timeout(LATE_OUTPUT));
+    let (has_ended, ends) = mpsc::channel();
+    forward_stream(child.stdout.take(), AgentMessage::Stdout, link, &has_ended);
+    forward_stream(child.stderr.take(), AgentMessage::Stderr, link, &has_ended);
+    drop(has_ended);
+    let end = reap_until(Pid::from_child(&child))?;
+    // Both streams end with the command, unless a descendant holds them.
+    let _ = ends.recv_timeout(LATE_OUTPUT_WAIT).and_then(|()| ends.recv_timeout(LATE_OUTPUT_WAIT));
     Ok(end)
 }
 
 /// Passes a stream on to the host, in a thread that ends with the stream.
-fn pass_on<R: Read + Send + 'static>(
+fn forward_stream<R: Read + Send + 'static>(
     stream: Option<R>,
-    message: fn(Vec<u8>) -> Message,
-    line: &Arc<Line>,
-    ended: &Sender<()>,
+    message: fn(Vec<u8>) -> AgentMessage,
+    link: &Arc<HostLink>,
+    has_ended: &Sender<()>,
 ) {
-    let (line, ended) = (Arc::clone(line), ended.clone());
+    let (line, has_ended) = (Arc::clone(link), has_ended.clone());
     std::thread::spawn(move || {
         let mut bytes = vec![0; PAYLOAD_MAX];
         let Some(mut stream) = stream else { return };
         loop {
             match stream.read(&mut bytes) {
                 Ok(0) => break,
-                Ok(count) => line.say(&message(bytes[..count].to_vec())),
+                Ok(count) => line.send(&message(bytes[..count].to_vec())),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => break,
             }
         }
-        let _ = ended.send(());
+        let _ = has_ended.send(());
     });
 }
 
-/// Waits for `command`; whoever else has ended meanwhile and has no parent any more is reaped too.
-fn reap(command: Pid) -> io::Result<End> {
+/// Waits for `command`; other orphans that have exited meanwhile are reaped too.
+fn reap_until(command: Pid) -> io::Result<StepExit> {
     loop {
         match wait(WaitOptions::empty()) {
             Ok(Some((pid, status))) if pid == command => {
                 if let Some(code) = status.exit_status() {
-                    return Ok(End::Code(code));
+                    return Ok(StepExit::Code(code));
                 }
                 if let Some(signal) = status.terminating_signal() {
-                    return Ok(End::Signal(signal));
+                    return Ok(StepExit::Signal(signal));
                 }
             }
             Ok(_) | Err(Errno::INTR) => {}

@@ -1,89 +1,92 @@
-//! What the kernel's log says about allocations that failed and kills for lack of memory, in the form of
-//! `/dev/kmsg`.
+//! Extract of the kernel log: allocation failures and OOM kills, in the form of `/dev/kmsg`.
 //!
 //! The head of each report, the memory summary below it (mm/show_mem.c) and each kill are kept; stack traces,
-//! tables of tasks and all else in the log are not, so that names of processes do not come along.
+//! tables of tasks and the rest of the log are not, so that no names of processes are included.
 
 use std::io;
 
-use pagelab_formats::kernel_log::oom;
-use pagelab_model::AbsentWhy;
+use pagelab_formats::kernel_log;
+use pagelab_model::AbsenceReason;
 use pagelab_sys::clock::boottime_ns;
 
-use super::{Altered, Taking};
-use crate::kernel_log::each_record;
+use super::{Alteration, CaptureSession};
+use crate::kernel_log::for_each_record;
 use crate::paths;
 
-/// Records after the head of a report in which its summary is looked for.
-const PARAGRAPH_MAX: usize = 400;
-/// All that is kept.
-const KEPT_MAX: usize = 4 << 20;
+/// Number of records after the head of a report that are searched for its summary.
+const REPORT_RECORDS_MAX: usize = 400;
+const TEXT_BYTES_MAX: usize = 4 << 20;
 
-const HOW: &str = "only failed allocations, their memory summaries, and kills for lack of memory";
+const ALTERATION: &str = "only allocation failures with their memory summaries, and OOM kills";
 
-/// Takes what the log says about failed allocations.
-pub(super) fn take(taking: &mut Taking<'_>) -> io::Result<()> {
+/// Captures the records of failed allocations.
+pub(super) fn capture_kernel_log(session: &mut CaptureSession<'_>) -> io::Result<()> {
     let start = boottime_ns();
-    let mut filter = Filter::new(taking.options.with_processes);
-    let read = if taking.root.is_live() {
-        live(&mut filter).map_err(|error| taking.root.absence(paths::KMSG, &error))
+    let mut filter = LogFilter::new(session.options.with_processes);
+    let read = if session.root.is_live() {
+        filter_live_log(&mut filter).map_err(|error| session.root.absence(paths::KMSG, &error))
     } else {
-        taking.root.read(paths::KMSG).map(|text| {
+        session.root.read(paths::KMSG).map(|text| {
             for record in String::from_utf8_lossy(&text).lines() {
-                filter.record(record);
+                filter.add_record(record);
             }
         })
     };
     match read {
         Ok(()) => {
-            let altered = Altered { how: HOW, bytes: filter.bytes };
-            taking.store(paths::KMSG, filter.kept.as_bytes(), Some(altered), start, boottime_ns() - start)
+            let altered = Alteration { description: ALTERATION, original_bytes: filter.log_bytes };
+            session.store_text(
+                paths::KMSG,
+                filter.text.as_bytes(),
+                Some(altered),
+                start,
+                boottime_ns() - start,
+            )
         }
         Err(mut absence) => {
-            if absence.why == AbsentWhy::NotPermitted {
-                absence.way_out = Some("run as root, or set kernel.dmesg_restrict to 0".to_owned());
+            if absence.why == AbsenceReason::NotPermitted {
+                absence.hint = Some("run as root, or set kernel.dmesg_restrict to 0".to_owned());
             }
-            taking.missing(absence, "no past allocation failures and kills");
+            session.note_missing(absence, "no past allocation failures or OOM kills");
             Ok(())
         }
     }
 }
 
-fn live(filter: &mut Filter) -> io::Result<()> {
+fn filter_live_log(filter: &mut LogFilter) -> io::Result<()> {
     // Continuation lines of a record (`SUBSYSTEM=…`) are not text of the log.
     let first_line = |record: &[u8]| {
         let line = record.split(|&byte| byte == b'\n').next().unwrap_or_default();
-        filter.record(&String::from_utf8_lossy(line));
+        filter.add_record(&String::from_utf8_lossy(line));
     };
-    each_record(first_line).map(drop)
+    for_each_record(first_line).map(drop)
 }
 
-struct Filter {
+struct LogFilter {
     with_names: bool,
-    kept: String,
-    /// Bytes of the whole log.
-    bytes: u64,
+    text: String,
+    log_bytes: u64,
     /// Records that may still belong to the last report.
-    left: usize,
+    records_left: usize,
 }
 
-impl Filter {
-    fn new(with_names: bool) -> Filter {
-        Filter { with_names, kept: String::new(), bytes: 0, left: 0 }
+impl LogFilter {
+    fn new(with_names: bool) -> LogFilter {
+        LogFilter { with_names, text: String::new(), log_bytes: 0, records_left: 0 }
     }
 
-    /// Takes one record: `6,339,5140900,-;text`.
-    fn record(&mut self, record: &str) {
-        self.bytes += record.len() as u64 + 1;
+    /// Processes one record: `6,339,5140900,-;text`.
+    fn add_record(&mut self, record: &str) {
+        self.log_bytes += record.len() as u64 + 1;
         let Some((prefix, text)) = record.split_once(';') else { return };
         let head = ["page allocation failure", "page allocation stalls", "invoked oom-killer"]
             .iter()
             .find_map(|words| text.find(words));
         let line = match head {
             Some(at) => {
-                self.left = PARAGRAPH_MAX;
-                // The name before the head ends in a colon or a blank, and may hold either. The cpuset
-                // behind it is often a container's name.
+                self.records_left = REPORT_RECORDS_MAX;
+                // The name before the head ends in a colon or a blank, and may contain either. The cpuset
+                // after it is often a container's name.
                 let unnamed = text[at..].split(",cpuset=").next().unwrap_or("");
                 match self.with_names {
                     true => text.to_owned(),
@@ -91,31 +94,31 @@ impl Filter {
                     false => format!("process {unnamed}"),
                 }
             }
-            // The kernel limits the rate of reports, not of kills: these may stand alone.
-            None if oom::is_told(text.as_bytes()) => match self.with_names {
+            // The kernel rate-limits reports, not kills, so a kill may have no report.
+            None if kernel_log::is_oom_message(text.as_bytes()) => match self.with_names {
                 true => text.to_owned(),
-                false => without_name(text),
+                false => redact_name(text),
             },
-            None if self.left > 0 => {
-                self.left -= 1;
-                if !is_summary(text) {
+            None if self.records_left > 0 => {
+                self.records_left -= 1;
+                if !is_summary_line(text) {
                     return;
                 }
                 text.to_owned()
             }
             None => return,
         };
-        if self.kept.len() + line.len() < KEPT_MAX {
-            self.kept.push_str(prefix);
-            self.kept.push(';');
-            self.kept.push_str(&line);
-            self.kept.push('\n');
+        if self.text.len() + line.len() < TEXT_BYTES_MAX {
+            self.text.push_str(prefix);
+            self.text.push(';');
+            self.text.push_str(&line);
+            self.text.push('\n');
         }
     }
 }
 
 /// The same without the name of a process and the path of a control group.
-fn without_name(text: &str) -> String {
+fn redact_name(text: &str) -> String {
     if text.starts_with("memory: usage ") {
         return text.to_owned();
     }
@@ -125,7 +128,7 @@ fn without_name(text: &str) -> String {
     if text.starts_with("Task in ") {
         return "Task killed as a result of a limit".to_owned();
     }
-    match oom::victim_name(text.as_bytes()) {
+    match kernel_log::find_victim_name(text.as_bytes()) {
         Some(name) => {
             let [before, after] =
                 [text.get(..name.start), text.get(name.end..)].map(Option::unwrap_or_default);
@@ -136,7 +139,7 @@ fn without_name(text: &str) -> String {
 }
 
 /// Whether a line is one of the memory summary that follows the head.
-fn is_summary(text: &str) -> bool {
+fn is_summary_line(text: &str) -> bool {
     let line = text.trim_start();
     let counted = || {
         let rest = line.trim_start_matches(|c: char| c.is_ascii_digit());
@@ -171,13 +174,13 @@ mod tests {
             "4,9,27,-;6291456 pages RAM",
             "4,10,28,-;secret invoked oom-killer: gfp_mask=0x0, order=0",
         ];
-        let mut filter = Filter::new(false);
-        log.iter().for_each(|record| filter.record(record));
+        let mut filter = LogFilter::new(false);
+        log.iter().for_each(|record| filter.add_record(record));
         let want = "4,2,20,-;process: page allocation failure: order:9, nodemask=0\n\
                     4,4,22,-;Mem-Info:\n4,5,23,-;active_anon:1 inactive_anon:2\n\
                     4,6,24,-;Node 0 DMA: 1*4kB (U) = 4kB\n4,9,27,-;6291456 pages RAM\n\
                     4,10,28,-;process invoked oom-killer: gfp_mask=0x0, order=0\n";
-        assert_eq!(filter.kept, want);
+        assert_eq!(filter.text, want);
         let kills = [
             "6,11,29,-;memory: usage 64kB, limit 64kB, failcnt 4",
             "6,12,30,-;oom-kill:constraint=CONSTRAINT_MEMCG,oom_memcg=/secret,task=secret,pid=42,uid=0",
@@ -188,8 +191,8 @@ mod tests {
             "3,17,35,-;Out of memory: kill process 46 (secret) score 9 or a child",
             "3,18,36,-;Killed process 47, UID 0, (secret) total-vm:7kB",
         ];
-        let mut filter = Filter::new(false);
-        kills.iter().for_each(|record| filter.record(record));
+        let mut filter = LogFilter::new(false);
+        kills.iter().for_each(|record| filter.add_record(record));
         let want = "6,11,29,-;memory: usage 64kB, limit 64kB, failcnt 4\n\
                     6,12,30,-;oom-kill:constraint=CONSTRAINT_MEMCG\n\
                     3,13,31,-;Memory cgroup out of memory: Killed process 42 (process) total-vm:7kB, \
@@ -198,12 +201,12 @@ mod tests {
                     3,16,34,-;Out of memory: Killed process 45 (process)\n\
                     3,17,35,-;Out of memory: kill process 46 (process) score 9 or a child\n\
                     3,18,36,-;Killed process 47, UID 0, (process) total-vm:7kB\n";
-        assert_eq!(filter.kept, want);
-        let found = pagelab_formats::kernel_log::parse(filter.kept.as_bytes()).unwrap();
+        assert_eq!(filter.text, want);
+        let found = kernel_log::parse(filter.text.as_bytes()).unwrap();
         let told: Vec<_> = found.kills.iter().map(|kill| (kill.pid, kill.process.as_str())).collect();
         assert_eq!(told, [42, 44, 45, 47].map(|pid| (Some(pid), "process")));
-        let mut named = Filter::new(true);
-        named.record(log[1]);
-        assert!(named.kept.contains("my app"));
+        let mut named = LogFilter::new(true);
+        named.add_record(log[1]);
+        assert!(named.text.contains("my app"));
     }
 }

@@ -1,58 +1,57 @@
 //! Patterns of paths, expanded under a root without following symbolic links.
 
-use pagelab_model::{Absence, AbsentWhy};
+use pagelab_model::{Absence, AbsenceReason};
 
-use crate::root::{Kind, Root};
+use crate::root::{EntryKind, Root};
 
-/// Paths that one pattern may match. Memory blocks are the most numerous: 16 TiB in blocks of 1 GiB.
+/// Maximum number of matches of a pattern. Memory blocks are the most numerous: 16 TiB in blocks of 1 GiB.
 const MATCHES_MAX: usize = 16_384;
-/// Folders below a `**`.
+/// Maximum number of directories below a `**`.
 const DEPTH_MAX: usize = 8;
-/// Files of every device folder that are written, not read.
+/// Files of every device directory that are written, not read.
 const WRITE_ONLY: &[&str] = &["uevent", "demote", "compact", "reclaim"];
 
-/// What a pattern met.
-pub(super) struct Expanded {
-    pub(super) paths: Vec<(String, Found)>,
-    /// Why there is nothing, or not everything.
+/// Matches of a pattern.
+pub(super) struct Expansion {
+    pub(super) paths: Vec<(String, MatchKind)>,
+    /// Reason for no or incomplete matches.
     pub(super) absence: Option<Absence>,
-    /// Whether there were more than are given.
-    pub(super) cut: bool,
+    /// Whether there were more than the returned ones.
+    pub(super) is_truncated: bool,
 }
 
-pub(super) enum Found {
+pub(super) enum MatchKind {
     File,
-    /// A symbolic link and its target.
     Link(String),
 }
 
-/// All files and links that `pattern` matches, in the order of their names.
-pub(super) fn expand(root: &Root, pattern: &str) -> Expanded {
-    let mut out = Expanded { paths: Vec::new(), absence: None, cut: false };
+/// All files and links that match `pattern`, by name.
+pub(super) fn expand(root: &Root, pattern: &str) -> Expansion {
+    let mut out = Expansion { paths: Vec::new(), absence: None, is_truncated: false };
     let names: Vec<&str> = pattern.split('/').filter(|name| !name.is_empty()).collect();
     descend(root, "", &names, &mut out);
     if out.paths.is_empty() && out.absence.is_none() {
-        let why = if root.is_live() { AbsentWhy::NotThere } else { AbsentWhy::NotSaved };
-        out.absence = Some(Absence::new(root.show(pattern), why, ""));
+        let why = if root.is_live() { AbsenceReason::NotThere } else { AbsenceReason::NotSaved };
+        out.absence = Some(Absence::new(root.display_path(pattern), why, ""));
     }
     out
 }
 
-fn descend(root: &Root, at: &str, names: &[&str], out: &mut Expanded) {
+fn descend(root: &Root, dir: &str, names: &[&str], out: &mut Expansion) {
     if out.paths.len() >= MATCHES_MAX {
-        out.cut = true;
+        out.is_truncated = true;
         return;
     }
-    let Some((&name, below)) = names.split_first() else { return found(root, at, out) };
+    let Some((&name, below)) = names.split_first() else { return add_match(root, dir, out) };
     match name {
-        "**" => everything(root, at, DEPTH_MAX, out),
-        _ if !name.contains('*') => descend(root, &format!("{at}/{name}"), below, out),
+        "**" => walk_tree(root, dir, DEPTH_MAX, out),
+        _ if !name.contains('*') => descend(root, &format!("{dir}/{name}"), below, out),
         _ => {
-            for entry in listed(root, at, out) {
-                let path = format!("{at}/{entry}");
-                let wanted = matches(name, &entry) && !WRITE_ONLY.contains(&entry.as_str());
-                // A pattern is not led through links on its way: they would lead in circles in sysfs.
-                if wanted && (below.is_empty() || root.kind(&path) == Ok(Kind::Dir)) {
+            for entry in list_dir(root, dir, out) {
+                let path = format!("{dir}/{entry}");
+                let wanted = is_match(name, &entry) && !WRITE_ONLY.contains(&entry.as_str());
+                // A pattern does not follow links: they form cycles in sysfs.
+                if wanted && (below.is_empty() || root.entry_kind(&path) == Ok(EntryKind::Dir)) {
                     descend(root, &path, below, out);
                 }
             }
@@ -60,46 +59,50 @@ fn descend(root: &Root, at: &str, names: &[&str], out: &mut Expanded) {
     }
 }
 
-fn everything(root: &Root, at: &str, depth: usize, out: &mut Expanded) {
+fn walk_tree(root: &Root, dir: &str, depth: usize, out: &mut Expansion) {
     if out.paths.len() >= MATCHES_MAX {
-        out.cut = true;
+        out.is_truncated = true;
         return;
     }
-    for entry in listed(root, at, out) {
-        let path = format!("{at}/{entry}");
-        match root.kind(&path) {
-            Ok(Kind::Dir) if depth > 0 => everything(root, &path, depth - 1, out),
-            Ok(Kind::File) if !WRITE_ONLY.contains(&entry.as_str()) => out.paths.push((path, Found::File)),
+    for entry in list_dir(root, dir, out) {
+        let path = format!("{dir}/{entry}");
+        match root.entry_kind(&path) {
+            Ok(EntryKind::Dir) if depth > 0 => walk_tree(root, &path, depth - 1, out),
+            Ok(EntryKind::File) if !WRITE_ONLY.contains(&entry.as_str()) => {
+                out.paths.push((path, MatchKind::File))
+            }
             _ => {}
         }
     }
 }
 
-fn found(root: &Root, path: &str, out: &mut Expanded) {
-    match root.kind(path) {
-        Ok(Kind::File) => out.paths.push((path.to_owned(), Found::File)),
-        Ok(Kind::Link) => match root.link(path) {
-            // What points into another tree would be of no use in a saved one.
-            Ok(target) if !target.starts_with('/') => out.paths.push((path.to_owned(), Found::Link(target))),
+fn add_match(root: &Root, path: &str, out: &mut Expansion) {
+    match root.entry_kind(path) {
+        Ok(EntryKind::File) => out.paths.push((path.to_owned(), MatchKind::File)),
+        Ok(EntryKind::Link) => match root.read_link(path) {
+            // A link into another tree would be useless in a saved one.
+            Ok(target) if !target.starts_with('/') => {
+                out.paths.push((path.to_owned(), MatchKind::Link(target)))
+            }
             _ => {}
         },
         _ => {}
     }
 }
 
-/// The names in a folder. What cannot be listed is remembered, unless it is just not there: other
-/// matches of the pattern may be.
-fn listed(root: &Root, at: &str, out: &mut Expanded) -> Vec<String> {
-    root.list(at).unwrap_or_else(|absence| {
-        if !matches!(absence.why, AbsentWhy::NotThere | AbsentWhy::NotSaved) {
+/// The names in a directory. Records a directory that cannot be listed, unless it does not exist; other
+/// matches of the pattern may.
+fn list_dir(root: &Root, dir: &str, out: &mut Expansion) -> Vec<String> {
+    root.list_dir(dir).unwrap_or_else(|absence| {
+        if !matches!(absence.why, AbsenceReason::NotThere | AbsenceReason::NotSaved) {
             out.absence.get_or_insert(absence);
         }
         Vec::new()
     })
 }
 
-/// Whether `name` fits a pattern in which each `*` stands for any text.
-pub(crate) fn matches(pattern: &str, name: &str) -> bool {
+/// Whether `name` matches a pattern in which each `*` matches any text.
+pub(crate) fn is_match(pattern: &str, name: &str) -> bool {
     let Some((head, rest)) = pattern.split_once('*') else { return pattern == name };
     let Some(mut name) = name.strip_prefix(head) else { return false };
     let mut parts: Vec<&str> = rest.split('*').collect();
@@ -113,7 +116,7 @@ pub(crate) fn matches(pattern: &str, name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::matches;
+    use super::is_match;
 
     #[test]
     fn stars_stand_for_any_text() {
@@ -128,7 +131,7 @@ mod tests {
             ("ab*ba", "aba", false),
         ];
         for (pattern, name, fits) in cases {
-            assert_eq!(matches(pattern, name), fits, "{pattern} {name}");
+            assert_eq!(is_match(pattern, name), fits, "{pattern} {name}");
         }
     }
 }

@@ -1,28 +1,29 @@
-//! What is left out of texts that say more than amounts of memory: lists of what is kept, not of what is cut.
+//! Privacy filters for texts that contain more than amounts of memory: allow lists, not deny lists.
 
-use super::Altered;
+use super::Alteration;
 
-/// What a capture without `--with-processes` says about itself.
+/// Note in a capture without `--with-processes`.
 pub(super) const REDACTIONS: [&str; 3] = [
     "the host name is not stored; capture with --with-processes to store it",
-    "of processes only amounts of memory are stored, without names, command lines and addresses",
-    "of mounts only those of cgroup, debugfs and hugetlbfs are stored, and whether / is an overlay",
+    "of processes, only amounts of memory are stored: no names, command lines or addresses",
+    "of mounts, only cgroup, debugfs and hugetlbfs are stored, and whether / is an overlay",
 ];
 
-/// Applies `keep` to a text, and says how long it was.
-pub(super) fn altered(
+/// Applies `keep` to a text, and returns its original length.
+pub(super) fn redact_text(
     text: Vec<u8>,
-    how: &'static str,
+    description: &'static str,
     keep: impl Fn(&str) -> String,
-) -> (Vec<u8>, Option<Altered>) {
+) -> (Vec<u8>, Option<Alteration>) {
     let bytes = text.len() as u64;
     let kept = keep(&String::from_utf8_lossy(&text)).into_bytes();
-    let changed = (kept != text).then_some(Altered { how, bytes });
+    let changed = (kept != text).then_some(Alteration { description, original_bytes: bytes });
     (kept, changed)
 }
 
-/// The mounts that matter for memory, and that `/` is an overlay, without its folders: it tells a container.
-pub(super) fn mounts(text: &str) -> String {
+/// The mounts that concern memory, and whether `/` is an overlay, without its directories: that indicates a
+/// container.
+pub(super) fn redact_mounts(text: &str) -> String {
     let mut kept = String::new();
     for line in text.split_inclusive('\n') {
         let Some((before, after)) = line.split_once(" - ") else { continue };
@@ -39,24 +40,25 @@ pub(super) fn mounts(text: &str) -> String {
 }
 
 /// The amounts of a process's status file, and an empty name; nothing of its users, groups and signals.
-pub(super) fn status(text: &str) -> String {
-    const KEPT: [&str; 7] = ["State", "Pid", "PPid", "Threads", "HugetlbPages", "Kthread", "THP_enabled"];
+pub(super) fn redact_status(text: &str) -> String {
+    const KEPT_FIELDS: [&str; 7] =
+        ["State", "Pid", "PPid", "Threads", "HugetlbPages", "Kthread", "THP_enabled"];
     const KEPT_PREFIXES: [&str; 3] = ["Vm", "Rss", "Mems_allowed"];
     let mut kept = String::new();
     for line in text.split_inclusive('\n') {
         let key = line.split(':').next().unwrap_or("");
         if key == "Name" {
             kept.push_str("Name:\t\n");
-        } else if KEPT.contains(&key) || KEPT_PREFIXES.iter().any(|prefix| key.starts_with(prefix)) {
+        } else if KEPT_FIELDS.contains(&key) || KEPT_PREFIXES.iter().any(|prefix| key.starts_with(prefix)) {
             kept.push_str(line);
         }
     }
     kept
 }
 
-/// A smaps_rollup whose first line does not tell where the process's memory lies: the range becomes all
-/// zeros to all ones of the same width.
-pub(super) fn rollup(text: &str) -> String {
+/// A smaps_rollup without the addresses of its first line: the range becomes all zeros to all ones of the
+/// same width.
+pub(super) fn redact_smaps_rollup(text: &str) -> String {
     let Some((range, rest)) = text.split_once(' ') else { return String::new() };
     let Some((start, end)) = range.split_once('-') else { return String::new() };
     format!("{}-{} {rest}", "0".repeat(start.len()), "f".repeat(end.len()))
@@ -71,14 +73,14 @@ mod tests {
         let status_text = "Name:\tsecret\nUmask:\t0022\nState:\tS (sleeping)\nUid:\t7\t7\nVmRSS:\t  12 kB\n\
                            RssAnon:\t 3 kB\nTHP_enabled:\t1\nGroups:\t4 5\n";
         let want = "Name:\t\nState:\tS (sleeping)\nVmRSS:\t  12 kB\nRssAnon:\t 3 kB\nTHP_enabled:\t1\n";
-        assert_eq!(status(status_text), want);
+        assert_eq!(redact_status(status_text), want);
         let rollup_text = "55d0c5a7e000-7ffd1 ---p 00000000 00:00 0    [rollup]\nRss:    884 kB\n";
         let want = "000000000000-fffff ---p 00000000 00:00 0    [rollup]\nRss:    884 kB\n";
-        assert_eq!(rollup(rollup_text), want);
-        assert_eq!(rollup("nonsense"), "");
+        assert_eq!(redact_smaps_rollup(rollup_text), want);
+        assert_eq!(redact_smaps_rollup("nonsense"), "");
         let overlay = "27 1 0:9 / / rw shared:1 - overlay overlay rw,lowerdir=/secret\n";
-        assert_eq!(mounts(overlay), "27 1 0:9 / / rw shared:1 - overlay overlay rw\n");
+        assert_eq!(redact_mounts(overlay), "27 1 0:9 / / rw shared:1 - overlay overlay rw\n");
         let mount_text = "27 1 254:0 / / rw - ext4 /dev/secret rw\n36 25 0:31 / /c rw - cgroup2 cgroup2 rw\n";
-        assert_eq!(mounts(mount_text), "36 25 0:31 / /c rw - cgroup2 cgroup2 rw\n");
+        assert_eq!(redact_mounts(mount_text), "36 25 0:31 / /c rw - cgroup2 cgroup2 rw\n");
     }
 }

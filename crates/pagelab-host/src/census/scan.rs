@@ -1,93 +1,95 @@
-//! Reading kpageflags: all of it with some threads, a random sample of it, or a saved stream of it.
+//! Scans of kpageflags: complete with several threads, a random sample, or a saved stream.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use pagelab_formats::ParseError;
-use pagelab_formats::kpageflags::{Block, Classifier, ENTRY_BYTES, Shape};
-use pagelab_model::{PageClass, PageFlags, Pfn};
+use pagelab_formats::kpageflags::{CountedPageblock, ENTRY_BYTES, PageClassifier, ScanGeometry};
+use pagelab_model::random::SplitMix64;
+use pagelab_model::{Order, PageClass, PageFlags, Pfn, Zoneinfo};
 
-use super::frames::Segment;
+use super::SAMPLE_PMD_BLOCKS_MIN;
+use super::frames::{FrameRange, FrameSegment, count_frames, merge_ranges};
 
 /// Bytes read at a time: half of a small L2 cache. 64 KiB and 1 MiB were not faster.
 const CHUNK_BYTES: usize = 256 << 10;
 
-/// Frames that a thread takes at a time, as an order: four chunks. Larger where free blocks are larger,
-/// so that no free block lies in two units.
-const UNIT_ORDER: u8 = 17;
+/// Frames of a unit of a thread, as an order: four chunks. Larger if free blocks are larger, so that no free
+/// block crosses two units.
+const WORK_UNIT_ORDER: u8 = 17;
 
-/// A block as it was counted, in one segment.
+/// A counted block in one segment.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct SegmentBlock {
     /// Index of the segment.
     pub segment: usize,
-    pub block: Block,
+    pub block: CountedPageblock,
 }
 
-/// What a scan found.
 #[derive(Debug, Default)]
-pub(super) struct Scanned {
+pub(super) struct ScanResult {
     /// Ascending by segment and block.
-    pub tallies: Vec<Tally>,
+    pub blocks: Vec<SegmentBlock>,
     /// Free blocks by order for each zone; empty for a sample.
     pub free_blocks: Vec<Vec<u64>>,
 }
 
-/// Why a scan failed.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(super) enum ScanError {
     Io(io::Error),
     Parse(ParseError),
-    /// A saved stream that ends before the zones do: at this byte.
-    CutOff(u64),
+    /// A saved stream that ends before the zones: at this byte.
+    Truncated(u64),
 }
 
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Failure {
-        Failure::Io(error)
+impl From<io::Error> for ScanError {
+    fn from(error: io::Error) -> ScanError {
+        ScanError::Io(error)
     }
 }
 
-impl From<ParseError> for Failure {
-    fn from(error: ParseError) -> Failure {
-        Failure::Parse(error)
+impl From<ParseError> for ScanError {
+    fn from(error: ParseError) -> ScanError {
+        ScanError::Parse(error)
     }
 }
 
 /// The end of a whole scan.
-pub(super) enum Whole {
-    Done(Scanned),
-    /// It would have taken too long; so much time went by for so many pages, threads together.
+pub(super) enum FullScanOutcome {
+    Complete(ScanResult),
+    /// It would have taken too long: this is the time for this number of pages, summed over threads.
     TooSlow {
         pages: u64,
-        threads_time: Duration,
+        thread_time: Duration,
     },
 }
 
-/// A part of one segment with the places for its blocks. Units start and end at multiples of their size.
-struct Unit<'a> {
+/// A part of one segment with the slots for its blocks. Units start and end at multiples of their size.
+struct WorkUnit<'a> {
     segment: usize,
     first: u64,
     end: u64,
-    tallies: &'a mut [Option<Tally>],
-    /// Places for the class of each frame; empty where they are not wanted.
-    classes: &'a mut [PageClass],
+    block_slots: &'a mut [Option<SegmentBlock>],
+    /// Room for the class of each frame; empty if not requested.
+    class_slots: &'a mut [PageClass],
 }
 
-/// What the threads of a whole scan share.
-struct Shared<'a> {
+/// State shared by the threads of a whole scan.
+struct ScanContext<'a> {
     file: &'a File,
-    segments: &'a [Segment],
-    units: Mutex<std::vec::IntoIter<Unit<'a>>>,
-    pace: Pace,
+    segments: &'a [FrameSegment],
+    units: Mutex<std::vec::IntoIter<WorkUnit<'a>>>,
+    free_blocks: Mutex<FreeBlocksByZone>,
+    progress: ScanProgress,
 }
 
-/// Whether the scan will end in time.
-struct Pace {
+/// Checks that the scan ends in time.
+struct ScanProgress {
     start: Instant,
     budget: Duration,
     pages_total: u64,
@@ -95,9 +97,9 @@ struct Pace {
     too_slow: AtomicBool,
 }
 
-impl Pace {
-    /// Counts pages and decides. A scan is given up in the first half of the budget if its speed so far
-    /// would break the budget, and later only if it takes twice as long: to begin again costs more.
+impl ScanProgress {
+    /// Counts pages and decides. A scan is stopped in the first half of the budget if its speed so far would
+    /// exceed the budget, and later only if it takes twice as long: restarting costs more.
     fn is_too_slow(&self, pages: u64) -> bool {
         let done = self.pages_done.fetch_add(pages, Ordering::Relaxed) + pages;
         let spent = self.start.elapsed();
@@ -110,55 +112,57 @@ impl Pace {
     }
 }
 
-fn blocks_of(first: u64, end: u64, block_order: u8) -> u64 {
-    if first >= end { 0 } else { ((end - 1) >> block_order) - (first >> block_order) + 1 }
+fn count_blocks(first: u64, end: u64, pageblock_order: u8) -> u64 {
+    if first >= end { 0 } else { ((end - 1) >> pageblock_order) - (first >> pageblock_order) + 1 }
 }
 
 /// Reads everything. `classes` gets the class of each frame of the segments, one after the other; frames that
-/// the kernel does not know stay as they are. Where it is empty, no class is kept.
-pub(super) fn whole(
+/// the kernel does not know stay as they are. If it is empty, no class is kept.
+pub(super) fn scan_all(
     file: &File,
-    segments: &[Segment],
-    shape: Shape,
+    segments: &[FrameSegment],
+    geometry: ScanGeometry,
     threads: usize,
     budget: Duration,
     classes: &mut [PageClass],
-) -> Result<Whole, Failure> {
-    let zones = segments.iter().map(|segment| segment.zone + 1).max().unwrap_or(0);
-    let spans = unit_spans(segments, shape);
-    let blocks: u64 = spans.iter().map(|&(_, first, end)| blocks_of(first, end, shape.block_order.0)).sum();
-    // All memory is taken and touched before the first page is read: what the scan allocates while it
-    // reads is not in the picture.
-    let mut tallies: Vec<Option<Tally>> = vec![None; usize::try_from(blocks).unwrap_or(usize::MAX)];
-    let units = units_of(&spans, &mut tallies, classes, shape.block_order.0);
+) -> Result<FullScanOutcome, ScanError> {
+    let spans = split_units(segments, geometry);
+    let blocks: u64 =
+        spans.iter().map(|&(_, first, end)| count_blocks(first, end, geometry.pageblock_order.0)).sum();
+    // All memory is allocated and touched before the first page is read: later allocations of the scan would
+    // not be in the result.
+    let mut block_slots = vec![None; usize::try_from(blocks).unwrap_or(usize::MAX)];
+    let units = assign_units(&spans, &mut block_slots, classes, geometry.pageblock_order.0);
     let threads = threads.clamp(1, units.len().max(1));
     let mut buffers = vec![vec![1u8; CHUNK_BYTES]; threads];
-    let shared = Shared {
+    let shared = ScanContext {
         file,
         segments,
         units: Mutex::new(units.into_iter()),
-        pace: Pace {
+        free_blocks: Mutex::new(no_free_blocks(segments, geometry)),
+        progress: ScanProgress {
             start: Instant::now(),
             budget,
-            pages_total: segments.iter().map(|segment| segment.end - segment.first).sum(),
+            pages_total: count_frames(segments),
             pages_done: AtomicU64::new(0),
             too_slow: AtomicBool::new(false),
         },
     };
-    let free_blocks = work_in_threads(&shared, shape, zones, &mut buffers)?;
-    let Shared { pace, .. } = shared;
-    if pace.too_slow.into_inner() {
-        let threads_time = pace.start.elapsed() * threads as u32;
-        return Ok(Whole::TooSlow { pages: pace.pages_done.into_inner(), threads_time });
+    run_workers(&shared, geometry, &mut buffers)?;
+    let ScanContext { progress, free_blocks, .. } = shared;
+    if progress.too_slow.into_inner() {
+        let thread_time = progress.start.elapsed() * threads as u32;
+        return Ok(FullScanOutcome::TooSlow { pages: progress.pages_done.into_inner(), thread_time });
     }
-    let tallies = tallies.into_iter().flatten().collect();
-    Ok(Whole::Done(Scanned { tallies, free_blocks }))
+    let blocks = block_slots.into_iter().flatten().collect();
+    let free_blocks = free_blocks.into_inner().unwrap_or_else(PoisonError::into_inner);
+    Ok(FullScanOutcome::Complete(ScanResult { blocks, free_blocks }))
 }
 
 /// Segments cut at multiples of the unit size: segment, first frame, end.
-fn unit_spans(segments: &[Segment], shape: Shape) -> Vec<(usize, u64, u64)> {
-    let top_order = u8::try_from(shape.orders.saturating_sub(1)).unwrap_or(u8::MAX);
-    let unit = 1u64 << UNIT_ORDER.max(top_order.min(40)).max(shape.block_order.0);
+fn split_units(segments: &[FrameSegment], geometry: ScanGeometry) -> Vec<(usize, u64, u64)> {
+    let top_order = u8::try_from(geometry.orders.saturating_sub(1)).unwrap_or(u8::MAX);
+    let unit = 1u64 << WORK_UNIT_ORDER.max(top_order.min(40)).max(geometry.pageblock_order.0);
     let mut spans = Vec::new();
     for (index, segment) in segments.iter().enumerate() {
         let mut at = segment.first;
@@ -171,122 +175,116 @@ fn unit_spans(segments: &[Segment], shape: Shape) -> Vec<(usize, u64, u64)> {
     spans
 }
 
-fn units_of<'a>(
+fn assign_units<'a>(
     spans: &[(usize, u64, u64)],
-    mut tallies: &'a mut [Option<Tally>],
-    mut classes: &'a mut [PageClass],
-    block_order: u8,
-) -> Vec<Unit<'a>> {
+    mut block_slots: &'a mut [Option<SegmentBlock>],
+    mut class_slots: &'a mut [PageClass],
+    pageblock_order: u8,
+) -> Vec<WorkUnit<'a>> {
     let mut units = Vec::with_capacity(spans.len());
     for &(segment, first, end) in spans {
-        let blocks = blocks_of(first, end, block_order) as usize;
-        let (own, rest) = tallies.split_at_mut(blocks.min(tallies.len()));
-        tallies = rest;
+        let blocks = count_blocks(first, end, pageblock_order) as usize;
+        let (own, rest) = block_slots.split_at_mut(blocks.min(block_slots.len()));
+        block_slots = rest;
         let pages = usize::try_from(end - first).unwrap_or(usize::MAX);
-        let (own_classes, rest) = classes.split_at_mut(pages.min(classes.len()));
-        classes = rest;
-        units.push(Unit { segment, first, end, tallies: own, classes: own_classes });
+        let (own_classes, rest) = class_slots.split_at_mut(pages.min(class_slots.len()));
+        class_slots = rest;
+        units.push(WorkUnit { segment, first, end, block_slots: own, class_slots: own_classes });
     }
     units
 }
 
-type FreeByZone = Vec<Vec<u64>>;
+type FreeBlocksByZone = Vec<Vec<u64>>;
 
-/// Runs one worker for each buffer, the last in this thread; gives the free blocks of all.
-fn work_in_threads(
-    shared: &Shared,
-    shape: Shape,
-    zones: usize,
+fn no_free_blocks(segments: &[FrameSegment], geometry: ScanGeometry) -> FreeBlocksByZone {
+    let zones = segments.iter().map(|segment| segment.zone + 1).max().unwrap_or(0);
+    vec![vec![0; geometry.orders.max(1)]; zones]
+}
+
+/// Runs one worker for each buffer, the last in this thread.
+fn run_workers(
+    shared: &ScanContext,
+    geometry: ScanGeometry,
     buffers: &mut [Vec<u8>],
-) -> Result<FreeByZone, Failure> {
-    let mut sum = vec![vec![0u64; shape.orders.max(1)]; zones];
-    let mut add = |free: FreeByZone| {
-        for (sum, free) in sum.iter_mut().zip(free) {
-            for (sum, count) in sum.iter_mut().zip(free) {
-                *sum += count;
-            }
-        }
-    };
-    let Some((own, others)) = buffers.split_last_mut() else { return Ok(sum) };
+) -> Result<(), ScanError> {
+    let Some((own_buffer, other_buffers)) = buffers.split_last_mut() else { return Ok(()) };
     std::thread::scope(|scope| {
-        let mut handles = Vec::with_capacity(others.len());
-        for buffer in others {
-            let worker = move || work(shared, shape, zones, buffer);
-            // A thread that cannot be had is done without: this thread takes its units.
+        let mut handles = Vec::with_capacity(other_buffers.len());
+        for buffer in other_buffers {
+            let worker = move || run_worker(shared, geometry, buffer);
+            // If a thread cannot be started, this thread scans its units.
             let spawned = std::thread::Builder::new().name("census".to_owned()).spawn_scoped(scope, worker);
             handles.extend(spawned.ok());
         }
-        add(work(shared, shape, zones, own)?);
+        run_worker(shared, geometry, own_buffer)?;
         for handle in handles {
-            let failed = |_| Failure::Io(io::Error::other("a thread of the scan ended early"));
-            add(handle.join().map_err(failed)??);
+            handle.join().map_err(|_| io::Error::other("a scan thread ended early"))??;
         }
         Ok(())
     })
-    .map(|()| sum)
 }
 
-fn work(shared: &Shared, shape: Shape, zones: usize, buffer: &mut [u8]) -> Result<FreeByZone, Failure> {
-    let mut free = vec![vec![0u64; shape.orders.max(1)]; zones];
-    let mut classifier = Classifier::new(shape, Pfn(0), PageClass::Unknown);
+fn run_worker(shared: &ScanContext, geometry: ScanGeometry, buffer: &mut [u8]) -> Result<(), ScanError> {
+    let mut classifier = PageClassifier::new(geometry, Pfn(0), PageClass::Unknown);
     loop {
-        let unit = match shared.units.lock() {
-            Ok(mut units) => units.next(),
-            Err(poisoned) => poisoned.into_inner().next(),
-        };
-        let Some(unit) = unit else { return Ok(free) };
+        let unit = shared.units.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let Some(unit) = unit else { return Ok(()) };
         let segment = shared.segments[unit.segment];
-        if !unit.classes.is_empty() {
-            classifier = classifier.keeping_classes();
+        if !unit.class_slots.is_empty() {
+            classifier = classifier.with_page_classes();
         }
-        let mut places = unit.tallies.iter_mut();
+        let mut slots = unit.block_slots.iter_mut();
         let mut sink = |block| {
-            if let Some(place) = places.next() {
-                *place = Some(Tally { segment: unit.segment, block });
+            if let Some(place) = slots.next() {
+                *place = Some(SegmentBlock { segment: unit.segment, block });
             }
         };
-        classifier.cut(Pfn(unit.first), segment.zero, &mut |_| {})?;
-        let mut at = unit.first;
-        while at < unit.end {
-            let end = unit.end.min(at + (CHUNK_BYTES / ENTRY_BYTES) as u64);
-            let read = read_frames(shared.file, at, end, buffer, |bytes| classifier.feed(bytes, &mut sink))?;
-            let from = usize::try_from(at - unit.first).unwrap_or(usize::MAX);
-            classifier.take_classes(|classes| put(unit.classes, from, classes));
-            if shared.pace.is_too_slow(end - at) {
-                return Ok(free);
+        classifier.end_segment(Pfn(unit.first), segment.unflagged_class, &mut |_| {})?;
+        let mut slot = unit.first;
+        while slot < unit.end {
+            let end = unit.end.min(slot + (CHUNK_BYTES / ENTRY_BYTES) as u64);
+            let read =
+                read_frames(shared.file, slot, end, buffer, |bytes| classifier.feed(bytes, &mut sink))?;
+            let from = usize::try_from(slot - unit.first).unwrap_or(usize::MAX);
+            classifier.drain_classes(|classes| store_classes(unit.class_slots, from, classes));
+            if shared.progress.is_too_slow(end - slot) {
+                return Ok(());
             }
-            if read < end - at {
+            if read < end - slot {
                 break;
             }
-            at = end;
+            slot = end;
         }
-        classifier.cut(Pfn(unit.end), segment.zero, &mut sink)?;
-        for (sum, count) in free[segment.zone].iter_mut().zip(classifier.take_free_blocks()) {
-            *sum += count;
-        }
+        classifier.end_segment(Pfn(unit.end), segment.unflagged_class, &mut sink)?;
+        let mut free_blocks = shared.free_blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        add_counts(&mut free_blocks[segment.zone], classifier.drain_free_blocks());
     }
 }
 
-/// Puts `classes` into their places from `from` on.
-fn put(places: &mut [PageClass], from: usize, classes: &[PageClass]) {
-    let places = places.get_mut(from..).unwrap_or_default();
+pub(super) fn add_counts(sums: &mut [u64], counts: Vec<u64>) {
+    sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+}
+
+/// Copies `classes` to `slots` from `from` on.
+fn store_classes(slots: &mut [PageClass], from: usize, classes: &[PageClass]) {
+    let places = slots.get_mut(from..).unwrap_or_default();
     places.iter_mut().zip(classes).for_each(|(place, class)| *place = *class);
 }
 
-/// Reads the entries of frames `first` to `end` and gives them to `take`; how many there were. Fewer than
-/// asked for means that the kernel knows no later frame.
+/// Reads the entries of frames `first` to `end` into `sink`, and returns their number. Fewer than requested
+/// means that the kernel knows no later frame.
 pub(super) fn read_frames(
     file: &File,
     first: u64,
     end: u64,
     buffer: &mut [u8],
-    mut take: impl FnMut(&[u8]),
+    mut sink: impl FnMut(&[u8]),
 ) -> io::Result<u64> {
-    let mut at = first;
-    while at < end {
-        let want = usize::try_from(end - at).map_or(buffer.len(), |n| n.saturating_mul(ENTRY_BYTES));
+    let mut bytes_read = first;
+    while bytes_read < end {
+        let want = usize::try_from(end - bytes_read).map_or(buffer.len(), |n| n.saturating_mul(ENTRY_BYTES));
         let want = want.min(buffer.len());
-        let offset = at.checked_mul(ENTRY_BYTES as u64).ok_or(io::ErrorKind::InvalidInput)?;
+        let offset = bytes_read.checked_mul(ENTRY_BYTES as u64).ok_or(io::ErrorKind::InvalidInput)?;
         let got = match file.read_at(&mut buffer[..want], offset) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             got => got? / ENTRY_BYTES * ENTRY_BYTES,
@@ -294,29 +292,30 @@ pub(super) fn read_frames(
         if got == 0 {
             break;
         }
-        take(&buffer[..got]);
-        at += (got / ENTRY_BYTES) as u64;
+        sink(&buffer[..got]);
+        bytes_read += (got / ENTRY_BYTES) as u64;
     }
-    Ok(at - first)
+    Ok(bytes_read - first)
 }
 
 /// Reads the clusters of `2^cluster_order` frames in `order`, in that order, until `deadline` but at least
-/// `at_least` of them; the clusters must be in a random order, so that a beginning of them is a sample too.
-pub(super) fn sample(
+/// [`SAMPLE_PMD_BLOCKS_MIN`] of them; the clusters must be in a random order, so that a beginning of them is
+/// a sample too.
+pub(super) fn scan_sample(
     file: &File,
-    segments: &[Segment],
-    shape: Shape,
-    clusters: &[Cluster],
-    limit: Limit,
-) -> Result<(Scanned, usize), Failure> {
-    let places = clusters.len().saturating_mul(2);
-    let mut tallies = vec![Tally::default(); places];
+    segments: &[FrameSegment],
+    geometry: ScanGeometry,
+    clusters: &[PageblockCluster],
+    deadline: Instant,
+) -> Result<(ScanResult, usize), ScanError> {
+    let largest_blocks = clusters.len().saturating_mul(2);
+    let mut tallies = vec![SegmentBlock::default(); largest_blocks];
     tallies.clear();
     let mut buffer = vec![1u8; CHUNK_BYTES];
-    let mut classifier = Classifier::new(shape, Pfn(0), PageClass::Unknown);
+    let mut classifier = PageClassifier::new(geometry, Pfn(0), PageClass::Unknown);
     let mut read = 0;
     for (done, cluster) in clusters.iter().enumerate() {
-        if done >= limit.at_least && Instant::now() > limit.deadline {
+        if done >= SAMPLE_PMD_BLOCKS_MIN && Instant::now() > deadline {
             break;
         }
         let from = segments.partition_point(|segment| segment.end <= cluster.first);
@@ -328,43 +327,35 @@ pub(super) fn sample(
                 continue;
             }
             let part = (segment.first.max(cluster.first), segment.end.min(cluster.end));
-            let mut sink = |block| tallies.push(Tally { segment: index, block });
-            see_head(file, segment, part.0, shape, (&mut classifier, &mut buffer))?;
+            let mut sink = |block| tallies.push(SegmentBlock { segment: index, block });
+            find_compound_head(file, segment, part.0, geometry, (&mut classifier, &mut buffer))?;
             read_frames(file, part.0, part.1, &mut buffer, |bytes| classifier.feed(bytes, &mut sink))?;
-            classifier.cut(Pfn(part.1), segment.zero, &mut sink)?;
+            classifier.end_segment(Pfn(part.1), segment.unflagged_class, &mut sink)?;
         }
         read = done + 1;
     }
     tallies.sort_unstable_by_key(|tally| (tally.segment, tally.block.number));
-    Ok((Scanned { tallies, free_blocks: Vec::new() }, read))
+    Ok((ScanResult { blocks: tallies, free_blocks: Vec::new() }, read))
 }
 
-/// A run of blocks that is drawn or not drawn as one.
+/// A run of blocks that is sampled as a whole or not at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Cluster {
+pub(super) struct PageblockCluster {
     pub zone: usize,
     pub first: u64,
     pub end: u64,
 }
 
-/// How long a sample may take.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Limit {
-    pub deadline: Instant,
-    /// Clusters that are read in any case.
-    pub at_least: usize,
-}
-
-/// Moves the classifier to `first`. If the page there is the tail of a compound page that the buddy
-/// allocator made, the pages from its head on are looked at first, and not counted.
-fn see_head(
+/// Moves the classifier to `first`. If the page there is the tail of a compound page of the buddy allocator,
+/// the pages from its head on are read first, and not counted.
+fn find_compound_head(
     file: &File,
-    segment: &Segment,
+    segment: &FrameSegment,
     first: u64,
-    shape: Shape,
-    (classifier, buffer): (&mut Classifier, &mut [u8]),
-) -> Result<(), Failure> {
-    classifier.cut(Pfn(first), segment.zero, &mut |_| {})?;
+    geometry: ScanGeometry,
+    (classifier, buffer): (&mut PageClassifier, &mut [u8]),
+) -> Result<(), ScanError> {
+    classifier.end_segment(Pfn(first), segment.unflagged_class, &mut |_| {})?;
     let mut flags = PageFlags(0);
     let mut entry = [0; ENTRY_BYTES];
     let keep = |bytes: &[u8]| {
@@ -373,83 +364,221 @@ fn see_head(
         }
     };
     read_frames(file, first, first + 1, &mut entry, keep)?;
-    let largest = 1u64 << shape.orders.clamp(1, 20).saturating_sub(1);
+    let largest = 1u64 << geometry.orders.clamp(1, 20).saturating_sub(1);
     let head = (first / largest * largest).max(segment.first);
-    if !flags.has(PageFlags::COMPOUND_TAIL) || head == first {
+    if !flags.has_any(PageFlags::COMPOUND_TAIL) || head == first {
         return Ok(());
     }
-    classifier.cut(Pfn(head), segment.zero, &mut |_| {})?;
+    classifier.end_segment(Pfn(head), segment.unflagged_class, &mut |_| {})?;
     let read = read_frames(file, head, first, buffer, |bytes| classifier.feed(bytes, &mut |_| {}))?;
     if read < first - head {
-        classifier.cut(Pfn(first), segment.zero, &mut |_| {})?;
+        classifier.end_segment(Pfn(first), segment.unflagged_class, &mut |_| {})?;
     }
     Ok(())
 }
 
-/// Reads a saved stream from its first frame to the end of the last segment, and not further. `classes` gets
-/// the class of each frame of the segments, if they are wanted.
-pub(super) fn stream(
-    mut from: Box<dyn Read + Send>,
-    segments: &[Segment],
-    shape: Shape,
+/// Reads a saved stream from its first frame to the end of the last segment, and not further. `classes`
+/// receives the class of each frame of the segments, if requested.
+pub(super) fn scan_stream(
+    mut stream: Box<dyn Read + Send>,
+    segments: &[FrameSegment],
+    geometry: ScanGeometry,
     mut classes: Option<&mut Vec<PageClass>>,
-) -> Result<Scanned, Failure> {
-    let zones = segments.iter().map(|segment| segment.zone + 1).max().unwrap_or(0);
-    let mut scanned =
-        Scanned { tallies: Vec::new(), free_blocks: vec![vec![0u64; shape.orders.max(1)]; zones] };
+) -> Result<ScanResult, ScanError> {
+    let mut scanned = ScanResult { blocks: Vec::new(), free_blocks: no_free_blocks(segments, geometry) };
     let mut buffer = vec![0u8; CHUNK_BYTES];
-    let mut classifier = Classifier::new(shape, Pfn(0), PageClass::Unknown);
+    let mut classifier = PageClassifier::new(geometry, Pfn(0), PageClass::Unknown);
     if classes.is_some() {
-        classifier = classifier.keeping_classes();
+        classifier = classifier.with_page_classes();
     }
-    let mut at_byte = 0u64;
+    let mut offset = 0u64;
     for (index, segment) in segments.iter().enumerate() {
-        let (first, end) = (bytes_before(segment.first)?, bytes_before(segment.end)?);
-        take_bytes(&mut from, &mut at_byte, first, &mut buffer, |_| {})?;
-        let mut sink = |block: Block| {
-            if block.counts.of(PageClass::Hole) < block.counts.total() {
-                scanned.tallies.push(Tally { segment: index, block });
+        let (first, end) = (frame_offset(segment.first)?, frame_offset(segment.end)?);
+        read_bytes(&mut stream, &mut offset, first, &mut buffer, |_| {})?;
+        let mut sink = |block: CountedPageblock| {
+            if block.counts.pages_of_class(PageClass::Hole) < block.counts.total() {
+                scanned.blocks.push(SegmentBlock { segment: index, block });
             }
         };
-        classifier.cut(Pfn(segment.first), segment.zero, &mut sink)?;
-        take_bytes(&mut from, &mut at_byte, end, &mut buffer, |bytes| {
+        classifier.end_segment(Pfn(segment.first), segment.unflagged_class, &mut sink)?;
+        read_bytes(&mut stream, &mut offset, end, &mut buffer, |bytes| {
             classifier.feed(bytes, &mut sink);
             if let Some(kept) = &mut classes {
-                classifier.take_classes(|classes| kept.extend_from_slice(classes));
+                classifier.drain_classes(|classes| kept.extend_from_slice(classes));
             }
         })?;
-        classifier.cut(Pfn(segment.end), segment.zero, &mut sink)?;
-        let free = classifier.take_free_blocks();
-        for (sum, count) in scanned.free_blocks[segment.zone].iter_mut().zip(free) {
-            *sum += count;
-        }
+        classifier.end_segment(Pfn(segment.end), segment.unflagged_class, &mut sink)?;
+        add_counts(&mut scanned.free_blocks[segment.zone], classifier.drain_free_blocks());
     }
     Ok(scanned)
 }
 
-fn bytes_before(frame: u64) -> Result<u64, Failure> {
-    frame.checked_mul(ENTRY_BYTES as u64).ok_or(Failure::Io(io::ErrorKind::InvalidInput.into()))
+fn frame_offset(frame: u64) -> Result<u64, ScanError> {
+    frame.checked_mul(ENTRY_BYTES as u64).ok_or(ScanError::Io(io::ErrorKind::InvalidInput.into()))
 }
 
-/// Gives the bytes from `at` to `until` to `take`.
-fn take_bytes(
-    from: &mut impl Read,
-    at: &mut u64,
+/// Passes the bytes from `offset` to `until` to `sink`.
+fn read_bytes(
+    stream: &mut impl Read,
+    offset: &mut u64,
     until: u64,
     buffer: &mut [u8],
-    mut take: impl FnMut(&[u8]),
-) -> Result<(), Failure> {
-    while *at < until {
-        let want = usize::try_from(until - *at).unwrap_or(usize::MAX).min(buffer.len());
-        let got = match from.read(&mut buffer[..want]) {
+    mut sink: impl FnMut(&[u8]),
+) -> Result<(), ScanError> {
+    while *offset < until {
+        let want = usize::try_from(until - *offset).unwrap_or(usize::MAX).min(buffer.len());
+        let got = match stream.read(&mut buffer[..want]) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             got => got?,
         };
         if got == 0 {
-            return Err(Failure::CutOff(*at));
+            return Err(ScanError::Truncated(*offset));
         }
-        take(&buffer[..got]);
-        *at += got as u64;
+        sink(&buffer[..got]);
+        *offset += got as u64;
     }
     Ok(())
+}
+
+/// Minimum of sampled clusters per zone, so that no small zone is missed.
+const ZONE_CLUSTERS_MIN: u64 = 32;
+
+/// A population of clusters by zone, and the sample of it. A cluster is an aligned range of the size of
+/// a huge page, or of a pageblock if that is larger.
+#[derive(Debug)]
+pub(super) struct ClusterSample {
+    pub seed: u64,
+    cluster_order: Order,
+    /// For each zone the ranges of cluster numbers that touch memory.
+    zone_ranges: Vec<Vec<FrameRange>>,
+    /// Number of clusters read in each zone.
+    zone_clusters_read: Vec<u64>,
+}
+
+impl ClusterSample {
+    pub fn new(
+        segments: &[FrameSegment],
+        zoneinfo: &Zoneinfo,
+        cluster_order: Order,
+        seed: u64,
+    ) -> ClusterSample {
+        let numbers = |segment: &FrameSegment| {
+            (segment.first >> cluster_order.0, ((segment.end - 1) >> cluster_order.0) + 1)
+        };
+        let memory = |zone: usize| {
+            let own = segments.iter().filter(|s| s.zone == zone && s.unflagged_class == PageClass::Unknown);
+            merge_ranges(own.map(numbers).collect())
+        };
+        let zones: Vec<Vec<FrameRange>> = (0..zoneinfo.zones.len()).map(memory).collect();
+        ClusterSample { seed, cluster_order, zone_clusters_read: vec![0; zones.len()], zone_ranges: zones }
+    }
+
+    /// Clusters of a zone, sampled or not.
+    pub fn clusters_total(&self, zone: usize) -> u64 {
+        self.zone_ranges.get(zone).map_or(0, |ranges| ranges.iter().map(|(first, end)| end - first).sum())
+    }
+
+    /// Blocks of `pageblock_order` in a cluster.
+    pub fn blocks_per_cluster(&self, pageblock_order: Order) -> u64 {
+        self.cluster_order.to_pages().0 / pageblock_order.to_pages().0
+    }
+
+    /// Clusters of a zone that were read.
+    pub fn clusters_read(&self, zone: usize) -> u64 {
+        self.zone_clusters_read.get(zone).copied().unwrap_or(0)
+    }
+
+    /// About `count` clusters, from each zone in proportion to its size and at least some, in random order.
+    pub fn choose_clusters(&self, count: usize) -> Vec<PageblockCluster> {
+        let mut random = SplitMix64::new(self.seed);
+        let total: u64 = (0..self.zone_ranges.len()).map(|zone| self.clusters_total(zone)).sum();
+        let mut chosen = Vec::new();
+        for (zone, ranges) in self.zone_ranges.iter().enumerate() {
+            let size = self.clusters_total(zone);
+            let share = u128::from(size) * count as u128 / u128::from(total.max(1));
+            let take = u64::try_from(share).unwrap_or(u64::MAX).max(ZONE_CLUSTERS_MIN).min(size);
+            chosen.extend(choose_distinct(&mut random, take, size).into_iter().filter_map(|index| {
+                let number = nth_in_ranges(ranges, index)?;
+                let first = number << self.cluster_order.0;
+                let end = first.saturating_add(self.cluster_order.to_pages().0);
+                Some(PageblockCluster { zone, first, end })
+            }));
+        }
+        random.shuffle(&mut chosen);
+        chosen
+    }
+
+    /// Records the clusters read.
+    pub fn record_read(&mut self, read: &[PageblockCluster]) {
+        for cluster in read {
+            self.zone_clusters_read[cluster.zone] += 1;
+        }
+    }
+}
+
+/// `count` different numbers below `size`, by Floyd's algorithm: each set is equally likely.
+fn choose_distinct(random: &mut SplitMix64, count: u64, size: u64) -> Vec<u64> {
+    let mut seen = HashSet::new();
+    let mut out = Vec::new();
+    for top in size.saturating_sub(count)..size {
+        let random_number = random.next_below(top + 1);
+        let number = if seen.insert(random_number) { random_number } else { top };
+        seen.insert(number);
+        out.push(number);
+    }
+    out
+}
+
+/// The number at `index` of ascending ranges.
+fn nth_in_ranges(ranges: &[FrameRange], mut index: u64) -> Option<u64> {
+    for (first, end) in ranges {
+        if index < end - first {
+            return Some(first + index);
+        }
+        index -= end - first;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use pagelab_model::{NodeId, ZoneEntry, ZoneKey};
+
+    use super::*;
+
+    #[test]
+    fn draws_are_distinct_and_even() {
+        let mut random = SplitMix64::new(7);
+        let mut hits = [0u32; 20];
+        for _ in 0..4000 {
+            let set = choose_distinct(&mut random, 5, 20);
+            assert_eq!(set.iter().collect::<HashSet<_>>().len(), 5);
+            set.iter().for_each(|&at| hits[at as usize] += 1);
+        }
+        // 1000 expected each, with a standard deviation of 27.
+        assert!(hits.iter().all(|&n| (880..=1120).contains(&n)), "{hits:?}");
+        let mut all = choose_distinct(&mut random, 20, 20);
+        all.sort_unstable();
+        assert_eq!(all, (0..20).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn clusters_come_from_memory_only_and_small_zones_are_not_missed() {
+        let segment =
+            |first: u64, end: u64, zone, zero| FrameSegment { first, end, zone, unflagged_class: zero };
+        let segments = [
+            segment(1, 4096, 0, PageClass::Unknown),
+            segment(4096, 8192, 1, PageClass::Hole),
+            segment(8192, 1 << 22, 1, PageClass::Unknown),
+        ];
+        let zoneinfo = Zoneinfo {
+            nodes: Vec::new(),
+            zones: vec![ZoneEntry::empty(ZoneKey { node: NodeId(0), zone: String::new() }); 2],
+        };
+        let draw = ClusterSample::new(&segments, &zoneinfo, Order(9), 3);
+        let clusters = draw.choose_clusters(100);
+        assert_eq!(clusters.iter().filter(|c| c.zone == 0).count(), 8);
+        assert!(clusters.iter().all(|c| c.zone == 0 && c.end <= 4096 || c.first >= 8192));
+        assert_eq!(clusters, draw.choose_clusters(100));
+    }
 }

@@ -1,229 +1,206 @@
-//! What this process has changed so far: one ledger, one journal, however many guards.
+//! Changes of this process: one ledger and one journal for all of its guards.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use pagelab_sys::clock::realtime_ns;
 
-use super::Site;
-use super::dir::{JournalFile, Locked, journal_name};
-use super::error::{ErrorKind, GuardError};
-use super::journal::{self, Act, Entry, Record, Seen};
-use super::undo::{self, Outcome};
+use super::journal::{self, ChangeOutcome, JournalEntry, JournalledAction, ReadBackValue, Record};
+use super::journal_dir::{JournalFile, LockedJournalDir, journal_name, note};
+use super::{GuardError, GuardErrorKind, GuardSite, lock_ignoring_poison, undo};
 
-/// The ledgers of this process, by journal directory. They stay: one that could not undo everything
-/// goes on owning its journal after its last guard.
-static LEDGERS: Mutex<BTreeMap<PathBuf, Arc<Shared>>> = Mutex::new(BTreeMap::new());
+/// The ledgers of this process, by journal directory. They are never removed: a ledger that could not undo
+/// everything keeps its journal after its last guard.
+static LEDGERS: Mutex<BTreeMap<PathBuf, SharedLedger>> = Mutex::new(BTreeMap::new());
 
-/// A ledger that the guards of this process share, and the thread that restores after a signal.
-#[derive(Debug)]
-pub(super) struct Shared(Mutex<Ledger>);
+/// A ledger that the guards of this process share, and the thread that restores after a signal. After a panic
+/// in the middle of a change it is as consistent as after a kill, and usable.
+pub(super) type SharedLedger = Arc<Mutex<Ledger>>;
 
 /// The changes of this process and their journal.
 #[derive(Debug)]
 pub(super) struct Ledger {
-    pub(super) site: Site,
-    /// Begun with the first change, removed with the last undone one.
-    file: Option<JournalFile>,
-    entries: Vec<Entry>,
-    /// Which guard made the entry at the same index.
-    guards: Vec<u64>,
-    /// Guards that ended. What of theirs is still open could not be undone, and is tried again with the
-    /// next guard that ends.
-    ended: BTreeSet<u64>,
+    pub(super) site: GuardSite,
+    /// Created with the first change, removed with the last undo.
+    journal_file: Option<JournalFile>,
+    entries: Vec<JournalEntry>,
+    /// Guard of the entry at the same index.
+    guard_ids: Vec<u64>,
+    /// Guards that ended. Their open entries could not be undone, and are tried again with the next guard
+    /// that ends.
+    ended_guards: BTreeSet<u64>,
     next_seq: u64,
     next_guard: u64,
-    /// This process is ending: it undoes, and changes nothing any more.
+    /// This process is exiting: it undoes changes, and makes no new ones.
     is_stopping: bool,
 }
 
-impl Shared {
-    /// The ledger of this process for a site.
-    pub(super) fn of(site: &Site) -> Arc<Shared> {
-        let mut ledgers = LEDGERS.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = site.dir.path().to_owned();
-        if let Some(shared) = ledgers.get(&key) {
-            return shared.clone();
-        }
-        let ledger = Ledger {
-            site: site.clone(),
-            file: None,
-            entries: Vec::new(),
-            guards: Vec::new(),
-            ended: BTreeSet::new(),
-            next_seq: 1,
-            next_guard: 1,
-            is_stopping: false,
-        };
-        let shared = Arc::new(Shared(Mutex::new(ledger)));
-        ledgers.insert(key, shared.clone());
-        shared
-    }
-
-    /// A panic in the middle of a change leaves the ledger as true as a kill would: usable.
-    pub(super) fn lock(&self) -> MutexGuard<'_, Ledger> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// The ledger of the changes that are journalled in the directory of `site`.
+pub(super) fn for_site(site: &GuardSite) -> SharedLedger {
+    let new_ledger = || Ledger {
+        site: site.clone(),
+        journal_file: None,
+        entries: Vec::new(),
+        guard_ids: Vec::new(),
+        ended_guards: BTreeSet::new(),
+        next_seq: 1,
+        next_guard: 1,
+        is_stopping: false,
+    };
+    let mut ledgers = lock_ignoring_poison(&LEDGERS);
+    let entry = ledgers.entry(site.dir.path().to_owned());
+    entry.or_insert_with(|| Arc::new(Mutex::new(new_ledger()))).clone()
 }
 
-/// Undoes every change of this process, and lets no new one begin.
-pub(super) fn stop_all() -> Vec<Outcome> {
-    let all: Vec<Arc<Shared>> = {
-        let ledgers = LEDGERS.lock().unwrap_or_else(PoisonError::into_inner);
-        ledgers.values().cloned().collect()
-    };
+/// Undoes every change of this process, and prevents new ones.
+pub(super) fn stop_all() -> Vec<ChangeOutcome> {
+    let all: Vec<SharedLedger> = lock_ignoring_poison(&LEDGERS).values().cloned().collect();
     let mut outcomes = Vec::new();
     for shared in all {
-        let mut ledger = shared.lock();
+        let mut ledger = lock_ignoring_poison(&shared);
         ledger.is_stopping = true;
-        outcomes.extend(ledger.undo(None));
+        outcomes.extend(ledger.undo_guard(None));
     }
     outcomes
 }
 
 impl Ledger {
-    /// A number for a new guard.
-    pub(super) fn enter(&mut self) -> u64 {
+    pub(super) fn register_guard(&mut self) -> u64 {
         self.next_guard += 1;
         self.next_guard - 1
     }
 
-    /// Whether a change may begin.
-    pub(super) fn check_going_on(&self) -> Result<(), GuardError> {
+    pub(super) fn check_not_stopping(&self) -> Result<(), GuardError> {
         match self.is_stopping {
             false => Ok(()),
             true => {
-                let message = "nothing is changed any more: this process is restoring and about to end";
-                Err(GuardError::new(ErrorKind::Stopping, message))
+                let message = "cannot change settings: this process restores them and exits";
+                Err(GuardError::new(GuardErrorKind::Stopping, message))
             }
         }
     }
 
-    /// Journals what is about to be done; only when that is on the disk may it be done. Returns the
+    /// Journals a change before it is made; it may be made only after the record is on the disk. Returns the
     /// entry's index.
-    pub(super) fn announce(&mut self, locked: &Locked, guard: u64, act: Act) -> Result<usize, GuardError> {
-        debug_assert_eq!(self.entries.len(), self.guards.len());
-        let entry = Entry::new(self.next_seq, realtime_ns(), act);
-        let written = match &mut self.file {
-            Some(file) => file.append(&entry.record()),
-            None => locked.begin(&self.site.owner).and_then(|mut file| {
-                let appended = file.append(&entry.record());
-                self.file = Some(file);
+    pub(super) fn journal_act(
+        &mut self,
+        locked: &LockedJournalDir,
+        guard: u64,
+        act: JournalledAction,
+    ) -> Result<usize, GuardError> {
+        debug_assert_eq!(self.entries.len(), self.guard_ids.len());
+        let entry = JournalEntry::new(self.next_seq, act);
+        let record = entry.record(realtime_ns());
+        let written = match &mut self.journal_file {
+            Some(file) => file.append(&record),
+            None => locked.create_journal(&self.site.owner).and_then(|mut file| {
+                let appended = file.append(&record);
+                self.journal_file = Some(file);
                 appended
             }),
         };
         if let Err(error) = written {
-            self.retire();
+            self.remove_finished_journal();
             let (what, path) = (entry.act.label(), self.site.dir.path().display());
-            let message = format!("{what} was not changed: the journal in {path} cannot be written");
-            return Err(GuardError::new(ErrorKind::Refused, message).because(error));
+            let message = format!("cannot change {what}: cannot write the journal in {path}");
+            return Err(GuardError::new(GuardErrorKind::KernelRefused, message).with_cause(error));
         }
         self.next_seq += 1;
         self.entries.push(entry);
-        self.guards.push(guard);
+        self.guard_ids.push(guard);
         Ok(self.entries.len() - 1)
     }
 
-    /// Journals what was read back. Without this record a restore still knows what was asked for, so a
-    /// full disk is no reason to undo the change now.
-    pub(super) fn saw(&mut self, at: usize, seen: Seen) {
-        let record = Record::Seen {
-            seq: self.entries[at].seq,
-            value: seen.value.clone(),
-            min_free_kbytes: seen.min_free_kbytes.clone(),
-        };
-        self.entries[at].seen = Some(seen);
-        self.note(&record);
+    /// Journals the value that was read back. Without this record a restore still knows the requested value,
+    /// so the change is not undone because of a full disk.
+    pub(super) fn record_read_back(
+        &mut self,
+        entry_index: usize,
+        value: String,
+        min_free_kbytes: Option<String>,
+    ) {
+        let entry = &mut self.entries[entry_index];
+        entry.read_back =
+            Some(ReadBackValue { value: value.clone(), min_free_kbytes: min_free_kbytes.clone() });
+        note(self.journal_file.as_mut(), &Record::Seen { seq: entry.seq, value, min_free_kbytes });
     }
 
     /// The number of an entry; unlike its index it stays the same when others end.
-    pub(super) fn seq(&self, at: usize) -> u64 {
-        self.entries[at].seq
+    pub(super) fn seq(&self, entry_index: usize) -> u64 {
+        self.entries[entry_index].seq
     }
 
     /// Journals that a one-way act is done.
-    pub(super) fn did(&mut self, seq: u64) {
+    pub(super) fn record_done(&mut self, seq: u64) {
         if let Some(entry) = self.entries.iter_mut().find(|entry| entry.seq == seq) {
             entry.is_open = false;
-            self.note(&Record::Done { seq });
+            note(self.journal_file.as_mut(), &Record::Done { seq });
         }
     }
 
-    /// Undoes one entry, after its change went wrong.
-    pub(super) fn take_back(&mut self, at: usize) -> Vec<Outcome> {
-        let outcomes = self.undo_where(&|index, _| index == at);
-        self.retire();
+    /// Undoes one entry whose change failed.
+    pub(super) fn undo_entry(&mut self, entry_index: usize) -> Vec<ChangeOutcome> {
+        let outcomes = self.undo_where(&|index, _| index == entry_index);
+        self.remove_finished_journal();
         outcomes
     }
 
-    /// Undoes the entries of a guard, or of all. An entry over which a later one of another guard lies
-    /// is handed to that one: its value is in force, and it goes back to what was found first.
-    pub(super) fn undo(&mut self, guard: Option<u64>) -> Vec<Outcome> {
-        self.ended.extend(guard);
-        let (guards, ended) = (self.guards.clone(), self.ended.clone());
+    /// Undoes the entries of a guard, or of all. An entry under a later one of another guard is passed on to
+    /// that one: its value is in force, and it restores the first original value.
+    pub(super) fn undo_guard(&mut self, guard: Option<u64>) -> Vec<ChangeOutcome> {
+        self.ended_guards.extend(guard);
+        let (guards, ended) = (self.guard_ids.clone(), self.ended_guards.clone());
         let is_chosen = move |at: usize| guard.is_none() || ended.contains(&guards[at]);
         for at in (0..self.entries.len()).filter(|&at| is_chosen(at)) {
             self.hand_over(at, &is_chosen);
         }
         let outcomes = self.undo_where(&|at, _| is_chosen(at));
-        self.retire();
+        self.remove_finished_journal();
         outcomes
     }
 
-    fn hand_over(&mut self, at: usize, is_chosen: &dyn Fn(usize) -> bool) {
-        let Act::Change { knob, .. } = &self.entries[at].act else { return };
-        let is_same = |entry: &Entry| matches!(&entry.act, Act::Change { knob: other, .. } if other == knob);
-        let is_above = |&to: &usize| self.entries[to].is_open && is_same(&self.entries[to]) && !is_chosen(to);
-        let above = (at + 1..self.entries.len()).find(is_above);
-        if let Some(to) = above.filter(|_| self.entries[at].is_open) {
-            let record = Record::Handed { seq: self.entries[at].seq, to: self.entries[to].seq };
-            // A journal that cannot keep this still has both entries, and undoes both in order.
-            self.note(&record);
-            let _ = journal::hand_over(&mut self.entries, at, to);
-        }
-    }
-
-    fn undo_where(&mut self, choose: &dyn Fn(usize, &Entry) -> bool) -> Vec<Outcome> {
-        let Ledger { entries, file, site, .. } = self;
-        let mut note = |record: &Record| {
-            if let Some(file) = file {
-                let _ = file.append(record);
-            }
+    fn hand_over(&mut self, entry_index: usize, is_chosen: &dyn Fn(usize) -> bool) {
+        let JournalledAction::Change { knob, .. } = &self.entries[entry_index].act else { return };
+        let is_same = |entry: &JournalEntry| match &entry.act {
+            JournalledAction::Change { knob: other, .. } => other == knob,
+            _ => false,
         };
-        undo::undo_all(site.kernel.as_ref(), entries, choose, &mut note)
-    }
-
-    fn note(&mut self, record: &Record) {
-        if let Some(file) = &mut self.file {
-            let _ = file.append(record);
+        let is_above = |&to: &usize| self.entries[to].is_open && is_same(&self.entries[to]) && !is_chosen(to);
+        let above = (entry_index + 1..self.entries.len()).find(is_above);
+        if let Some(to) = above.filter(|_| self.entries[entry_index].is_open) {
+            let record = Record::Handed { seq: self.entries[entry_index].seq, to: self.entries[to].seq };
+            // Without this record the journal still has both entries, and both are undone in order.
+            note(self.journal_file.as_mut(), &record);
+            let _ = journal::hand_over(&mut self.entries, entry_index, to);
         }
     }
 
-    /// Removes the journal once nothing is left to undo. Where that fails, what stays is a journal with
-    /// nothing open in it, which the next restore removes.
-    fn retire(&mut self) {
+    fn undo_where(&mut self, is_chosen: &dyn Fn(usize, &JournalEntry) -> bool) -> Vec<ChangeOutcome> {
+        let Ledger { entries, journal_file, site, .. } = self;
+        undo::undo_all(site.kernel.as_ref(), entries, is_chosen, journal_file.as_mut())
+    }
+
+    /// Removes the journal once nothing is left to undo. If that fails, a journal without open entries
+    /// remains, which the next restore removes.
+    fn remove_finished_journal(&mut self) {
         if self.entries.iter().any(|entry| entry.is_open) {
             return;
         }
         self.entries.clear();
-        self.guards.clear();
-        self.ended.clear();
-        if self.file.is_none() {
-            return;
-        }
-        let removed = self.remove_file();
-        if removed.is_ok() {
-            self.file = None;
+        self.guard_ids.clear();
+        self.ended_guards.clear();
+        if self.journal_file.is_some() && self.remove_file().is_ok() {
+            self.journal_file = None;
         }
     }
 
     fn remove_file(&self) -> io::Result<()> {
         std::fs::remove_file(self.site.dir.path().join(journal_name(&self.site.owner)))?;
-        // If somebody else has the lock, the directory goes with the next one who leaves it empty.
+        // If another process has the lock, the last process to leave the directory removes it.
         if let Ok(Some(Some(locked))) = self.site.dir.try_lock(false) {
-            locked.leave();
+            locked.release();
         }
         Ok(())
     }

@@ -1,30 +1,30 @@
-//! Who made a change, and whether that process still runs.
+//! Owner of a change, and whether that process still runs.
 //!
-//! A process number alone says nothing: numbers are reused. A process is the boot it ran in, its number
-//! and its start time. Its namespace is kept too, because a number means another process (or none) in
-//! another namespace; there the lock that every owner holds on its own journal decides instead.
+//! A PID alone does not identify a process: PIDs are reused. A process is identified by its boot, PID and
+//! start time. Its namespace is kept too, because a PID means another process (or none) in another namespace;
+//! there the lock of every owner on its own journal decides.
 
 use std::fs;
 use std::path::Path;
 
-use pagelab_formats::process_stat;
+use pagelab_formats::process_status;
+use serde::{Deserialize, Serialize};
 
-use super::error::{ErrorKind, GuardError};
+use super::{GuardError, GuardErrorKind};
 use crate::paths;
 
-/// Longest command line that is kept, in bytes.
 const COMMAND_MAX: usize = 200;
 
-/// One process of one boot.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// One process of one boot. The names of its fields are a contract: they are in journals.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
-    /// `/proc/sys/kernel/random/boot_id` of the boot it ran in.
+    /// `/proc/sys/kernel/random/boot_id` of its boot.
     pub boot_id: String,
-    /// Its number in its own namespace.
+    /// Its PID in its own namespace.
     pub pid: u32,
-    /// When it started: clock ticks since boot, field 22 of its stat line.
+    /// Its start: clock ticks since boot, field 22 of its stat line.
     pub start_ticks: u64,
-    /// Its pid namespace, as the kernel names it: `pid:[4026531836]`.
+    /// Its PID namespace, in the kernel's notation: `pid:[4026531836]`.
     pub pid_namespace: String,
     /// Its command line, shortened, without control characters.
     pub command: String,
@@ -42,14 +42,15 @@ pub enum Liveness {
 }
 
 impl Owner {
-    /// This process. It is always read from this machine, also when the settings are under another base.
+    /// This process. It is always read from this machine, even if the settings are under another base.
     pub fn this_process() -> Result<Owner, GuardError> {
         let pid = std::process::id();
-        let boot_id = fs::read_to_string(paths::BOOT_ID).map_err(|e| unknown(paths::BOOT_ID, e))?;
-        let stat_path = paths::process_stat(pid);
-        let stat = fs::read(&stat_path).map_err(|e| unknown(&stat_path, e))?;
-        let stat = process_stat::parse(&stat)
-            .map_err(|error| GuardError::new(ErrorKind::NotAvailable, error.in_file(&stat_path)))?;
+        let boot_id = fs::read_to_string(paths::BOOT_ID).map_err(|e| read_error(paths::BOOT_ID, e))?;
+        let stat_path = paths::process_stat_file(pid);
+        let stat = fs::read(&stat_path).map_err(|e| read_error(&stat_path, e))?;
+        let stat = process_status::parse_stat(&stat).map_err(|error| {
+            GuardError::new(GuardErrorKind::NotAvailable, error.message_in_file(&stat_path))
+        })?;
         let namespace = fs::read_link(paths::SELF_PID_NAMESPACE).unwrap_or_default();
         let command = fs::read(paths::SELF_CMDLINE).unwrap_or_default();
         Ok(Owner {
@@ -57,31 +58,31 @@ impl Owner {
             pid,
             start_ticks: stat.start_ticks,
             pid_namespace: namespace.to_string_lossy().into_owned(),
-            command: printable_command(&command),
+            command: sanitize_command(&command),
         })
     }
 
-    /// Whether this owner runs, as seen by `me`. `journal_is_locked`: whether somebody holds the lock on
-    /// its journal, as every owner does for as long as it runs.
-    pub(super) fn liveness(&self, me: &Owner, journal_is_locked: bool) -> Liveness {
-        if self.boot_id != me.boot_id {
+    /// Whether this owner runs, as seen by `current`. `journal_is_locked`: whether the lock on its journal is
+    /// held, as every owner does while it runs.
+    pub(super) fn liveness(&self, current: &Owner, journal_is_locked: bool) -> Liveness {
+        if self.boot_id != current.boot_id {
             return Liveness::OtherBoot;
         }
-        let number_counts = self.pid_namespace == me.pid_namespace;
-        if journal_is_locked || (number_counts && self.runs()) {
+        let number_counts = self.pid_namespace == current.pid_namespace;
+        if journal_is_locked || (number_counts && self.is_running()) {
             return Liveness::Live;
         }
         Liveness::Killed
     }
 
-    fn runs(&self) -> bool {
-        let Ok(text) = fs::read(paths::process_stat(self.pid)) else { return false };
-        let Ok(stat) = process_stat::parse(&text) else { return false };
+    fn is_running(&self) -> bool {
+        let Ok(text) = fs::read(paths::process_stat_file(self.pid)) else { return false };
+        let Ok(stat) = process_status::parse_stat(&text) else { return false };
         stat.start_ticks == self.start_ticks && !stat.has_ended()
     }
 
     /// `pid 4121, pagelab probe`.
-    pub fn name(&self) -> String {
+    pub fn display_name(&self) -> String {
         match self.command.is_empty() {
             true => format!("pid {}", self.pid),
             false => format!("pid {}, {}", self.pid, self.command),
@@ -89,26 +90,22 @@ impl Owner {
     }
 }
 
-fn unknown(path: &str, error: std::io::Error) -> GuardError {
-    let message = format!("cannot journal a change without {path}, which says who made it");
-    GuardError::new(ErrorKind::NotAvailable, message).because(error)
+fn read_error(path: &str, error: std::io::Error) -> GuardError {
+    let message = format!("cannot identify this process for the journal: cannot read {path}");
+    GuardError::new(GuardErrorKind::NotAvailable, message).with_cause(error)
 }
 
-fn printable_command(raw: &[u8]) -> String {
-    let mut arguments = raw.split(|&byte| byte == 0).filter(|argument| !argument.is_empty());
-    let Some(program) = arguments.next() else { return String::new() };
-    let program = String::from_utf8_lossy(program);
-    let name = Path::new(program.as_ref()).file_name().unwrap_or_default();
-    let mut command = name.to_string_lossy().into_owned();
-    for argument in arguments {
-        command.push(' ');
-        command.push_str(&String::from_utf8_lossy(argument));
-    }
-    printable(&command)
+fn sanitize_command(raw: &[u8]) -> String {
+    let arguments = raw.split(|&byte| byte == 0).filter(|argument| !argument.is_empty());
+    let mut words: Vec<_> = arguments.map(String::from_utf8_lossy).collect();
+    let Some(program) = words.first_mut() else { return String::new() };
+    let name = Path::new(&**program).file_name().unwrap_or_default();
+    *program = name.to_string_lossy().into_owned().into();
+    sanitize_text(&words.join(" "))
 }
 
-/// Without control characters, which must not reach a terminal from a journal, and not too long.
-pub(super) fn printable(text: &str) -> String {
+/// Text without control characters, which must not reach a terminal from a journal, and of limited length.
+pub(super) fn sanitize_text(text: &str) -> String {
     let mut clean = String::new();
     for c in text.chars().map(|c| if c.is_control() { '?' } else { c }) {
         if clean.len() + c.len_utf8() > COMMAND_MAX {
@@ -140,8 +137,8 @@ mod tests {
 
     #[test]
     fn a_command_line_cannot_write_to_a_terminal() {
-        assert_eq!(printable_command(b"/usr/bin/pagelab\0run\0a\x1b[2Jb\0"), "pagelab run a?[2Jb");
-        assert_eq!(printable_command(b""), "");
-        assert!(printable_command(&[b'x'; 10_000]).len() <= COMMAND_MAX + '…'.len_utf8());
+        assert_eq!(sanitize_command(b"/usr/bin/pagelab\0run\0a\x1b[2Jb\0"), "pagelab run a?[2Jb");
+        assert_eq!(sanitize_command(b""), "");
+        assert!(sanitize_command(&[b'x'; 10_000]).len() <= COMMAND_MAX + '…'.len_utf8());
     }
 }

@@ -1,261 +1,238 @@
-//! Undoing what a killed pagelab left: every journal of the directory, each judged by its owner.
+//! Restoration after a killed pagelab: every journal of the directory, each by the state of its owner.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Site;
-use super::dir::{self, JournalFile, Locked};
-use super::error::GuardError;
-use super::journal::{self, Act, Bad, Entry, Journal, Record};
-use super::kernel::{Kernel, Pretend};
+use super::journal::{
+    self, ChangeOutcome, Journal, JournalEntry, JournalRejection, JournalledAction, UndoOutcome,
+};
+use super::journal_dir::{self, LockedJournalDir, RawJournal};
+use super::kernel::{DryRunKernel, Kernel};
+use super::kernel_objects;
 use super::owner::{Liveness, Owner};
-use super::trace_instance;
-use super::undo::{self, Fate, Outcome};
+use super::undo;
+use super::{GuardError, GuardErrorKind, GuardSite};
 
-/// How long a restore waits for another one: filling a large pool again takes its time.
+/// Time that a restore waits for another one: refilling a large pool takes long.
 const LOCK_WAIT: Duration = Duration::from_secs(60);
 
-/// What [`restore`] found and did.
+/// Result of [`restore`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
-    /// One for each journal that tells of something.
+pub struct RestoreReport {
+    /// One per journal with changes.
     pub journals: Vec<JournalReport>,
     /// Journals that cannot be understood or trusted. Nothing was written because of them.
-    pub refused: Vec<Refused>,
-    /// Journals that an earlier restore refused and put aside.
-    pub aside: Vec<PathBuf>,
+    pub rejected: Vec<RejectedJournal>,
+    /// Journals that an earlier restore rejected and moved aside.
+    pub quarantined: Vec<PathBuf>,
 }
 
-/// What became of the changes of one process.
+/// Outcome of the changes of one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalReport {
-    /// Whose changes.
+    /// Owner of the changes.
     pub owner: Owner,
     /// Whether it still runs.
     pub liveness: Liveness,
     /// Its changes, in the order in which they were undone: the last one first.
-    pub outcomes: Vec<Outcome>,
+    pub outcomes: Vec<ChangeOutcome>,
 }
 
-/// A journal that is refused.
+/// A journal that is rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
-    /// Where it was.
+pub struct RejectedJournal {
+    /// Its path.
     pub path: PathBuf,
-    /// Where it is kept now, if it was moved.
-    pub kept_as: Option<PathBuf>,
-    /// Why, with the line where it is one line's fault.
+    /// Its new path, if it was moved.
+    pub moved_to: Option<PathBuf>,
+    /// The reason, with the line of the error if it is in one line.
     pub reason: String,
 }
 
-impl Report {
-    /// How many changes ended in this way.
-    pub fn count(&self, fate: Fate) -> usize {
-        self.journals.iter().flat_map(|journal| &journal.outcomes).filter(|o| o.fate == fate).count()
+impl RestoreReport {
+    /// Number of changes with this outcome.
+    pub fn count(&self, undo: UndoOutcome) -> usize {
+        self.journals.iter().flat_map(|journal| &journal.outcomes).filter(|o| o.undo == undo).count()
     }
 }
 
-/// Undoes what killed processes left. Owners that run are let alone; journals of other boots are
-/// discarded, for their changes ended with the boot; what is no longer ours stays. A second call finds
-/// nothing to do, and two at once wait for each other. `dry_run`: nothing is changed, in the kernel or
-/// in the journals; the report tells what would be.
-pub fn restore(site: &Site, dry_run: bool) -> Result<Report, GuardError> {
-    let mut report = Report::default();
+/// Undoes the changes of killed processes. Running owners keep theirs; journals of other boots are discarded,
+/// for their changes ended with the boot; a setting that another process changed since stays. A second call
+/// finds nothing to do, and concurrent calls wait for each other. `dry_run`: nothing is changed, in the
+/// kernel or in the journals; the report states the intended changes.
+pub fn restore(site: &GuardSite, dry_run: bool) -> Result<RestoreReport, GuardError> {
+    let mut report = RestoreReport::default();
     let Some(locked) = site.dir.lock(false, LOCK_WAIT)? else { return Ok(report) };
     let kernel: Arc<dyn Kernel> = match dry_run {
-        true => Arc::new(Pretend::over(site.kernel.clone())),
+        true => Arc::new(DryRunKernel::new(site.kernel.clone())),
         false => site.kernel.clone(),
     };
-    let names = locked.names().map_err(|e| GuardError::io(site.dir.path().display().to_string(), e))?;
-    for name in names {
-        if dir::is_aside(&name) {
-            report.aside.push(locked.path_of(&name));
-        } else if dir::is_journal(&name) {
-            restore_one(site, kernel.as_ref(), &locked, &name, dry_run, &mut report);
+    for name in locked.list_names()? {
+        if journal_dir::is_quarantined(&name) {
+            report.quarantined.push(locked.path_for(&name));
+        } else if journal_dir::is_journal(&name) {
+            restore_journal(site, kernel.as_ref(), &locked, &name, dry_run, &mut report);
         }
     }
     if !dry_run {
-        locked.leave();
+        locked.release();
     }
     Ok(report)
 }
 
-fn restore_one(
-    site: &Site,
+fn restore_journal(
+    site: &GuardSite,
     kernel: &dyn Kernel,
-    locked: &Locked,
+    locked: &LockedJournalDir,
     name: &str,
     dry_run: bool,
-    report: &mut Report,
+    report: &mut RestoreReport,
 ) {
-    let mut opened = match open(kernel, locked, name) {
+    let (mut journal, mut raw) = match open_journal(kernel, locked, name) {
         Ok(Some(opened)) => opened,
-        // Its owner was killed before it wrote who it is, and so before any change.
+        // Its owner was killed before it wrote the head, and so before any change.
         Ok(None) => {
             if !dry_run {
-                let _ = locked.remove(name);
+                let _ = locked.remove_journal(name);
             }
             return;
         }
-        Err(refusal) => return refuse(locked, name, refusal, dry_run, report),
+        Err(rejection) => return reject_journal(locked, name, rejection, dry_run, report),
     };
-    let liveness = opened.journal.owner.liveness(&site.owner, opened.is_locked);
-    let entries = &mut opened.journal.entries;
-    let untouched = |fate: Fate| -> Vec<Outcome> {
+    let liveness = journal.owner.liveness(&site.owner, raw.is_locked);
+    let entries = &mut journal.entries;
+    let untouched_outcomes = |undo: UndoOutcome| -> Vec<ChangeOutcome> {
         let open = entries.iter().rev().filter(|entry| entry.is_open);
-        open.map(|entry| Outcome::of(entry, fate)).collect()
+        open.map(|entry| ChangeOutcome::from_entry(entry, undo)).collect()
     };
     let outcomes = match liveness {
-        Liveness::Live => untouched(Fate::Held),
-        Liveness::OtherBoot => untouched(Fate::OtherBoot),
+        Liveness::Live => untouched_outcomes(UndoOutcome::OwnerRunning),
+        Liveness::OtherBoot => untouched_outcomes(UndoOutcome::OtherBoot),
         Liveness::Killed => {
-            let file = (!dry_run).then_some(&mut opened.file);
-            undo_open(kernel, entries, &|_| true, file)
+            let file = (!dry_run).then_some(&mut raw.file);
+            undo::undo_all(kernel, entries, &|_, _| true, file)
         }
     };
     let is_done = liveness == Liveness::OtherBoot || !entries.iter().any(|entry| entry.is_open);
     if is_done && liveness != Liveness::Live && !dry_run {
-        let _ = locked.remove(name);
+        let _ = locked.remove_journal(name);
     }
     if !outcomes.is_empty() {
-        report.journals.push(JournalReport { owner: opened.journal.owner, liveness, outcomes });
+        report.journals.push(JournalReport { owner: journal.owner, liveness, outcomes });
     }
 }
 
-fn refuse(locked: &Locked, name: &str, refusal: Refusal, dry_run: bool, report: &mut Report) {
-    let path = locked.path_of(name);
-    let kept_as = match refusal.may_move && !dry_run {
-        true => locked.set_aside(name).ok(),
+fn reject_journal(
+    locked: &LockedJournalDir,
+    name: &str,
+    rejection: JournalRejection,
+    dry_run: bool,
+    report: &mut RestoreReport,
+) {
+    let path = locked.path_for(name);
+    let kept_as = match rejection.can_move && !dry_run {
+        true => locked.quarantine(name).ok(),
         false => None,
     };
-    report.refused.push(Refused { path, kept_as, reason: refusal.reason });
+    report.rejected.push(RejectedJournal { path, moved_to: kept_as, reason: rejection.reason });
 }
 
-/// A journal that was understood.
-pub(super) struct Opened {
-    pub(super) journal: Journal,
-    pub(super) file: JournalFile,
-    pub(super) is_locked: bool,
-}
-
-/// Why a journal is refused, and whether it may be moved out of the way: not one of a newer pagelab,
-/// and not one whose owner still writes it.
-pub(super) struct Refusal {
-    pub(super) reason: String,
-    may_move: bool,
-}
-
-/// Opens and reads the journal `name`. `None`: it is gone, or holds nothing at all.
-pub(super) fn open(kernel: &dyn Kernel, locked: &Locked, name: &str) -> Result<Option<Opened>, Refusal> {
-    let found = locked.read(name).map_err(|reason| Refusal { reason, may_move: true })?;
-    let Some(found) = found else { return Ok(None) };
-    let is_locked = found.is_locked;
-    let refusal = |reason: String| Refusal { reason, may_move: !is_locked };
-    let journal = match journal::decode(&found.bytes, kernel) {
-        Ok(Some(journal)) => journal,
-        Ok(None) => return Ok(None),
-        Err(Bad::Newer(version)) => {
-            let reason = format!("was written by a newer pagelab (version {version}); restore with that one");
-            return Err(Refusal { reason, may_move: false });
-        }
-        Err(Bad::Line(line, what)) => return Err(refusal(format!("line {line}: {what}"))),
-    };
-    if dir::journal_name(&journal.owner) != name {
-        return Err(refusal("its name is not that of the process that it tells of".to_owned()));
+/// Opens and reads the journal `name`. `None`: it no longer exists, or is empty.
+fn open_journal(
+    kernel: &dyn Kernel,
+    locked: &LockedJournalDir,
+    name: &str,
+) -> Result<Option<(Journal, RawJournal)>, JournalRejection> {
+    let raw_journal = locked.read_journal(name);
+    let raw_journal = raw_journal.map_err(|reason| JournalRejection { reason, can_move: true })?;
+    let Some(raw) = raw_journal else { return Ok(None) };
+    let journal = journal::decode(&raw.bytes, kernel).map_err(|rejection| JournalRejection {
+        can_move: rejection.can_move && !raw.is_locked,
+        ..rejection
+    })?;
+    let Some(journal) = journal else { return Ok(None) };
+    if journal_dir::journal_name(&journal.owner) != name {
+        let reason = "its name does not match the process that it describes".to_owned();
+        return Err(JournalRejection { reason, can_move: !raw.is_locked });
     }
-    Ok(Some(Opened { journal, file: found.file, is_locked }))
+    Ok(Some((journal, raw)))
 }
 
-/// Undoes the open entries of a dead owner's journal that `choose` chooses, and notes that in it.
-fn undo_open(
-    kernel: &dyn Kernel,
-    entries: &mut [Entry],
-    choose: &dyn Fn(&Entry) -> bool,
-    mut file: Option<&mut JournalFile>,
-) -> Vec<Outcome> {
-    let mut note = |record: &Record| {
-        if let Some(file) = &mut file {
-            // A journal that takes no record any more only makes a second restore look again.
-            let _ = file.append(record);
-        }
-    };
-    undo::undo_all(kernel, entries, &|_, entry| choose(entry), &mut note)
+/// Relation of another process to a requested setting.
+pub(super) enum ClaimSurvey {
+    /// No process holds it. Changes of killed processes to it were undone first, so that the value found next
+    /// is the owner's and not that of a killed pagelab.
+    Unclaimed(Vec<JournalReport>),
+    HeldBy(Owner),
 }
 
-/// What another process has to do with a setting that is wanted.
-pub(super) enum Survey {
-    /// Nobody holds it. What killed processes had left on it was undone first, so that the value found
-    /// next is the owner's and not a dead pagelab's.
-    Free(Vec<JournalReport>),
-    /// A running process holds it.
-    Held(Owner),
+/// A change of a killed owner that cannot be undone now.
+fn stuck_error(stuck: &ChangeOutcome, owner: &Owner) -> GuardError {
+    let (label, name) = (&stuck.label, owner.display_name());
+    let message = format!("cannot restore {label}, which {name} changed: {}", stuck.detail);
+    GuardError::new(GuardErrorKind::KernelRefused, message)
 }
 
-/// Looks through the journals of all other processes for `claim`. A journal that cannot be understood
-/// might hold anything, so it stops every change until `pagelab restore` has put it aside.
-pub(super) fn survey(
-    site: &Site,
-    kernel: &dyn Kernel,
-    locked: &Locked,
+/// Searches the journals of all other processes for `claim`. A malformed journal might contain anything, so
+/// it prevents every change until `pagelab restore` has moved it.
+pub(super) fn survey_claim(
+    site: &GuardSite,
+    locked: &LockedJournalDir,
     claim: &str,
     dry_run: bool,
-) -> Result<Survey, GuardError> {
-    let own = dir::journal_name(&site.owner);
-    let mut undone = Vec::new();
-    let names = locked.names().map_err(|e| GuardError::io(site.dir.path().display().to_string(), e))?;
-    for name in names.iter().filter(|name| dir::is_journal(name)) {
-        let path = locked.path_of(name);
-        let opened = match open(kernel, locked, name) {
+) -> Result<ClaimSurvey, GuardError> {
+    let (kernel, own_journal) = (site.kernel.as_ref(), journal_dir::journal_name(&site.owner));
+    let mut reports = Vec::new();
+    for name in locked.list_names()?.iter().filter(|name| journal_dir::is_journal(name)) {
+        let path = locked.path_for(name);
+        let (mut journal, mut raw) = match open_journal(kernel, locked, name) {
             Ok(Some(opened)) => opened,
             Ok(None) => continue,
-            Err(refusal) => {
+            Err(rejection) => {
                 let message = format!(
-                    "the journal {} cannot be used: {}; run pagelab restore first",
+                    "cannot use the journal {}: {}; hint: run pagelab restore first",
                     path.display(),
-                    refusal.reason
+                    rejection.reason
                 );
-                return Err(GuardError::new(super::ErrorKind::BadInput, message));
+                return Err(GuardError::new(GuardErrorKind::BadInput, message));
             }
         };
-        let Opened { mut journal, mut file, is_locked } = opened;
-        let wants = |entry: &Entry| entry.is_open && entry.act.claim().as_deref() == Some(claim);
-        // Nobody wants the instance of a dead one by its name, but whoever makes one clears up behind it.
-        let is_left = |entry: &Entry| {
-            let both = trace_instance::is_ours(claim) && matches!(entry.act, Act::TraceInstance { .. });
-            wants(entry) || entry.is_open && both
+        let has_claim = |entry: &JournalEntry| entry.is_open && entry.act.claim().as_deref() == Some(claim);
+        // No claim names the trace instance of a dead process: creating a new one removes it.
+        let is_left = |entry: &JournalEntry| {
+            let both = kernel_objects::is_trace_instance(claim)
+                && matches!(entry.act, JournalledAction::TraceInstance { .. });
+            has_claim(entry) || entry.is_open && both
         };
-        match journal.owner.liveness(&site.owner, is_locked) {
-            // A process of an earlier boot can have had our number and start time.
-            Liveness::OtherBoot if *name == own => {
-                let _ = locked.remove(name);
+        match journal.owner.liveness(&site.owner, raw.is_locked) {
+            // A process of an earlier boot may have had the same PID and start time.
+            Liveness::OtherBoot if *name == own_journal => {
+                let _ = locked.remove_journal(name);
             }
-            Liveness::OtherBoot => {}
-            Liveness::Live if *name == own => {}
-            Liveness::Live if journal.entries.iter().any(wants) => return Ok(Survey::Held(journal.owner)),
-            Liveness::Live => {}
+            Liveness::Live if *name != own_journal && journal.entries.iter().any(has_claim) => {
+                return Ok(ClaimSurvey::HeldBy(journal.owner));
+            }
+            Liveness::OtherBoot | Liveness::Live => {}
             Liveness::Killed => {
-                let file = (!dry_run).then_some(&mut file);
-                let outcomes = undo_open(kernel, &mut journal.entries, &is_left, file);
-                let is_done =
-                    !journal.entries.iter().any(|e| e.is_open && !matches!(e.act, Act::OneWay { .. }));
+                let file = (!dry_run).then_some(&mut raw.file);
+                let outcomes = undo::undo_all(kernel, &mut journal.entries, &|_, entry| is_left(entry), file);
+                let is_done = !journal
+                    .entries
+                    .iter()
+                    .any(|e| e.is_open && !matches!(e.act, JournalledAction::OneWay { .. }));
                 if is_done && !dry_run {
-                    let _ = locked.remove(name);
+                    let _ = locked.remove_journal(name);
                 }
-                if let Some(stuck) = outcomes.iter().find(|outcome| outcome.fate == Fate::Failed) {
-                    let message = format!(
-                        "{} still is as {} left it, and cannot be put back: {}",
-                        stuck.what,
-                        journal.owner.name(),
-                        stuck.detail
-                    );
-                    return Err(GuardError::new(super::ErrorKind::Refused, message));
+                if let Some(stuck) = outcomes.iter().find(|outcome| outcome.undo == UndoOutcome::Failed) {
+                    return Err(stuck_error(stuck, &journal.owner));
                 }
                 if !outcomes.is_empty() {
-                    undone.push(JournalReport { owner: journal.owner, liveness: Liveness::Killed, outcomes });
+                    let liveness = Liveness::Killed;
+                    reports.push(JournalReport { owner: journal.owner, liveness, outcomes });
                 }
             }
         }
     }
-    Ok(Survey::Free(undone))
+    Ok(ClaimSurvey::Unclaimed(reports))
 }

@@ -1,128 +1,56 @@
-//! Undoing one change: what is ours goes back to what was found; what is no longer ours stays.
+//! Undo of one change: pagelab's value is replaced by the original; another value stays.
 
 use std::collections::BTreeSet;
 use std::io;
 
-use super::created;
-use super::journal::{Act, Entry, Record, Seen};
+use super::journal::{
+    ChangeOutcome, JournalEntry, JournalledAction, Record, UndoOutcome, UndoResult, check_foreign,
+    check_removed,
+};
+use super::journal_dir::{JournalFile, note};
 use super::kernel::Kernel;
+use super::kernel_objects;
 use super::knob::Knob;
 use super::swap;
-use super::trace_instance;
-
-/// What became of one change.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
-    /// A person's name for the setting: `THP enabled`, `2 MiB pool`, `cgroup`.
-    pub what: String,
-    /// The file or directory; for a one-way act its name.
-    pub path: String,
-    /// How it ended.
-    pub fate: Fate,
-    /// The value that was in force when undoing began.
-    pub found: Option<String>,
-    /// The value that pagelab had set.
-    pub ours: Option<String>,
-    /// The value before pagelab, to which it goes back.
-    pub original: Option<String>,
-    /// More, in words, without a trailing dot; may be empty.
-    pub detail: String,
-}
 
 /// The end of the name of a one-way act that touches nothing but memory of the process that performs it.
 pub const OWN_MEMORY: &str = "in pagelab's own memory";
 
-const GONE_WITH_ITS_PROCESS: &str = "nothing is left of it: the memory went with the process";
+const MEMORY_GONE: &str = "nothing is left: the memory was released with the process";
 
-/// How a change ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
-    /// It was undone, and that was read back.
-    Restored,
-    /// There was nothing to undo: the change was not made, or is undone already.
-    AlreadyBack,
-    /// The value is neither ours nor the original: set by somebody since. It is left, for good.
-    LeftAlone,
-    /// It could not be undone; it stays in the journal, and the next restore tries again.
-    Failed,
-    /// An act that cannot be undone. It is told, no more.
-    OneWay,
-    /// Its owner runs, and will undo it.
-    Held,
-    /// It was made in another boot, and ended with it.
-    OtherBoot,
-}
-
-impl Fate {
-    /// The word for it in JSON.
-    pub fn word(self) -> &'static str {
-        match self {
-            Fate::Restored => "restored",
-            Fate::AlreadyBack => "already_back",
-            Fate::LeftAlone => "left_alone",
-            Fate::Failed => "failed",
-            Fate::OneWay => "one_way",
-            Fate::Held => "held",
-            Fate::OtherBoot => "other_boot",
-        }
-    }
-}
-
-impl Outcome {
-    /// An entry that was not tried.
-    pub(super) fn of(entry: &Entry, fate: Fate) -> Outcome {
-        let (ours, original) = match &entry.act {
-            Act::Change { ours, old, .. } => (Some(ours.clone()), Some(old.clone())),
-            Act::Cgroup { .. }
-            | Act::Debugfs { .. }
-            | Act::SwapFile { .. }
-            | Act::TraceInstance { .. }
-            | Act::OneWay { .. } => (None, None),
-        };
-        let (what, path) = (entry.act.label(), entry.act.path().to_owned());
-        Outcome { what, path, fate, found: None, ours, original, detail: String::new() }
-    }
-
-    fn with(mut self, fate: Fate, detail: impl Into<String>) -> Outcome {
-        self.fate = fate;
-        self.detail = detail.into();
-        self
-    }
-}
-
-/// Undoes the open entries that `choose` chooses, last one first. `note` takes the records of what
-/// happens; when it cannot keep them, undoing goes on, because every step can be repeated.
+/// Undoes the open entries that `choose` chooses, last one first, and notes the steps in `file`.
 pub(super) fn undo_all(
     kernel: &dyn Kernel,
-    entries: &mut [Entry],
-    choose: &dyn Fn(usize, &Entry) -> bool,
-    note: &mut dyn FnMut(&Record),
-) -> Vec<Outcome> {
+    entries: &mut [JournalEntry],
+    choose: &dyn Fn(usize, &JournalEntry) -> bool,
+    mut file: Option<&mut JournalFile>,
+) -> Vec<ChangeOutcome> {
     let mut outcomes = Vec::new();
-    // Paths whose later change stays, so that earlier ones cannot be undone under it.
-    let mut foreign = BTreeSet::new();
-    let mut stuck = BTreeSet::new();
-    for (at, entry) in entries.iter_mut().enumerate().rev() {
-        if !entry.is_open || !choose(at, entry) {
+    // Paths whose later change stays, so that earlier ones cannot be undone.
+    let mut foreign_paths = BTreeSet::new();
+    let mut failed_paths = BTreeSet::new();
+    for (index, entry) in entries.iter_mut().enumerate().rev() {
+        if !entry.is_open || !choose(index, entry) {
             continue;
         }
         let path = entry.act.path().to_owned();
-        if stuck.contains(&path) {
+        if failed_paths.contains(&path) {
             continue;
         }
-        // Whoever changed the setting since changed it over all of our earlier changes too.
-        let outcome = match foreign.contains(&path) {
+        // A process that changed the setting since then also overwrote all of pagelab's earlier changes.
+        let outcome = match foreign_paths.contains(&path) {
             true => None,
-            false => Some(undo(kernel, entry, note)),
+            false => Some(undo_entry(kernel, entry, file.as_deref_mut())),
         };
-        let fate = outcome.as_ref().map_or(Fate::LeftAlone, |outcome| outcome.fate);
-        if fate == Fate::Failed {
-            stuck.insert(path);
+        let undo = outcome.as_ref().map_or(UndoOutcome::LeftUnchanged, |outcome| outcome.undo);
+        if undo == UndoOutcome::Failed {
+            failed_paths.insert(path);
         } else {
             entry.is_open = false;
-            note(&Record::Closed { seq: entry.seq, how: fate.word().to_owned() });
-            if fate == Fate::LeftAlone {
-                foreign.insert(path);
+            let closed = Record::Closed { seq: entry.seq, how: undo.json_name().to_owned() };
+            note(file.as_deref_mut(), &closed);
+            if undo == UndoOutcome::LeftUnchanged {
+                foreign_paths.insert(path);
             }
         }
         outcomes.extend(outcome);
@@ -130,165 +58,138 @@ pub(super) fn undo_all(
     outcomes
 }
 
-fn undo(kernel: &dyn Kernel, entry: &Entry, note: &mut dyn FnMut(&Record)) -> Outcome {
-    let outcome = Outcome::of(entry, Fate::Failed);
+fn undo_entry(kernel: &dyn Kernel, entry: &JournalEntry, file: Option<&mut JournalFile>) -> ChangeOutcome {
+    let outcome = ChangeOutcome::from_entry(entry, UndoOutcome::Failed);
     let undone = match &entry.act {
-        Act::Change { knob, old, ours, min_free_kbytes } => {
-            let change = Change { knob, old, ours, along: min_free_kbytes.as_deref(), entry };
-            return change.undo(kernel, outcome, note);
+        JournalledAction::Change { knob, old, requested, min_free_kbytes } => {
+            let change =
+                SettingChange { knob, old, requested, companion_value: min_free_kbytes.as_deref(), entry };
+            return change.undo(kernel, outcome, file);
         }
-        Act::Cgroup { path, home } => undo_cgroup(kernel, entry, path, home.as_deref()),
-        Act::Debugfs { path } => undo_debugfs(kernel, entry, path),
-        Act::SwapFile { path } => swap::undo(kernel, entry, path),
-        Act::TraceInstance { path } => trace_instance::undo(kernel, entry, path),
-        Act::OneWay { act } if act.ends_with(OWN_MEMORY) => Ok((Fate::OneWay, GONE_WITH_ITS_PROCESS)),
-        Act::OneWay { .. } => Ok((Fate::OneWay, "")),
+        JournalledAction::Cgroup { path, home } => undo_cgroup(kernel, entry, path, home.as_deref()),
+        JournalledAction::Debugfs { path } => undo_debugfs(kernel, entry, path),
+        JournalledAction::SwapFile { path } => swap::undo_swap_file(kernel, entry, path),
+        JournalledAction::TraceInstance { path } => kernel_objects::undo_trace_instance(kernel, entry, path),
+        JournalledAction::OneWay { act } if act.ends_with(OWN_MEMORY) => {
+            Ok((UndoOutcome::OneWay, MEMORY_GONE))
+        }
+        JournalledAction::OneWay { .. } => Ok((UndoOutcome::OneWay, "")),
     };
     match undone {
-        Ok((fate, detail)) => outcome.with(fate, detail),
-        Err(error) => outcome.with(Fate::Failed, in_words(&error)),
+        Ok((undo, detail)) => outcome.with_undo(undo, detail),
+        Err(error) => outcome.with_undo(UndoOutcome::Failed, describe_error(&error)),
     }
 }
 
-fn in_words(error: &io::Error) -> String {
+fn describe_error(error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::PermissionDenied => format!("{error}; run as root"),
+        io::ErrorKind::PermissionDenied => format!("{error}; hint: run as root"),
         _ => error.to_string(),
     }
 }
 
-pub(super) type Undone = io::Result<(Fate, &'static str)>;
-
-fn undo_cgroup(kernel: &dyn Kernel, entry: &Entry, path: &str, home: Option<&str>) -> Undone {
-    if let Some(fate) = not_ours(kernel.inode(path), entry, "another cgroup has its name now")? {
-        return Ok(fate);
+fn undo_cgroup(kernel: &dyn Kernel, entry: &JournalEntry, path: &str, home: Option<&str>) -> UndoResult {
+    if let Some(undo) = check_foreign(kernel.inode(path), entry, "another cgroup has this name now")? {
+        return Ok(undo);
     }
-    created::remove_cgroup(kernel, path, home)?;
-    removed(kernel.inode(path))
+    kernel_objects::remove_cgroup(kernel, path, home)?;
+    check_removed(kernel.inode(path))
 }
 
-/// What there is to say of something that was made, where it is gone or something else has its name now.
-pub(super) fn not_ours(
-    inode: io::Result<u64>,
-    entry: &Entry,
-    another: &'static str,
-) -> io::Result<Option<(Fate, &'static str)>> {
-    let inode = match inode {
-        Ok(inode) => inode.to_string(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Some((Fate::AlreadyBack, ""))),
-        Err(error) => return Err(error),
+fn undo_debugfs(kernel: &dyn Kernel, entry: &JournalEntry, path: &str) -> UndoResult {
+    let Some(id) = kernel_objects::find_debugfs(kernel, path)? else {
+        return Ok((UndoOutcome::AlreadyRestored, ""));
     };
-    let is_other = entry.seen.as_ref().is_some_and(|seen| seen.value != inode);
-    Ok(is_other.then_some((Fate::LeftAlone, another)))
-}
-
-/// Whether what was removed is gone, by its inode.
-pub(super) fn removed(inode: io::Result<u64>) -> Undone {
-    match inode {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok((Fate::Restored, "removed")),
-        _ => Err(io::Error::other("it is still there after it was removed")),
+    if entry.is_foreign(id) {
+        return Ok((UndoOutcome::LeftUnchanged, "another file system is mounted there now"));
     }
-}
-
-fn undo_debugfs(kernel: &dyn Kernel, entry: &Entry, path: &str) -> Undone {
-    let Some(id) = created::debugfs_at(kernel, path)? else { return Ok((Fate::AlreadyBack, "")) };
-    match &entry.seen {
-        Some(seen) if seen.value != id.to_string() => {
-            return Ok((Fate::LeftAlone, "another mount is there now"));
-        }
-        // Killed between the mount and its read-back, or before the mount: nobody else's mount can be
-        // told from ours, but before the announcement there was none.
-        _ => kernel.unmount(path)?,
-    }
-    match created::debugfs_at(kernel, path)? {
-        None => Ok((Fate::Restored, "unmounted")),
-        Some(_) => Err(io::Error::other("it is still mounted after it was unmounted")),
+    // Killed between the mount and its read-back, or before the mount: the mount cannot be told from that of
+    // another process, but there was none before the announcement.
+    kernel.unmount(path)?;
+    match kernel_objects::find_debugfs(kernel, path)? {
+        None => Ok((UndoOutcome::Restored, "unmounted")),
+        Some(_) => Err(io::Error::other("it is still mounted after umount")),
     }
 }
 
 /// One change of a setting, about to be undone.
-struct Change<'a> {
+struct SettingChange<'a> {
     knob: &'a Knob,
     old: &'a str,
-    ours: &'a str,
-    /// min_free_kbytes before the change, where the kernel moves it along.
-    along: Option<&'a str>,
-    entry: &'a Entry,
+    requested: &'a str,
+    /// min_free_kbytes before the change, if the kernel changes it too.
+    companion_value: Option<&'a str>,
+    entry: &'a JournalEntry,
 }
 
-impl Change<'_> {
-    fn undo(&self, kernel: &dyn Kernel, mut outcome: Outcome, note: &mut dyn FnMut(&Record)) -> Outcome {
-        let found = match self.knob.read(kernel) {
+impl SettingChange<'_> {
+    fn undo(
+        &self,
+        kernel: &dyn Kernel,
+        mut outcome: ChangeOutcome,
+        file: Option<&mut JournalFile>,
+    ) -> ChangeOutcome {
+        let current = match self.knob.read(kernel) {
             Ok(found) => found,
-            Err(error) => return outcome.with(Fate::Failed, in_words(&error)),
+            Err(error) => return outcome.with_undo(UndoOutcome::Failed, describe_error(&error)),
         };
-        outcome.found = Some(found.clone());
-        let was_undone = found == self.old;
-        if was_undone && !(self.entry.is_undoing && self.along.is_some()) {
-            return outcome.with(Fate::AlreadyBack, "");
+        outcome.found_value = Some(current.clone());
+        let was_undone = current == self.old;
+        if was_undone && !(self.entry.is_undoing && self.companion_value.is_some()) {
+            return outcome.with_undo(UndoOutcome::AlreadyRestored, "");
         }
-        if !was_undone && !self.is_ours(&found) {
-            return outcome.with(Fate::LeftAlone, "set by somebody since");
+        if !was_undone && !self.is_own_value(&current) {
+            return outcome.with_undo(UndoOutcome::LeftUnchanged, "set by another process since");
         }
-        note(&Record::Undoing { seq: self.entry.seq });
-        let along_before = self.read_along(kernel);
-        if !was_undone && let Err(error) = self.write_back(kernel) {
-            return outcome.with(Fate::Failed, in_words(&error));
+        note(file, &Record::Undoing { seq: self.entry.seq });
+        let along_before = self.read_companion(kernel);
+        if !was_undone && let Err(error) = self.knob.write_verified(kernel, self.old) {
+            return outcome.with_undo(UndoOutcome::Failed, describe_error(&error));
         }
-        match self.put_along_back(kernel, along_before) {
-            Ok(detail) => outcome.with(Fate::Restored, detail),
+        match self.restore_companion(kernel, along_before) {
+            Ok(detail) => outcome.with_undo(UndoOutcome::Restored, detail),
             Err(error) => {
                 let detail =
-                    format!("min_free_kbytes, which moved along, cannot be put back: {}", in_words(&error));
-                outcome.with(Fate::Failed, detail)
+                    format!("cannot restore min_free_kbytes, which changed too: {}", describe_error(&error));
+                outcome.with_undo(UndoOutcome::Failed, detail)
             }
         }
     }
 
-    /// A value is ours if we asked for it, if it is what came of it, or if it lies on the way.
-    fn is_ours(&self, value: &str) -> bool {
-        let was_seen = self.entry.seen.as_ref().is_some_and(|seen: &Seen| seen.value == value);
-        value == self.ours || was_seen || self.knob.is_between(value, self.old, self.ours)
+    /// A value is pagelab's if pagelab requested it, if it is the result of the request, or if it is between
+    /// the two.
+    fn is_own_value(&self, value: &str) -> bool {
+        let was_seen = self.entry.read_back.as_ref().is_some_and(|seen| seen.value == value);
+        value == self.requested || was_seen || self.knob.is_between(value, self.old, self.requested)
     }
 
-    fn write_back(&self, kernel: &dyn Kernel) -> io::Result<()> {
-        self.knob.write(kernel, self.old)?;
-        let now = self.knob.read(kernel)?;
-        match now == self.old {
-            true => Ok(()),
-            false => Err(io::Error::other(format!("it is {now} after {} was written", self.old))),
-        }
+    fn read_companion(&self, kernel: &dyn Kernel) -> Option<String> {
+        self.companion_value?;
+        self.knob.companion_knob()?.read(kernel).ok()
     }
 
-    fn read_along(&self, kernel: &dyn Kernel) -> Option<String> {
-        self.along?;
-        self.knob.moves_along()?.read(kernel).ok()
-    }
-
-    /// The kernel has just moved min_free_kbytes along, or had when undoing was cut off. If the value
-    /// before was still the one that our change led to, the original comes back; if it was somebody's
-    /// own, that one does.
-    fn put_along_back(&self, kernel: &dyn Kernel, before: Option<String>) -> io::Result<String> {
-        let (Some(original), Some(knob)) = (self.along, self.knob.moves_along()) else {
+    /// The kernel has just changed min_free_kbytes too, or had when undoing was interrupted. If the previous
+    /// value was still the one of our change, the original is restored; if another process had set it, that
+    /// one is.
+    fn restore_companion(&self, kernel: &dyn Kernel, companion_before: Option<String>) -> io::Result<String> {
+        let (Some(original), Some(knob)) = (self.companion_value, self.knob.companion_knob()) else {
             return Ok(String::new());
         };
-        let led_to = self.entry.seen.as_ref().and_then(|seen| seen.min_free_kbytes.as_deref());
-        let is_somebodys = |before: &str| {
-            !self.entry.is_undoing && before != original && led_to.is_some_and(|led_to| before != led_to)
+        let companion_after = self.entry.read_back.as_ref().and_then(|seen| seen.min_free_kbytes.as_deref());
+        let is_foreign = |before: &str| {
+            !self.entry.is_undoing
+                && before != original
+                && companion_after.is_some_and(|led_to| before != led_to)
         };
-        let target = match before.as_deref() {
-            Some(before) if is_somebodys(before) => before,
+        let target = match companion_before.as_deref() {
+            Some(before) if is_foreign(before) => before,
             _ => original,
         };
         let now = knob.read(kernel)?;
         if now == target {
             return Ok(String::new());
         }
-        knob.write(kernel, target)?;
-        let back = knob.read(kernel)?;
-        match back == target {
-            true => Ok(format!("{} too, {now} → {target}: the kernel had moved it along", knob.label())),
-            false => Err(io::Error::other(format!("it is {back} after {target} was written"))),
-        }
+        knob.write_verified(kernel, target)?;
+        Ok(format!("{} too, {now} → {target}: the kernel had changed it", knob.label()))
     }
 }

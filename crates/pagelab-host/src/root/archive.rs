@@ -1,4 +1,4 @@
-//! A saved tree in a tar archive, indexed in memory within limits, so that nothing is unpacked.
+//! Saved tree in a tar archive, indexed in memory within limits, without unpacking.
 //!
 //! Names are normalised to inside: `/etc/x` and `../etc/x` are `etc/x` of the archive. Symbolic links
 //! are followed inside. Hard links, devices, FIFOs and sparse files are not read: opening one is an
@@ -6,25 +6,25 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, BufRead, BufReader, Read, Seek, Write};
 use std::sync::Arc;
 
 use pagelab_model::Bytes;
+use pagelab_model::size::format_bytes;
 use rustix::io::Errno;
 use tar::EntryType;
 
-use super::unzstd::Unzstd;
-use super::{ENTRIES_MAX, Kind, TEXT_MAX};
-use crate::paths::captured;
+use super::{ENTRIES_MAX, EntryKind, TEXT_BYTES_MAX};
+use crate::paths::capture_table;
 
-/// All text in an archive, after decompression.
-const TEXTS_MAX: Bytes = Bytes(512 << 20);
-/// All compressed or binary files in an archive, as they are stored in it.
-const PACKED_MAX: Bytes = Bytes(512 << 20);
-/// Everything in an archive, what is passed over included: bounds the time that a bomb can take.
-const ARCHIVE_MAX: Bytes = Bytes(2 << 30);
-/// A long name, or a block of extended headers.
-const HEADER_MAX: Bytes = Bytes(64 << 10);
+/// Maximum text in an archive, after decompression.
+const TOTAL_TEXT_BYTES_MAX: Bytes = Bytes(512 << 20);
+/// Maximum of all compressed or binary files in an archive, as stored.
+const COMPRESSED_BYTES_MAX: Bytes = Bytes(512 << 20);
+/// Bytes of an archive, skipped entries included: bounds the time of a decompression bomb.
+const ARCHIVE_BYTES_MAX: Bytes = Bytes(2 << 30);
+/// Maximum size of a long name, or of a block of extended headers.
+const HEADER_BYTES_MAX: Bytes = Bytes(64 << 10);
 /// As in the kernel: NAME_MAX, PATH_MAX, and links on the way of one path (MAXSYMLINKS).
 const NAME_MAX: usize = 255;
 const PATH_MAX: usize = 4_095;
@@ -32,68 +32,74 @@ const LINKS_MAX: u32 = 40;
 
 #[derive(Debug)]
 pub(super) struct Archive {
-    nodes: Vec<Node>,
-    /// The node that stands for `/`.
+    nodes: Vec<ArchiveNode>,
     root: usize,
 }
 
 #[derive(Debug)]
-enum Node {
+enum ArchiveNode {
     Dir(BTreeMap<String, usize>),
     File(Arc<[u8]>),
     Link(String),
     /// An entry of a kind or size that is not read, and why.
-    Refused(String),
+    Rejected(String),
 }
 
 impl Archive {
-    /// Reads and indexes an archive: tar, or tar compressed with zstd, told by its content.
+    /// Reads and indexes an archive: tar, or tar compressed with zstd, recognised by its content.
     pub(super) fn read(mut file: File) -> io::Result<Archive> {
         let mut head = Vec::new();
         (&mut file).take(512).read_to_end(&mut head)?;
         file.rewind()?;
         match &head[..] {
-            [] => Err(bad("the file is empty")),
+            [] => Err(invalid_data("the file is empty")),
             // A frame of zstd, or one of its skippable frames (RFC 8878).
             [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => {
-                Archive::index(Unzstd::new(file)?)
+                Archive::build_index(ZstdReader::new(file)?)
             }
-            [0x1f, 0x8b, ..] => Err(bad("compressed with gzip, which is not read here; unpack it first")),
+            [0x1f, 0x8b, ..] => {
+                Err(invalid_data("compressed with gzip, which is not supported; hint: decompress it first"))
+            }
             [0xfd, b'7', b'z', b'X', b'Z', ..] => {
-                Err(bad("compressed with xz, which is not read here; unpack it first"))
+                Err(invalid_data("compressed with xz, which is not supported; hint: decompress it first"))
             }
-            _ if head.len() == 512 => Archive::index(io::BufReader::with_capacity(1 << 17, file)),
-            _ => Err(bad("neither a tar archive nor a folder")),
+            _ if head.len() == 512 => Archive::build_index(BufReader::with_capacity(1 << 17, file)),
+            _ => Err(invalid_data("neither a tar archive nor a directory")),
         }
     }
 
-    fn index(reader: impl Read) -> io::Result<Archive> {
-        let mut bounded = Bounded { inner: reader, left: ARCHIVE_MAX.0 };
-        let mut archive = Archive { nodes: vec![Node::Dir(BTreeMap::new())], root: 0 };
-        let mut filling = Filling { archive: &mut archive, texts: 0, packed: 0, long: LongNames::default() };
+    fn build_index(reader: impl Read) -> io::Result<Archive> {
+        let mut bounded = BoundedReader { inner: reader, bytes_left: ARCHIVE_BYTES_MAX.0 };
+        let mut archive = Archive { nodes: vec![ArchiveNode::Dir(BTreeMap::new())], root: 0 };
+        let mut filling = ArchiveIndexer {
+            archive: &mut archive,
+            text_bytes: 0,
+            compressed_bytes: 0,
+            long_names: LongNames::default(),
+        };
         let mut reader = tar::Archive::new(&mut bounded);
         let mut read = 0u64;
         for entry in reader.entries()?.raw(true) {
-            let entry = entry.map_err(|error| after(read, error))?;
-            filling.take(entry).map_err(|error| after(read, error))?;
+            let entry = entry.map_err(|error| error_after_entries(read, error))?;
+            filling.add_entry(entry).map_err(|error| error_after_entries(read, error))?;
             read += 1;
         }
-        // What follows the end mark is only padding, but the checksum of the compression stands behind it.
-        io::copy(&mut bounded, &mut io::sink()).map_err(|error| after(read, error))?;
+        // Only padding follows the end mark, but the checksum of the compression comes after it.
+        io::copy(&mut bounded, &mut io::sink()).map_err(|error| error_after_entries(read, error))?;
         match archive.nodes.len() {
-            1 => Err(bad("an archive without a file in it")),
+            1 => Err(invalid_data("an archive without a file in it")),
             _ => Ok(archive),
         }
     }
 
-    /// Makes a folder the root if it is all that the archive has and looks like a saved tree.
+    /// Makes a directory the root if it is the only entry of the archive and looks like a saved tree.
     pub(super) fn enter_single_folder(&mut self) -> Option<String> {
-        let Node::Dir(names) = &self.nodes[self.root] else { return None };
+        let ArchiveNode::Dir(names) = &self.nodes[self.root] else { return None };
         let (name, &only) = names.iter().next().filter(|_| names.len() == 1)?;
-        let Node::Dir(inside) = &self.nodes[only] else { return None };
+        let ArchiveNode::Dir(inside) = &self.nodes[only] else { return None };
         let known = |sign: &&str| inside.contains_key(*sign);
-        if !captured::TREE_SIGNS.iter().chain(captured::FLAT_SIGNS).any(known)
-            || captured::TREE_SIGNS.contains(&&**name)
+        if !capture_table::TREE_MARKERS.iter().chain(capture_table::FLAT_MARKERS).any(known)
+            || capture_table::TREE_MARKERS.contains(&&**name)
         {
             return None;
         }
@@ -102,59 +108,59 @@ impl Archive {
         Some(name)
     }
 
-    pub(super) fn file(&self, path: &str) -> io::Result<Arc<[u8]>> {
+    pub(super) fn read_file(&self, path: &str) -> io::Result<Arc<[u8]>> {
         match &self.nodes[self.resolve(path, true)?] {
-            Node::File(data) => Ok(Arc::clone(data)),
-            Node::Dir(_) => Err(Errno::ISDIR.into()),
-            Node::Link(_) => Err(Errno::LOOP.into()),
-            Node::Refused(why) => Err(bad(why)),
+            ArchiveNode::File(data) => Ok(Arc::clone(data)),
+            ArchiveNode::Dir(_) => Err(Errno::ISDIR.into()),
+            ArchiveNode::Link(_) => Err(Errno::LOOP.into()),
+            ArchiveNode::Rejected(why) => Err(invalid_data(why)),
         }
     }
 
-    pub(super) fn list(&self, path: &str) -> io::Result<Vec<String>> {
+    pub(super) fn list_dir(&self, path: &str) -> io::Result<Vec<String>> {
         match &self.nodes[self.resolve(path, true)?] {
-            Node::Dir(names) => Ok(names.keys().cloned().collect()),
+            ArchiveNode::Dir(names) => Ok(names.keys().cloned().collect()),
             _ => Err(Errno::NOTDIR.into()),
         }
     }
 
-    pub(super) fn kind(&self, path: &str) -> io::Result<Kind> {
+    pub(super) fn entry_kind(&self, path: &str) -> io::Result<EntryKind> {
         Ok(match &self.nodes[self.resolve(path, false)?] {
-            Node::Dir(_) => Kind::Dir,
-            Node::File(_) => Kind::File,
-            Node::Link(_) => Kind::Link,
-            Node::Refused(_) => Kind::Other,
+            ArchiveNode::Dir(_) => EntryKind::Dir,
+            ArchiveNode::File(_) => EntryKind::File,
+            ArchiveNode::Link(_) => EntryKind::Link,
+            ArchiveNode::Rejected(_) => EntryKind::Other,
         })
     }
 
-    pub(super) fn link(&self, path: &str) -> io::Result<String> {
+    pub(super) fn read_link(&self, path: &str) -> io::Result<String> {
         match &self.nodes[self.resolve(path, false)?] {
-            Node::Link(target) => Ok(target.clone()),
+            ArchiveNode::Link(target) => Ok(target.clone()),
             _ => Err(Errno::INVAL.into()),
         }
     }
 
-    /// The node at `path`, with links followed inside the root, the last one only if asked for.
+    /// The node at `path`, with links followed inside the root, the last one only on request.
     fn resolve(&self, path: &str, follow_last: bool) -> io::Result<usize> {
         let mut links = 0;
-        // The way from the root to here, for `..`; and the names still to go, the next one last.
-        let mut way = vec![self.root];
-        let mut to_go: Vec<&str> = names(path).rev().collect();
-        while let Some(name) = to_go.pop() {
-            let here = way.last().copied().unwrap_or(self.root);
+        // The path from the root to here, for `..`; and the remaining names, the next one last.
+        let mut ancestors = vec![self.root];
+        let mut pending_names: Vec<&str> = path_components(path).rev().collect();
+        while let Some(name) = pending_names.pop() {
+            let current = ancestors.last().copied().unwrap_or(self.root);
             if name == ".." {
-                if way.len() > 1 {
-                    way.pop();
+                if ancestors.len() > 1 {
+                    ancestors.pop();
                 }
                 continue;
             }
-            let Node::Dir(children) = &self.nodes[here] else { return Err(Errno::NOTDIR.into()) };
+            let ArchiveNode::Dir(children) = &self.nodes[current] else { return Err(Errno::NOTDIR.into()) };
             let &next = children.get(name).ok_or(io::Error::from(Errno::NOENT))?;
-            let Node::Link(target) = &self.nodes[next] else {
-                way.push(next);
+            let ArchiveNode::Link(target) = &self.nodes[next] else {
+                ancestors.push(next);
                 continue;
             };
-            if to_go.is_empty() && !follow_last {
+            if pending_names.is_empty() && !follow_last {
                 return Ok(next);
             }
             links += 1;
@@ -162,40 +168,40 @@ impl Archive {
                 return Err(Errno::LOOP.into());
             }
             if target.starts_with('/') {
-                way.truncate(1);
+                ancestors.truncate(1);
             }
-            to_go.extend(names(target).rev());
+            pending_names.extend(path_components(target).rev());
         }
-        Ok(way.last().copied().unwrap_or(self.root))
+        Ok(ancestors.last().copied().unwrap_or(self.root))
     }
 
-    /// The folder called `name` in the folder `dir`, made if it is not there.
-    fn make_dir(&mut self, dir: usize, name: &str, path: &str) -> io::Result<usize> {
+    /// The directory `name` in `dir`, created if it does not exist.
+    fn find_or_create_dir(&mut self, dir: usize, name: &str, path: &str) -> io::Result<usize> {
         let known = match &self.nodes[dir] {
-            Node::Dir(children) => children.get(name).copied(),
-            _ => return Err(bad(&format!("entry {path}: a part of its path is not a folder"))),
+            ArchiveNode::Dir(children) => children.get(name).copied(),
+            _ => return Err(invalid_data(&format!("entry {path}: a part of its path is not a directory"))),
         };
         match known {
             Some(child) => Ok(child),
-            None => self.add(dir, name, Node::Dir(BTreeMap::new()), path),
+            None => self.add_node(dir, name, ArchiveNode::Dir(BTreeMap::new()), path),
         }
     }
 
-    fn add(&mut self, dir: usize, name: &str, node: Node, path: &str) -> io::Result<usize> {
+    fn add_node(&mut self, dir: usize, name: &str, node: ArchiveNode, path: &str) -> io::Result<usize> {
         if self.nodes.len() > ENTRIES_MAX {
-            return Err(bad(&format!("more than {ENTRIES_MAX} files and folders in one archive")));
+            return Err(invalid_data(&format!("more than {ENTRIES_MAX} entries in the archive")));
         }
         let new = self.nodes.len();
-        let Node::Dir(children) = &mut self.nodes[dir] else {
-            return Err(bad(&format!("entry {path}: a part of its path is not a folder")));
+        let ArchiveNode::Dir(children) = &mut self.nodes[dir] else {
+            return Err(invalid_data(&format!("entry {path}: a part of its path is not a directory")));
         };
-        // A later entry of the same name is the newer file, as when tar appends; a folder stays one.
+        // A later entry of the same name is the newer file, as when tar appends; a directory stays one.
         if let Some(&old) = children.get(name) {
             return match (&self.nodes[old], &node) {
-                (Node::Dir(_), Node::Dir(_)) => Ok(old),
-                (Node::Dir(_), _) | (_, Node::Dir(_)) => {
-                    Err(bad(&format!("entry {path}: stands twice, as a folder and as something else")))
-                }
+                (ArchiveNode::Dir(_), ArchiveNode::Dir(_)) => Ok(old),
+                (ArchiveNode::Dir(_), _) | (_, ArchiveNode::Dir(_)) => Err(invalid_data(&format!(
+                    "entry {path}: given twice, as a directory and as another type"
+                ))),
                 _ => {
                     self.nodes[old] = node;
                     Ok(old)
@@ -207,36 +213,38 @@ impl Archive {
         Ok(new)
     }
 
-    /// Puts `node` at the normalised `path`.
-    fn put(&mut self, path: &str, node: Node) -> io::Result<()> {
+    /// Stores `node` at the normalised `path`.
+    fn insert_node(&mut self, path: &str, node: ArchiveNode) -> io::Result<()> {
         let shown = super::escape(path).into_owned();
-        let mut way: Vec<&str> = Vec::new();
-        for name in names(path) {
+        let mut parent_names: Vec<&str> = Vec::new();
+        for name in path_components(path) {
             if name == ".." {
-                way.pop();
+                parent_names.pop();
             } else {
-                way.push(name);
+                parent_names.push(name);
             }
         }
-        if path.len() > PATH_MAX || way.iter().any(|name| name.len() > NAME_MAX || name.contains('\0')) {
-            return Err(bad(&format!("entry {}…: no file can have this name", cut(&shown))));
+        if path.len() > PATH_MAX
+            || parent_names.iter().any(|name| name.len() > NAME_MAX || name.contains('\0'))
+        {
+            return Err(invalid_data(&format!("entry {}…: invalid file name", truncate_text(&shown))));
         }
         // `./` is the root itself.
-        let Some((last, before)) = way.split_last() else { return Ok(()) };
+        let Some((last, before)) = parent_names.split_last() else { return Ok(()) };
         let mut dir = self.root;
         for name in before {
-            dir = self.make_dir(dir, name, &shown)?;
+            dir = self.find_or_create_dir(dir, name, &shown)?;
         }
-        self.add(dir, last, node, &shown).map(|_| ())
+        self.add_node(dir, last, node, &shown).map(|_| ())
     }
 }
 
 /// Sums and pending long names while an archive is read.
-struct Filling<'a> {
+struct ArchiveIndexer<'a> {
     archive: &'a mut Archive,
-    texts: u64,
-    packed: u64,
-    long: LongNames,
+    text_bytes: u64,
+    compressed_bytes: u64,
+    long_names: LongNames,
 }
 
 /// Names too long for the header, from the entries before it (GNU `L`, `K`; pax `x`).
@@ -244,93 +252,112 @@ struct Filling<'a> {
 struct LongNames {
     path: Option<Vec<u8>>,
     link: Option<Vec<u8>>,
-    /// A pax record that changes what the data mean, which is not followed.
-    odd: Option<String>,
+    /// A pax record that changes the meaning of the data, which is not supported.
+    unsupported: Option<String>,
 }
 
-impl Filling<'_> {
-    fn take<R: Read>(&mut self, mut entry: tar::Entry<'_, R>) -> io::Result<()> {
+impl ArchiveIndexer<'_> {
+    fn add_entry<R: Read>(&mut self, mut entry: tar::Entry<'_, R>) -> io::Result<()> {
         let kind = entry.header().entry_type();
         let size = entry.header().entry_size()?;
         match kind {
-            EntryType::GNULongName => return header_text(&mut entry, size).map(|t| self.long.path = Some(t)),
-            EntryType::GNULongLink => return header_text(&mut entry, size).map(|t| self.long.link = Some(t)),
-            EntryType::XHeader => return self.extended(&header_text(&mut entry, size)?),
+            EntryType::GNULongName => {
+                return read_name_data(&mut entry, size).map(|t| self.long_names.path = Some(t));
+            }
+            EntryType::GNULongLink => {
+                return read_name_data(&mut entry, size).map(|t| self.long_names.link = Some(t));
+            }
+            EntryType::XHeader => return self.read_pax_records(&read_name_data(&mut entry, size)?),
             EntryType::XGlobalHeader => return Ok(()),
             _ => {}
         }
-        let long = std::mem::take(&mut self.long);
+        let long = std::mem::take(&mut self.long_names);
         let path = long.path.unwrap_or_else(|| entry.path_bytes().into_owned());
         let path = String::from_utf8(path).map_err(|error| {
             let shown = String::from_utf8_lossy(error.as_bytes()).into_owned();
-            bad(&format!("entry {}: its name is not UTF-8", super::escape(&shown)))
+            invalid_data(&format!("entry {}: its name is not UTF-8", super::escape(&shown)))
         })?;
         let shown = super::escape(&path).into_owned();
-        let refused = |what: &str| Node::Refused(format!("entry {} of the archive {what}", cut(&shown)));
+        let to_rejected = |what: &str| {
+            ArchiveNode::Rejected(format!("entry {} of the archive {what}", truncate_text(&shown)))
+        };
         let node = match kind {
-            EntryType::Directory => Node::Dir(BTreeMap::new()),
-            EntryType::Regular | EntryType::Continuous if path.ends_with('/') => Node::Dir(BTreeMap::new()),
-            _ if long.odd.is_some() => refused(&format!("has {}", long.odd.as_deref().unwrap_or_default())),
-            EntryType::Regular | EntryType::Continuous => self.data(&mut entry, &path, size, &refused)?,
+            EntryType::Directory => ArchiveNode::Dir(BTreeMap::new()),
+            EntryType::Regular | EntryType::Continuous if path.ends_with('/') => {
+                ArchiveNode::Dir(BTreeMap::new())
+            }
+            _ if long.unsupported.is_some() => {
+                to_rejected(&format!("has {}", long.unsupported.as_deref().unwrap_or_default()))
+            }
+            EntryType::Regular | EntryType::Continuous => {
+                self.read_data(&mut entry, &path, size, &to_rejected)?
+            }
             EntryType::Symlink => {
                 let target = long.link.or_else(|| entry.link_name_bytes().map(|name| name.into_owned()));
                 match String::from_utf8(target.unwrap_or_default()) {
-                    Ok(target) if !target.is_empty() && target.len() <= PATH_MAX => Node::Link(target),
-                    _ => refused("is a symbolic link without a usable target"),
+                    Ok(target) if !target.is_empty() && target.len() <= PATH_MAX => ArchiveNode::Link(target),
+                    _ => to_rejected("is a symbolic link without a usable target"),
                 }
             }
-            EntryType::Link => refused("is a hard link, which is not followed"),
-            EntryType::Fifo => refused("is a FIFO where a file is expected"),
-            EntryType::Char | EntryType::Block => refused("is a device where a file is expected"),
-            EntryType::GNUSparse => refused("is a sparse file, which is not read; pack it without --sparse"),
-            other => refused(&format!("is of the unknown kind {:?}", char::from(other.as_byte()))),
+            EntryType::Link => to_rejected("is a hard link, which is not followed"),
+            EntryType::Fifo => to_rejected("is a FIFO; expected a file"),
+            EntryType::Char | EntryType::Block => to_rejected("is a device; expected a file"),
+            EntryType::GNUSparse => {
+                to_rejected("is a sparse file, which is not supported; hint: pack it without --sparse")
+            }
+            other => to_rejected(&format!("is of the unknown kind {:?}", char::from(other.as_byte()))),
         };
-        self.archive.put(&path, node)
+        self.archive.insert_node(&path, node)
     }
 
-    fn data<R: Read>(
+    fn read_data<R: Read>(
         &mut self,
         entry: &mut tar::Entry<'_, R>,
         path: &str,
         size: u64,
-        refused: &dyn Fn(&str) -> Node,
-    ) -> io::Result<Node> {
+        to_rejected: &dyn Fn(&str) -> ArchiveNode,
+    ) -> io::Result<ArchiveNode> {
         let file_name = path.rsplit('/').next().unwrap_or(path);
-        let packed = file_name.ends_with(".zst") || captured::BINARY.contains(&file_name);
-        let (sum, sum_max, what) = match packed {
-            true => (&mut self.packed, PACKED_MAX, "compressed data"),
-            false => (&mut self.texts, TEXTS_MAX, "text"),
+        let is_compressed = file_name.ends_with(".zst") || capture_table::BINARY_FILES.contains(&file_name);
+        let (sum, sum_max, kind_name) = match is_compressed {
+            true => (&mut self.compressed_bytes, COMPRESSED_BYTES_MAX, "compressed data"),
+            false => (&mut self.text_bytes, TOTAL_TEXT_BYTES_MAX, "text"),
         };
-        if !packed && size > TEXT_MAX.0 {
-            return Ok(refused("is larger than 64 MiB, which no kernel prints"));
+        if !is_compressed && size > TEXT_BYTES_MAX.0 {
+            return Ok(to_rejected("is larger than 64 MiB, which no kernel prints"));
         }
         *sum = sum.saturating_add(size);
         if *sum > sum_max.0 {
-            let most = sum_max.0 >> 20;
-            return Err(bad(&format!(
-                "entry {}: more than {most} MiB of {what} in all",
+            let most = format_bytes(sum_max);
+            return Err(invalid_data(&format!(
+                "entry {}: more than {most} of {kind_name} in total",
                 super::escape(path)
             )));
         }
         let mut data = Vec::new();
         entry.take(size).read_to_end(&mut data)?;
         if data.len() as u64 != size {
-            return Err(bad(&format!("entry {}: cut off", super::escape(path))));
+            return Err(invalid_data(&format!("entry {}: truncated", super::escape(path))));
         }
-        Ok(Node::File(data.into()))
+        Ok(ArchiveNode::File(data.into()))
     }
 
-    fn extended(&mut self, text: &[u8]) -> io::Result<()> {
+    fn read_pax_records(&mut self, text: &[u8]) -> io::Result<()> {
         for record in tar::PaxExtensions::new(text) {
             let record = record?;
             match record.key_bytes() {
-                b"path" => self.long.path = Some(record.value_bytes().to_vec()),
-                b"linkpath" => self.long.link = Some(record.value_bytes().to_vec()),
+                b"path" => self.long_names.path = Some(record.value_bytes().to_vec()),
+                b"linkpath" => self.long_names.link = Some(record.value_bytes().to_vec()),
                 // The length of the data would no longer be the one in the header.
-                b"size" => return Err(bad("an entry with a size of its own in a pax header (above 8 GiB)")),
+                b"size" => {
+                    return Err(invalid_data(
+                        "an entry with a size of its own in a pax header (above 8 GiB)",
+                    ));
+                }
                 key if key.starts_with(b"GNU.sparse") => {
-                    self.long.odd =
-                        Some("sparse data, which are not read; pack it without --sparse".to_owned());
+                    self.long_names.unsupported = Some(
+                        "sparse data, which is not supported; hint: pack it without --sparse".to_owned(),
+                    );
                 }
                 _ => {}
             }
@@ -340,9 +367,9 @@ impl Filling<'_> {
 }
 
 /// The data of an entry that only names the next one, without the NUL at its end.
-fn header_text<R: Read>(entry: &mut tar::Entry<'_, R>, size: u64) -> io::Result<Vec<u8>> {
-    if size > HEADER_MAX.0 {
-        return Err(bad("a name or an extended header of more than 64 KiB"));
+fn read_name_data<R: Read>(entry: &mut tar::Entry<'_, R>, size: u64) -> io::Result<Vec<u8>> {
+    if size > HEADER_BYTES_MAX.0 {
+        return Err(invalid_data("a name or an extended header of more than 64 KiB"));
     }
     let mut text = Vec::new();
     entry.take(size).read_to_end(&mut text)?;
@@ -352,25 +379,24 @@ fn header_text<R: Read>(entry: &mut tar::Entry<'_, R>, size: u64) -> io::Result<
     Ok(text)
 }
 
-/// A reader that fails, rather than ends, after so many bytes.
-struct Bounded<R> {
+/// A reader that fails after a number of bytes instead of ending.
+struct BoundedReader<R> {
     inner: R,
-    left: u64,
+    bytes_left: u64,
 }
 
-impl<R: Read> Read for Bounded<R> {
+impl<R: Read> Read for BoundedReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.inner.read(buffer)?;
-        self.left = self
-            .left
-            .checked_sub(count as u64)
-            .ok_or_else(|| bad(&format!("more than {} GiB after decompression", ARCHIVE_MAX.0 >> 30)))?;
+        self.bytes_left = self.bytes_left.checked_sub(count as u64).ok_or_else(|| {
+            invalid_data(&format!("more than {} after decompression", format_bytes(ARCHIVE_BYTES_MAX)))
+        })?;
         Ok(count)
     }
 }
 
 /// A copy of `data` that can be read like any file.
-pub(super) fn memory_file(data: &[u8]) -> io::Result<File> {
+pub(super) fn create_memory_file(data: &[u8]) -> io::Result<File> {
     let fd = rustix::fs::memfd_create("pagelab-archive", rustix::fs::MemfdFlags::CLOEXEC)?;
     let mut file = File::from(fd);
     file.write_all(data)?;
@@ -379,27 +405,63 @@ pub(super) fn memory_file(data: &[u8]) -> io::Result<File> {
 }
 
 /// The names of a path, without empty ones and `.`; `..` is among them.
-fn names(path: &str) -> impl DoubleEndedIterator<Item = &str> {
+fn path_components(path: &str) -> impl DoubleEndedIterator<Item = &str> {
     path.split('/').filter(|name| !name.is_empty() && *name != ".")
 }
 
-fn cut(text: &str) -> String {
+fn truncate_text(text: &str) -> String {
     text.chars().take(120).collect()
 }
 
-fn bad(what: &str) -> io::Error {
+fn invalid_data(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-fn after(entries: u64, error: io::Error) -> io::Error {
+fn error_after_entries(entries: u64, error: io::Error) -> io::Error {
     if error.raw_os_error().is_some() {
         return error;
     }
     let problem = match entries {
-        // The tar reader's words for a header that is none quote the file, which may be anything.
-        0 if error.to_string().contains("numeric field") => "neither a folder nor a tar archive".to_owned(),
+        // The tar reader's message about an invalid header quotes the file, which may contain anything.
+        0 if error.to_string().contains("numeric field") => {
+            "neither a directory nor a tar archive".to_owned()
+        }
         0 => format!("not a readable tar archive: {error}"),
-        _ => format!("broken after {entries} entries: {error}"),
+        _ => format!("corrupt after {entries} entries: {error}"),
     };
-    bad(&problem)
+    invalid_data(&problem)
+}
+
+/// Reads zstd data of any number of frames. A window above 128 MiB (`zstd --long=28` and more) is
+/// refused, so memory is bounded for any input.
+pub(super) struct ZstdReader<R: Read> {
+    decoder: zstd::Decoder<'static, BufReader<R>>,
+}
+
+/// Base-2 logarithm of the largest window, in bytes: the default limit of zstd itself.
+const WINDOW_LOG_MAX: u32 = 27;
+
+impl<R: Read> ZstdReader<R> {
+    /// An empty input is an error: compressed empty data has a header.
+    pub(super) fn new(inner: R) -> io::Result<ZstdReader<R>> {
+        let mut inner = BufReader::with_capacity(1 << 17, inner);
+        if inner.fill_buf()?.is_empty() {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "is empty where zstd data is expected"));
+        }
+        let mut decoder = zstd::Decoder::with_buffer(inner)?;
+        decoder.window_log_max(WINDOW_LOG_MAX)?;
+        Ok(ZstdReader { decoder })
+    }
+}
+
+impl<R: Read> Read for ZstdReader<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.decoder.read(buffer).map_err(|error| match error.raw_os_error() {
+            Some(_) => error,
+            None if error.kind() == io::ErrorKind::UnexpectedEof => {
+                io::Error::new(io::ErrorKind::InvalidData, "truncated zstd data")
+            }
+            None => io::Error::new(io::ErrorKind::InvalidData, format!("corrupt zstd data ({error})")),
+        })
+    }
 }

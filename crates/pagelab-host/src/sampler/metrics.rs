@@ -1,9 +1,11 @@
-//! Which metrics there are, and a list of them as it is typed.
+//! Metrics of a recording, and the parser of a list of them.
+
+use pagelab_model::names;
 
 use crate::paths;
 use crate::tracepoints::StackDepth;
 
-/// Something that can be read again and again.
+/// Source of repeated readings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Metric {
     /// `/proc/meminfo`.
@@ -18,7 +20,7 @@ pub enum Metric {
     Thp,
     /// Fallbacks, compaction and reclaim, counted by tracepoints; call stacks of fallbacks to this depth.
     Tracepoints(StackDepth),
-    /// `/proc/pagetypeinfo`, at a cadence of its own.
+    /// `/proc/pagetypeinfo`, at its own cadence.
     Pagetypeinfo,
     /// Watermarks and sizes of zones.
     Zoneinfo,
@@ -26,131 +28,97 @@ pub enum Metric {
     Slab,
     /// Memory and huge pages of control groups: those that the pattern matches, or the first ones.
     Cgroups(Option<String>),
-    /// Huge pages of processes, at a cadence of its own.
-    Processes(Which),
+    /// Huge pages of processes, at their own cadence.
+    Processes(ProcessFilter),
 }
 
-/// Which processes are looked at.
+/// Selected processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Which {
-    /// Those with the most resident memory.
+pub enum ProcessFilter {
+    /// The processes with the most resident memory.
     Largest,
     /// One process.
     Pid(u32),
     /// The largest of those whose names match a pattern with `*`.
-    Named(String),
+    ByName(String),
 }
 
-/// Name, what it is, and whether it is read unless others are asked for.
-struct Known {
-    metric: Metric,
-    what: &'static str,
-    is_default: bool,
-}
-
-static KNOWN: [Known; 11] = {
-    const fn known(metric: Metric, what: &'static str, is_default: bool) -> Known {
-        Known { metric, what, is_default }
-    }
-    [
-        known(Metric::Meminfo, "memory in sum", true),
-        known(Metric::Vmstat, "counters of memory management", true),
-        known(Metric::Buddyinfo, "free blocks by zone and order", true),
-        known(Metric::Pressure, "time in which tasks waited for memory, io, cpu", true),
-        known(Metric::Thp, "huge pages by size: given, refused, split; khugepaged", true),
-        known(
-            Metric::Tracepoints(StackDepth::None),
-            "fallbacks, compaction, reclaim as they happen; root",
-            true,
-        ),
-        known(Metric::Pagetypeinfo, "free blocks by migratetype, at most once a minute; root", false),
-        known(Metric::Zoneinfo, "watermarks and sizes of zones", false),
-        known(Metric::Slab, "the largest slab caches; root", false),
-        known(Metric::Cgroups(None), "memory of control groups; cgroups=PATTERN", false),
-        known(Metric::Processes(Which::Largest), "huge pages of processes; processes=PATTERN|PID", false),
-    ]
-};
+/// Every metric, its description, and whether it is a default.
+static METRICS: [(Metric, &str, bool); 11] = [
+    (Metric::Meminfo, "total memory", true),
+    (Metric::Vmstat, "counters of memory management", true),
+    (Metric::Buddyinfo, "free blocks by zone and order", true),
+    (Metric::Pressure, "time in which tasks waited for memory, io, cpu", true),
+    (Metric::Thp, "huge pages by size: allocated, fell back, split; khugepaged", true),
+    (Metric::Tracepoints(StackDepth::None), "fallbacks, compaction, reclaim as they happen; root", true),
+    (Metric::Pagetypeinfo, "free blocks by migratetype, at most once a minute; root", false),
+    (Metric::Zoneinfo, "watermarks and sizes of zones", false),
+    (Metric::Slab, "the largest slab caches; root", false),
+    (Metric::Cgroups(None), "memory of cgroups; cgroups=PATTERN", false),
+    (Metric::Processes(ProcessFilter::Largest), "huge pages of processes; processes=PATTERN|PID", false),
+];
 
 impl Metric {
+    /// Its name, the source of its values, and the minimum nanoseconds between two reads.
+    fn facts(&self) -> (&'static str, &'static str, u64) {
+        const SECOND_NS: u64 = 1_000_000_000;
+        match self {
+            Metric::Meminfo => ("meminfo", paths::MEMINFO, 0),
+            Metric::Vmstat => ("vmstat", paths::VMSTAT, 0),
+            Metric::Buddyinfo => ("buddyinfo", paths::BUDDYINFO, 0),
+            Metric::Pressure => ("pressure", paths::PRESSURE, 0),
+            Metric::Thp => ("thp", paths::THP, 0),
+            Metric::Tracepoints(_) => ("tracepoints", "perf_event_open", 0),
+            Metric::Pagetypeinfo => ("pagetypeinfo", paths::PAGETYPEINFO, 60 * SECOND_NS),
+            Metric::Zoneinfo => ("zoneinfo", paths::ZONEINFO, SECOND_NS),
+            Metric::Slab => ("slab", paths::SLABINFO, SECOND_NS),
+            Metric::Cgroups(_) => ("cgroups", "memory controller of control groups", SECOND_NS),
+            Metric::Processes(_) => ("processes", paths::PROC, 10 * SECOND_NS),
+        }
+    }
+
     /// Its name.
     pub fn name(&self) -> &'static str {
-        match self {
-            Metric::Meminfo => "meminfo",
-            Metric::Vmstat => "vmstat",
-            Metric::Buddyinfo => "buddyinfo",
-            Metric::Pressure => "pressure",
-            Metric::Thp => "thp",
-            Metric::Tracepoints(_) => "tracepoints",
-            Metric::Pagetypeinfo => "pagetypeinfo",
-            Metric::Zoneinfo => "zoneinfo",
-            Metric::Slab => "slab",
-            Metric::Cgroups(_) => "cgroups",
-            Metric::Processes(_) => "processes",
-        }
+        self.facts().0
     }
 
-    /// Where its values are from.
+    /// Source of its values.
     pub fn source(&self) -> &'static str {
-        match self {
-            Metric::Meminfo => paths::MEMINFO,
-            Metric::Vmstat => paths::VMSTAT,
-            Metric::Buddyinfo => paths::BUDDYINFO,
-            Metric::Pressure => paths::PRESSURE,
-            Metric::Thp => paths::THP,
-            Metric::Tracepoints(_) => "perf_event_open",
-            Metric::Pagetypeinfo => paths::PAGETYPEINFO,
-            Metric::Zoneinfo => paths::ZONEINFO,
-            Metric::Slab => paths::SLABINFO,
-            Metric::Cgroups(_) => "memory controller of control groups",
-            Metric::Processes(_) => paths::PROC,
-        }
+        self.facts().1
     }
 
-    /// Nanoseconds between two reads at least, however fast the ticks are.
+    /// Minimum nanoseconds between two reads, for any tick interval.
     pub fn interval_ns(&self) -> u64 {
-        match self {
-            Metric::Meminfo | Metric::Vmstat | Metric::Buddyinfo | Metric::Pressure => 0,
-            Metric::Thp | Metric::Tracepoints(_) => 0,
-            Metric::Zoneinfo | Metric::Slab | Metric::Cgroups(_) => 1_000_000_000,
-            Metric::Processes(_) => 10_000_000_000,
-            Metric::Pagetypeinfo => 60_000_000_000,
-        }
+        self.facts().2
     }
 
-    /// Every metric with what it is and whether it is one of the default, for help texts.
+    /// Every metric with its description and whether it is a default, for help texts.
     pub fn table() -> impl Iterator<Item = (&'static str, &'static str, bool)> {
-        KNOWN.iter().map(|known| (known.metric.name(), known.what, known.is_default))
+        METRICS.iter().map(|(metric, description, is_default)| (metric.name(), *description, *is_default))
     }
 
     fn parse(word: &str) -> Result<Metric, String> {
-        let (name, value) = match word.split_once('=') {
-            Some((name, value)) => (name, Some(value)),
-            None => (word, None),
-        };
+        let (name, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)));
+        let known = METRICS.iter().map(|(metric, ..)| metric).find(|metric| metric.name() == name);
         match (name, value) {
-            ("cgroups" | "processes", Some("")) => Err(format!("`{name}=` lacks its pattern")),
+            ("cgroups" | "processes", Some("")) => Err(format!("`{name}=`: no pattern given")),
             ("cgroups", Some(pattern)) => Ok(Metric::Cgroups(Some(pattern.to_owned()))),
             ("processes", Some(value)) => Ok(Metric::Processes(match value.parse() {
-                Ok(pid) => Which::Pid(pid),
-                Err(_) => Which::Named(value.to_owned()),
+                Ok(pid) => ProcessFilter::Pid(pid),
+                Err(_) => ProcessFilter::ByName(value.to_owned()),
             })),
-            (_, None) => KNOWN
-                .iter()
-                .find(|known| known.metric.name() == name)
-                .map(|known| known.metric.clone())
-                .ok_or_else(|| unknown(name)),
-            (_, Some(_)) if KNOWN.iter().any(|known| known.metric.name() == name) => {
-                Err(format!("`{}`: only cgroups and processes take a pattern", word.escape_debug()))
+            (_, None) => known.cloned().ok_or_else(|| unknown_metric(name)),
+            (_, Some(_)) if known.is_some() => {
+                Err(format!("`{}`: only cgroups and processes accept a pattern", word.escape_debug()))
             }
-            (_, Some(_)) => Err(unknown(name)),
+            (_, Some(_)) => Err(unknown_metric(name)),
         }
     }
 }
 
-fn unknown(name: &str) -> String {
-    let names: Vec<&str> = KNOWN.iter().map(|known| known.metric.name()).collect();
-    let names = names.join(", ");
-    format!("`{}` is no metric; there are {names}, and the words default and all", name.escape_debug())
+fn unknown_metric(name: &str) -> String {
+    let known = METRICS.iter().map(|(metric, ..)| metric.name());
+    names::describe_unknown("metric", name, &known.chain(["default", "all"]).collect::<Vec<_>>())
 }
 
 /// Metrics, each at most once.
@@ -159,8 +127,8 @@ pub struct Metrics(Vec<Metric>);
 
 impl Default for Metrics {
     fn default() -> Metrics {
-        let default = KNOWN.iter().filter(|known| known.is_default);
-        Metrics(default.map(|known| known.metric.clone()).collect())
+        let default = METRICS.iter().filter(|(.., is_default)| *is_default);
+        Metrics(default.map(|(metric, ..)| metric.clone()).collect())
     }
 }
 
@@ -173,36 +141,48 @@ impl From<Vec<Metric>> for Metrics {
 }
 
 impl Metrics {
-    /// A list with commas: names, `cgroups=PATTERN`, `processes=PATTERN|PID`, and `default` or `all` for
-    /// many. The error is a phrase.
+    /// A comma-separated list: names, `cgroups=PATTERN`, `processes=PATTERN|PID`, and `default` or `all` for
+    /// several. The error is a phrase.
     pub fn parse(list: &str) -> Result<Metrics, String> {
         let mut metrics = Metrics(Vec::new());
         for word in list.split(',').map(str::trim) {
             match word {
-                "" => return Err("there is an empty name in the list".to_owned()),
+                "" => return Err("empty name in the list".to_owned()),
                 "default" => Metrics::default().0.into_iter().for_each(|metric| metrics.add(metric)),
-                "all" => KNOWN.iter().for_each(|known| metrics.add(known.metric.clone())),
+                "all" => METRICS.iter().for_each(|(metric, ..)| metrics.add(metric.clone())),
                 word => metrics.add(Metric::parse(word)?),
             }
         }
         Ok(metrics)
     }
 
-    /// Has tracepoints among them, with call stacks to this depth.
+    /// The processes selected by PID.
+    pub fn process_ids(&self) -> impl Iterator<Item = u32> {
+        self.0.iter().filter_map(|metric| match metric {
+            Metric::Processes(ProcessFilter::Pid(pid)) => Some(*pid),
+            _ => None,
+        })
+    }
+
+    /// Adds tracepoints, with call stacks to this depth.
     pub fn with_stacks(mut self, depth: StackDepth) -> Metrics {
         self.0.retain(|metric| !matches!(metric, Metric::Tracepoints(_)));
         self.0.push(Metric::Tracepoints(depth));
         self
     }
 
-    /// Adds one. A metric of the same name with a pattern takes the place of one without.
+    /// Adds one. A metric of the same name with a pattern replaces one without.
     fn add(&mut self, metric: Metric) {
         let same = self.0.iter().position(|known| known.name() == metric.name());
         match (same, &metric) {
             (None, _) => self.0.push(metric),
-            (Some(at), Metric::Cgroups(Some(_)) | Metric::Processes(Which::Pid(_) | Which::Named(_))) => {
+            (
+                Some(at),
+                Metric::Cgroups(Some(_))
+                | Metric::Processes(ProcessFilter::Pid(_) | ProcessFilter::ByName(_)),
+            ) => {
                 let is_general =
-                    matches!(self.0[at], Metric::Cgroups(None) | Metric::Processes(Which::Largest));
+                    matches!(self.0[at], Metric::Cgroups(None) | Metric::Processes(ProcessFilter::Largest));
                 if is_general {
                     self.0[at] = metric;
                 } else if self.0[at] != metric {
@@ -213,12 +193,12 @@ impl Metrics {
         }
     }
 
-    /// Whether this one is among them.
-    pub fn has(&self, metric: &Metric) -> bool {
+    /// Whether it contains this metric.
+    pub fn contains(&self, metric: &Metric) -> bool {
         self.0.contains(metric)
     }
 
-    /// All of them, in the order in which they were asked for.
+    /// All of them, in the requested order.
     pub fn iter(&self) -> impl Iterator<Item = &Metric> {
         self.0.iter()
     }
@@ -243,18 +223,19 @@ mod tests {
             ("default", "meminfo vmstat buddyinfo pressure thp tracepoints"),
             ("default,processes=42", "meminfo vmstat buddyinfo pressure thp tracepoints processes"),
             ("cgroups=/a,cgroups=/b,cgroups", "cgroups cgroups"),
-            ("", "there is an empty name in the list"),
-            ("cgroups=", "`cgroups=` lacks its pattern"),
-            ("meminfo=3", "`meminfo=3`: only cgroups and processes take a pattern"),
+            ("", "empty name in the list"),
+            ("cgroups=", "`cgroups=`: no pattern given"),
+            ("meminfo=3", "`meminfo=3`: only cgroups and processes accept a pattern"),
         ] {
             assert_eq!(names(list), want, "{list}");
         }
         assert!(
-            names("mem\u{7}info").starts_with("`mem\\u{7}info` is no metric; there are meminfo, vmstat,")
+            names("mem\u{7}info")
+                .starts_with("unknown metric `mem\\u{7}info`; expected one of meminfo, vmstat,")
         );
-        assert_eq!(Metrics::parse("all").unwrap().iter().count(), KNOWN.len());
+        assert_eq!(Metrics::parse("all").unwrap().iter().count(), METRICS.len());
         let replaced = Metrics::parse("all,processes=java*").unwrap();
-        assert!(replaced.has(&Metric::Processes(Which::Named("java*".into()))));
-        assert_eq!(replaced.iter().count(), KNOWN.len());
+        assert!(replaced.contains(&Metric::Processes(ProcessFilter::ByName("java*".into()))));
+        assert_eq!(replaced.iter().count(), METRICS.len());
     }
 }

@@ -1,10 +1,10 @@
-//! Values that the slower metrics give: tables of named columns, each with one row for a tick.
+//! Values of the slower metrics: tables of named columns, one row per tick.
 
 use std::collections::BTreeSet;
 
-use pagelab_model::run::ColumnHead;
+use pagelab_model::run::ColumnHeader;
 
-/// Tables that one sampler begins at most: each control group and each process has its own.
+/// Maximum number of tables of one sampler: each cgroup and each process has its own.
 pub(super) const TABLES_MAX: usize = 1000;
 
 /// The values of one series at the last sample.
@@ -12,22 +12,22 @@ pub(super) const TABLES_MAX: usize = 1000;
 pub struct Table {
     /// Name of the series.
     pub series: String,
-    /// Where the values are from.
+    /// Source of the values.
     pub source: String,
     /// Changes when the columns do.
-    pub shape: u64,
+    pub layout_version: u64,
     /// The columns.
-    pub heads: Vec<ColumnHead>,
+    pub heads: Vec<ColumnHeader>,
     /// The values, one for each column.
     pub row: Vec<Option<i64>>,
-    /// Whether the last sample read it. One that was not due has no row at that tick.
+    /// Whether the last sample read it. A series that was not due has no row at that tick.
     pub is_fresh: bool,
 }
 
 /// Something that happened while sampling, in a phrase without a trailing dot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// A word for its kind: `unreadable`, `readable`, `cadence`, `began`, `ended`, `left out`.
+    /// Its kind: `unreadable`, `readable`, `cadence`, `began`, `ended`, `left out`.
     pub kind: &'static str,
     /// What happened.
     pub text: String,
@@ -36,78 +36,85 @@ pub struct Notice {
 /// The tables of one metric.
 #[derive(Debug, Default)]
 pub(super) struct Tables {
-    pub all: Vec<Table>,
+    pub tables: Vec<Table>,
     pub notices: Vec<Notice>,
-    /// Series that have begun, for the bound.
-    begun: BTreeSet<String>,
+    /// Number of started series, for the limit.
+    known_series: BTreeSet<String>,
     is_full: bool,
-    /// Shapes so far, of all tables: one that is begun again has another than before.
-    shapes: u64,
+    /// Number of layouts of all tables so far: a restarted table gets a new one.
+    last_layout_version: u64,
 }
 
-/// Columns and values that are being put together.
+/// Columns and values under construction.
 #[derive(Debug, Default)]
-pub(super) struct Columns {
-    pub heads: Vec<ColumnHead>,
+pub(super) struct ColumnBuilder {
+    pub heads: Vec<ColumnHeader>,
     pub row: Vec<Option<i64>>,
 }
 
-impl Columns {
-    pub fn add(&mut self, name: impl Into<String>, unit: &str, grows: bool, value: Option<u64>) {
-        self.heads.push(ColumnHead { name: name.into(), unit: unit.into(), is_counter: grows });
+impl ColumnBuilder {
+    pub fn add_column(&mut self, name: impl Into<String>, unit: &str, is_counter: bool, value: Option<u64>) {
+        self.heads.push(ColumnHeader { name: name.into(), unit: unit.into(), is_counter });
         self.row.push(value.and_then(|value| i64::try_from(value).ok()));
     }
 
-    pub fn amount(&mut self, name: impl Into<String>, unit: &str, value: Option<u64>) {
-        self.add(name, unit, false, value);
+    pub fn add_amount(&mut self, name: impl Into<String>, unit: &str, value: Option<u64>) {
+        self.add_column(name, unit, false, value);
     }
 }
 
 impl Tables {
-    /// Before a read: nothing has been read yet.
-    pub fn stale(&mut self) {
-        self.all.iter_mut().for_each(|table| table.is_fresh = false);
+    /// Marks all tables as not read; called before a read.
+    pub fn mark_stale(&mut self) {
+        self.tables.iter_mut().for_each(|table| table.is_fresh = false);
     }
 
     /// The row of one series.
-    pub fn put(&mut self, series: &str, source: &str, columns: Columns) {
-        let Columns { heads, row } = columns;
-        self.shapes += 1;
-        if let Some(table) = self.all.iter_mut().find(|table| table.series == series) {
+    pub fn set_row(&mut self, series: &str, source: &str, columns: ColumnBuilder) {
+        let ColumnBuilder { heads, row } = columns;
+        self.last_layout_version += 1;
+        if let Some(table) = self.tables.iter_mut().find(|table| table.series == series) {
             if table.heads != heads {
                 table.heads = heads;
-                table.shape = self.shapes;
+                table.layout_version = self.last_layout_version;
             }
             table.row = row;
             table.is_fresh = true;
             return;
         }
-        if !self.begun.contains(series) && self.begun.len() >= TABLES_MAX {
+        if !self.known_series.contains(series) && self.known_series.len() >= TABLES_MAX {
             if !self.is_full {
                 self.is_full = true;
-                let text = format!("after {TABLES_MAX} series no further ones are begun, such as {series}");
+                let text =
+                    format!("after {TABLES_MAX} series no new series are started, for example {series}");
                 self.notices.push(Notice { kind: "left out", text });
             }
             return;
         }
-        self.begun.insert(series.to_owned());
-        let (series, source) = (series.to_owned(), source.to_owned());
-        self.all.push(Table { series, source, shape: self.shapes, heads, row, is_fresh: true });
+        self.known_series.insert(series.to_owned());
+        self.tables.push(Table {
+            series: series.to_owned(),
+            source: source.to_owned(),
+            layout_version: self.last_layout_version,
+            heads,
+            row,
+            is_fresh: true,
+        });
     }
 
     /// No reading: every known series gets a row without values.
-    pub fn missing(&mut self) {
-        for table in &mut self.all {
+    pub fn clear_values(&mut self) {
+        for table in &mut self.tables {
             table.row.fill(None);
             table.is_fresh = true;
         }
     }
 
-    /// Ends the series that the last read did not find any more.
+    /// Ends the series that the last read did not find.
     pub fn drop_stale(&mut self) -> Vec<String> {
         let gone =
-            self.all.iter().filter(|table| !table.is_fresh).map(|table| table.series.clone()).collect();
-        self.all.retain(|table| table.is_fresh);
+            self.tables.iter().filter(|table| !table.is_fresh).map(|table| table.series.clone()).collect();
+        self.tables.retain(|table| table.is_fresh);
         gone
     }
 }

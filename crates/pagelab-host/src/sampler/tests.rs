@@ -1,11 +1,11 @@
-//! Tests of the sampler on trees that change under it.
+//! Tests of the sampler on trees that change during the test.
 
 use std::fs;
 use std::path::Path;
 
-use pagelab_model::AbsentWhy;
+use pagelab_model::AbsenceReason;
 
-use super::{Metrics, Sampler, Seen, Table};
+use super::{MetricValues, Metrics, Sampler, Table};
 use crate::root::Root;
 
 /// A saved tree that can be written over.
@@ -37,9 +37,9 @@ impl Tree {
     }
 }
 
-fn fresh(sampler: &Sampler) -> Vec<&Table> {
-    let tables = sampler.parts().flat_map(|part| match part.seen {
-        Seen::Tables(tables) => tables,
+fn fresh_tables(sampler: &Sampler) -> Vec<&Table> {
+    let tables = sampler.metric_samples().flat_map(|part| match part.values {
+        MetricValues::Tables(tables) => tables,
         _ => &[],
     });
     tables.filter(|table| table.is_fresh).collect()
@@ -64,10 +64,10 @@ fn counters_of_huge_pages_by_size() {
         (&format!("{thp}/khugepaged/defrag"), "1\n"),
     ]);
     let mut sampler = tree.sampler("thp");
-    assert_eq!(sampler.absent(), []);
+    assert_eq!(sampler.absences(), []);
     sampler.sample(0);
     let heads = |sampler: &Sampler| -> Vec<(String, bool)> {
-        fresh(sampler)[0].heads.iter().map(|head| (head.name.clone(), head.is_counter)).collect()
+        fresh_tables(sampler)[0].heads.iter().map(|head| (head.name.clone(), head.is_counter)).collect()
     };
     let want = [
         ("hugepages-64kB/nr_anon", false),
@@ -76,13 +76,13 @@ fn counters_of_huge_pages_by_size() {
         ("khugepaged/pages_collapsed", true),
     ];
     assert_eq!(heads(&sampler), want.map(|(name, grows)| (name.to_owned(), grows)));
-    assert_eq!(fresh(&sampler)[0].row, [3, 4, 7, 11].map(Some));
+    assert_eq!(fresh_tables(&sampler)[0].row, [3, 4, 7, 11].map(Some));
     tree.write(&format!("{thp}/hugepages-64kB/stats/split"), "9\n");
     tree.write(&format!("{thp}/hugepages-64kB/stats/nr_anon"), "nonsense\n");
     sampler.sample(S);
-    assert_eq!(fresh(&sampler)[0].row, [None, Some(9), Some(7), Some(11)]);
+    assert_eq!(fresh_tables(&sampler)[0].row, [None, Some(9), Some(7), Some(11)]);
     let none = Tree::new(&[(&format!("{thp}/enabled"), "always [madvise] never\n")]).sampler("thp");
-    assert!(none.is_empty() && none.absent()[0].1.way_out.is_some(), "{:?}", none.absent());
+    assert!(none.is_empty() && none.absences()[0].1.hint.is_some(), "{:?}", none.absences());
 }
 
 const V2: &str = "36 25 0:31 / /cg rw,nosuid shared:9 - cgroup2 cgroup2 rw\n";
@@ -105,10 +105,10 @@ fn control_groups_come_and_go_each_with_its_own_series() {
     let mut sampler = tree.sampler("cgroups");
     sampler.sample(0);
     let names = |sampler: &Sampler| -> Vec<String> {
-        fresh(sampler).iter().map(|table| table.series.clone()).collect()
+        fresh_tables(sampler).iter().map(|table| table.series.clone()).collect()
     };
     assert_eq!(names(&sampler), ["cgroup /a", "cgroup /odd\u{1b}[2J'\"name", "cgroup /a/b"]);
-    let group = fresh(&sampler)[0].clone();
+    let group = fresh_tables(&sampler)[0].clone();
     let columns = ["memory.current", "anon", "anon_thp", "file_thp", "memory.pressure.some.total"];
     assert_eq!(columns.map(|column| value(&group, column)), [4096, 40, 30, 0, 5].map(Some));
     sampler.sample(S / 2);
@@ -123,13 +123,17 @@ fn control_groups_come_and_go_each_with_its_own_series() {
         .filter(|notice| notice.kind == "ended")
         .map(|notice| notice.text)
         .collect();
-    assert_eq!(ended, ["cgroup /a is gone", "cgroup /a/b is gone"]);
+    assert_eq!(ended, ["cgroup /a disappeared", "cgroup /a/b disappeared"]);
     let shape = |sampler: &Sampler, name: &str| {
-        fresh(sampler).iter().find(|table| table.series == name).map(|table| table.shape)
+        fresh_tables(sampler).iter().find(|table| table.series == name).map(|table| table.layout_version)
     };
     tree.write("/cg/a/memory.stat", "anon 1\n");
     sampler.sample(200 * S);
-    assert_ne!(shape(&sampler, "cgroup /a"), Some(group.shape), "it is another group, of another shape");
+    assert_ne!(
+        shape(&sampler, "cgroup /a"),
+        Some(group.layout_version),
+        "it is another group, of another shape"
+    );
 }
 
 #[test]
@@ -144,13 +148,13 @@ fn groups_are_chosen_by_path_or_by_name() {
         let mut sampler = tree.sampler(pattern);
         sampler.sample(0);
         let names: Vec<&str> =
-            fresh(&sampler).iter().map(|table| table.series.trim_start_matches("cgroup ")).collect();
+            fresh_tables(&sampler).iter().map(|table| table.series.trim_start_matches("cgroup ")).collect();
         assert_eq!(names.join(" "), want, "{pattern}");
     }
-    let none = tree.sampler("cgroups=/nobody");
-    assert!(none.absent()[0].1.reason().contains("no control group matches /nobody"));
+    let none = tree.sampler("cgroups=/none");
+    assert!(none.absences()[0].1.reason().contains("no cgroup matches /none"));
     let without = Tree::new(&[("/proc/self/mountinfo", V2), ("/cg/cgroup.controllers", "cpu\n")]);
-    assert_eq!(without.sampler("cgroups").absent()[0].1.why, AbsentWhy::NotThere);
+    assert_eq!(without.sampler("cgroups").absences()[0].1.why, AbsenceReason::NotThere);
 }
 
 #[test]
@@ -160,7 +164,7 @@ fn more_groups_than_are_read_are_told_once() {
     let mut sampler = tree.sampler("cgroups");
     for round in 0..3 {
         sampler.sample(round * 1000 * S);
-        assert_eq!(fresh(&sampler).len(), 64);
+        assert_eq!(fresh_tables(&sampler).len(), 64);
         let told = sampler.notices().iter().filter(|notice| notice.kind == "left out").count();
         assert_eq!(told, usize::from(round == 0));
     }
@@ -177,14 +181,14 @@ fn slab_caches_that_were_once_large_stay() {
     let tree = Tree::new(&[("/proc/slabinfo", &format!("{head}{many}"))]);
     let mut sampler = tree.sampler("slab");
     sampler.sample(0);
-    let columns = |sampler: &Sampler| fresh(sampler)[0].heads.len();
-    let (before, shape) = (columns(&sampler), fresh(&sampler)[0].shape);
+    let columns = |sampler: &Sampler| fresh_tables(sampler)[0].heads.len();
+    let (before, shape) = (columns(&sampler), fresh_tables(&sampler)[0].layout_version);
     assert_eq!(before, 2 * 20 + 2, "twenty caches, and what reading cost");
     tree.write("/proc/slabinfo", &format!("{head}{many}{}", cache("large", 1000)));
     sampler.sample(1000 * S);
     assert_eq!(columns(&sampler), before + 2);
-    assert_ne!(fresh(&sampler)[0].shape, shape);
-    assert!(value(fresh(&sampler)[0], "c19/bytes").is_some_and(|bytes| bytes > 0));
+    assert_ne!(fresh_tables(&sampler)[0].layout_version, shape);
+    assert!(value(fresh_tables(&sampler)[0], "c19/bytes").is_some_and(|bytes| bytes > 0));
 }
 
 #[test]
@@ -193,7 +197,7 @@ fn a_slow_file_that_cannot_be_read_for_a_while_has_no_value() {
     let tree = Tree::new(&[("/proc/zoneinfo", zone)]);
     let mut sampler = tree.sampler("zoneinfo");
     sampler.sample(0);
-    assert_eq!(value(fresh(&sampler)[0], "0/Normal/low"), Some(2));
+    assert_eq!(value(fresh_tables(&sampler)[0], "0/Normal/low"), Some(2));
     for (round, (text, low, told)) in
         [("junk\n", None, Some("unreadable")), ("junk\n", None, None), (zone, Some(2), Some("readable"))]
             .into_iter()
@@ -201,7 +205,7 @@ fn a_slow_file_that_cannot_be_read_for_a_while_has_no_value() {
     {
         tree.write("/proc/zoneinfo", text);
         sampler.sample((round as u64 + 1) * 1000 * S);
-        assert_eq!(value(fresh(&sampler)[0], "0/Normal/low"), low, "{round}");
+        assert_eq!(value(fresh_tables(&sampler)[0], "0/Normal/low"), low, "{round}");
         let kinds: Vec<&str> = sampler.notices().iter().map(|notice| notice.kind).collect();
         let kinds: Vec<&str> = kinds.into_iter().filter(|kind| *kind != "cadence").collect();
         assert_eq!(kinds, told.into_iter().collect::<Vec<_>>(), "{round}");

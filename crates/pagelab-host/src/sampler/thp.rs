@@ -4,87 +4,82 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use pagelab_formats::scalar;
+use pagelab_formats::setting;
 use pagelab_model::run::Unit;
-use pagelab_model::{Absence, AbsentWhy, Reading};
+use pagelab_model::{Absence, AbsenceReason, Reading};
 
-use super::source::Source;
-use super::tables::{Columns, Tables};
+use super::source::MetricSource;
+use super::tables::{ColumnBuilder, Tables};
 use crate::paths;
 use crate::root::Root;
+use crate::settings::parse_size_dirs;
 
 /// khugepaged's counters; its other files are settings.
-const KHUGEPAGED: [&str; 2] = ["pages_collapsed", "full_scans"];
-/// More files than any kernel has here.
+const KHUGEPAGED_COUNTERS: [&str; 2] = ["pages_collapsed", "full_scans"];
+/// More than the number of files of any kernel here.
 const FILES_MAX: usize = 1000;
 
 /// One number each, kept open.
 #[derive(Debug)]
-pub(super) struct Thp {
+pub(super) struct ThpSource {
     files: Vec<(String, File)>,
 }
 
-impl Thp {
-    pub fn open(root: &Root) -> Reading<Thp> {
+impl ThpSource {
+    pub fn open(root: &Root) -> Reading<ThpSource> {
         let mut files = Vec::new();
-        let mut keep = |name: String, path: &str| match root.file(path) {
+        let mut open_counter = |name: String, path: &str| match root.open_regular_file(path) {
             Ok(file) => {
                 files.push((name, file));
                 Ok(())
             }
-            // No more descriptors, for example: the others must not do without theirs.
-            Err(absence) if absence.why == AbsentWhy::Failed => {
-                Err(absence.or("a larger `ulimit -n`, or --metrics without thp"))
+            // For example no more descriptors: the other files must still be read.
+            Err(absence) if absence.why == AbsenceReason::Failed => {
+                Err(absence.with_hint("a larger `ulimit -n`, or --metrics without thp"))
             }
             Err(_) => Ok(()),
         };
-        let mut sizes: Vec<(u64, String)> = root
-            .list(paths::THP)?
-            .into_iter()
-            .filter_map(|name| {
-                let kib = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
-                Some((kib, name))
-            })
-            .collect();
+        let names = root.list_dir(paths::THP)?;
+        let mut sizes: Vec<_> = parse_size_dirs(&names).collect();
         sizes.sort_unstable();
         for (_, size) in sizes {
             let folder = format!("{}/{size}/stats", paths::THP);
-            for name in root.list(&folder).unwrap_or_default() {
-                keep(format!("{size}/{name}"), &format!("{folder}/{name}"))?;
+            for name in root.list_dir(&folder).unwrap_or_default() {
+                open_counter(format!("{size}/{name}"), &format!("{folder}/{name}"))?;
             }
         }
-        for name in KHUGEPAGED {
-            keep(format!("khugepaged/{name}"), &format!("{}/{name}", paths::KHUGEPAGED))?;
+        for name in KHUGEPAGED_COUNTERS {
+            open_counter(format!("khugepaged/{name}"), &format!("{}/{name}", paths::KHUGEPAGED))?;
         }
         files.truncate(FILES_MAX);
         if files.is_empty() {
-            let detail = "this kernel has no counters of huge pages there";
-            return Err(Absence::new(root.show(paths::THP), AbsentWhy::NotThere, detail)
-                .or("Linux 6.10 or later; thp_… of vmstat has sums over all sizes"));
+            let detail = "this kernel has no THP counters there";
+            return Err(Absence::new(root.display_path(paths::THP), AbsenceReason::NotThere, detail)
+                .with_hint("Linux 6.10 or later; thp_… of vmstat has sums over all sizes"));
         }
-        Ok(Thp { files })
+        Ok(ThpSource { files })
     }
 }
 
-impl Source for Thp {
+impl MetricSource for ThpSource {
     fn read(&mut self, tables: &mut Tables) -> Reading<()> {
-        let mut columns = Columns::default();
-        let mut failed = None;
+        let mut columns = ColumnBuilder::default();
+        let mut first_absence = None;
         let mut buffer = [0; 64];
         for (name, file) in &self.files {
             let value = match file.read_at(&mut buffer, 0) {
-                Ok(count) => scalar::parse_u64(&buffer[..count]).ok(),
+                Ok(count) => setting::parse_u64(&buffer[..count]).ok(),
                 Err(error) => {
                     let path = format!("{}/{name}", paths::THP);
-                    failed.get_or_insert(Absence::new(path, AbsentWhy::Failed, error.to_string()));
+                    first_absence.get_or_insert(Absence::new(path, AbsenceReason::Failed, error.to_string()));
                     None
                 }
             };
-            // Amounts of folios that there are now; everything else counts events.
+            // Present numbers of folios; everything else counts events.
             let is_amount = name.rsplit('/').next().is_some_and(|name| name.starts_with("nr_"));
-            columns.add(name.clone(), Unit::COUNT, !is_amount, value);
+            columns.add_column(name.clone(), Unit::COUNT, !is_amount, value);
         }
-        tables.put("thp", paths::THP, columns);
-        failed.map_or(Ok(()), Err)
+        tables.set_row("thp", paths::THP, columns);
+        first_absence.map_or(Ok(()), Err)
     }
 }

@@ -1,126 +1,119 @@
-//! Reading all rings in the order of time.
+//! Reader of all rings in time order.
 //!
-//! Each round reads the clock first and then how far each ring is filled. Records up to that time are
+//! Each round reads the clock first and then the fill level of each ring. Records up to that time are
 //! delivered in order over all rings; later ones stay for the next round, so that rounds follow each other in
-//! order too. The one exception: a CPU that took the time of an event and was held up (by an interrupt, by a
-//! hypervisor) before it wrote the record. Such a record comes late; it is delivered all the same, and
-//! counted.
+//! order too. The one exception is a CPU that read the time of an event and was delayed (by an interrupt or a
+//! hypervisor) before it wrote the record. Such a late record is delivered and counted.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::io;
 
 use pagelab_formats::perf_record::{self, Record};
 use pagelab_formats::trace_format::TraceFormat;
 use pagelab_sys::clock::{boottime_ns, monotonic_ns, thread_cpu_ns};
 
-use super::{Event, KindCount, Tracepoints};
+use super::{Event, TracepointCount, Tracepoints};
 
-/// A difference of the clocks by more than this is a sleep of the machine, not the time between two readings.
+/// A larger difference of the clocks is a suspend of the machine, not the time between two readings.
 const SLEEP_NS: u64 = 1_000_000;
 
-/// Bytes of a ring that are read before their room is given back.
+/// Bytes of a ring that are read before they are released to the kernel.
 const RELEASE_BYTES: usize = 64 << 10;
 
-/// What did not come through, by the rings' own records.
+/// Losses, by the rings' own records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Losses {
+pub struct LossCounts {
     /// Records that did not fit into a ring.
     pub records: u64,
     /// Samples that the kernel dropped otherwise.
     pub samples: u64,
-    /// Times that the kernel stopped sampling for a moment.
+    /// Number of times that the kernel throttled sampling.
     pub throttled: u64,
     /// Records that could not be read; none is expected.
     pub malformed: u64,
-    /// Events that came out of order, because their CPU was held up before it wrote them.
-    pub late: u64,
+    /// Events that arrived out of order because their CPU was delayed before it wrote them.
+    pub out_of_order: u64,
 }
 
-impl Losses {
-    /// Events that were lost for good.
-    pub fn lost(&self) -> u64 {
+impl LossCounts {
+    /// Lost events.
+    pub fn lost_events(&self) -> u64 {
         self.records.saturating_add(self.samples).saturating_add(self.malformed)
     }
 }
 
-/// A loss as a ring told it.
+/// Loss reported by a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ToldLoss {
-    /// CLOCK_BOOTTIME in nanoseconds of the first record that was taken again; the loss was before it.
-    pub at_ns: u64,
+pub struct LossReport {
+    /// CLOCK_BOOTTIME in nanoseconds of the first record after the loss.
+    pub time_ns: u64,
     /// The CPU.
     pub cpu: u32,
-    /// Events that did not fit in.
+    /// Events that did not fit.
     pub events: u64,
 }
 
-/// Losses that are kept for whoever asks; more are added to the last one.
-const TOLD_MAX: usize = 5_000;
+/// Maximum of stored losses; more are added to the last one.
+const LOSS_REPORTS_MAX: usize = 5_000;
 
-/// What one round of reading brought.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Drained {
-    /// Events delivered.
-    pub events: u64,
-    /// Bytes of records read.
-    pub bytes: u64,
-    /// CPU time of this thread, callbacks included.
-    pub cpu_ns: u64,
-    /// Everything up to this time of CLOCK_BOOTTIME has been delivered, but for what comes late.
-    pub until_ns: u64,
-}
-
-/// What goes on from round to round.
+/// State kept between rounds.
 #[derive(Debug)]
-pub(super) struct State {
-    pub(super) losses: Losses,
+pub(super) struct DrainState {
+    pub(super) losses: LossCounts,
     pub(super) cpu_ns: u64,
     /// Kind by the number of its tracepoint.
-    kind_of: Vec<Option<u16>>,
+    kind_by_id: Vec<Option<u16>>,
     delivered: Vec<u64>,
-    own: Vec<u64>,
+    own_events: Vec<u64>,
     /// This process, if its events are left out.
     own_pid: Option<u32>,
-    /// CLOCK_BOOTTIME ahead of CLOCK_MONOTONIC: the time asleep.
-    pub(super) asleep_ns: u64,
-    last_ns: u64,
-    pub(super) told: Vec<ToldLoss>,
+    /// CLOCK_BOOTTIME minus CLOCK_MONOTONIC: the time suspended.
+    pub(super) sleep_offset_ns: u64,
+    last_delivered_ns: u64,
+    pub(super) loss_reports: Vec<LossReport>,
 }
 
-impl State {
-    pub(super) fn new(ids: impl Iterator<Item = u16>, own_pid: Option<u32>) -> State {
-        let mut kind_of = Vec::new();
+impl DrainState {
+    pub(super) fn new(ids: impl Iterator<Item = u16>, own_pid: Option<u32>) -> DrainState {
+        let mut kind_by_id = Vec::new();
         let mut kinds = 0;
         for (kind, id) in (0u16..).zip(ids) {
             let place = usize::from(id);
-            kind_of.resize(kind_of.len().max(place + 1), None);
-            kind_of[place] = Some(kind);
+            kind_by_id.resize(kind_by_id.len().max(place + 1), None);
+            kind_by_id[place] = Some(kind);
             kinds += 1;
         }
-        let (delivered, own) = (vec![0; kinds], vec![0; kinds]);
-        let (losses, asleep_ns) = (Losses::default(), asleep_ns());
-        let told = Vec::new();
-        State { losses, cpu_ns: 0, kind_of, delivered, own, own_pid, asleep_ns, last_ns: 0, told }
+        DrainState {
+            losses: LossCounts::default(),
+            cpu_ns: 0,
+            kind_by_id,
+            delivered: vec![0; kinds],
+            own_events: vec![0; kinds],
+            own_pid,
+            sleep_offset_ns: read_sleep_offset_ns(),
+            last_delivered_ns: 0,
+            loss_reports: Vec::new(),
+        }
     }
 
-    pub(super) fn counts(&self) -> Vec<KindCount> {
-        let both = self.delivered.iter().zip(&self.own);
-        both.map(|(&delivered, &own)| KindCount { times: 0, lost: Some(0), delivered, own }).collect()
+    pub(super) fn counts(&self) -> Vec<TracepointCount> {
+        let both = self.delivered.iter().zip(&self.own_events);
+        both.map(|(&delivered, &own)| TracepointCount { times: 0, lost: Some(0), delivered, own_events: own })
+            .collect()
     }
 
-    /// Takes one record in; `true` if it was an event that was delivered.
+    /// Processes one record; `true` if it was a delivered event.
     #[inline]
-    fn take(
+    fn handle_record(
         &mut self,
         bytes: &[u8],
-        layout: &perf_record::Layout,
-        each: &mut impl FnMut(&Event<'_>),
+        layout: &perf_record::SampleLayout,
+        visit: &mut impl FnMut(&Event<'_>),
     ) -> bool {
         let sample = match perf_record::parse(bytes, layout) {
             Ok(Record::Sample(sample)) => sample,
             Ok(other) => {
-                self.note(&other);
+                self.count_loss(&other);
                 return false;
             }
             Err(_) => {
@@ -133,13 +126,13 @@ impl State {
             return false;
         };
         if self.own_pid == Some(sample.pid) {
-            self.leave_out(kind);
+            self.count_own(kind);
             return false;
         }
         let at_ns = self.deliver(kind, sample.time_ns);
-        each(&Event {
+        visit(&Event {
             kind,
-            at_ns,
+            time_ns: at_ns,
             cpu: sample.cpu,
             pid: sample.pid,
             tid: sample.tid,
@@ -149,48 +142,52 @@ impl State {
         true
     }
 
-    /// Looks whether the machine has slept since the clocks were compared.
-    pub(super) fn follow_sleep(&mut self) {
-        let ahead = asleep_ns();
-        if ahead.abs_diff(self.asleep_ns) > SLEEP_NS {
-            self.asleep_ns = ahead;
+    /// Checks whether the machine was suspended since the clocks were compared.
+    pub(super) fn update_sleep_offset(&mut self) {
+        let ahead = read_sleep_offset_ns();
+        if ahead.abs_diff(self.sleep_offset_ns) > SLEEP_NS {
+            self.sleep_offset_ns = ahead;
         }
     }
 
     /// The kind of a tracepoint's record.
     #[inline]
     pub(super) fn kind(&self, record: &[u8]) -> Option<usize> {
-        let id = TraceFormat::id_of(record).map(usize::from)?;
-        self.kind_of.get(id).copied().flatten().map(usize::from)
+        let id = TraceFormat::read_event_id(record).map(usize::from)?;
+        self.kind_by_id.get(id).copied().flatten().map(usize::from)
     }
 
     /// Counts an event that this process caused.
     #[inline]
-    pub(super) fn leave_out(&mut self, kind: usize) {
-        self.own[kind] += 1;
+    pub(super) fn count_own(&mut self, kind: usize) {
+        self.own_events[kind] += 1;
     }
 
     /// Counts an event that is delivered, and finds its time in CLOCK_BOOTTIME.
     #[inline]
     pub(super) fn deliver(&mut self, kind: usize, time_ns: u64) -> u64 {
-        self.losses.late += u64::from(time_ns < self.last_ns);
-        self.last_ns = self.last_ns.max(time_ns);
+        self.losses.out_of_order += u64::from(time_ns < self.last_delivered_ns);
+        self.last_delivered_ns = self.last_delivered_ns.max(time_ns);
         self.delivered[kind] += 1;
-        time_ns.saturating_add(self.asleep_ns)
+        time_ns.saturating_add(self.sleep_offset_ns)
     }
 
-    /// A ring told of a loss.
+    /// A ring reported a loss.
     #[cold]
-    pub(super) fn tell(&mut self, time_ns: u64, cpu: u32, events: u64) {
-        let is_full = self.told.len() >= TOLD_MAX;
-        match self.told.last_mut() {
+    pub(super) fn report_loss(&mut self, time_ns: u64, cpu: u32, events: u64) {
+        let is_full = self.loss_reports.len() >= LOSS_REPORTS_MAX;
+        match self.loss_reports.last_mut() {
             Some(last) if is_full => last.events = last.events.saturating_add(events),
-            _ => self.told.push(ToldLoss { at_ns: time_ns.saturating_add(self.asleep_ns), cpu, events }),
+            _ => self.loss_reports.push(LossReport {
+                time_ns: time_ns.saturating_add(self.sleep_offset_ns),
+                cpu,
+                events,
+            }),
         }
     }
 
     #[cold]
-    fn note(&mut self, record: &Record<'_>) {
+    fn count_loss(&mut self, record: &Record<'_>) {
         match *record {
             Record::Lost { records } => self.losses.records = self.losses.records.saturating_add(records),
             Record::LostSamples { samples } => {
@@ -202,8 +199,8 @@ impl State {
     }
 }
 
-/// How far CLOCK_BOOTTIME is ahead of CLOCK_MONOTONIC, from the tightest of a few readings.
-fn asleep_ns() -> u64 {
+/// CLOCK_BOOTTIME minus CLOCK_MONOTONIC, from the closest of a few readings.
+fn read_sleep_offset_ns() -> u64 {
     let reading = || {
         let before = monotonic_ns();
         let boot = boottime_ns();
@@ -214,36 +211,35 @@ fn asleep_ns() -> u64 {
 }
 
 impl Tracepoints {
-    /// Delivers what has happened up to now, in the order of time. It ends by itself however fast events come
-    /// in: what happens while it runs is left for the next call.
+    /// Delivers the events up to now, in time order. It ends even if events arrive fast: later events are
+    /// left for the next call. Returns their number.
     ///
-    /// In the first round after the machine slept, events from before the sleep get the time after it.
-    pub fn drain(&mut self, mut each: impl FnMut(&Event<'_>)) -> io::Result<Drained> {
-        let began_ns = thread_cpu_ns();
-        self.state.follow_sleep();
-        let until = monotonic_ns();
-        let mut drained = Drained { until_ns: until + self.state.asleep_ns, ..Drained::default() };
+    /// In the first round after a suspend, events from before it get a time after it.
+    pub fn drain(&mut self, mut visit: impl FnMut(&Event<'_>)) -> u64 {
+        let start_ns = thread_cpu_ns();
+        self.state.update_sleep_offset();
+        let until_ns = monotonic_ns();
+        let mut events = 0;
         let mut next: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::with_capacity(self.rings.len());
         for ring in 0..self.rings.len() {
-            self.rings[ring].look();
-            next.extend(self.next(ring, until).map(|time| Reverse((time, ring))));
+            self.rings[ring].update_head();
+            next.extend(self.next_time(ring, until_ns).map(|time| Reverse((time, ring))));
         }
-        // The ring with the earliest record is read until another one's is earlier.
+        // The ring with the earliest record is read until another ring has an earlier one.
         while let Some(Reverse((_, ring))) = next.pop() {
-            let limit = next.peek().map_or(until, |Reverse((time, _))| *time);
-            let after = self.run(ring, limit, until, &mut drained, &mut each);
+            let limit = next.peek().map_or(until_ns, |Reverse((time, _))| *time);
+            let after = self.drain_ring(ring, limit, until_ns, &mut events, &mut visit);
             next.extend(after.map(|time| Reverse((time, ring))));
         }
-        self.rings.iter_mut().for_each(|ring| ring.release());
-        drained.cpu_ns = thread_cpu_ns().saturating_sub(began_ns);
-        self.state.cpu_ns += drained.cpu_ns;
-        Ok(drained)
+        self.rings.iter_mut().for_each(|ring| ring.release_space());
+        self.state.cpu_ns += thread_cpu_ns().saturating_sub(start_ns);
+        events
     }
 
-    /// The time of the next record of a ring; `None` if there is none up to `until`. One without a time is
-    /// due at once.
-    fn next(&mut self, ring: usize, until: u64) -> Option<u64> {
-        match self.rings[ring].record() {
+    /// Time of the next record of a ring; `None` if there is none up to `until`. One without a time is
+    /// delivered at once.
+    fn next_time(&mut self, ring: usize, until: u64) -> Option<u64> {
+        match self.rings[ring].next_record() {
             Ok(record) => Some(self.layout.time(record?).unwrap_or(0)).filter(|&time| time <= until),
             Err(_) => {
                 self.state.losses.malformed += 1;
@@ -252,21 +248,21 @@ impl Tracepoints {
         }
     }
 
-    /// Reads one ring as long as its records are not after `limit`; the time of its next one.
-    fn run(
+    /// Reads one ring up to `limit`, and returns the time of its next record.
+    fn drain_ring(
         &mut self,
         ring: usize,
         limit: u64,
-        until: u64,
-        drained: &mut Drained,
-        each: &mut impl FnMut(&Event<'_>),
+        until_ns: u64,
+        events: &mut u64,
+        visit: &mut impl FnMut(&Event<'_>),
     ) -> Option<u64> {
         let Tracepoints { rings, layout, state, cpus, .. } = self;
         let cpu = cpus.get(ring).copied().unwrap_or(u32::MAX);
         let ring = &mut rings[ring];
         let mut unreleased = 0;
         loop {
-            let record = match ring.record() {
+            let record = match ring.next_record() {
                 Ok(record) => record?,
                 Err(_) => {
                     state.losses.malformed += 1;
@@ -275,20 +271,19 @@ impl Tracepoints {
             };
             let time = layout.time(record).unwrap_or(0);
             if time > limit {
-                return Some(time).filter(|&time| time <= until);
+                return Some(time).filter(|&time| time <= until_ns);
             }
             let size = record.len();
-            let lost = state.losses.lost();
-            drained.events += u64::from(state.take(record, layout, each));
-            let lost = state.losses.lost() - lost;
+            let lost = state.losses.lost_events();
+            *events += u64::from(state.handle_record(record, layout, visit));
+            let lost = state.losses.lost_events() - lost;
             if lost > 0 {
-                state.tell(time, cpu, lost);
+                state.report_loss(time, cpu, lost);
             }
-            drained.bytes += size as u64;
-            ring.pass(size);
+            ring.advance(size);
             unreleased += size;
             if unreleased >= RELEASE_BYTES {
-                ring.release();
+                ring.release_space();
                 unreleased = 0;
             }
         }
@@ -302,8 +297,8 @@ mod tests {
     #[test]
     fn records_that_make_no_sense_are_counted_and_not_delivered() {
         use pagelab_formats::perf_record::sample_type::{RAW, TIME};
-        let layout = perf_record::Layout::new(TIME | RAW).unwrap();
-        let mut state = State::new([7u16, 3].into_iter(), None);
+        let layout = perf_record::SampleLayout::new(TIME | RAW).unwrap();
+        let mut state = DrainState::new([7u16, 3].into_iter(), None);
         let record = |id: u16, time: u64| {
             let mut bytes = vec![9, 0, 0, 0, 0, 0, 32, 0];
             bytes.extend(time.to_ne_bytes());
@@ -314,14 +309,17 @@ mod tests {
         };
         let mut seen = Vec::new();
         for bytes in [record(3, 10), record(4, 11), record(7, 9), record(7, 12)[..20].to_vec()] {
-            state.take(&bytes, &layout, &mut |event| seen.push(event.kind));
+            state.handle_record(&bytes, &layout, &mut |event| seen.push(event.kind));
         }
         assert_eq!(seen, [1, 0], "by the place among the kinds");
-        assert_eq!((state.losses.malformed, state.losses.late, state.losses.lost()), (2, 1, 2));
-        state.note(&Record::Lost { records: 40 });
-        state.note(&Record::LostSamples { samples: 2 });
-        state.note(&Record::Throttle);
-        assert_eq!((state.losses.lost(), state.losses.throttled), (44, 1));
+        assert_eq!(
+            (state.losses.malformed, state.losses.out_of_order, state.losses.lost_events()),
+            (2, 1, 2)
+        );
+        state.count_loss(&Record::Lost { records: 40 });
+        state.count_loss(&Record::LostSamples { samples: 2 });
+        state.count_loss(&Record::Throttle);
+        assert_eq!((state.losses.lost_events(), state.losses.throttled), (44, 1));
         let delivered: Vec<_> = state.counts().iter().map(|count| count.delivered).collect();
         assert_eq!(delivered, [1, 1]);
     }

@@ -1,175 +1,175 @@
-//! Tracepoints through perf or through ftrace, for a reader to whom it is the same.
+//! Tracepoints through perf or ftrace, behind one interface.
 
 use std::io;
 use std::time::Duration;
 
-use pagelab_model::alloc_trace::{TraceBuffer, TraceKind, TraceLoss, TraceThrough};
+use pagelab_model::alloc_trace::{BufferCounts, LostEvents, TraceBackend, TracepointCounts};
 use pagelab_model::{Bytes, Reading};
 
-use super::{Event, Ftrace, Kind, KindCount, Losses, ToldLoss, Tracepoints};
+use super::{Event, FtraceSession, LossCounts, LossReport, TracepointCount, TracepointKind, Tracepoints};
 use crate::reader::Reader;
 
-/// Either of the two. Events, their order, and losses are told in the same words.
+/// Source of tracepoints. Both kinds report events, their order and losses in the same form.
 #[derive(Debug)]
-pub enum Source {
+pub enum TraceSource {
     /// Rings of perf events.
     Perf(Box<Tracepoints>),
     /// A trace instance.
-    Ftrace(Box<Ftrace>),
+    Ftrace(Box<FtraceSession>),
 }
 
-impl Source {
-    /// Which of the two it is.
-    pub fn through(&self) -> TraceThrough {
+impl TraceSource {
+    /// Its kind.
+    pub fn mechanism(&self) -> TraceBackend {
         match self {
-            Source::Perf(_) => TraceThrough::Perf,
-            Source::Ftrace(_) => TraceThrough::Ftrace,
+            TraceSource::Perf(_) => TraceBackend::Perf,
+            TraceSource::Ftrace(_) => TraceBackend::Ftrace,
         }
     }
 
-    /// What is open, in the order in which it was wanted.
-    pub fn kinds(&self) -> &[Kind] {
+    /// Open tracepoints, in the requested order.
+    pub fn kinds(&self) -> &[TracepointKind] {
         match self {
-            Source::Perf(perf) => perf.kinds(),
-            Source::Ftrace(ftrace) => ftrace.kinds(),
+            TraceSource::Perf(perf) => &perf.kinds,
+            TraceSource::Ftrace(ftrace) => &ftrace.kinds,
         }
-    }
-
-    /// The kind with this name.
-    pub fn kind(&self, system: &str, name: &str) -> Option<usize> {
-        self.kinds().iter().position(|kind| kind.system == system && kind.format.name == name)
     }
 
     /// Room for records on each processor.
     pub fn ring_bytes(&self) -> Bytes {
         match self {
-            Source::Perf(perf) => perf.ring_bytes(),
-            Source::Ftrace(ftrace) => ftrace.ring_bytes(),
+            TraceSource::Perf(perf) => perf.ring_bytes(),
+            TraceSource::Ftrace(ftrace) => ftrace.ring_bytes,
         }
     }
 
-    /// Leaves out all threads that this process has now; whether the kernel does it, else the reader.
+    /// Leaves out all present threads of this process. Returns whether the kernel does it, else the reader
+    /// does.
     pub fn leave_out_threads(&mut self, reader: &Reader<'_>) -> Reading<bool> {
         match self {
-            Source::Perf(perf) => perf.leave_out_threads(reader),
-            Source::Ftrace(ftrace) => ftrace.leave_out_threads(reader).map(|()| false),
+            TraceSource::Perf(perf) => perf.leave_out_threads(reader),
+            TraceSource::Ftrace(ftrace) => ftrace.leave_out_threads(reader).map(|()| false),
         }
     }
 
-    /// Begins to record.
+    /// Starts recording.
     pub fn enable(&self) -> io::Result<()> {
         match self {
-            Source::Perf(perf) => perf.enable(),
-            Source::Ftrace(ftrace) => ftrace.enable(),
+            TraceSource::Perf(perf) => perf.enable(),
+            TraceSource::Ftrace(ftrace) => ftrace.set_tracing("1"),
         }
     }
 
-    /// Ends to record. What is there can still be read.
+    /// Stops recording. Remaining events can still be read.
     pub fn disable(&self) -> io::Result<()> {
         match self {
-            Source::Perf(perf) => perf.disable(),
-            Source::Ftrace(ftrace) => ftrace.disable(),
+            TraceSource::Perf(perf) => perf.disable(),
+            TraceSource::Ftrace(ftrace) => ftrace.set_tracing("0"),
         }
     }
 
-    /// Waits until it is time to read, at most for `timeout`; it may end early.
+    /// Waits for the next reading, at most for `timeout`; it may end early.
     pub fn wait(&self, timeout: Duration) {
         match self {
-            // That a signal or another error ended the wait is no matter: the rings are looked at anyway.
-            Source::Perf(perf) => drop(perf.wait(timeout)),
-            Source::Ftrace(ftrace) => ftrace.wait(timeout),
+            // A signal or another error may end the wait: the rings are read in any case.
+            TraceSource::Perf(perf) => drop(perf.wait(timeout)),
+            TraceSource::Ftrace(ftrace) => ftrace.wait(timeout),
         }
     }
 
-    /// Delivers what has happened up to now, in the order of time.
+    /// Delivers the events up to now, in time order.
     pub fn drain(&mut self, each: impl FnMut(&Event<'_>)) {
         match self {
-            // Rings that cannot be read at all tell so by losses.
-            Source::Perf(perf) => drop(perf.drain(each)),
-            Source::Ftrace(ftrace) => drop(ftrace.drain(each)),
+            // Rings that cannot be read at all report it as losses.
+            TraceSource::Perf(perf) => {
+                perf.drain(each);
+            }
+            TraceSource::Ftrace(ftrace) => ftrace.drain(each),
         }
     }
 
-    /// What was lost or late so far.
-    pub fn losses(&self) -> Losses {
+    /// Lost and late events so far.
+    pub fn losses(&self) -> LossCounts {
         match self {
-            Source::Perf(perf) => perf.losses(),
-            Source::Ftrace(ftrace) => ftrace.losses(),
+            TraceSource::Perf(perf) => perf.state.losses,
+            TraceSource::Ftrace(ftrace) => ftrace.state.losses,
         }
     }
 
-    /// Records that could not be read and are not among the losses that are told; none is expected.
-    pub fn unreadable(&self) -> u64 {
+    /// Records that could not be read and are not among the reported losses; none is expected.
+    pub fn unreadable_records(&self) -> u64 {
         match self {
-            Source::Perf(_) => 0,
-            Source::Ftrace(ftrace) => ftrace.losses().malformed,
+            TraceSource::Perf(_) => 0,
+            TraceSource::Ftrace(ftrace) => ftrace.state.losses.malformed,
         }
     }
 
-    /// The losses that were told since the last call, in the order of reading.
-    pub fn take_losses(&mut self) -> Vec<ToldLoss> {
-        match self {
-            Source::Perf(perf) => perf.take_losses(),
-            Source::Ftrace(ftrace) => ftrace.take_losses(),
-        }
+    /// The losses reported since the last call, in reading order.
+    pub fn take_loss_reports(&mut self) -> Vec<LossReport> {
+        let state = match self {
+            TraceSource::Perf(perf) => &mut perf.state,
+            TraceSource::Ftrace(ftrace) => &mut ftrace.state,
+        };
+        std::mem::take(&mut state.loss_reports)
     }
 
-    /// Whether everything that the kernel has was read.
+    /// Whether all events of the kernel were read.
     pub fn is_all_read(&self) -> bool {
         match self {
-            Source::Perf(perf) => {
-                let read = |count: &KindCount| count.delivered + count.own + count.lost.unwrap_or(0);
+            TraceSource::Perf(perf) => {
+                let read =
+                    |count: &TracepointCount| count.delivered + count.own_events + count.lost.unwrap_or(0);
                 perf.counts().unwrap_or_default().iter().all(|count| count.times <= read(count))
             }
-            Source::Ftrace(ftrace) => ftrace.is_all_read(),
+            TraceSource::Ftrace(ftrace) => ftrace.is_all_read(),
         }
     }
 
-    /// What each tracepoint came to.
-    pub fn told(&self) -> Vec<TraceKind> {
+    /// Result of each tracepoint.
+    pub fn tracepoint_counts(&self) -> Vec<TracepointCounts> {
         let counts = match self {
-            Source::Perf(perf) => perf.counts().unwrap_or_default(),
-            Source::Ftrace(ftrace) => ftrace.counts(),
+            TraceSource::Perf(perf) => perf.counts().unwrap_or_default(),
+            TraceSource::Ftrace(ftrace) => ftrace.state.counts(),
         };
-        let is_counted = matches!(self, Source::Perf(_));
+        let is_counted = matches!(self, TraceSource::Perf(_));
         let kinds = self.kinds().iter().zip(counts);
-        let kinds = kinds.map(|(kind, count)| TraceKind {
+        let kinds = kinds.map(|(kind, count)| TracepointCounts {
             name: kind.full_name(),
-            times: is_counted.then_some(count.times),
+            occurred: is_counted.then_some(count.times),
             lost: count.lost.filter(|_| is_counted),
             delivered: count.delivered,
-            own: count.own,
+            by_recorder: count.own_events,
         });
         kinds.collect()
     }
 
-    /// What the kernel counted for each processor's buffer, where it does that.
-    pub fn buffers(&self) -> Vec<TraceBuffer> {
+    /// Count of the kernel for each processor's buffer, if it has one.
+    pub fn buffers(&self) -> Vec<BufferCounts> {
         match self {
-            Source::Perf(_) => Vec::new(),
-            Source::Ftrace(ftrace) => ftrace.buffers(),
+            TraceSource::Perf(_) => Vec::new(),
+            TraceSource::Ftrace(ftrace) => ftrace.buffers(),
         }
     }
 
-    /// Lost events that the kernel counted beyond the `told` ones, by processor where that is known. Asked
-    /// when nothing more is read: what is in a buffer then is lost too.
-    pub fn untold(&self, told: u64) -> Vec<(u16, u64)> {
+    /// Lost events that the kernel counted beyond the `reported` ones, by processor if that is known.
+    /// Called after the last read: events still in a buffer are lost too.
+    pub fn unreported_losses(&self, reported: u64) -> Vec<(u16, u64)> {
         match self {
-            Source::Perf(perf) => {
-                let more = missing(&perf.counts().unwrap_or_default(), told);
-                (more > 0).then_some((TraceLoss::CPU_UNKNOWN, more)).into_iter().collect()
+            TraceSource::Perf(perf) => {
+                let more = unaccounted_events(&perf.counts().unwrap_or_default(), reported);
+                (more > 0).then_some((LostEvents::CPU_UNKNOWN, more)).into_iter().collect()
             }
-            Source::Ftrace(ftrace) => ftrace.untold(),
+            TraceSource::Ftrace(ftrace) => ftrace.unreported_losses(),
         }
     }
 }
 
-/// Events that happened and were neither read nor `told` as lost: what the kernel counts as lost, or what it
-/// counted and nobody read, if that is more.
-fn missing(counts: &[KindCount], told: u64) -> u64 {
+/// Events that were neither read nor `reported` as lost: the kernel's count of lost events, or its count of
+/// unread ones if that is larger.
+fn unaccounted_events(counts: &[TracepointCount], reported: u64) -> u64 {
     let lost: u64 = counts.iter().filter_map(|count| count.lost).sum();
-    let unread = |count: &KindCount| count.times.saturating_sub(count.delivered + count.own);
-    lost.max(counts.iter().map(unread).sum()).saturating_sub(told)
+    let unread = |count: &TracepointCount| count.times.saturating_sub(count.delivered + count.own_events);
+    lost.max(counts.iter().map(unread).sum()).saturating_sub(reported)
 }
 
 #[cfg(test)]
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn what_was_counted_and_not_read_is_missing_whatever_the_kernel_says_was_lost() {
-        let count = |times, lost, delivered, own| KindCount { times, lost, delivered, own };
+        let count = |times, lost, delivered, own| TracepointCount { times, lost, delivered, own_events: own };
         for (counts, told, wanted) in [
             (vec![count(90, Some(0), 90, 0)], 0, 0),
             // A processor was held up while it wrote records, until after the last look.
@@ -188,10 +188,10 @@ mod tests {
             (vec![count(90, Some(7), 70, 3)], 7, 10),
             // Before Linux 6.0.
             (vec![count(90, None, 80, 0)], 4, 6),
-            // What a reader took for its own was counted too, or was not.
+            // Events in the page that the reader took over are included in the count, or not.
             (vec![count(90, Some(0), 90, 10)], 0, 0),
         ] {
-            assert_eq!(missing(&counts, told), wanted, "{counts:?}, {told}");
+            assert_eq!(unaccounted_events(&counts, told), wanted, "{counts:?}, {told}");
         }
     }
 }

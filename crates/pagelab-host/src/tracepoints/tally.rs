@@ -1,11 +1,11 @@
-//! Counting events by kind, for a series of a recording: a column for each kind, more for fallbacks.
+//! Event counts by kind, as columns of a recorded series.
 
 use pagelab_model::extfrag::{ExtfragEvent, MigrateType};
 
-use super::{Event, ExtfragFields, Tracepoints};
+use super::{Event, ExtfragEventFields, Tracepoints};
 
-/// Fallbacks by what was asked for and what was taken, in this order.
-const PAIRS: [(MigrateType, MigrateType); 6] = [
+/// Fallbacks by requested and by used migratetype.
+const FALLBACK_PAIRS: [(MigrateType, MigrateType); 6] = [
     (MigrateType::UNMOVABLE, MigrateType::MOVABLE),
     (MigrateType::UNMOVABLE, MigrateType::RECLAIMABLE),
     (MigrateType::MOVABLE, MigrateType::UNMOVABLE),
@@ -16,36 +16,34 @@ const PAIRS: [(MigrateType, MigrateType); 6] = [
 
 /// Counts since the start, a column each.
 #[derive(Clone, Debug)]
-pub struct Tally {
+pub struct EventTally {
     names: Vec<String>,
     values: Vec<u64>,
-    /// First column of each kind.
-    column_of: Vec<usize>,
-    extfrag: Option<(usize, ExtfragFields)>,
+    first_columns: Vec<usize>,
+    extfrag: Option<(usize, ExtfragEventFields)>,
 }
 
-impl Tally {
-    /// Columns for what is open: `extfrag.unmovable_into_movable` …, `extfrag.other`, `extfrag.spoiling`,
-    /// `extfrag.spoiling_claimed` for fallbacks; `compaction.begin`, `vmscan.kswapd_wake` … for the rest.
-    pub fn new(tracepoints: &Tracepoints) -> Tally {
-        let mut tally = Tally { names: Vec::new(), values: Vec::new(), column_of: Vec::new(), extfrag: None };
+impl EventTally {
+    /// Columns of the open tracepoints: `extfrag.unmovable_into_movable` …, `extfrag.other`,
+    /// `extfrag.polluting`, `extfrag.polluting_claimed` for fallbacks; `compaction.begin`,
+    /// `vmscan.kswapd_wake` … for the rest.
+    pub fn new(tracepoints: &Tracepoints) -> EventTally {
+        let mut tally =
+            EventTally { names: Vec::new(), values: Vec::new(), first_columns: Vec::new(), extfrag: None };
         for (place, kind) in tracepoints.kinds().iter().enumerate() {
-            tally.column_of.push(tally.names.len());
+            tally.first_columns.push(tally.names.len());
             let fields = match (kind.system.as_str(), kind.format.name.as_str()) {
-                ("kmem", "mm_page_alloc_extfrag") => ExtfragFields::new(&kind.format).ok(),
+                ("kmem", "mm_page_alloc_extfrag") => ExtfragEventFields::new(&kind.format).ok(),
                 _ => None,
             };
             match fields {
                 Some(fields) => {
                     tally.extfrag = Some((place, fields));
-                    let words = PAIRS.iter().map(|(alloc, fallback)| {
-                        format!(
-                            "{}_into_{}",
-                            alloc.name().unwrap_or_default(),
-                            fallback.name().unwrap_or_default()
-                        )
+                    let words = FALLBACK_PAIRS.iter().map(|(alloc, fallback)| {
+                        let [alloc, fallback] = [alloc, fallback].map(|kind| kind.name().unwrap_or_default());
+                        format!("{alloc}_into_{fallback}")
                     });
-                    let more = ["other", "spoiling", "spoiling_claimed"].map(str::to_owned);
+                    let more = ["other", "polluting", "polluting_claimed"].map(str::to_owned);
                     tally.names.extend(words.chain(more).map(|word| format!("extfrag.{word}")));
                 }
                 None => tally.names.push(column_name(&kind.system, &kind.format.name)),
@@ -65,20 +63,20 @@ impl Tally {
         &self.values
     }
 
-    /// Counts one event. A fallback is given back with its types.
-    pub fn add(&mut self, event: &Event<'_>) -> Option<ExtfragEvent> {
-        let column = *self.column_of.get(event.kind)?;
+    /// Counts one event. Returns a fallback with its migratetypes.
+    pub fn add_event(&mut self, event: &Event<'_>) -> Option<ExtfragEvent> {
+        let column = *self.first_columns.get(event.kind)?;
         let Some((_, fields)) = self.extfrag.filter(|(kind, _)| *kind == event.kind) else {
             self.values[column] += 1;
             return None;
         };
         let extfrag = fields.read(event)?;
         let pair = (extfrag.alloc_migratetype, extfrag.fallback_migratetype);
-        let place = PAIRS.iter().position(|known| *known == pair).unwrap_or(PAIRS.len());
+        let place = FALLBACK_PAIRS.iter().position(|known| *known == pair).unwrap_or(FALLBACK_PAIRS.len());
         self.values[column + place] += 1;
-        let is_spoiling = extfrag.is_spoiling();
-        self.values[column + PAIRS.len() + 1] += u64::from(is_spoiling);
-        self.values[column + PAIRS.len() + 2] += u64::from(is_spoiling && extfrag.change_ownership);
+        let is_polluting = extfrag.is_polluting();
+        self.values[column + FALLBACK_PAIRS.len() + 1] += u64::from(is_polluting);
+        self.values[column + FALLBACK_PAIRS.len() + 2] += u64::from(is_polluting && extfrag.change_ownership);
         Some(extfrag)
     }
 }

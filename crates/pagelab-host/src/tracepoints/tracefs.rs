@@ -1,15 +1,14 @@
-//! Reading tracefs, where it is mounted and where it is not.
+//! Files of tracefs, whether it is mounted or not.
 //!
-//! Where it is not, the file system is opened by `fsopen` and `fsmount` (5.2 and later): that gives a
-//! descriptor of a mount that is attached nowhere. No other process sees it, and it is gone with the
-//! descriptor.
+//! If it is not, the file system is opened by `fsopen` and `fsmount` (5.2 and later), which return a
+//! descriptor of a detached mount. No other process sees it, and it disappears with the descriptor.
 
 use std::io;
 use std::os::fd::OwnedFd;
 
 use pagelab_formats::mountinfo::{self, Mount};
 use pagelab_formats::trace_format::{self, TraceFormat};
-use pagelab_model::{Absence, AbsentWhy, Reading};
+use pagelab_model::{Absence, AbsenceReason, Reading};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
@@ -17,18 +16,24 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, 
 use crate::extfrag::mount_point;
 use crate::paths;
 use crate::reader::Reader;
+use crate::root::read_names;
 
-/// A file of tracefs that is larger than this is refused; the longest format has some 10 KiB.
-const TEXT_MAX: usize = 1 << 20;
-/// What is read of it at once.
-const PIECE: usize = 1 << 16;
+/// Maximum size of a file of tracefs; the longest format has about 10 KiB.
+const TEXT_BYTES_MAX: usize = 1 << 20;
+const CHUNK_BYTES: usize = 1 << 16;
 
 /// The root of tracefs.
 #[derive(Debug)]
 pub struct Tracefs {
     dir: OwnedFd,
-    place: String,
-    is_mounted: bool,
+    mount_path: String,
+}
+
+/// An instance of ftrace, with its own buffers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceInstance {
+    /// Name of its directory in `instances`.
+    pub name: String,
 }
 
 impl Tracefs {
@@ -36,26 +41,26 @@ impl Tracefs {
     pub fn find(reader: &Reader<'_>) -> Reading<Tracefs> {
         if !reader.root().is_live() {
             let detail = "only the running machine has tracepoints";
-            return Err(Absence::new(paths::TRACEFS, AbsentWhy::NotSaved, detail)
-                .or("run pagelab on the machine itself"));
+            return Err(Absence::new(paths::TRACEFS, AbsenceReason::NotSaved, detail)
+                .with_hint("run pagelab on the machine itself"));
         }
         let mounts = reader.parse(paths::SELF_MOUNTINFO, mountinfo::parse);
-        match mounted(reader, &mounts) {
-            Some(place) => Tracefs::at(place),
-            None => Tracefs::detached(reader),
+        match find_mount(reader, &mounts) {
+            Some(place) => Tracefs::open_at(place),
+            None => Tracefs::open_detached(reader),
         }
     }
 
-    fn at(place: String) -> Reading<Tracefs> {
+    fn open_at(mount_path: String) -> Reading<Tracefs> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        match rustix::fs::open(&place, flags, Mode::empty()) {
-            Ok(dir) => Ok(Tracefs { dir, place, is_mounted: true }),
-            Err(error) => Err(refused(&place, error)),
+        match rustix::fs::open(&mount_path, flags, Mode::empty()) {
+            Ok(dir) => Ok(Tracefs { dir, mount_path }),
+            Err(error) => Err(io_absence(&mount_path, error)),
         }
     }
 
     /// Opens tracefs without mounting it anywhere.
-    fn detached(reader: &Reader<'_>) -> Reading<Tracefs> {
+    fn open_detached(reader: &Reader<'_>) -> Reading<Tracefs> {
         let open = || {
             let fs = fsopen("tracefs", FsOpenFlags::FSOPEN_CLOEXEC)?;
             fsconfig_create(&fs)?;
@@ -64,132 +69,117 @@ impl Tracefs {
                 | MountAttrFlags::MOUNT_ATTR_NOEXEC;
             fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, quiet)
         };
-        let place = paths::TRACEFS.to_owned();
-        let mount = format!("mount -t tracefs none {place}, as root");
+        let mount_path = paths::TRACEFS.to_owned();
+        let mount = format!("mount -t tracefs none {mount_path}, as root");
         match open() {
-            Ok(dir) => Ok(Tracefs { dir, place, is_mounted: false }),
+            Ok(dir) => Ok(Tracefs { dir, mount_path }),
             Err(Errno::NODEV) => {
                 let detail = "this kernel is built without CONFIG_TRACING";
-                Err(Absence::new(place, AbsentWhy::NotThere, detail)
-                    .or("boot a kernel built with CONFIG_TRACING=y"))
+                Err(Absence::new(mount_path, AbsenceReason::NotThere, detail)
+                    .with_hint("boot a kernel built with CONFIG_TRACING=y"))
             }
             Err(Errno::PERM | Errno::ACCESS) => {
                 let is_root = rustix::process::geteuid().is_root();
-                let (detail, way_out) = not_opened(is_root, container(reader), &mount);
-                Err(Absence::new(place, AbsentWhy::NotPermitted, detail).or(way_out))
+                let (detail, hint) = explain_open_failure(is_root, is_in_container(reader), &mount);
+                Err(Absence::new(mount_path, AbsenceReason::NotPermitted, detail).with_hint(hint))
             }
             Err(error) => {
                 let detail = format!("tracefs is not mounted, and opening it failed: {error}");
-                Err(Absence::new(place, AbsentWhy::NotThere, detail).or(mount))
+                Err(Absence::new(mount_path, AbsenceReason::NotThere, detail).with_hint(mount))
             }
         }
     }
 
-    /// Where it is mounted, or would be.
-    pub fn place(&self) -> &str {
-        &self.place
+    /// Its mount point, or the usual one.
+    pub fn mount_path(&self) -> &str {
+        &self.mount_path
     }
 
-    /// Whether it is mounted there; else it was reached without.
-    pub fn is_mounted(&self) -> bool {
-        self.is_mounted
-    }
-
-    /// The folder of trace instances within tracefs (3.10 and later).
+    /// The directory of trace instances within tracefs (3.10 and later).
     pub const INSTANCES: &str = "instances";
 
-    /// A file or folder, by its path within tracefs. It is not passed on to programs that are started, and
-    /// reading it never waits.
+    /// A file or directory, by its path within tracefs. Started programs do not inherit it, and reading it
+    /// never waits.
     pub fn open(&self, path: &str, flags: OFlags) -> Reading<OwnedFd> {
         let flags = flags | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let opened = rustix::fs::openat(&self.dir, path, flags, Mode::empty());
-        opened.map_err(|error| refused(&format!("{}/{path}", self.place), error))
+        opened.map_err(|error| io_absence(&format!("{}/{path}", self.mount_path), error))
     }
 
-    /// Writes a file that is there, in one call, as the kernel's own files want it.
+    /// Writes an existing file in one call, as the kernel's own files require.
     pub fn write(&self, path: &str, text: &str) -> Reading<()> {
         let file = self.open(path, OFlags::WRONLY)?;
         let failed = |error: Errno| {
-            let shown = format!("{}/{path}", self.place);
-            Absence::new(shown, AbsentWhy::Failed, format!("it does not take `{text}`: {error}"))
+            let shown = format!("{}/{path}", self.mount_path);
+            Absence::new(shown, AbsenceReason::Failed, format!("it rejects `{text}`: {error}"))
         };
         rustix::io::write(&file, text.as_bytes()).map(drop).map_err(failed)
     }
 
     /// A whole file, by its path within tracefs.
     pub fn read(&self, path: &str) -> Reading<Vec<u8>> {
-        let shown = format!("{}/{path}", self.place);
+        let shown = format!("{}/{path}", self.mount_path);
         let file = self.open(path, OFlags::RDONLY)?;
-        // Some files end behind the first read, however little it asked for (`show_header`).
-        let (mut text, mut piece) = (Vec::new(), vec![0; PIECE]);
+        // Some files end after the first read, even if it was short (`show_header`).
+        let (mut text, mut piece) = (Vec::new(), vec![0; CHUNK_BYTES]);
         loop {
             match rustix::io::read(&file, &mut piece) {
                 Ok(0) => return Ok(text),
                 Ok(bytes) => text.extend_from_slice(&piece[..bytes]),
                 Err(Errno::INTR) => {}
                 Err(error) => {
-                    return Err(Absence::new(shown, AbsentWhy::Failed, io::Error::from(error).to_string()));
+                    let detail = io::Error::from(error).to_string();
+                    return Err(Absence::new(shown, AbsenceReason::Failed, detail));
                 }
             }
-            if text.len() > TEXT_MAX {
-                return Err(Absence::new(shown, AbsentWhy::Malformed, "larger than any file of tracefs"));
+            if text.len() > TEXT_BYTES_MAX {
+                return Err(Absence::new(shown, AbsenceReason::Malformed, "larger than any file of tracefs"));
             }
         }
     }
 
     /// The format of one tracepoint.
-    pub fn format(&self, system: &str, name: &str) -> Reading<TraceFormat> {
+    pub fn read_format(&self, system: &str, name: &str) -> Reading<TraceFormat> {
         let path = format!("events/{system}/{name}/format");
         let text = self.read(&path)?;
         trace_format::parse(&text).map_err(|error| {
-            let shown = format!("{}/{path}", self.place);
-            let message = error.in_file(&shown);
-            Absence::new(shown, AbsentWhy::Malformed, message)
+            let shown = format!("{}/{path}", self.mount_path);
+            let message = error.message_in_file(&shown);
+            Absence::new(shown, AbsenceReason::Malformed, message)
         })
     }
 
-    /// The names in a folder of tracefs, sorted.
-    pub fn list(&self, path: &str) -> Reading<Vec<String>> {
-        let shown = || format!("{}/{path}", self.place);
-        let failed = |error: Errno| refused(&shown(), error);
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let dir = rustix::fs::openat(&self.dir, path, flags, Mode::empty()).map_err(failed)?;
-        let mut names = Vec::new();
-        for entry in rustix::fs::Dir::read_from(&dir).map_err(failed)? {
-            let entry = entry.map_err(failed)?;
-            let Ok(name) = entry.file_name().to_str() else { continue };
-            if name != "." && name != ".." {
-                names.push(name.to_owned());
-            }
-        }
-        names.sort();
-        Ok(names)
+    /// The names in a directory of tracefs, sorted.
+    pub fn list_dir(&self, path: &str) -> Reading<Vec<String>> {
+        let failed = |error: Errno| io_absence(&format!("{}/{path}", self.mount_path), error);
+        let dir = self.open(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        read_names(&dir, usize::MAX).map_err(failed)
     }
 }
 
-/// Where tracefs is mounted. Kernels before 4.1 have it inside debugfs; a later one would mount it there on
-/// the first look (kernel/trace/trace.c, `trace_automount`), so it is not looked for.
-fn mounted(reader: &Reader<'_>, mounts: &Reading<Vec<Mount>>) -> Option<String> {
+/// Mount point of tracefs. Kernels before 4.1 have it inside debugfs; a later one would mount it there on the
+/// first access (kernel/trace/trace.c, `trace_automount`), so it is not searched there.
+pub(crate) fn find_mount(reader: &Reader<'_>, mounts: &Reading<Vec<Mount>>) -> Option<String> {
     if let Some(tracefs) = mount_point(mounts, "tracefs") {
         return Some(tracefs.to_owned());
     }
     let debugfs = mount_point(mounts, "debugfs")?;
-    let types = reader.line(paths::FILESYSTEMS).ok()?;
+    let types = reader.read_line(paths::FILESYSTEMS).ok()?;
     let is_own = types.split_whitespace().any(|word| word == "tracefs");
     (!is_own).then(|| format!("{debugfs}/{}", paths::TRACING_IN_DEBUGFS))
 }
 
-/// Why it could not be opened, and the way out. Where pagelab is not root, nothing is known of what root may.
-fn not_opened(is_root: bool, is_contained: bool, mount: &str) -> (&'static str, String) {
-    const ROOT: &str = "tracefs is not mounted, and root may not open it here: a container, or a security \
-                        module or lockdown";
+/// Reason why it could not be opened, and a hint. Without root, the permissions of root are unknown.
+fn explain_open_failure(is_root: bool, is_contained: bool, mount: &str) -> (&'static str, String) {
+    const ROOT: &str =
+        "tracefs is not mounted, and root is denied access: a container, a security module or lockdown";
     match (is_root, is_contained) {
         (false, true) => {
             ("tracefs is not mounted, and only root can open it", "run as root, or on the host".to_owned())
         }
         (false, false) => (
             "tracefs is not mounted, and only root can open it",
-            format!("run as root; or {mount}, readable for you"),
+            format!("run as root; or {mount}, readable by you"),
         ),
         (true, true) => {
             (ROOT, "run pagelab on the host, or give the container the host's tracefs".to_owned())
@@ -198,21 +188,21 @@ fn not_opened(is_root: bool, is_contained: bool, mount: &str) -> (&'static str, 
     }
 }
 
-fn container(reader: &Reader<'_>) -> bool {
+fn is_in_container(reader: &Reader<'_>) -> bool {
     [paths::DOCKERENV, paths::CONTAINERENV, paths::SYSTEMD_CONTAINER]
         .into_iter()
-        .any(|path| reader.root().kind(path).is_ok())
+        .any(|path| reader.root().entry_kind(path).is_ok())
 }
 
-fn refused(shown: &str, error: Errno) -> Absence {
+fn io_absence(display_path: &str, error: Errno) -> Absence {
     match error {
-        Errno::NOENT => Absence::new(shown, AbsentWhy::NotThere, "this kernel does not have it"),
+        Errno::NOENT => Absence::new(display_path, AbsenceReason::NotThere, "not supported by this kernel"),
         Errno::ACCESS | Errno::PERM => {
-            let detail = "tracefs is root's";
-            Absence::new(shown, AbsentWhy::NotPermitted, detail)
-                .or("run as root; or mount -o remount,gid=GROUP,mode=750 for a group of yours")
+            let detail = "tracefs requires root";
+            Absence::new(display_path, AbsenceReason::NotPermitted, detail)
+                .with_hint("run as root; or mount -o remount,gid=GROUP,mode=750")
         }
-        error => Absence::new(shown, AbsentWhy::Failed, io::Error::from(error).to_string()),
+        error => Absence::new(display_path, AbsenceReason::Failed, io::Error::from(error).to_string()),
     }
 }
 
@@ -223,10 +213,10 @@ mod tests {
     #[test]
     fn who_is_not_root_is_told_to_be() {
         for is_contained in [false, true] {
-            let (detail, way_out) = not_opened(false, is_contained, "mount it");
-            assert!(detail.contains("only root can open it") && way_out.starts_with("run as root"));
-            let (detail, way_out) = not_opened(true, is_contained, "mount it");
-            assert!(detail.contains("root may not open it here") && !way_out.contains("as root"));
+            let (detail, hint) = explain_open_failure(false, is_contained, "mount it");
+            assert!(detail.contains("only root can open it") && hint.starts_with("run as root"));
+            let (detail, hint) = explain_open_failure(true, is_contained, "mount it");
+            assert!(detail.contains("root is denied access") && !hint.contains("as root"));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Journals that are torn, damaged, hostile, or of others; full disks; bad directories.
+//! Tests of journals that are truncated, damaged, hostile or foreign; of full disks; of invalid directories.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -6,10 +6,11 @@ use std::path::Path;
 use std::process::Command;
 
 use pagelab_host::guard::{
-    self, ErrorKind, Fate, Guard, JournalDir, Knob, Liveness, Options, Owner, Report, Site, Watched,
+    self, Guard, GuardErrorKind, GuardOptions, GuardSite, JournalDir, Knob, Liveness, Owner, RestoreReport,
+    SignalWatch, UndoOutcome,
 };
 
-use crate::machine::{ENABLED, Ground, INSTANCES, MIN_FREE, Machine, POOL, SWAPPINESS, site_at};
+use crate::machine::{ENABLED, INSTANCES, MIN_FREE, Machine, MachineFiles, POOL, SWAPPINESS, site_at};
 use crate::victim::outcomes;
 
 /// CRC-32 by a table of nibbles: another way than the one that is tested.
@@ -27,7 +28,7 @@ fn line(json: &str) -> String {
 }
 
 /// A process that does not run: our own number, started earlier.
-fn dead() -> Owner {
+fn dead_owner() -> Owner {
     let me = Owner::this_process().unwrap();
     Owner { start_ticks: me.start_ticks - 1, command: "pagelab probe".to_owned(), ..me }
 }
@@ -46,16 +47,16 @@ fn change(seq: u64, path: &str, old: &str, ours: &str) -> String {
 }
 
 /// Puts a journal of `owner` there, and its change of THP enabled into force.
-fn leave(ground: &Ground, owner: &Owner, text: &[u8]) -> String {
+fn leave(machine_files: &MachineFiles, owner: &Owner, text: &[u8]) -> String {
     let name = format!("{}-{}.journal", owner.pid, owner.start_ticks);
-    fs::create_dir_all(ground.journals()).unwrap();
-    fs::set_permissions(ground.journals(), fs::Permissions::from_mode(0o700)).unwrap();
-    fs::write(ground.journals().join(&name), text).unwrap();
+    fs::create_dir_all(machine_files.journals()).unwrap();
+    fs::set_permissions(machine_files.journals(), fs::Permissions::from_mode(0o700)).unwrap();
+    fs::write(machine_files.journals().join(&name), text).unwrap();
     name
 }
 
-fn restore(ground: &Ground) -> Report {
-    guard::restore(&ground.site(), false).unwrap()
+fn restore(machine_files: &MachineFiles) -> RestoreReport {
+    guard::restore(&machine_files.site(), false).unwrap()
 }
 
 #[test]
@@ -65,49 +66,55 @@ fn the_crc_of_this_test_is_the_one_of_zlib() {
 
 #[test]
 fn a_number_that_is_reused_is_another_process() {
-    let ground = Ground::new();
-    ground.put(ENABLED, "never");
-    leave(&ground, &dead(), (head(&dead()) + &change(1, ENABLED, "madvise", "never")).as_bytes());
-    let report = restore(&ground);
+    let machine_files = MachineFiles::new();
+    machine_files.set_file(ENABLED, "never");
+    leave(
+        &machine_files,
+        &dead_owner(),
+        (head(&dead_owner()) + &change(1, ENABLED, "madvise", "never")).as_bytes(),
+    );
+    let report = restore(&machine_files);
     assert_eq!(report.journals[0].liveness, Liveness::Killed);
-    assert_eq!(report.journals[0].owner.name(), format!("pid {}, pagelab probe", std::process::id()));
-    assert_eq!(ground.value(ENABLED), "madvise");
+    assert_eq!(report.journals[0].owner.display_name(), format!("pid {}, pagelab probe", std::process::id()));
+    assert_eq!(machine_files.value(ENABLED), "madvise");
 }
 
 #[test]
 fn other_boots_are_discarded_and_running_owners_left() {
     let me = Owner::this_process().unwrap();
     let other_boot = Owner { boot_id: "8a7f0000-0000-0000-0000-000000000000".to_owned(), ..me.clone() };
-    for (owner, fate, is_kept) in [(other_boot, Fate::OtherBoot, false), (me, Fate::Held, true)] {
-        let ground = Ground::new();
-        ground.put(ENABLED, "never");
-        leave(&ground, &owner, (head(&owner) + &change(1, ENABLED, "madvise", "never")).as_bytes());
-        let report = restore(&ground);
-        assert_eq!(outcomes(&report)[0].fate, fate);
-        assert_eq!(ground.value(ENABLED), "never");
-        assert_eq!(ground.journals().exists(), is_kept);
+    for (owner, undo, is_kept) in
+        [(other_boot, UndoOutcome::OtherBoot, false), (me, UndoOutcome::OwnerRunning, true)]
+    {
+        let machine_files = MachineFiles::new();
+        machine_files.set_file(ENABLED, "never");
+        leave(&machine_files, &owner, (head(&owner) + &change(1, ENABLED, "madvise", "never")).as_bytes());
+        let report = restore(&machine_files);
+        assert_eq!(outcomes(&report)[0].undo, undo);
+        assert_eq!(machine_files.value(ENABLED), "never");
+        assert_eq!(machine_files.journals().exists(), is_kept);
     }
 }
 
-/// A process of an earlier boot can have had our number and start time, where the directory outlives
-/// the boot. Its journal does not stand in the way of ours.
+/// A process of an earlier boot can have had our number and start time, where the directory outlives the
+/// boot. Its journal does not block this one.
 #[test]
-fn our_own_name_of_another_boot() {
-    let ground = Ground::new();
+fn a_journal_of_this_pid_from_another_boot_does_not_block() {
+    let machine_files = MachineFiles::new();
     let me = Owner::this_process().unwrap();
     let other_boot = Owner { boot_id: "another".to_owned(), ..me };
-    leave(&ground, &other_boot, (head(&other_boot) + &change(1, POOL, "7", "9")).as_bytes());
-    let guard = ground.guard();
-    guard.set(&Knob::thp_enabled(), "never").unwrap();
+    leave(&machine_files, &other_boot, (head(&other_boot) + &change(1, POOL, "7", "9")).as_bytes());
+    let guard = machine_files.guard();
+    guard.set_knob(&Knob::thp_enabled(), "never").unwrap();
     guard.finish();
-    assert_eq!((ground.value(ENABLED), ground.value(POOL)), ("madvise".into(), "0".into()));
-    assert!(!ground.journals().exists());
+    assert_eq!((machine_files.value(ENABLED), machine_files.value(POOL)), ("madvise".into(), "0".into()));
+    assert!(!machine_files.journals().exists());
 }
 
 /// A journal as a run leaves it: two settings, one of them nested, all in force.
 fn whole_journal() -> Vec<u8> {
     let text = [
-        head(&dead()),
+        head(&dead_owner()),
         change(1, ENABLED, "madvise", "always"),
         line(r#"{"record":"seen","seq":1,"value":"always","min_free_kbytes":"67584"}"#),
         change(2, POOL, "0", "4"),
@@ -122,22 +129,22 @@ fn a_journal_cut_off_anywhere_is_used_up_to_there() {
     let whole = whole_journal();
     let ends: Vec<usize> = (0..whole.len()).filter(|&at| whole[at] == b'\n').collect();
     for cut in 0..=whole.len() {
-        let ground = Ground::new();
-        ground.put(ENABLED, "never");
-        ground.put(POOL, "4");
-        leave(&ground, &dead(), &whole[..cut]);
-        let report = restore(&ground);
-        assert_eq!(report.refused, [], "cut at {cut}");
+        let machine_files = MachineFiles::new();
+        machine_files.set_file(ENABLED, "never");
+        machine_files.set_file(POOL, "4");
+        leave(&machine_files, &dead_owner(), &whole[..cut]);
+        let report = restore(&machine_files);
+        assert_eq!(report.rejected, [], "cut at {cut}");
         // The records that are whole: head, change 1, seen, change 2 (pool), change 3, seen.
         let records = ends.iter().filter(|&&end| end < cut).count();
         let pool = if records >= 4 { "0" } else { "4" };
         let enabled = if records >= 5 { "madvise" } else { "never" };
         assert_eq!(
-            (ground.value(POOL).as_str(), ground.value(ENABLED).as_str()),
+            (machine_files.value(POOL).as_str(), machine_files.value(ENABLED).as_str()),
             (pool, enabled),
             "cut at {cut}"
         );
-        assert!(!ground.journals().exists(), "cut at {cut}");
+        assert!(!machine_files.journals().exists(), "cut at {cut}");
     }
 }
 
@@ -146,27 +153,27 @@ fn a_journal_cut_off_anywhere_is_used_up_to_there() {
 #[test]
 fn a_journal_with_any_byte_damaged_is_refused_and_kept() {
     let whole = whole_journal();
-    let ground = Ground::new();
+    let machine_files = MachineFiles::new();
     for at in 0..whole.len() {
-        ground.put(ENABLED, "never");
-        ground.put(POOL, "4");
+        machine_files.set_file(ENABLED, "never");
+        machine_files.set_file(POOL, "4");
         let mut damaged = whole.clone();
         damaged[at] ^= [0x01, 0x20, 0x80][at % 3];
-        let name = leave(&ground, &dead(), &damaged);
-        let report = restore(&ground);
-        let values = (ground.value(POOL), ground.value(ENABLED));
-        if report.refused.is_empty() {
+        let name = leave(&machine_files, &dead_owner(), &damaged);
+        let report = restore(&machine_files);
+        let values = (machine_files.value(POOL), machine_files.value(ENABLED));
+        if report.rejected.is_empty() {
             assert_eq!(at, whole.len() - 1, "only the last line feed may be missing");
             assert_eq!(values, ("0".into(), "madvise".into()));
             continue;
         }
         assert_eq!(values, ("4".into(), "never".into()), "byte {at}");
-        let kept = report.refused[0].kept_as.clone().unwrap();
+        let kept = report.rejected[0].moved_to.clone().unwrap();
         assert_eq!(fs::read(&kept).unwrap(), damaged);
-        assert!(!ground.journals().join(name).exists());
-        let again = restore(&ground);
+        assert!(!machine_files.journals().join(name).exists());
+        let again = restore(&machine_files);
         assert_eq!(
-            (again.refused.len(), again.aside),
+            (again.rejected.len(), again.quarantined),
             (0, vec![kept.clone()]),
             "said again, not refused again"
         );
@@ -174,9 +181,15 @@ fn a_journal_with_any_byte_damaged_is_refused_and_kept() {
     }
 }
 
+/// The refusals of a path that is not on the list, a value, a cgroup and a trace instance.
+const PATH: &str = "cannot change /";
+const VALUE: &str = ": invalid values";
+const CGROUP: &str = "is not a cgroup of pagelab";
+const INSTANCE: &str = "is not a trace instance of pagelab";
+
 #[test]
 fn hostile_journals_write_nothing() {
-    let with = |record: String| head(&dead()) + &change(1, ENABLED, "madvise", "never") + &record;
+    let with = |record: String| head(&dead_owner()) + &change(1, ENABLED, "madvise", "never") + &record;
     let record = |json: &str| with(line(json));
     let cgroup = |path: &str| {
         record(&format!(r#"{{"record":"cgroup","seq":2,"unix_ns":0,"path":"{path}","home":null}}"#))
@@ -190,63 +203,59 @@ fn hostile_journals_write_nothing() {
         record(&format!(r#"{{"record":"trace-instance","seq":2,"unix_ns":0,"path":"{path}"}}"#))
     };
     let cases: [(&str, String, &str); 19] = [
-        ("a path outside", with(change(2, "/etc/passwd", "0", "1")), "not a setting"),
-        (
-            "a way out of the list",
-            with(change(2, &format!("{ENABLED}/../defrag"), "never", "always")),
-            "not a setting",
-        ),
-        (
-            "the core pattern",
-            with(change(2, "/proc/sys/vm/../kernel/core_pattern", "1", "2")),
-            "not a setting",
-        ),
-        ("a value with a blank", with(change(2, ENABLED, "a b", "never")), "cannot have"),
-        ("a number that is a word", with(change(2, POOL, "always", "4")), "cannot have"),
-        ("a number too large", with(change(2, POOL, "99999999999999999999", "4")), "cannot have"),
-        ("a cgroup elsewhere", cgroup("/etc/pagelab-x"), "no cgroup"),
-        ("a cgroup of others", cgroup("/sys/fs/cgroup/memory/init"), "no cgroup"),
-        ("a cgroup by a detour", cgroup("/sys/fs/cgroup/memory/../../pagelab-x"), "no cgroup"),
-        ("a trace instance of others", instance("trace-cmd"), "no trace instance"),
-        ("a trace instance by a detour", instance("pagelab-1/../trace-cmd"), "no trace instance"),
+        ("a path outside", with(change(2, "/etc/passwd", "0", "1")), PATH),
+        ("a detour", with(change(2, &format!("{ENABLED}/../defrag"), "never", "always")), PATH),
+        ("the core pattern", with(change(2, "/proc/sys/vm/../kernel/core_pattern", "1", "2")), PATH),
+        ("a value with a blank", with(change(2, ENABLED, "a b", "never")), VALUE),
+        ("a number that is a word", with(change(2, POOL, "always", "4")), VALUE),
+        ("a number too large", with(change(2, POOL, "99999999999999999999", "4")), VALUE),
+        ("a cgroup elsewhere", cgroup("/etc/pagelab-x"), CGROUP),
+        ("a cgroup of others", cgroup("/sys/fs/cgroup/memory/init"), CGROUP),
+        ("a cgroup by a detour", cgroup("/sys/fs/cgroup/memory/../../pagelab-x"), CGROUP),
+        ("a trace instance of others", instance("trace-cmd"), INSTANCE),
+        ("a trace instance by a detour", instance("pagelab-1/../trace-cmd"), INSTANCE),
         (
             "a mount elsewhere",
             record(r#"{"record":"debugfs","seq":2,"unix_ns":0,"path":"/home"}"#),
             "not mounted at",
         ),
-        ("an unknown record", record(r#"{"record":"format-disk","seq":2}"#), "no record"),
+        ("an unknown record", record(r#"{"record":"format-disk","seq":2}"#), "is not a record: "),
         ("a number twice", with(change(1, ENABLED, "madvise", "never")), "out of order"),
         ("a record of nothing", record(r#"{"record":"closed","seq":9,"how":"restored"}"#), "unknown"),
-        ("a second head", with(head(&dead())), "second head"),
+        ("a second head", with(head(&dead_owner())), "second head"),
         ("handed backwards", record(r#"{"record":"handed","seq":1,"to":1}"#), "take over"),
-        ("along with what does not move", record(&along), "along"),
-        ("no head", change(1, ENABLED, "madvise", "never"), "whose journal"),
+        ("along with what does not move", record(&along), "does not change min_free_kbytes"),
+        ("no head", change(1, ENABLED, "madvise", "never"), "does not name its owner"),
     ];
     for (name, text, words) in cases {
-        let ground = Ground::new();
-        ground.put(ENABLED, "never");
-        let before = ground.everything();
-        leave(&ground, &dead(), text.as_bytes());
+        let machine_files = MachineFiles::new();
+        machine_files.set_file(ENABLED, "never");
+        let before = machine_files.contents();
+        leave(&machine_files, &dead_owner(), text.as_bytes());
         // A running pagelab changes nothing while such a journal may speak of its setting.
-        let error = ground.guard().set(&Knob::thp_enabled(), "always").unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::BadInput, "{name}: {error}");
-        let report = restore(&ground);
-        assert!(report.refused[0].reason.contains(words), "{name}: {:?}", report.refused);
+        let error = machine_files.guard().set_knob(&Knob::thp_enabled(), "always").unwrap_err();
+        assert_eq!(error.kind(), GuardErrorKind::BadInput, "{name}: {error}");
+        let report = restore(&machine_files);
+        assert!(report.rejected[0].reason.contains(words), "{name}: {:?}", report.rejected);
         assert!(report.journals.is_empty(), "{name}");
-        assert_eq!(ground.everything(), before, "{name}");
-        assert_eq!(fs::read(report.refused[0].kept_as.as_ref().unwrap()).unwrap(), text.as_bytes(), "{name}");
-        ground.guard().set(&Knob::thp_enabled(), "always").unwrap();
+        assert_eq!(machine_files.contents(), before, "{name}");
+        assert_eq!(
+            fs::read(report.rejected[0].moved_to.as_ref().unwrap()).unwrap(),
+            text.as_bytes(),
+            "{name}"
+        );
+        machine_files.guard().set_knob(&Knob::thp_enabled(), "always").unwrap();
     }
 }
 
 #[test]
-fn what_is_no_file_of_ours_is_refused() {
-    let owner = dead();
+fn a_foreign_file_among_the_journals_is_refused() {
+    let owner = dead_owner();
     let text = head(&owner) + &change(1, ENABLED, "madvise", "never");
     let outside = tempfile::tempdir().unwrap();
     fs::write(outside.path().join("journal"), &text).unwrap();
-    type Make<'a> = &'a dyn Fn(&Path);
-    let cases: [(&str, Make<'_>, &str); 7] = [
+    type CreateFile<'a> = &'a dyn Fn(&Path);
+    let cases: [(&str, CreateFile<'_>, &str); 7] = [
         ("a link", &|path| symlink(outside.path().join("journal"), path).unwrap(), "symbolic link"),
         (
             "a second name",
@@ -254,7 +263,7 @@ fn what_is_no_file_of_ours_is_refused() {
                 fs::write(path, &text).unwrap();
                 fs::hard_link(path, path.with_extension("second")).unwrap();
             },
-            "second name",
+            "has a second link",
         ),
         ("a directory", &|path| fs::create_dir(path).unwrap(), "directory"),
         ("a pipe", &|path| assert!(Command::new("mkfifo").arg(path).status().unwrap().success()), "regular"),
@@ -266,74 +275,74 @@ fn what_is_no_file_of_ours_is_refused() {
                 fs::write(path, &text).unwrap();
                 fs::set_permissions(path, fs::Permissions::from_mode(0o666)).unwrap();
             },
-            "written by others",
+            "is writable by users other than",
         ),
     ];
     for (name, make, words) in cases {
-        let ground = Ground::new();
-        ground.put(ENABLED, "never");
-        let journal = leave(&ground, &owner, b"");
-        let path = ground.journals().join(journal);
+        let machine_files = MachineFiles::new();
+        machine_files.set_file(ENABLED, "never");
+        let journal = leave(&machine_files, &owner, b"");
+        let path = machine_files.journals().join(journal);
         fs::remove_file(&path).unwrap();
         make(&path);
-        let report = restore(&ground);
-        assert!(report.refused[0].reason.contains(words), "{name}: {:?}", report.refused);
-        assert!(report.refused[0].kept_as.as_ref().unwrap().symlink_metadata().is_ok(), "{name}");
-        assert_eq!(ground.value(ENABLED), "never", "{name}");
+        let report = restore(&machine_files);
+        assert!(report.rejected[0].reason.contains(words), "{name}: {:?}", report.rejected);
+        assert!(report.rejected[0].moved_to.as_ref().unwrap().symlink_metadata().is_ok(), "{name}");
+        assert_eq!(machine_files.value(ENABLED), "never", "{name}");
     }
     assert_eq!(fs::read_to_string(outside.path().join("journal")).unwrap(), text);
 }
 
 #[test]
 fn a_journal_of_a_newer_pagelab_stays_where_it_is() {
-    let ground = Ground::new();
-    let newer = line(&head(&dead())[9..].trim_end().replace(r#""version":1"#, r#""version":2"#));
-    let name = leave(&ground, &dead(), newer.as_bytes());
-    let report = restore(&ground);
-    assert!(report.refused[0].reason.contains("newer"), "{report:?}");
-    assert_eq!(report.refused[0].kept_as, None);
-    assert!(ground.journals().join(name).exists());
+    let machine_files = MachineFiles::new();
+    let newer = line(&head(&dead_owner())[9..].trim_end().replace(r#""version":1"#, r#""version":2"#));
+    let name = leave(&machine_files, &dead_owner(), newer.as_bytes());
+    let report = restore(&machine_files);
+    assert!(report.rejected[0].reason.contains("newer"), "{report:?}");
+    assert_eq!(report.rejected[0].moved_to, None);
+    assert!(machine_files.journals().join(name).exists());
     // A journal under another process's name.
-    let ground = Ground::new();
-    let name = leave(&ground, &dead(), head(&dead()).as_bytes());
-    fs::rename(ground.journals().join(name), ground.journals().join("1-1.journal")).unwrap();
-    assert!(restore(&ground).refused[0].reason.contains("its name"));
+    let machine_files = MachineFiles::new();
+    let name = leave(&machine_files, &dead_owner(), head(&dead_owner()).as_bytes());
+    fs::rename(machine_files.journals().join(name), machine_files.journals().join("1-1.journal")).unwrap();
+    assert!(restore(&machine_files).rejected[0].reason.contains("its name"));
 }
 
 #[test]
-fn one_way_acts_are_told_and_not_undone() {
-    let ground = Ground::new();
+fn irreversible_acts_are_reported_and_not_undone() {
+    let machine_files = MachineFiles::new();
     let act = line(r#"{"record":"one-way","seq":1,"unix_ns":0,"act":"compact_memory 1"}"#);
     let done = line(r#"{"record":"done","seq":1}"#);
-    leave(&ground, &dead(), (head(&dead()) + &act + &done).as_bytes());
-    let before = ground.everything();
-    let outcome = &outcomes(&restore(&ground))[0];
-    assert_eq!((outcome.fate, outcome.what.as_str()), (Fate::OneWay, "compact_memory 1"));
+    leave(&machine_files, &dead_owner(), (head(&dead_owner()) + &act + &done).as_bytes());
+    let before = machine_files.contents();
+    let outcome = &outcomes(&restore(&machine_files))[0];
+    assert_eq!((outcome.undo, outcome.label.as_str()), (UndoOutcome::OneWay, "compact_memory 1"));
     assert_eq!(outcome.detail, "");
-    assert_eq!(ground.everything(), before);
-    assert!(!ground.journals().exists());
+    assert_eq!(machine_files.contents(), before);
+    assert!(!machine_files.journals().exists());
 }
 
 #[test]
-fn of_a_one_way_act_in_memory_of_the_dead_nothing_is_left() {
-    let ground = Ground::new();
+fn an_irreversible_act_in_memory_of_a_dead_owner_leaves_nothing() {
+    let machine_files = MachineFiles::new();
     let act = line(
         r#"{"record":"one-way","seq":1,"unix_ns":0,"act":"MADV_COLLAPSE, at most 9 times, in pagelab's own memory"}"#,
     );
-    leave(&ground, &dead(), (head(&dead()) + &act).as_bytes());
-    let outcome = &outcomes(&restore(&ground))[0];
-    assert_eq!(outcome.fate, Fate::OneWay);
-    assert_eq!(outcome.detail, "nothing is left of it: the memory went with the process");
-    assert!(!ground.journals().exists());
+    leave(&machine_files, &dead_owner(), (head(&dead_owner()) + &act).as_bytes());
+    let outcome = &outcomes(&restore(&machine_files))[0];
+    assert_eq!(outcome.undo, UndoOutcome::OneWay);
+    assert_eq!(outcome.detail, "nothing is left: the memory was released with the process");
+    assert!(!machine_files.journals().exists());
 }
 
 #[test]
 fn bad_directories_are_refused_and_nothing_is_changed() {
     let elsewhere = tempfile::tempdir().unwrap();
-    type Make<'a> = &'a dyn Fn(&Path);
-    let cases: [(&str, Make<'_>, &str); 4] = [
-        ("a link", &|path| symlink(elsewhere.path(), path).unwrap(), "a link or a file"),
-        ("a file", &|path| fs::write(path, "").unwrap(), "a link or a file"),
+    type CreateDir<'a> = &'a dyn Fn(&Path);
+    let cases: [(&str, CreateDir<'_>, &str); 4] = [
+        ("a link", &|path| symlink(elsewhere.path(), path).unwrap(), "it is not a directory"),
+        ("a file", &|path| fs::write(path, "").unwrap(), "it is not a directory"),
         (
             "open to all",
             &|path| {
@@ -356,37 +365,37 @@ fn bad_directories_are_refused_and_nothing_is_changed() {
             eprintln!("skipped: not-root: only root can give a directory to another user");
             continue;
         }
-        let ground = Ground::new();
-        make(&ground.journals());
-        let error = ground.guard().set(&Knob::thp_enabled(), "never").unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::NotAvailable, "{name}: {error}");
+        let machine_files = MachineFiles::new();
+        make(&machine_files.journals());
+        let error = machine_files.guard().set_knob(&Knob::thp_enabled(), "never").unwrap_err();
+        assert_eq!(error.kind(), GuardErrorKind::NotAvailable, "{name}: {error}");
         assert!(error.to_string().contains(words), "{name}: {error}");
-        assert!(guard::restore(&ground.site(), false).is_err(), "{name}");
-        assert_eq!(ground.value(ENABLED), "madvise", "{name}");
+        assert!(guard::restore(&machine_files.site(), false).is_err(), "{name}");
+        assert_eq!(machine_files.value(ENABLED), "madvise", "{name}");
     }
     assert!(fs::read_dir(elsewhere.path()).unwrap().next().is_none());
 }
 
 #[test]
 fn the_directory_is_private() {
-    let ground = Ground::new();
-    let guard = ground.guard();
-    guard.set(&Knob::thp_enabled(), "never").unwrap();
+    let machine_files = MachineFiles::new();
+    let guard = machine_files.guard();
+    guard.set_knob(&Knob::thp_enabled(), "never").unwrap();
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-    assert_eq!(mode(&ground.journals()), 0o700);
-    assert_eq!(mode(&ground.journals().join(&ground.journal_names()[0])), 0o600);
+    assert_eq!(mode(&machine_files.journals()), 0o700);
+    assert_eq!(mode(&machine_files.journals().join(&machine_files.journal_names()[0])), 0o600);
 }
 
 /// A disk of two pages, filled by the journal itself: the change whose announcement does not fit is not
 /// made, the ones before it are undone.
 #[test]
-fn no_journal_no_change() {
+fn nothing_is_changed_without_a_journal() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: not-root: a full disk needs a mount of a small tmpfs");
         return;
     }
-    let ground = Ground::new();
-    let before = ground.everything();
+    let machine_files = MachineFiles::new();
+    let before = machine_files.contents();
     let disk = tempfile::tempdir().unwrap();
     let mount =
         Command::new("mount").args(["-t", "tmpfs", "-o", "size=8k", "tmpfs"]).arg(disk.path()).status();
@@ -395,27 +404,27 @@ fn no_journal_no_change() {
         return;
     }
     let result = std::panic::catch_unwind(|| {
-        let site: Site = site_at(Machine::fake(ground.base()), &disk.path().join("journals"));
-        let guard = Guard::begin(&site, Watched::left_to_restore(), Options::default()).unwrap();
+        let site: GuardSite = site_at(Machine::fake(machine_files.base()), &disk.path().join("journals"));
+        let guard = Guard::new(&site, SignalWatch::without_handler(), GuardOptions::default()).unwrap();
         let mut last = "madvise";
         let error = loop {
             let next = if last == "never" { "always" } else { "never" };
-            match guard.set(&Knob::thp_enabled(), next) {
+            match guard.set_knob(&Knob::thp_enabled(), next) {
                 Ok(_) => last = next,
                 Err(error) => break error,
             }
         };
-        assert_eq!(error.kind(), ErrorKind::Refused);
-        assert!(error.to_string().contains("was not changed: the journal in"), "{error}");
-        assert_eq!(ground.value(ENABLED), last, "the change whose announcement failed was not made");
-        // What is on the full disk is a journal that a restore understands, here after a kill.
-        let copy = ground.journals();
+        assert_eq!(error.kind(), GuardErrorKind::KernelRefused);
+        assert!(error.to_string().contains("cannot write the journal in"), "{error}");
+        assert_eq!(machine_files.value(ENABLED), last, "the change whose announcement failed was not made");
+        // The journal on the full disk is valid for a restore, here after a kill.
+        let copy = machine_files.journals();
         fs::create_dir(&copy).unwrap();
         let journal = fs::read_dir(disk.path().join("journals")).unwrap().next().unwrap().unwrap().path();
         let text = fs::read_to_string(&journal).unwrap();
         assert!(text.len() > 4096 && text.ends_with('\n'), "{} bytes", text.len());
         guard.finish();
-        assert_eq!(ground.everything(), before);
+        assert_eq!(machine_files.contents(), before);
     });
     assert!(Command::new("umount").arg(disk.path()).status().unwrap().success());
     result.unwrap();
@@ -423,9 +432,9 @@ fn no_journal_no_change() {
 
 #[test]
 fn without_a_directory_a_restore_has_nothing_to_do_and_makes_none() {
-    let ground = Ground::new();
-    assert_eq!(restore(&ground), Report::default());
-    assert!(!ground.journals().exists());
-    assert_eq!(ground.value(MIN_FREE), "67584");
-    assert_eq!(JournalDir::at(&ground.journals()).path(), ground.journals());
+    let machine_files = MachineFiles::new();
+    assert_eq!(restore(&machine_files), RestoreReport::default());
+    assert!(!machine_files.journals().exists());
+    assert_eq!(machine_files.value(MIN_FREE), "67584");
+    assert_eq!(JournalDir::from_path(&machine_files.journals()).path(), machine_files.journals());
 }

@@ -1,4 +1,4 @@
-//! A fake machine: a tree of files that behaves like the kernel's, and can lie, refuse, or stop.
+//! Fake machine: a tree of files that behaves like the kernel's, and can lie, reject a write, or stop.
 
 use std::fs;
 use std::io;
@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pagelab_host::guard::{Guard, JournalDir, Kernel, Options, Room, Site, Tree, Watched};
+use pagelab_host::guard::{
+    FileKernel, FsSpace, Guard, GuardOptions, GuardSite, JournalDir, Kernel, SignalWatch,
+};
 use pagelab_model::Bytes;
 use rustix::io::Errno;
-use rustix::process::Signal;
 
 pub const ENABLED: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 pub const DEFRAG: &str = "/sys/kernel/mm/transparent_hugepage/defrag";
@@ -61,6 +62,8 @@ pub enum Fault {
     None,
     /// The pool never has more pages.
     PoolHolds(u64),
+    /// The pool has the pages, and meminfo does not say so.
+    MeminfoDiffers,
     /// A write succeeds and does nothing.
     Lies(&'static str),
     /// A write fails.
@@ -68,8 +71,9 @@ pub enum Fault {
 }
 
 /// A kernel over a tree: the fake one's, or with `is_fake == false` this machine's.
+#[derive(Debug)]
 pub struct Machine {
-    tree: Tree,
+    tree: FileKernel,
     is_fake: bool,
     fault: Fault,
     pub stop: Stop,
@@ -78,16 +82,16 @@ pub struct Machine {
 
 impl Machine {
     pub fn fake(base: &Path) -> Machine {
-        let tree = Tree::under(base).unwrap();
+        let tree = FileKernel::with_base(base).unwrap();
         Machine { tree, is_fake: true, fault: Fault::None, stop: Stop::Never, calls: AtomicU64::new(0) }
     }
 
-    pub fn with(self, fault: Fault) -> Machine {
+    pub fn with_fault(self, fault: Fault) -> Machine {
         Machine { fault, ..self }
     }
 
     pub fn live() -> Machine {
-        let tree = Tree::live().unwrap();
+        let tree = FileKernel::live().unwrap();
         Machine { tree, is_fake: false, fault: Fault::None, stop: Stop::Never, calls: AtomicU64::new(0) }
     }
 
@@ -108,7 +112,7 @@ impl Machine {
             Stop::Before(path, nth) => (path, true, nth),
             Stop::After(path, nth) => (path, false, nth),
         };
-        // A cgroup's name has the process number in it, so the wanted path is a beginning.
+        // A cgroup's name contains the PID, so the expected path is a prefix.
         let is_it = path.starts_with(wanted) && self.calls.fetch_add(1, Ordering::SeqCst) + 1 == nth;
         if is_it && is_before {
             stop_this_process();
@@ -139,7 +143,9 @@ impl Machine {
             let surplus: u64 = self.tree.read(SURPLUS)?.trim().parse().map_err(|_| Errno::INVAL)?;
             let total = got + surplus;
             let meminfo = format!("HugePages_Total:       {total}\nHugepagesize:       2048 kB\n");
-            self.tree.write("/proc/meminfo", &meminfo)?;
+            if self.fault != Fault::MeminfoDiffers {
+                self.tree.write("/proc/meminfo", &meminfo)?;
+            }
             return self.tree.write(path, &format!("{total}\n"));
         }
         self.tree.write(path, &format!("{text}\n"))
@@ -169,9 +175,8 @@ impl Machine {
 }
 
 fn stop_this_process() {
-    rustix::process::kill_process(rustix::process::getpid(), Signal::STOP).unwrap();
-    // Another thread may take the signal, and this one run on for a moment until it is stopped too.
-    std::thread::sleep(std::time::Duration::from_secs(1));
+    // Sent to this thread itself, the signal takes effect before the call returns; it stops all threads.
+    signal_hook::low_level::raise(signal_hook::consts::SIGSTOP).unwrap();
 }
 
 impl Kernel for Machine {
@@ -196,10 +201,10 @@ impl Kernel for Machine {
     fn unmount(&self, at: &str) -> io::Result<()> {
         self.stop_around(at, || self.tree.unmount(at))
     }
-    fn room(&self, dir: &str) -> io::Result<Room> {
-        let (real, ext4) = (self.tree.room(dir)?, 0xef53);
+    fn fs_space(&self, dir: &str) -> io::Result<FsSpace> {
+        let (real, ext4) = (self.tree.fs_space(dir)?, 0xef53);
         if self.is_fake {
-            Ok(Room { magic: ext4, free: Bytes(8 << 30), total: Bytes(9 << 30) })
+            Ok(FsSpace { magic: ext4, free: Bytes(8 << 30), total: Bytes(9 << 30) })
         } else {
             Ok(real)
         }
@@ -230,12 +235,12 @@ impl Kernel for Machine {
 }
 
 /// The files of a fake machine, and its journals beside them.
-pub struct Ground {
+pub struct MachineFiles {
     base: tempfile::TempDir,
 }
 
-impl Ground {
-    pub fn new() -> Ground {
+impl MachineFiles {
+    pub fn new() -> MachineFiles {
         // In memory where possible: some tests make hundreds.
         let base = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         for (path, text) in FILES {
@@ -246,7 +251,7 @@ impl Ground {
         for folder in [CGROUPS, SWAP_DIR, INSTANCES] {
             fs::create_dir_all(base.path().join(&folder[1..])).unwrap();
         }
-        Ground { base }
+        MachineFiles { base }
     }
 
     pub fn base(&self) -> &Path {
@@ -257,11 +262,11 @@ impl Ground {
         self.base().join("journals")
     }
 
-    pub fn site(&self) -> Site {
+    pub fn site(&self) -> GuardSite {
         self.site_with(Machine::fake(self.base()))
     }
 
-    pub fn site_with(&self, machine: Machine) -> Site {
+    pub fn site_with(&self, machine: Machine) -> GuardSite {
         site_at(machine, &self.journals())
     }
 
@@ -270,7 +275,7 @@ impl Ground {
     }
 
     pub fn guard_with(&self, machine: Machine) -> Guard {
-        Guard::begin(&self.site_with(machine), Watched::left_to_restore(), Options::default()).unwrap()
+        Guard::new(&self.site_with(machine), SignalWatch::without_handler(), GuardOptions::default()).unwrap()
     }
 
     /// The value of a setting; the bracketed word of a choice.
@@ -283,12 +288,12 @@ impl Ground {
     }
 
     /// Sets as an administrator would, past pagelab.
-    pub fn put(&self, path: &str, value: &str) {
+    pub fn set_file(&self, path: &str, value: &str) {
         Machine::fake(self.base()).write_as_kernel(path, value).unwrap();
     }
 
     /// All settings and cgroups, to compare before and after.
-    pub fn everything(&self) -> Vec<(String, String)> {
+    pub fn contents(&self) -> Vec<(String, String)> {
         let mut all: Vec<(String, String)> = FILES
             .iter()
             .filter(|(path, _)| *path != COMPACT && *path != "/proc/meminfo")
@@ -311,6 +316,6 @@ impl Ground {
     }
 }
 
-pub fn site_at(machine: Machine, journals: &Path) -> Site {
-    Site::new(Arc::new(machine), JournalDir::at(journals)).unwrap()
+pub fn site_at(machine: Machine, journals: &Path) -> GuardSite {
+    GuardSite::new(Arc::new(machine), JournalDir::from_path(journals)).unwrap()
 }

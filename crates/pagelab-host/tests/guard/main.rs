@@ -1,4 +1,4 @@
-//! The guard for kernel settings: on a fake machine, on this one, and with real kills.
+//! Tests of the guard: on a fake machine, on this one, and with real kills.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail and print as tests do")]
 
@@ -6,7 +6,7 @@ mod host;
 mod journals;
 mod kills;
 mod machine;
-mod others;
+mod other_owners;
 mod settings;
 mod swap;
 mod victim;

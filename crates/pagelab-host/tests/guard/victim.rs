@@ -1,4 +1,4 @@
-//! A second process of this test program, which changes settings and is then stopped, killed or signalled.
+//! Second process of the guard tests: it changes settings, and is stopped, killed or signalled.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pagelab_host::guard::{self, Guard, JournalReport, Knob, Options, Report, Watched};
+use pagelab_host::guard::{self, Guard, GuardOptions, JournalReport, Knob, RestoreReport, SignalWatch};
 use rustix::process::{Pid, Signal, WaitOptions};
 
 use crate::machine::{CGROUPS, ENABLED, INSTANCES, Machine, POOL, SWAP_DIR, Stop, site_at};
@@ -23,9 +23,9 @@ pub enum Task {
     Cgroup,
     /// Mounts debugfs and unmounts it.
     Debugfs,
-    /// Makes a swap file of a mebibyte, and takes it away.
+    /// Creates a swap file of 1 MiB and removes it.
     Swap,
-    /// Makes a trace instance, and takes it away.
+    /// Creates a trace instance and removes it.
     Trace,
     /// Restores what another one left.
     Restore,
@@ -75,6 +75,7 @@ impl Plan<'_> {
         };
         command.env("PAGELAB_VICTIM_STOP", format!("{when} {nth} {path}"));
         command.stdout(Stdio::null()).stdin(Stdio::null());
+        pagelab_sys::spawn::reset_signals(&mut command);
         command
     }
 
@@ -127,7 +128,7 @@ impl Drop for Victim {
 }
 
 /// Waits for a condition, at most ten seconds.
-pub fn until(what: &str, condition: impl Fn() -> bool) {
+pub fn wait_until(what: &str, condition: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(10);
     while !condition() {
         assert!(Instant::now() < deadline, "waited in vain for: {what}");
@@ -136,7 +137,7 @@ pub fn until(what: &str, condition: impl Fn() -> bool) {
 }
 
 /// All outcomes of a restore.
-pub fn outcomes(report: &Report) -> Vec<guard::Outcome> {
+pub fn outcomes(report: &RestoreReport) -> Vec<guard::ChangeOutcome> {
     report.journals.iter().flat_map(|journal: &JournalReport| journal.outcomes.clone()).collect()
 }
 
@@ -158,29 +159,29 @@ fn victim() {
         return;
     }
     let watched = match task {
-        Task::Wait => Watched::signals(Box::new(|code, _| end(code))).unwrap(),
-        _ => Watched::left_to_restore(),
+        Task::Wait => SignalWatch::install(Box::new(|code, _| end(code))).unwrap(),
+        _ => SignalWatch::without_handler(),
     };
-    let options = Options { wait: Duration::from_secs(60), dry_run: false };
-    let begin = || Guard::begin(&site, watched, options).unwrap();
+    let options = GuardOptions { wait_timeout: Duration::from_secs(60), dry_run: false };
+    let begin = || Guard::new(&site, watched, options).unwrap();
     let enabled = Knob::thp_enabled();
     let guard = begin();
     match task {
-        Task::Thp => drop(guard.set(&enabled, thp_target(&base)).unwrap()),
+        Task::Thp => drop(guard.set_knob(&enabled, thp_target(&base)).unwrap()),
         Task::Pool => {
-            let pool = Knob::at(POOL).unwrap();
+            let pool = Knob::from_path(POOL).unwrap();
             let now: u64 = fs::read_to_string(base.join(&POOL[1..]))
                 .or_else(|_| fs::read_to_string(POOL))
                 .unwrap()
                 .trim()
                 .parse()
                 .unwrap();
-            guard.set(&pool, &(now + 4).to_string()).unwrap();
+            guard.set_knob(&pool, &(now + 4).to_string()).unwrap();
         }
         Task::Cgroup => {
             let parent = guard.cgroup_parent("memory").unwrap();
             let cgroup = guard.create_cgroup(&parent, "test").unwrap();
-            let procs = format!("{}/cgroup.procs", cgroup.path);
+            let procs = format!("{cgroup}/cgroup.procs");
             if base.as_os_str().is_empty() {
                 fs::write(procs, std::process::id().to_string()).unwrap();
             }
@@ -192,9 +193,12 @@ fn victim() {
         Task::Trace => drop(guard.trace_instance().unwrap()),
         Task::Debugfs => assert!(guard.mount_debugfs().unwrap()),
         Task::Wait => {
-            guard.set(&enabled, "never").unwrap();
+            guard.set_knob(&enabled, "never").unwrap();
             fs::write(journals.with_extension("ready"), "").unwrap();
-            thread::sleep(Duration::from_secs(60));
+            // Until the test ends it.
+            loop {
+                thread::park();
+            }
         }
         Task::Contend => {
             drop(guard);
@@ -207,16 +211,16 @@ fn victim() {
     assert!(!journals.exists(), "this victim was to be alone");
 }
 
-/// Nobody else may be between its change and its undoing.
+/// No other process may act between its change and its undoing.
 fn contend(guard: Guard, base: &Path, journals: &Path) {
-    guard.set(&Knob::thp_enabled(), "never").unwrap();
+    guard.set_knob(&Knob::thp_enabled(), "never").unwrap();
     let alone = journals.with_extension("alone");
     fs::File::options().write(true).create_new(true).open(&alone).unwrap();
     let enabled = fs::read_to_string(base.join(&ENABLED[1..])).unwrap();
     assert!(enabled.contains("[never]"), "{enabled}");
     fs::remove_file(alone).unwrap();
     let outcomes = guard.finish();
-    assert_eq!(outcomes[0].original.as_deref(), Some("madvise"), "{outcomes:?}");
+    assert_eq!(outcomes[0].original_value.as_deref(), Some("madvise"), "{outcomes:?}");
 }
 
 #[allow(clippy::exit, reason = "the victim is the binary here: it ends as one after a signal")]

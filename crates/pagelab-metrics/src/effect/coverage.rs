@@ -1,19 +1,20 @@
-//! How often the intervals hold the true ratio, by simulation at the default number of pairs.
+//! Coverage of the intervals: how often they contain the true ratio, by simulation with the default number of
+//! pairs.
 
-use pagelab_model::seed::SplitMix64;
+use pagelab_model::random::SplitMix64;
 
-use super::paired::{Interval, LEVEL, PAIRS_DEFAULT, Paired};
+use super::paired::{CONFIDENCE_LEVEL, PAIRS_DEFAULT, PairedRatios, RatioInterval};
 
 /// Simulated experiments of each kind: the share that is found has a standard error of 0.44 %.
 const EXPERIMENTS: usize = 2500;
 /// How far the share may be from the level.
 const OFF_MAX: f64 = 0.02;
-/// What the variant really does.
+/// True effect of the variant.
 const TRUE_RATIO: f64 = 0.97;
 
 /// A number above 0 and at most 1.
 fn uniform(random: &mut SplitMix64) -> f64 {
-    ((random.draw() >> 11) + 1) as f64 / (1u64 << 53) as f64
+    ((random.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64
 }
 
 /// A normal number of mean 0 and deviation 1 (Box and Muller 1958).
@@ -22,8 +23,8 @@ fn normal(random: &mut SplitMix64) -> f64 {
     (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos()
 }
 
-/// The factor by which a machine disturbs the trial that runs as number `place` of `of`, and what it keeps in
-/// mind from one trial to the next.
+/// Disturbance factor of a machine for trial `place` of `of`, with the state that it carries from one trial
+/// to the next.
 type Noise = fn(random: &mut SplitMix64, place: f64, kept: &mut f64) -> f64;
 
 /// Disturbances that are as often up as down.
@@ -43,7 +44,7 @@ fn drifting(random: &mut SplitMix64, place: f64, kept: &mut f64) -> f64 {
 }
 
 /// The pairs of one simulated experiment in the order A B B A.
-fn experiment(random: &mut SplitMix64, noise: Noise) -> Paired {
+fn experiment(random: &mut SplitMix64, noise: Noise) -> PairedRatios {
     let (mut kept, mut logs) = (0.0, Vec::new());
     for round in 0..PAIRS_DEFAULT {
         let mut value = |half: usize| {
@@ -54,11 +55,15 @@ fn experiment(random: &mut SplitMix64, noise: Noise) -> Paired {
         let (baseline, variant) = if round % 2 == 0 { (first, second) } else { (second, first) };
         logs.push((variant * TRUE_RATIO / baseline).ln());
     }
-    Paired::of_logs(logs)
+    PairedRatios::from_logs(logs)
 }
 
 /// The share of experiments whose interval holds the true ratio.
-fn coverage(noise: Noise, interval: impl Fn(&Paired) -> Option<Interval>, experiments: usize) -> f64 {
+fn coverage(
+    noise: Noise,
+    interval: impl Fn(&PairedRatios) -> Option<RatioInterval>,
+    experiments: usize,
+) -> f64 {
     let mut random = SplitMix64::new(20_261_122);
     let holds = |_: &usize| {
         let pairs = experiment(&mut random, noise);
@@ -72,17 +77,17 @@ const NOISES: [(&str, Noise); 3] = [("symmetric", symmetric), ("skewed", skewed)
 #[test]
 fn intervals_hold_the_truth_as_often_as_they_say() {
     for (name, noise) in NOISES {
-        let by_t = coverage(noise, Paired::by_t, EXPERIMENTS);
-        let by_ranks = coverage(noise, |pairs| pairs.by_ranks().map(|(found, _)| found), EXPERIMENTS);
-        assert!((by_t - LEVEL).abs() <= OFF_MAX, "t, {name}: {by_t}");
-        assert!((by_ranks - LEVEL).abs() <= OFF_MAX, "ranks, {name}: {by_ranks}");
+        let by_t = coverage(noise, PairedRatios::t_interval, EXPERIMENTS);
+        let by_ranks = coverage(noise, |pairs| pairs.rank_interval().map(|(found, _)| found), EXPERIMENTS);
+        assert!((by_t - CONFIDENCE_LEVEL).abs() <= OFF_MAX, "t, {name}: {by_t}");
+        assert!((by_ranks - CONFIDENCE_LEVEL).abs() <= OFF_MAX, "ranks, {name}: {by_ranks}");
     }
 }
 
-/// It stands beside the others and decides nothing: this is why.
+/// It is shown beside the others and decides nothing, for this reason.
 #[test]
 fn a_bootstrap_of_few_pairs_is_too_narrow() {
-    let found = coverage(symmetric, |pairs| pairs.by_bootstrap(7), 300);
+    let found = coverage(symmetric, |pairs| pairs.bootstrap_interval(7), 300);
     assert!((0.84..0.94).contains(&found), "{found}");
 }
 
@@ -97,8 +102,8 @@ fn the_simulation_would_find_a_bad_order() {
             |at: usize| drifting(&mut random, at as f64 / (2 * PAIRS_DEFAULT) as f64, &mut kept).ln();
         let all: Vec<f64> = (0..2 * PAIRS_DEFAULT).map(&mut value).collect();
         let (first, second) = all.split_at(PAIRS_DEFAULT);
-        let pairs = Paired::of_logs(first.iter().zip(second).map(|(one, other)| other - one));
-        holds += usize::from(pairs.by_t().is_some_and(|interval| interval.contains(1.0)));
+        let pairs = PairedRatios::from_logs(first.iter().zip(second).map(|(one, other)| other - one));
+        holds += usize::from(pairs.t_interval().is_some_and(|interval| interval.contains(1.0)));
     }
     assert!(holds < 100, "{holds} of 200");
 }

@@ -3,7 +3,7 @@
 /// Steps of the continued fraction at most; it ends after some ten where it is used.
 const STEPS_MAX: usize = 500;
 /// Degrees of freedom beyond which the distribution is the normal one to five digits; more would cancel out.
-const FREEDOM_MAX: f64 = 1e6;
+const DEGREES_OF_FREEDOM_MAX: f64 = 1e6;
 /// Where a factor of the continued fraction would be 0.
 const TINY: f64 = 1e-300;
 
@@ -32,13 +32,13 @@ fn ln_gamma(x: f64) -> f64 {
 }
 
 /// The regularised incomplete beta function I_x(a, b) (its continued fraction, by Lentz's method).
-fn beta(a: f64, b: f64, x: f64) -> f64 {
+fn incomplete_beta(a: f64, b: f64, x: f64) -> f64 {
     if x <= 0.0 || x >= 1.0 {
         return if x <= 0.0 { 0.0 } else { 1.0 };
     }
     // The fraction converges fast on this side only.
     if x > (a + 1.0) / (a + b + 2.0) {
-        return 1.0 - beta(b, a, 1.0 - x);
+        return 1.0 - incomplete_beta(b, a, 1.0 - x);
     }
     let front = ln_gamma(a + b) - ln_gamma(a) - ln_gamma(b) + a * x.ln() + b * (-x).ln_1p();
     let kept = |value: f64| if value.abs() < TINY { TINY } else { value };
@@ -64,32 +64,32 @@ fn beta(a: f64, b: f64, x: f64) -> f64 {
 }
 
 /// The probability that |T| is above `t` in Student's distribution with this many degrees of freedom.
-pub fn two_sided(t: f64, freedom: f64) -> f64 {
-    beta(freedom / 2.0, 0.5, freedom / (freedom + t * t))
+pub fn two_sided_p(t: f64, degrees_of_freedom: f64) -> f64 {
+    incomplete_beta(degrees_of_freedom / 2.0, 0.5, degrees_of_freedom / (degrees_of_freedom + t * t))
 }
 
 /// The `t` that |T| stays below with probability `level`, such as 0.95: 12.7 with 1 degree of freedom, 2.26
 /// with 9, 1.96 with very many. `None` unless 0 < level < 1 and the degrees are a positive number.
-pub fn quantile(level: f64, freedom: f64) -> Option<f64> {
-    if !(level > 0.0 && level < 1.0 && freedom.is_finite() && freedom > 0.0) {
+pub fn quantile(level: f64, degrees_of_freedom: f64) -> Option<f64> {
+    if !(level > 0.0 && level < 1.0 && degrees_of_freedom.is_finite() && degrees_of_freedom > 0.0) {
         return None;
     }
-    let (outside, freedom) = (1.0 - level, freedom.min(FREEDOM_MAX));
+    let (outside, freedom) = (1.0 - level, degrees_of_freedom.min(DEGREES_OF_FREEDOM_MAX));
     let (mut low, mut high) = (0.0, 1.0);
-    while two_sided(high, freedom) > outside {
+    while two_sided_p(high, freedom) > outside {
         (low, high) = (high, high * 2.0);
         if !f64::is_finite(high) {
             return None;
         }
     }
     // False position with the Illinois rule: an end that stays twice counts half, so both ends move.
-    let (mut above, mut below) = (two_sided(low, freedom) - outside, two_sided(high, freedom) - outside);
+    let (mut above, mut below) = (two_sided_p(low, freedom) - outside, two_sided_p(high, freedom) - outside);
     for _ in 0..STEPS_MAX {
         let middle = (low * below - high * above) / (below - above);
         if !(low < middle && middle < high) || high - low < 1e-14 * high {
             break;
         }
-        let found = two_sided(middle, freedom) - outside;
+        let found = two_sided_p(middle, freedom) - outside;
         if found > 0.0 {
             (low, above, below) = (middle, found, below / 2.0);
         } else {
@@ -133,10 +133,10 @@ mod tests {
         for t in [0.01f64, 0.5, 1.0, 3.0, 40.0] {
             let one = 1.0 - 2.0 / std::f64::consts::PI * t.atan();
             let two = 1.0 - t / (2.0 + t * t).sqrt();
-            assert!((two_sided(t, 1.0) - one).abs() < 1e-12, "{t}");
-            assert!((two_sided(t, 2.0) - two).abs() < 1e-12, "{t}");
+            assert!((two_sided_p(t, 1.0) - one).abs() < 1e-12, "{t}");
+            assert!((two_sided_p(t, 2.0) - two).abs() < 1e-12, "{t}");
         }
-        assert_eq!(two_sided(0.0, 5.0), 1.0);
+        assert_eq!(two_sided_p(0.0, 5.0), 1.0);
     }
 
     #[test]

@@ -1,29 +1,30 @@
-//! Each rule fires at its threshold and not just short of it; a healthy machine has no findings.
+//! Tests: each rule triggers at its threshold and not just below it; a healthy machine has no findings.
 
 use pagelab_model::machine::{Cgroup, CgroupVersion, PageReporting};
-use pagelab_model::probe::{HugeProbe, ProbeResults};
+use pagelab_model::probe::{HugePageProbe, ProbeResults};
 use pagelab_model::settings::ThpSize;
 use pagelab_model::snapshot::{AllocFailure, ExtfragFiles};
 use pagelab_model::{
-    Absence, BlockCounts, Census, CensusZone, Counters, Coverage, Order, PageClass, Pfn, SamplePlan,
+    Absence, Census, CensusZone, Counters, Coverage, Order, PageClass, PageblockCounts, Pfn, SamplePlan,
 };
 
 use super::*;
+use crate::findings::FindingWeight;
 use crate::healthy::{FREE_PAGES, buddyinfo, choice, healthy, process, vmstat};
 
 /// Puts a number where a rule looks.
 type Set = fn(&mut Snapshot, u64);
 
-/// What fires, where the number goes, the last number that is well, the first that is not.
+/// Rule, field of the number, the last number without a finding, the first with one.
 const CASES: &[(&str, Set, u64, u64)] = &[
     ("free_memory_unusable", pieces, FREE_PAGES / 2 - 1024, FREE_PAGES / 2),
     // 5 % of 16 GiB is free at least, else it is page cache's normal life.
     ("free_memory_unusable", |s, n| s.buddyinfo = Ok(buddyinfo(&[&[n]])), 209_715, 209_716),
-    ("spoiled_blocks", |s, n| s.census = Ok(census(n, 1000, 1000)), 249, 250),
+    ("polluted_pageblocks", |s, n| s.census = Ok(census(n, 1000, 1000)), 249, 250),
     // A sample must be sure: 320 - 93 are, 370 - 96 are not fewer than 250.
-    ("spoiled_blocks", |s, n| s.census = Ok(census(n, 100, 1000)), 32, 37),
-    ("thp_refused", |s, n| faults(s, 950, n), 49, 50),
-    ("thp_refused", |s, n| faults(s, 0, n), 99, 100),
+    ("polluted_pageblocks", |s, n| s.census = Ok(census(n, 100, 1000)), 32, 37),
+    ("thp_fallback", |s, n| faults(s, 950, n), 49, 50),
+    ("thp_fallback", |s, n| faults(s, 0, n), 99, 100),
     ("compaction_fails", |s, n| compactions(s, 100, n), 99, 100),
     ("compaction_fails", |s, n| compactions(s, 0, n), 99, 100),
     ("process_without_huge_pages", |s, n| runs(s, n, 0), 858_993_459, 858_993_460),
@@ -43,11 +44,11 @@ const CASES: &[(&str, Set, u64, u64)] = &[
     ("cgroup_tight", charged, 899, 900),
     ("index_differs", kernel_says, 0, 1),
     ("free_unexplained", |s, n| ahead(s, Some(0), n), 125, 126),
-    ("probe_refused", |s, n| s.probe = Some(probed(n)), 10, 9),
+    ("probe_fallback", |s, n| s.probe = Some(probed(n)), 10, 9),
 ];
 
 fn ids(snapshot: &Snapshot) -> Vec<&'static str> {
-    Checkup::of(snapshot).findings.iter().map(|finding| finding.kind.id()).collect()
+    Checkup::from_snapshot(snapshot).findings.iter().map(|finding| finding.kind.id()).collect()
 }
 
 #[test]
@@ -66,7 +67,7 @@ fn each_rule_fires_at_its_threshold_and_not_before() {
 #[test]
 fn a_healthy_machine_and_an_unread_one_have_no_findings() {
     assert_eq!(ids(&healthy()), [""; 0]);
-    assert_eq!(ids(&Snapshot::unread("", healthy().machine.page_size)), [""; 0]);
+    assert_eq!(ids(&Snapshot::new_unread("", healthy().machine.page_size)), [""; 0]);
 }
 
 #[test]
@@ -77,14 +78,14 @@ fn what_fails_comes_before_what_costs_before_what_is_worth_knowing() {
     pieces(&mut snapshot, FREE_PAGES);
     field(&mut snapshot, "SwapFree", 0);
     failed(&mut snapshot, 1);
-    let findings = Checkup::of(&snapshot).findings;
+    let findings = Checkup::from_snapshot(&snapshot).findings;
     let ranked: Vec<_> = findings.iter().map(|finding| (finding.weight, finding.kind.id())).collect();
     let expected = [
-        (Weight::Failure, "allocation_failures"),
-        (Weight::Failure, "swap_full"),
-        (Weight::Cost, "free_memory_unusable"),
-        (Weight::Cost, "probe_refused"),
-        (Weight::Notice, "process_without_huge_pages"),
+        (FindingWeight::Failure, "allocation_failures"),
+        (FindingWeight::Failure, "swap_full"),
+        (FindingWeight::Cost, "free_memory_unusable"),
+        (FindingWeight::Cost, "probe_fallback"),
+        (FindingWeight::Notice, "process_without_huge_pages"),
     ];
     assert_eq!(ranked, expected);
 }
@@ -101,26 +102,26 @@ fn memory_that_is_not_on_the_lists_yet_counts_as_whole() {
 
 #[test]
 fn the_reason_for_no_huge_pages_is_the_mode_that_decides() {
-    let check = |global: &str, of_size: Option<&str>, thp_enabled, expected: Option<NoHugePages>| {
+    let check = |global: &str, of_size: Option<&str>, thp_enabled, expected: Option<NoHugePagesReason>| {
         let mut snapshot = healthy();
         runs(&mut snapshot, 4 << 30, 0);
         snapshot.processes.as_mut().unwrap().processes[0].thp_enabled = thp_enabled;
         let thp = snapshot.settings.thp.as_mut().unwrap();
-        thp.enabled = if global.is_empty() { Err(Absence::unread()) } else { Ok(choice(global)) };
+        thp.enabled = if global.is_empty() { Err(Absence::not_read()) } else { Ok(choice(global)) };
         thp.sizes = of_size.iter().map(|&mode| size(mode)).collect();
-        let found = Checkup::of(&snapshot).findings;
+        let found = Checkup::from_snapshot(&snapshot).findings;
         let why = found.iter().find_map(|finding| match finding.kind {
-            FindingKind::ProcessWithoutHuge { why, .. } => Some(why),
+            FindingKind::ProcessWithoutHugePages { reason: why, .. } => Some(why),
             _ => None,
         });
         assert_eq!(why, expected, "{global} {of_size:?} {thp_enabled:?}");
     };
-    check("always", None, Some(true), Some(NoHugePages::NotGiven));
-    check("madvise", None, None, Some(NoHugePages::NeverAsks));
-    check("never", None, Some(true), Some(NoHugePages::ModeNever));
-    check("always", None, Some(false), Some(NoHugePages::SwitchedOff));
-    check("never", Some("always"), Some(true), Some(NoHugePages::NotGiven));
-    check("madvise", Some("inherit"), Some(true), Some(NoHugePages::NeverAsks));
+    check("always", None, Some(true), Some(NoHugePagesReason::NotAllocated));
+    check("madvise", None, None, Some(NoHugePagesReason::NotAdvised));
+    check("never", None, Some(true), Some(NoHugePagesReason::ModeNever));
+    check("always", None, Some(false), Some(NoHugePagesReason::SwitchedOff));
+    check("never", Some("always"), Some(true), Some(NoHugePagesReason::NotAllocated));
+    check("madvise", Some("inherit"), Some(true), Some(NoHugePagesReason::NotAdvised));
     check("", None, Some(true), None);
 }
 
@@ -136,12 +137,12 @@ fn pieces(snapshot: &mut Snapshot, n: u64) {
     snapshot.buddyinfo = Ok(buddyinfo(&[&[n, 0, 0, 0, 0, 0, 0, 0, 0, 0, (FREE_PAGES - n) >> 10]]));
 }
 
-/// `units` of the blocks seen, `spoiled` of them by a slab page, of a zone of `total`.
-fn census(spoiled: u64, seen: u64, total: u64) -> Census {
+/// `units` of the blocks seen, `polluted` of them by a slab page, of a zone of `total`.
+fn census(polluted: u64, seen: u64, total: u64) -> Census {
     let block = |at| {
-        let mut counts = BlockCounts::default();
+        let mut counts = PageblockCounts::default();
         counts.0[PageClass::Free.index()] = 511;
-        counts.0[if at < spoiled { PageClass::Slab } else { PageClass::Anon }.index()] = 1;
+        counts.0[if at < polluted { PageClass::Slab } else { PageClass::Anon }.index()] = 1;
         (at, counts)
     };
     let sample = SamplePlan { seed: 1, blocks: seen, blocks_total: total };
@@ -155,7 +156,7 @@ fn census(spoiled: u64, seen: u64, total: u64) -> Census {
         per_cpu: None,
     };
     let coverage = if seen < total { Coverage::Sample(sample) } else { Coverage::Whole };
-    Census { block_order: Order(9), zones: vec![zone], coverage, free_blocks: None, scan_ns: 0 }
+    Census { pageblock_order: Order(9), zones: vec![zone], coverage, free_blocks: None, scan_ns: 0 }
 }
 
 fn faults(snapshot: &mut Snapshot, given: u64, refused: u64) {
@@ -170,7 +171,7 @@ fn runs(snapshot: &mut Snapshot, anonymous: u64, huge: u64) {
     snapshot.processes.as_mut().unwrap().processes = vec![process(anonymous, huge)];
 }
 
-/// On 1 GiB, 5 % is less than what is worth a word.
+/// On 1 GiB, 5 % is below the threshold.
 fn on_a_small_machine(snapshot: &mut Snapshot, anonymous: u64) {
     field(snapshot, "MemTotal", 1 << 20);
     field(snapshot, "Slab", 400 << 10);
@@ -204,7 +205,7 @@ fn failed(snapshot: &mut Snapshot, reports: u64) {
 
 /// Free pages are reported, or not.
 fn reporting(snapshot: &mut Snapshot, is_on: u64) {
-    let of = PageReporting { order: Some(Order(9)), asked: None, device: None, reported: None };
+    let of = PageReporting { order: Some(Order(9)), requested_order: None, device: None, reported: None };
     snapshot.machine.page_reporting = (is_on > 0).then_some(of);
 }
 
@@ -229,7 +230,7 @@ fn kills_of_the_machine_of_a_group_and_of_neither_are_three_kinds() {
     assert_eq!(ids(&snapshot), ["cgroup_oom_kills"]);
     // Two more were counted, and the log has lost them.
     snapshot.vmstat = Ok(vmstat(&[("oom_kill", 9)]));
-    let found = Checkup::of(&snapshot).findings;
+    let found = Checkup::from_snapshot(&snapshot).findings;
     let unknown = FindingKind::OomKills { kills: 2, unexplained: 2, last_process: None };
     assert!(found.iter().any(|finding| finding.kind == unknown), "{found:?}");
     // The head of an out-of-memory report, as old run files keep it, is no failed allocation.
@@ -267,31 +268,31 @@ fn ahead(snapshot: &mut Snapshot, euid: Option<u32>, pages: u64) {
     field(snapshot, "MemFree", (FREE_PAGES + pages) * 4);
 }
 
-/// `came` of ten huge pages, and `base_ps` with base pages where huge pages take 1000.
-fn probed(came: u64) -> ProbeResults {
+/// `allocated` of ten huge pages, and `base_ps` with base pages where huge pages take 1000.
+fn probed(allocated: u64) -> ProbeResults {
     ProbeResults {
         budget: Bytes(1 << 30),
-        budget_bound: String::new(),
-        huge: Ok(HugeProbe {
+        budget_limit: String::new(),
+        huge: Ok(HugePageProbe {
             page_size: Bytes(2 << 20),
-            asked: 10,
-            answered_yes: 10,
-            came,
+            requested: 10,
+            succeeded: 10,
+            allocated,
             read_back_by: String::new(),
             latency_ns: Vec::new(),
-            first_refusal: None,
+            first_error: None,
         }),
-        access: Err(Absence::unread()),
+        access: Err(Absence::not_read()),
         notes: Vec::new(),
     }
 }
 
-/// The PMD size with a mode of its own.
+/// The PMD size with a separate mode.
 fn size(mode: &str) -> ThpSize {
     ThpSize {
         size: Bytes(2 << 20),
         enabled: Ok(choice(mode)),
-        shmem_enabled: Err(Absence::unread()),
+        shmem_enabled: Err(Absence::not_read()),
         stats: Counters::default(),
     }
 }

@@ -1,16 +1,18 @@
 //! Tests of the supply: worked cases, units larger than blocks, and the error of a sample by simulation.
 
-use pagelab_model::{BlockCounts, Census, CensusZone, Coverage, FreeAreas, NodeId, Pages, Pfn, SamplePlan};
-use pagelab_model::{BuddyInfo, ZoneFree};
+use pagelab_model::{BuddyInfo, ZoneFreeAreas};
+use pagelab_model::{
+    Census, CensusZone, Coverage, FreeAreas, NodeId, PageblockCounts, Pages, Pfn, SamplePlan,
+};
 
 use super::*;
-use pagelab_model::AbsentWhy;
-use pagelab_model::seed::SplitMix64;
+use pagelab_model::AbsenceReason;
+use pagelab_model::random::SplitMix64;
 
 const B: u32 = 512;
 
-fn block(parts: &[(PageClass, u32)]) -> BlockCounts {
-    let mut counts = BlockCounts::default();
+fn block(parts: &[(PageClass, u32)]) -> PageblockCounts {
+    let mut counts = PageblockCounts::default();
     parts.iter().for_each(|&(class, pages)| counts.0[class.index()] += pages);
     let rest = B - counts.total();
     counts.0[PageClass::Free.index()] += rest;
@@ -21,7 +23,7 @@ fn key() -> ZoneKey {
     ZoneKey { node: NodeId(0), zone: "Normal".to_owned() }
 }
 
-fn zone_of(blocks: &[BlockCounts]) -> CensusZone {
+fn zone_of(blocks: &[PageblockCounts]) -> CensusZone {
     CensusZone {
         key: key(),
         first: Pfn(1 << 18),
@@ -34,21 +36,21 @@ fn zone_of(blocks: &[BlockCounts]) -> CensusZone {
 }
 
 fn census_of(zone: CensusZone, coverage: Coverage) -> Census {
-    Census { block_order: Order(9), zones: vec![zone], coverage, free_blocks: None, scan_ns: 0 }
+    Census { pageblock_order: Order(9), zones: vec![zone], coverage, free_blocks: None, scan_ns: 0 }
 }
 
-fn huge(zone: CensusZone) -> HugeSupply {
-    supply(&census_of(zone, Coverage::Whole), None, Order(9), &[]).total
+fn huge(zone: CensusZone) -> UnitCounts {
+    compute_supply(&census_of(zone, Coverage::Whole), None, Order(9), &[]).total
 }
 
-fn values(interval: Interval) -> (u64, u64) {
+fn values(interval: EstimateRange) -> (u64, u64) {
     (interval.low.value, interval.high.value)
 }
 
 #[test]
-fn perfect_compaction_packs_into_spoiled_units_first() {
+fn perfect_compaction_packs_into_polluted_units_first() {
     use PageClass::{Anon, Deferred, File, Free, Slab, Unknown};
-    let check = |blocks: &[BlockCounts], compaction: (u64, u64), cache: (u64, u64)| {
+    let check = |blocks: &[PageblockCounts], compaction: (u64, u64), cache: (u64, u64)| {
         let found = huge(zone_of(blocks));
         assert_eq!(values(found.after_compaction), compaction, "{blocks:?}");
         assert_eq!(values(found.after_dropping_cache), cache, "{blocks:?}");
@@ -56,14 +58,14 @@ fn perfect_compaction_packs_into_spoiled_units_first() {
     let free = block(&[]);
     check(&[free, free], (2, 2), (2, 2));
     check(&[block(&[(Deferred, B)]), free], (2, 2), (2, 2));
-    // One movable page has nowhere to go but into a unit of its own.
+    // One movable page can only move into another unit.
     check(&[free, block(&[(Anon, 1)])], (1, 1), (1, 1));
     check(&[free, block(&[(File, 1)])], (1, 1), (2, 2));
     // Room beside a slab page: 511 pages.
     check(&[block(&[(Slab, 1)]), block(&[(Anon, 511)]), free], (2, 2), (2, 2));
     check(&[block(&[(Slab, 1)]), block(&[(Anon, 512)]), free], (1, 1), (1, 1));
     check(&[block(&[(Slab, 1), (File, 400)]), block(&[(Anon, 200)])], (0, 0), (1, 1));
-    // Movable pages in spoiled units stay there.
+    // Movable pages in polluted units stay there.
     check(&[block(&[(Slab, 1), (Anon, 511)]), free], (1, 1), (1, 1));
     // Unknown pages: unmovable to the one, free to the other.
     check(&[block(&[(Unknown, 2)]), block(&[(Anon, 511)]), free], (1, 2), (1, 2));
@@ -87,17 +89,17 @@ fn what_is_free_deferred_or_in_use_is_counted_apart() {
     ]);
     zone.one_folio = vec![3, 5];
     let found = huge(zone);
-    let of = |estimate: Estimate| estimate.value;
+    let of = |estimate: CountEstimate| estimate.value;
     assert_eq!(
-        [found.units, found.free_now, found.deferred, found.in_use, found.spoiled.low].map(of),
+        [found.units, found.free, found.deferred, found.in_use, found.polluted.low].map(of),
         [7, 1, 2, 2, 1]
     );
-    // The small folios fill what is free beside the hole (511 pages), and one page of a unit.
+    // The small folios fill the free pages beside the hole (511 pages), and one page of a unit.
     assert_eq!(values(found.after_compaction), (3, 3));
 }
 
 #[test]
-fn culprits_hold_and_spoil_alone_and_per_cpu_lists_bound_the_unknown() {
+fn classes_hold_and_pollute_alone_and_per_cpu_lists_bound_the_unknown() {
     use PageClass::{PageTable, Slab, Unknown};
     let mut zone = zone_of(&[
         block(&[(Slab, 3)]),
@@ -110,12 +112,12 @@ fn culprits_hold_and_spoil_alone_and_per_cpu_lists_bound_the_unknown() {
     ]);
     zone.per_cpu = Some(Pages(7));
     let found = huge(zone);
-    assert_eq!(values(found.spoiled), (3, 6));
+    assert_eq!(values(found.polluted), (3, 6));
     // 7 pages explain the units with 2 and 4 unknown pages, and not the one with 9.
-    assert_eq!(found.spoiled_low_per_cpu, Some(4));
+    assert_eq!(found.polluted_low_per_cpu, Some(4));
     assert_eq!(found.unknown_pages.value, 16);
-    let of = |class| found.culprits.iter().find(|culprit| culprit.class == class).unwrap();
-    let pair = |class| (of(class).holding.value, of(class).alone.value);
+    let of = |class| found.polluting_classes.iter().find(|culprit| culprit.class == class).unwrap();
+    let pair = |class| (of(class).units_with.value, of(class).units_polluted_alone.value);
     assert_eq!([pair(Slab), pair(PageTable), pair(Unknown)], [(3, 2), (1, 0), (4, 3)]);
 }
 
@@ -126,12 +128,15 @@ fn units_may_be_larger_than_blocks_and_buddyinfo_may_have_none_so_large() {
     zone.blocks[4].1 = slab;
     // Blocks 8 to 10 are less than a unit of 4 blocks: the rest of it is no memory of this zone.
     let areas = FreeAreas::new(vec![0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]).unwrap();
-    let buddy = BuddyInfo { zones: vec![ZoneFree { key: key(), areas }] };
+    let buddy = BuddyInfo { zones: vec![ZoneFreeAreas { key: key(), areas }] };
     let check = |order: u8, expected: [u64; 4]| {
         let census = census_of(zone.clone(), Coverage::Whole);
-        let found = supply(&census, Some(&buddy), Order(order), &[]).total;
-        let spoiled = found.spoiled.low.value;
-        assert_eq!([found.units.value, found.free_now.value, spoiled, found.buddy_now.unwrap()], expected);
+        let found = compute_supply(&census, Some(&buddy), Order(order), &[]).total;
+        let polluted = found.polluted.low.value;
+        assert_eq!(
+            [found.units.value, found.free.value, polluted, found.free_by_buddyinfo.unwrap()],
+            expected
+        );
     };
     check(9, [11, 10, 1, 4]);
     check(11, [3, 1, 2, 0]);
@@ -141,7 +146,7 @@ fn units_may_be_larger_than_blocks_and_buddyinfo_may_have_none_so_large() {
 #[test]
 fn gigantic_ranges_are_aligned_and_whole() {
     use PageClass::{Anon, Deferred, Hugetlb, Slab, Unknown};
-    let range = |blocks: [BlockCounts; 4]| blocks;
+    let range = |blocks: [PageblockCounts; 4]| blocks;
     let free = block(&[]);
     let ranges = [
         range([free; 4]),
@@ -155,15 +160,14 @@ fn gigantic_ranges_are_aligned_and_whole() {
     // A range whose last block is another zone's or a hole.
     zone.blocks.extend((24..27).map(|index| (index, free)));
     let census = census_of(zone, Coverage::Whole);
-    let found = supply(&census, None, Order(9), &[Order(11), Order(5), Order(200)]).gigantic;
-    let expected =
-        GiganticCounts { free_now: 2, deferred: 1, contiguous_low: 3, contiguous_high: 4, hugetlb: 1 };
+    let found = compute_supply(&census, None, Order(9), &[Order(11), Order(5), Order(200)]).gigantic;
+    let expected = GiganticCounts { free: 2, deferred: 1, contiguous_low: 3, contiguous_high: 4, hugetlb: 1 };
     assert_eq!(found[0].counts, Ok(expected));
-    assert_eq!(found[1].counts.as_ref().unwrap_err().why, AbsentWhy::Undefined);
+    assert_eq!(found[1].counts.as_ref().unwrap_err().why, AbsenceReason::Undefined);
     assert_eq!(found[2].counts, Ok(GiganticCounts::default()));
     let plan = SamplePlan { seed: 1, blocks: 27, blocks_total: 90 };
     let sampled = Census { coverage: Coverage::Sample(plan), ..census };
-    assert!(supply(&sampled, None, Order(9), &[Order(11)]).gigantic[0].counts.is_err());
+    assert!(compute_supply(&sampled, None, Order(9), &[Order(11)]).gigantic[0].counts.is_err());
 }
 
 #[test]
@@ -171,8 +175,8 @@ fn the_interval_of_a_sample_covers_the_truth_in_95_of_100_draws() {
     use PageClass::{Anon, File, Slab, Unknown};
     const DRAWS: usize = 300;
     let mut draws = SplitMix64::new(42);
-    let mut random = |bound: u64| draws.below(bound);
-    let blocks: Vec<BlockCounts> = (0..3000)
+    let mut random = |bound: u64| draws.next_below(bound);
+    let blocks: Vec<PageblockCounts> = (0..3000)
         .map(|_| match random(10) {
             0..3 => block(&[]),
             3 => block(&[(Slab, 1 + random(300) as u32), (File, random(200) as u32)]),
@@ -180,12 +184,12 @@ fn the_interval_of_a_sample_covers_the_truth_in_95_of_100_draws() {
             _ => block(&[(Anon, random(200) as u32), (File, random(200) as u32)]),
         })
         .collect();
-    let numbers = |found: &HugeSupply| {
+    let numbers = |found: &UnitCounts| {
         [
-            found.free_now,
-            found.spoiled.low,
-            found.spoiled.high,
-            found.culprits[0].holding,
+            found.free,
+            found.polluted.low,
+            found.polluted.high,
+            found.polluting_classes[0].units_with,
             found.after_compaction.low,
             found.after_compaction.high,
             found.after_dropping_cache.low,
@@ -204,9 +208,9 @@ fn the_interval_of_a_sample_covers_the_truth_in_95_of_100_draws() {
         let mut zone = zone_of(&blocks);
         zone.blocks = chosen.iter().map(|&at| (at as u64, blocks[at])).collect();
         let plan = SamplePlan { seed: 42, blocks: 600, blocks_total: 3000 };
-        let found = supply(&census_of(zone, Coverage::Sample(plan)), None, Order(9), &[]).total;
+        let found = compute_supply(&census_of(zone, Coverage::Sample(plan)), None, Order(9), &[]).total;
         for ((hits, estimate), truth) in covered.iter_mut().zip(numbers(&found)).zip(truth) {
-            let half = estimate.plus_minus.unwrap();
+            let half = estimate.margin.unwrap();
             *hits += usize::from(estimate.value.abs_diff(truth.value) <= half);
         }
     }
@@ -218,9 +222,9 @@ fn the_interval_of_a_sample_covers_the_truth_in_95_of_100_draws() {
 fn a_sample_without_hits_still_has_an_error() {
     let zone = CensusZone { blocks_total: 1000, ..zone_of(&[block(&[]); 100]) };
     let plan = SamplePlan { seed: 1, blocks: 100, blocks_total: 1000 };
-    let found = supply(&census_of(zone, Coverage::Sample(plan)), None, Order(9), &[]).total;
-    assert_eq!((found.spoiled.low.value, found.free_now.value), (0, 1000));
-    // The rule of three says 3 of 100, less what was seen.
-    let half = found.spoiled.low.plus_minus.unwrap();
+    let found = compute_supply(&census_of(zone, Coverage::Sample(plan)), None, Order(9), &[]).total;
+    assert_eq!((found.polluted.low.value, found.free.value), (0, 1000));
+    // The rule of three gives 3 of 100, less the observed ones.
+    let half = found.polluted.low.margin.unwrap();
     assert!((25..=40).contains(&half), "{half}");
 }

@@ -1,29 +1,29 @@
-//! Tunings made by hand, and what is said of them: cases are data.
+//! Tests: handmade tunings and their expected verdicts; cases are data.
 
 use pagelab_model::HugePlan;
-use pagelab_model::experiment::{Flag, Measure, Role};
-use pagelab_model::tune::Arm;
+use pagelab_model::experiment::{Flag, Measure, TrialRole};
+use pagelab_model::tune::TuningArm;
 
 use super::*;
 use crate::effect::tests::rounds;
 
 const ARMS: [(&str, &str); 3] = [("none", "never"), ("plan", "madvise"), ("all", "always")];
 
-fn tune(arms: &[(&str, On)]) -> Tune {
-    let arm = |(name, on): &(&str, On)| Arm {
+fn tune(arms: &[(&str, HugePageSelection)]) -> TuningRun {
+    let arm = |(name, selection): &(&str, HugePageSelection)| TuningArm {
         name: (*name).to_owned(),
-        on: *on,
-        planned: (*on == On::Plan).then_some(1),
-        saved_ns: (*on == On::Plan).then_some(20),
-        share_permille: (*on == On::Plan).then_some(900),
-        walks_permille: (*on == On::Plan).then_some(950),
+        selection: *selection,
+        planned: (*selection == HugePageSelection::Plan).then_some(1),
+        saved_ns: (*selection == HugePageSelection::Plan).then_some(20),
+        share_permille: (*selection == HugePageSelection::Plan).then_some(900),
+        walks_permille: (*selection == HugePageSelection::Plan).then_some(950),
         accesses_permille: None,
         all_walks_ns: None,
-        touched_permille: (*on == On::Plan).then_some(500),
+        touched_permille: (*selection == HugePageSelection::Plan).then_some(500),
     };
     let plan = HugePlan { source: None, command: Vec::new(), predicted: None, programs: Vec::new() };
-    Tune {
-        asked: "-n 1".to_owned(),
+    TuningRun {
+        plan_arguments: "-n 1".to_owned(),
         plan_file: "x".to_owned(),
         plan,
         huge: 1 << 20,
@@ -36,41 +36,46 @@ fn tune(arms: &[(&str, On)]) -> Tune {
     }
 }
 
-const THREE: [(&str, On); 3] = [("none", On::Nothing), ("plan", On::Plan), ("all", On::All)];
+const THREE: [(&str, HugePageSelection); 3] =
+    [("none", HugePageSelection::None), ("plan", HugePageSelection::Plan), ("all", HugePageSelection::All)];
 
-/// Noise of so many thousandths that differs from round to round.
+/// Noise in thousandths that differs from round to round.
 fn noise(variant: usize, round: u32, permille: f64) -> f64 {
     let turn = (round as usize * 7 + variant * 3) % 10;
     1.0 + (turn as f64 - 4.5) / 4.5 * permille / 1000.0
 }
 
-fn judged(factors: [f64; 3], permille: f64, count: u32) -> Tuned {
+fn judged(factors: [f64; 3], permille: f64, count: u32) -> TuningResult {
     let times = |variant: usize, round: u32| {
         let factor = factors.get(variant).copied().unwrap_or(factors[0]);
         100.0 * factor * noise(variant, round, permille)
     };
-    Tuned::of(&rounds(&ARMS, count, times), &tune(&THREE)).expect("one workload")
+    TuningResult::from_experiment(&rounds(&ARMS, count, times), &tune(&THREE)).expect("one workload")
 }
 
 #[test]
 fn each_outcome_has_its_verdict() {
     let cases = [
         // Times of none, plan and all, noise in thousandths, rounds; the verdict, and who is faster.
-        ([1.0, 0.80, 0.79], 2.0, 10, Says::Yes, Some(On::All)),
-        ([1.0, 0.80, 0.80], 10.0, 10, Says::Yes, None),
-        ([1.0, 0.80, 0.60], 10.0, 10, Says::Yes, Some(On::All)),
-        ([1.0, 0.70, 0.80], 10.0, 10, Says::Yes, Some(On::Plan)),
-        ([1.0, 1.00, 0.60], 10.0, 10, Says::AllOnly, Some(On::All)),
-        ([1.0, 1.10, 0.60], 10.0, 10, Says::AllOnly, Some(On::All)),
-        ([1.0, 1.20, 1.30], 10.0, 10, Says::Slower, Some(On::Plan)),
-        ([1.0, 1.00, 1.00], 10.0, 10, Says::NoHelp, None),
-        ([1.0, 1.00, 1.00], 200.0, 10, Says::NoDifference, None),
-        ([1.0, 0.50, 0.50], 10.0, 5, Says::TooFew, None),
-        ([1.0, 0.99, 0.99], 20.0, 10, Says::NoHelp, None),
+        ([1.0, 0.80, 0.79], 2.0, 10, TuningVerdict::PlanHelps, Some(HugePageSelection::All)),
+        ([1.0, 0.80, 0.80], 10.0, 10, TuningVerdict::PlanHelps, None),
+        ([1.0, 0.80, 0.60], 10.0, 10, TuningVerdict::PlanHelps, Some(HugePageSelection::All)),
+        ([1.0, 0.70, 0.80], 10.0, 10, TuningVerdict::PlanHelps, Some(HugePageSelection::Plan)),
+        ([1.0, 1.00, 0.60], 10.0, 10, TuningVerdict::OnlyAllHelps, Some(HugePageSelection::All)),
+        ([1.0, 1.10, 0.60], 10.0, 10, TuningVerdict::OnlyAllHelps, Some(HugePageSelection::All)),
+        ([1.0, 1.20, 1.30], 10.0, 10, TuningVerdict::Slower, Some(HugePageSelection::Plan)),
+        ([1.0, 1.00, 1.00], 10.0, 10, TuningVerdict::NoHelp, None),
+        ([1.0, 1.00, 1.00], 200.0, 10, TuningVerdict::NoDifference, None),
+        ([1.0, 0.50, 0.50], 10.0, 5, TuningVerdict::TooFew, None),
+        ([1.0, 0.99, 0.99], 20.0, 10, TuningVerdict::NoHelp, None),
     ];
     for (factors, permille, count, says, faster) in cases {
         let found = judged(factors, permille, count);
-        assert_eq!((found.says, found.faster_of_both()), (says, faster), "{factors:?} {permille} {count}");
+        assert_eq!(
+            (found.verdict, found.faster_selection()),
+            (says, faster),
+            "{factors:?} {permille} {count}"
+        );
     }
 }
 
@@ -84,57 +89,61 @@ fn all_is_the_answer_where_it_is_faster_and_takes_no_more_memory() {
         let mut experiment = rounds(&ARMS, 10, times);
         let schedule = experiment.plan.schedule.clone();
         for trial in &mut experiment.trials {
-            let variant = schedule[trial.slot].variant;
-            trial.measures.push(Measure {
-                name: measures::PEAK.to_owned(),
-                unit: Unit::from(Unit::BYTES),
-                better: Better::Lower,
-                value: Ok(memory[variant] * noise(variant, 0, 4.0)),
-                source: String::new(),
-            });
+            let variant = schedule.get(trial.slot).unwrap().variant;
+            let value = Ok(memory[variant] * noise(variant, 0, 4.0));
+            let (name, better) = (measures::PEAK_MEMORY, BetterDirection::Lower);
+            trial.measures.push(Measure::new(name, Unit::BYTES, better, value, ""));
         }
-        Tuned::of(&experiment, &tune(&THREE)).map(|found| found.says)
+        TuningResult::from_experiment(&experiment, &tune(&THREE)).map(|found| found.verdict)
     };
     let same = [1e9; 3];
-    assert_eq!(says([1.0, 0.80, 0.60], same), Some(Says::All));
-    assert_eq!(says([1.0, 0.80, 0.60], [1e9, 1e9, 1.3e9]), Some(Says::Yes), "all take more");
-    assert_eq!(says([1.0, 0.80, 0.80], same), Some(Says::Yes), "no difference between them");
-    assert_eq!(says([1.0, 0.60, 0.80], same), Some(Says::Yes), "the plan is faster");
-    assert_eq!(says([1.0, 1.00, 0.60], same), Some(Says::AllOnly));
+    assert_eq!(says([1.0, 0.80, 0.60], same), Some(TuningVerdict::AllHelpsMore));
+    assert_eq!(says([1.0, 0.80, 0.60], [1e9, 1e9, 1.3e9]), Some(TuningVerdict::PlanHelps), "all take more");
+    assert_eq!(says([1.0, 0.80, 0.80], same), Some(TuningVerdict::PlanHelps), "no difference between them");
+    assert_eq!(says([1.0, 0.60, 0.80], same), Some(TuningVerdict::PlanHelps), "the plan is faster");
+    assert_eq!(says([1.0, 1.00, 0.60], same), Some(TuningVerdict::OnlyAllHelps));
 }
 
-/// Few rounds that decide make all undecided; that the plan is told apart from nothing is then not said.
+/// Too few rounds leave all undecided; then no difference between the plan and nothing is reported.
 #[test]
 fn all_that_are_undecided_are_not_called_no_difference() {
     // The baseline differs from itself by more than all from it.
     let times =
         |variant: usize, round: u32| 100.0 * [1.0, 1.0, 0.9, 1.15][variant] * noise(variant, round, 2.0);
-    let found = Tuned::of(&rounds(&ARMS, 10, times), &tune(&THREE)).expect("one workload");
+    let found =
+        TuningResult::from_experiment(&rounds(&ARMS, 10, times), &tune(&THREE)).expect("one workload");
     let verdicts: Vec<_> = found.arms.iter().skip(1).map(|arm| arm.verdict).collect();
     assert!(
-        matches!(verdicts[..], [Some(Verdict::NoDifference), Some(Verdict::Undecided(_))]),
+        matches!(verdicts[..], [Some(EffectVerdict::NoDifference), Some(EffectVerdict::Undecided(_))]),
         "{verdicts:?}"
     );
-    assert_eq!(found.says, Says::Undecided);
+    assert_eq!(found.verdict, TuningVerdict::Undecided);
 }
 
-/// The same program under each arm: what is told apart then is noise. `effect/coverage.rs` has the intervals
-/// at their level; here are the number of rounds that is usual, the arms, and the verdict.
+/// The same program under each arm: a difference is noise. `effect/coverage.rs` has the intervals at their
+/// level; here are the number of rounds that is usual, the arms, and the verdict.
 #[test]
 fn arms_of_a_program_that_gains_nothing_are_not_told_apart() {
     const TUNINGS: u32 = 400;
-    let random = std::cell::RefCell::new(pagelab_model::seed::SplitMix64::new(20_261_122));
-    let uniform = || (random.borrow_mut().draw() >> 11) as f64 / (1u64 << 53) as f64;
+    let random = std::cell::RefCell::new(pagelab_model::random::SplitMix64::new(20_261_122));
+    let uniform = || (random.borrow_mut().next_u64() >> 11) as f64 / (1u64 << 53) as f64;
     // Twelve uniform numbers less six are nearly normal, of deviation 1.
     let times = |_: usize, _: u32| 100.0 * (0.02 * ((0..12).map(|_| uniform()).sum::<f64>() - 6.0)).exp();
     let (mut held, mut told) = ([0; 2], 0);
     for _ in 0..TUNINGS {
-        let found = Tuned::of(&rounds(&ARMS, 7, times), &tune(&THREE)).expect("one workload");
+        let found =
+            TuningResult::from_experiment(&rounds(&ARMS, 7, times), &tune(&THREE)).expect("one workload");
         for (held, arm) in held.iter_mut().zip(&found.arms[1..]) {
             let interval = arm.speed_up.and_then(|(_, interval)| interval).expect("seven pairs have one");
             *held += u32::from(interval.contains(1.0));
         }
-        told += u32::from(matches!(found.says, Says::Yes | Says::All | Says::AllOnly | Says::Slower));
+        told += u32::from(matches!(
+            found.verdict,
+            TuningVerdict::PlanHelps
+                | TuningVerdict::AllHelpsMore
+                | TuningVerdict::OnlyAllHelps
+                | TuningVerdict::Slower
+        ));
     }
     for held in held {
         let share = f64::from(held) / f64::from(TUNINGS);
@@ -147,34 +156,37 @@ fn arms_of_a_program_that_gains_nothing_are_not_told_apart() {
 #[test]
 fn a_share_is_of_what_all_gain_and_only_where_they_do() {
     let found = judged([1.0, 0.8, 0.6], 1.0, 10);
-    assert!(found.share.is_some_and(|share| (share - 0.5).abs() < 0.01), "{:?}", found.share);
-    assert_eq!(judged([1.0, 1.0, 1.0], 10.0, 10).share, None);
-    assert_eq!(judged([1.0, 1.0, 1.3], 10.0, 10).share, None, "a share of a loss says nothing");
+    assert!(found.gain_share.is_some_and(|share| (share - 0.5).abs() < 0.01), "{:?}", found.gain_share);
+    assert_eq!(judged([1.0, 1.0, 1.0], 10.0, 10).gain_share, None);
+    assert_eq!(judged([1.0, 1.0, 1.3], 10.0, 10).gain_share, None, "a share of a loss says nothing");
 }
 
 #[test]
 fn predictions_are_of_the_measured_base_and_of_the_measured_pair() {
     let found = judged([1.0, 0.8, 0.6], 0.0, 10);
-    assert_eq!(found.arms[1].predicted, Some(1.25), "20 of 100 saved");
-    let scaled = found.arms[1].scaled.expect("all were measured");
+    assert_eq!(found.arms[1].predicted_speed_up, Some(1.25), "20 of 100 saved");
+    let scaled = found.arms[1].scaled_speed_up.expect("all were measured");
     assert!((scaled - 100.0 / 64.0).abs() < 1e-9, "{scaled}: nine tenths of the way from 100 to 60");
     // Without kernel times it may be all page faults, which half of the memory has half of.
-    let within = found.arms[1].scaled_within.expect("as well");
+    let within = found.arms[1].scaled_interval.expect("as well");
     assert!(within.low < 100.0 / 80.0 && within.contains(scaled) && within.high <= 100.0 / 60.0 + 1e-9);
-    assert_eq!((found.arms[0].predicted, found.arms[2].scaled), (None, None));
+    assert_eq!((found.arms[0].predicted_speed_up, found.arms[2].scaled_speed_up), (None, None));
 }
 
 #[test]
 fn a_plan_that_did_not_come_is_no_effect() {
     let mut experiment = rounds(&ARMS, 10, |variant, _| [100.0, 50.0, 50.0, 100.0][variant]);
     let is_plan = |slot: usize| {
-        let slot = experiment.plan.schedule[slot];
-        slot.variant == 1 && slot.role == Role::Measured
+        let slot = experiment.plan.schedule.get(slot).unwrap();
+        slot.variant == 1 && slot.role == TrialRole::Measured
     };
     let at = (0..experiment.trials.len()).find(|at| is_plan(*at)).expect("a trial of the plan");
     let flag = Flag { kind: Flag::NO_HUGE_PAGES.to_owned(), text: "none of 8".to_owned() };
     experiment.trials[at].flags.push(flag);
-    assert_eq!(Tuned::of(&experiment, &tune(&THREE)).map(|found| found.says), Some(Says::NotObtained));
+    assert_eq!(
+        TuningResult::from_experiment(&experiment, &tune(&THREE)).map(|found| found.verdict),
+        Some(TuningVerdict::NotAllocated)
+    );
 }
 
 #[test]
@@ -185,44 +197,45 @@ fn without_a_plan_all_alone_are_judged() {
         let times = |variant: usize, round: u32| {
             100.0 * if variant == 1 { all } else { 1.0 } * noise(variant, round, 5.0)
         };
-        Tuned::of(&rounds(&arms, 10, times), &tune).map(|found| found.says)
+        TuningResult::from_experiment(&rounds(&arms, 10, times), &tune).map(|found| found.verdict)
     };
-    assert_eq!(says(0.5), Some(Says::AllOnly));
-    assert_eq!(says(1.0), Some(Says::NoHelp));
-    assert_eq!(says(1.5), Some(Says::Slower));
-    let nothing = Tuned::of(&rounds(&arms, 0, |_, _| 1.0), &tune).map(|found| found.says);
-    assert_eq!(nothing, Some(Says::NothingPlanned));
+    assert_eq!(says(0.5), Some(TuningVerdict::OnlyAllHelps));
+    assert_eq!(says(1.0), Some(TuningVerdict::NoHelp));
+    assert_eq!(says(1.5), Some(TuningVerdict::Slower));
+    let nothing =
+        TuningResult::from_experiment(&rounds(&arms, 0, |_, _| 1.0), &tune).map(|found| found.verdict);
+    assert_eq!(nothing, Some(TuningVerdict::NothingPlanned));
 }
 
 mod misses {
     use pagelab_model::huge_plan::{PlannedMapping, PlannedProgram, PlannedRegion};
     use pagelab_model::profile::{
-        Begun, Cells, ImageProfile, MappingKey, MappingKind, MappingProfile, Profile, ProfileSource, Program,
-        Reuse,
+        CellCounts, ImageProfile, ImageStart, MappingIdentity, MappingKind, MappingProfile, ProfileSource,
+        Program, ReuseHistograms, TlbProfile,
     };
     use pagelab_model::{Bytes, PageSize};
 
     use super::*;
-    use crate::tune::regions::regions;
+    use crate::tune::compare_regions;
 
     const MIB: u64 = 1 << 20;
 
-    fn profile(misses: &[(u64, u64)]) -> Profile {
-        let key = MappingKey { kind: MappingKind::Anonymous, bytes: Bytes(8 * MIB), nth: 0 };
+    fn profile(misses: &[(u64, u64)]) -> TlbProfile {
+        let key = MappingIdentity { kind: MappingKind::Anonymous, bytes: Bytes(8 * MIB), nth: 0 };
         let (at, misses): (Vec<u64>, Vec<u64>) = misses.iter().copied().unzip();
         let mapping = MappingProfile {
             key,
             start: 7 * MIB + MIB / 2,
             bytes: Bytes(8 * MIB),
             grain: Bytes(MIB / 2),
-            cells: Cells { at, misses, ..Cells::default() },
-            reuse: Reuse::default(),
+            cells: CellCounts { at, misses, ..CellCounts::default() },
+            reuse: ReuseHistograms::default(),
             unseen: Vec::new(),
         };
         let image = ImageProfile {
             pid: 1,
             parent: None,
-            begun: Begun::Launched,
+            begun: ImageStart::Launched,
             program: Program { path: "x".to_owned(), bytes: None, identity: None },
             arguments: Vec::new(),
             accesses: None,
@@ -230,10 +243,10 @@ mod misses {
             misses: 0,
             mappings: vec![mapping],
         };
-        Profile {
+        TlbProfile {
             source: ProfileSource::Exact,
             command: Vec::new(),
-            page_size: PageSize::USUAL,
+            page_size: PageSize::DEFAULT,
             huge: Bytes(MIB),
             tlb: None,
             walk_cost: None,
@@ -263,9 +276,9 @@ mod misses {
         };
         let program = before.images[0].program.clone();
         tune.plan.programs = vec![PlannedProgram { program, mappings: vec![planned] }];
-        let found: Vec<_> = regions(&tune, &before)
+        let found: Vec<_> = compare_regions(&tune, &before)
             .iter()
-            .map(|of| (of.offset, of.before, of.after, of.is_planned))
+            .map(|of| (of.offset, of.misses_before, of.misses_after, of.is_planned))
             .collect();
         let half = (MIB / 2) as i64;
         assert_eq!(
@@ -277,6 +290,6 @@ mod misses {
             ]
         );
         tune.after = None;
-        assert!(regions(&tune, &before).iter().all(|of| of.after.is_none()));
+        assert!(compare_regions(&tune, &before).iter().all(|of| of.misses_after.is_none()));
     }
 }

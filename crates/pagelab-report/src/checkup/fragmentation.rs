@@ -1,230 +1,204 @@
 //! Fragmentation by zone and order.
 
 use pagelab_metrics::balance::FreeVerdict;
-use pagelab_metrics::checkup::{Checkup, ZoneIndex};
-use pagelab_metrics::frag::kernel_decimal;
-use pagelab_model::{AbsentWhy, Order, Pages, Snapshot};
+use pagelab_metrics::checkup::{Checkup, ZoneFragmentation};
+use pagelab_metrics::fragmentation_index::{all_would_succeed, format_kernel_decimal};
+use pagelab_model::pagetype::CappedCount;
+use pagelab_model::{AbsenceReason, Order, Pages, Snapshot, ZoneEntry};
 
-use super::absent;
-use crate::style::{bytes, count};
-use crate::text::{Column, Page};
+use super::absence_text;
+use crate::style::{format_bytes, format_count};
+use crate::text_report::{RowTable, TextReport};
 
-/// A line a zone: free memory, huge pages now, F_u by order as a row of bars.
-pub(super) fn summary(page: &mut Page, snapshot: &Snapshot, checkup: &Checkup) {
+/// Writes a line per zone: free memory, huge pages now, F_u by order as a bar chart.
+pub(super) fn write_summary(output: &mut TextReport, snapshot: &Snapshot, checkup: &Checkup) {
     if let Err(absence) = &snapshot.buddyinfo {
-        page.hanging("  ", &format!("free blocks: {}", absent(absence)));
+        output.add_indented(&format!("free blocks: {}", absence_text(absence)));
         return;
     }
-    let orders = checkup.zones.iter().map(|zone| zone.areas.orders()).max().unwrap_or(0);
-    let style = page.style();
+    let orders = checkup.zones.iter().map(|zone| zone.free_areas.orders()).max().unwrap_or(0);
+    let style = output.style();
     let order = snapshot.pmd_order.index();
-    let rows: Vec<Vec<String>> = checkup
-        .zones
-        .iter()
-        .map(|zone| {
-            let bars: String = zone.unusable.iter().map(|&share| style.spark(share)).collect();
-            vec![
-                zone.key.node.0.to_string(),
-                zone.key.zone.clone(),
-                bytes(zone.free),
-                count(zone.huge_now.into()),
-                bars,
-                zone.unusable_permille
-                    .get(order)
-                    .map_or("–".to_owned(), |&index| kernel_decimal(index as i64)),
-            ]
+    let huge_title =
+        format!("{} pages now", format_bytes(snapshot.machine.page_size.block_bytes(snapshot.pmd_order)));
+    RowTable::<&ZoneFragmentation>::new()
+        .right("node", |zone| zone.key.node.0.to_string())
+        .left("zone", |zone| zone.key.zone.clone())
+        .right("free", |zone| format_bytes(zone.free))
+        .right(huge_title, |zone| format_count(zone.free_huge_pages.into()))
+        .left(format!("F_u by order 0 … {}", orders.saturating_sub(1)), |zone| {
+            zone.unusable.iter().map(|&share| style.spark_char(share)).collect()
         })
-        .collect();
-    let bars_title = format!("F_u by order 0 … {}", orders.saturating_sub(1));
-    let huge_title = format!("{} pages now", bytes(snapshot.machine.page_size.block(snapshot.pmd_order)));
-    let index_title = format!("F_u({order})");
-    let columns = [
-        Column::right("node"),
-        Column::left("zone"),
-        Column::right("free"),
-        Column::right(&huge_title),
-        Column::left(&bars_title),
-        Column::right(&index_title),
-    ];
-    page.table(2, &columns, &rows);
-    deferred(page, snapshot, checkup);
+        .right(format!("F_u({order})"), |zone| {
+            let index = zone.unusable_permille.get(order);
+            index.map_or("–".to_owned(), |&index| format_kernel_decimal(index as i64))
+        })
+        .add_to(output, 2, &checkup.zones);
+    write_unlisted_free(output, snapshot, checkup);
 }
 
-/// Memory that is free and stands on no list yet would otherwise look like a hole in the table.
-fn deferred(page: &mut Page, snapshot: &Snapshot, checkup: &Checkup) {
+/// Reports free memory that is on no free list yet; otherwise the table would appear to lack it.
+fn write_unlisted_free(output: &mut TextReport, snapshot: &Snapshot, checkup: &Checkup) {
     let Some(balance) = checkup.balance else { return };
-    let size = |pages: Pages| bytes(pages.bytes(snapshot.machine.page_size));
+    let size = |pages: Pages| format_bytes(pages.to_bytes(snapshot.machine.page_size));
     let text = match balance.verdict {
         FreeVerdict::Agree => return,
         FreeVerdict::Deferred(pages) => {
-            format!("+ {} free, whole, not initialised yet (deferred; MemFree counts it)", size(pages))
+            format!("+ {} free, not yet initialized (deferred; MemFree counts it)", size(pages))
         }
         FreeVerdict::Unaccepted(pages) => {
-            format!("+ {} free, whole, not accepted from the host yet (MemFree counts it)", size(pages))
+            format!("+ {} free, not yet accepted from the host (MemFree counts it)", size(pages))
         }
-        FreeVerdict::Unexplained => format!(
-            "MemFree says {}, these lists {}: not of one moment, or unexplained",
-            size(Pages(balance.counted)),
-            size(Pages(balance.on_lists))
+        FreeVerdict::Unexplained | FreeVerdict::Undetermined => format!(
+            "MemFree is {}, the sum of these lists {}: read at different times, or unexplained",
+            size(Pages(balance.nr_free_pages)),
+            size(Pages(balance.pages_on_lists))
         ),
     };
-    page.hanging("  ", &text);
+    output.add_indented(&text);
 }
 
-/// Every index of every zone and order.
-pub(super) fn section(page: &mut Page, snapshot: &Snapshot, checkup: &Checkup, paper: bool) {
-    page.heading("fragmentation by order");
+pub(super) fn write_section(
+    output: &mut TextReport,
+    snapshot: &Snapshot,
+    checkup: &Checkup,
+    with_paper_index: bool,
+) {
+    output.add_heading("fragmentation by order");
+    let mut left_out = "";
     for zone in &checkup.zones {
-        page.line(format!("  node {} {}, {} free", zone.key.node.0, zone.key.zone, bytes(zone.free)));
-        zone_table(page, snapshot, zone, paper);
+        output.add_line(format!(
+            "  node {} {}, {} free",
+            zone.key.node.0,
+            zone.key.zone,
+            format_bytes(zone.free)
+        ));
+        if write_zone_table(output, snapshot, zone, with_paper_index) {
+            left_out = ". Zones in which all requests would succeed have no column F_i";
+        }
     }
-    page.hanging(
-        "  ",
-        "F_u: share of the free memory that blocks of this order cannot use. F_i, where a request would \
-         fail: 0 for lack of memory, 1 for fragmentation; -1.000 where it would succeed (mm/vmstat.c)",
-    );
-    kernel_files(page, snapshot, checkup);
-    free_counts(page, snapshot, checkup);
-    watermarks(page, snapshot);
-    by_type(page, snapshot);
+    output.add_indented(&format!(
+        "F_u: share of the free memory unusable for blocks of this order. F_i, if a request would fail: \
+         0 for lack of memory, 1 for fragmentation; -1.000 if it would succeed (mm/vmstat.c){left_out}"
+    ));
+    write_kernel_files(output, snapshot, checkup);
+    write_free_counts(output, snapshot, checkup);
+    write_watermarks(output, snapshot);
+    write_migratetypes(output, snapshot);
 }
 
-fn zone_table(page: &mut Page, snapshot: &Snapshot, zone: &ZoneIndex, paper: bool) {
+/// Writes a line per order. F_i is left out if all requests would succeed; returns whether it is.
+fn write_zone_table(
+    output: &mut TextReport,
+    snapshot: &Snapshot,
+    zone: &ZoneFragmentation,
+    with_paper_index: bool,
+) -> bool {
+    let left_out = all_would_succeed(zone.fragmentation_permille.iter().copied());
     let size = snapshot.machine.page_size;
-    let rows: Vec<Vec<String>> = (0..zone.areas.orders())
-        .map(|j| {
-            let order = Order(j as u8);
-            let mut row = vec![
-                j.to_string(),
-                bytes(size.block(order)),
-                count(zone.areas.blocks(order).into()),
-                kernel_decimal(zone.unusable_permille[j] as i64),
-                kernel_decimal(zone.fragmentation_permille[j]),
-            ];
-            if paper {
-                row.push(format!("{:.3}", zone.fragmentation_paper[j]));
-            }
-            row
-        })
-        .collect();
-    let mut columns = vec![
-        Column::right("order"),
-        Column::right("block"),
-        Column::right("free blocks"),
-        Column::right("F_u"),
-        Column::right("F_i"),
-    ];
-    if paper {
-        columns.push(Column::right("F_i (paper)"));
-    }
-    page.table(4, &columns, &rows);
+    RowTable::<usize>::new()
+        .right("order", usize::to_string)
+        .right("block", |&order| format_bytes(size.block_bytes(Order(order as u8))))
+        .right("free blocks", |&order| format_count(zone.free_areas.blocks(Order(order as u8)).into()))
+        .right("F_u", |&order| format_kernel_decimal(zone.unusable_permille[order] as i64))
+        .right_if(!left_out, "F_i", |&order| format_kernel_decimal(zone.fragmentation_permille[order]))
+        .right_if(with_paper_index, "F_i (paper)", |&order| format!("{:.3}", zone.fragmentation_paper[order]))
+        .add_to(output, 4, 0..zone.free_areas.orders());
+    left_out
 }
 
-/// Sizes and watermarks of the zones that have memory.
-fn watermarks(page: &mut Page, snapshot: &Snapshot) {
-    page.heading("zones and watermarks");
+/// Writes the sizes and watermarks of the zones that have memory.
+fn write_watermarks(output: &mut TextReport, snapshot: &Snapshot) {
+    output.add_heading("zones and watermarks");
     let zones = match &snapshot.zoneinfo {
         Ok(info) => &info.zones,
-        Err(absence) => return page.hanging("  ", &absent(absence)),
+        Err(absence) => return output.add_indented(&absence_text(absence)),
     };
     let size = snapshot.machine.page_size;
-    let cell = |pages: Option<Pages>| pages.map_or("–".to_owned(), |pages| bytes(pages.bytes(size)));
-    let rows: Vec<Vec<String>> = zones
-        .iter()
-        .filter(|zone| zone.present.is_none_or(|present| present.0 > 0))
-        .map(|zone| {
-            vec![
-                zone.key.node.0.to_string(),
-                zone.key.zone.clone(),
-                cell(zone.present),
-                cell(zone.managed),
-                cell(zone.min),
-                cell(zone.low),
-                cell(zone.high),
-                cell(Some(zone.pages_per_cpu())),
-            ]
-        })
-        .collect();
-    let columns = [
-        Column::right("node"),
-        Column::left("zone"),
-        Column::right("present"),
-        Column::right("managed"),
-        Column::right("min"),
-        Column::right("low"),
-        Column::right("high"),
-        Column::right("per-CPU lists"),
-    ];
-    page.table(2, &columns, &rows);
+    let cell =
+        |pages: Option<Pages>| pages.map_or("–".to_owned(), |pages| format_bytes(pages.to_bytes(size)));
+    RowTable::<&ZoneEntry>::new()
+        .right("node", |zone| zone.key.node.0.to_string())
+        .left("zone", |zone| zone.key.zone.clone())
+        .right("present", |zone| cell(zone.present))
+        .right("managed", |zone| cell(zone.managed))
+        .right("min", |zone| cell(zone.min))
+        .right("low", |zone| cell(zone.low))
+        .right("high", |zone| cell(zone.high))
+        .right("per-CPU lists", |zone| cell(Some(zone.count_pcp_pages())))
+        .add_to(output, 2, zones.iter().filter(|zone| zone.present.is_none_or(|present| present.0 > 0)));
 }
 
-fn kernel_files(page: &mut Page, snapshot: &Snapshot, checkup: &Checkup) {
-    let text = match (&checkup.comparison, &snapshot.extfrag) {
+fn write_kernel_files(output: &mut TextReport, snapshot: &Snapshot, checkup: &Checkup) {
+    let text = match (&checkup.index_comparison, &snapshot.extfrag) {
         (Some(comparison), _) => format!(
-            "the kernel's own files: {} of {} cells equal, buddyinfo unmoved on try {}",
-            comparison.cells - comparison.differ,
+            "debugfs extfrag files: {} of {} cells equal, buddyinfo unchanged on try {}",
+            comparison.cells - comparison.differing,
             comparison.cells,
             comparison.tries
         ),
-        (None, Err(absence)) if absence.why == AbsentWhy::Moving => {
-            format!("the kernel's own files: {}", absence.reason())
+        (None, Err(absence)) if absence.why == AbsenceReason::Changing => {
+            format!("debugfs extfrag files: {}", absence.reason())
         }
-        (None, Err(absence)) => format!("the kernel's own files: {}", absent(absence)),
+        (None, Err(absence)) => format!("debugfs extfrag files: {}", absence_text(absence)),
         (None, Ok(_)) => return,
     };
-    page.hanging("  ", &text);
+    output.add_indented(&text);
 }
 
-fn free_counts(page: &mut Page, snapshot: &Snapshot, checkup: &Checkup) {
+fn write_free_counts(output: &mut TextReport, snapshot: &Snapshot, checkup: &Checkup) {
     let Some(balance) = checkup.balance else { return };
     let size = snapshot.machine.page_size;
-    let of = |pages: u64| bytes(Pages(pages).bytes(size));
+    let areas = |pages: u64| format_bytes(Pages(pages).to_bytes(size));
     let verdict = match balance.verdict {
         FreeVerdict::Agree => format!("they agree within {} pages", balance.tolerance),
         FreeVerdict::Deferred(pages) => format!(
-            "{} of the difference are memory that is not initialised yet ({} present and not managed)",
-            bytes(pages.bytes(size)),
-            balance.unmanaged.map_or("unknown".to_owned(), of)
+            "{} of the difference is memory not yet initialized ({} present and not managed)",
+            format_bytes(pages.to_bytes(size)),
+            balance.unmanaged.map_or("unknown".to_owned(), areas)
         ),
         FreeVerdict::Unaccepted(pages) => {
-            format!("{} are not accepted from the host yet (Unaccepted in meminfo)", bytes(pages.bytes(size)))
+            format!(
+                "{} is not yet accepted from the host (Unaccepted in meminfo)",
+                format_bytes(pages.to_bytes(size))
+            )
         }
-        FreeVerdict::Unexplained => "nothing that was read explains the difference".to_owned(),
+        FreeVerdict::Unexplained => "the difference is unexplained".to_owned(),
+        FreeVerdict::Undetermined => "the difference cannot be judged".to_owned(),
     };
-    page.hanging(
-        "  ",
-        &format!(
-            "free on the lists {} (buddyinfo), by the counter {} (MemFree): {verdict}; {} pages moved \
-             meanwhile",
-            of(balance.on_lists),
-            of(balance.counted),
-            snapshot.free_moved.0
-        ),
-    );
+    let changed = match &snapshot.free_moved {
+        Ok(pages) => format!("{} pages changed in the meantime", pages.0),
+        Err(absence) => format!("the change in the meantime is unknown ({})", absence_text(absence)),
+    };
+    output.add_indented(&format!(
+        "free by lists {} (buddyinfo), by counter {} (MemFree): {verdict}; {changed}",
+        areas(balance.pages_on_lists),
+        areas(balance.nr_free_pages)
+    ));
 }
 
-fn by_type(page: &mut Page, snapshot: &Snapshot) {
+fn write_migratetypes(output: &mut TextReport, snapshot: &Snapshot) {
     let types = match &snapshot.pagetypeinfo {
         Ok(types) => types,
-        Err(absence) if absence.why == AbsentWhy::NotAsked => return,
+        Err(absence) if absence.why == AbsenceReason::NotRequested => return,
         Err(absence) => {
-            page.hanging("  ", &format!("by migratetype: {}", absent(absence)));
+            output.add_indented(&format!("by migratetype: {}", absence_text(absence)));
             return;
         }
     };
-    page.heading("free blocks by migratetype");
+    output.add_heading("free blocks by migratetype");
     for row in &types.free {
-        let cell = |count: &pagelab_model::pagetype::TypeCount| match count {
-            pagelab_model::pagetype::TypeCount::Exact(n) => n.to_string(),
-            pagelab_model::pagetype::TypeCount::MoreThan(n) => format!(">{n}"),
+        let cell = |count: &CappedCount| match count {
+            CappedCount::Exact(n) => n.to_string(),
+            CappedCount::MoreThan(n) => format!(">{n}"),
         };
         let cells: Vec<String> = row.counts.iter().map(cell).collect();
         let first = format!("  {} {:<8} {:<12} ", row.key.node.0, row.key.zone, row.migratetype);
-        page.facts(&first, &cells, " ");
+        output.add_facts(&first, &cells, " ");
     }
-    page.heading("pageblocks by migratetype");
+    output.add_heading("pageblocks by migratetype");
     for row in &types.blocks {
         let cells: Vec<String> = row.counts.iter().map(|(name, n)| format!("{name} {n}")).collect();
-        page.facts(&format!("  {} {:<8} ", row.key.node.0, row.key.zone), &cells, " · ");
+        output.add_facts(&format!("  {} {:<8} ", row.key.node.0, row.key.zone), &cells, " · ");
     }
 }

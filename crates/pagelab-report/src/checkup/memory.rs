@@ -1,217 +1,214 @@
-//! Pressure and use: where the memory went, and who waits for it.
+//! Pressure and use of memory, and the tasks that wait for it.
 
 use pagelab_metrics::checkup::Checkup;
-use pagelab_metrics::history::History;
+use pagelab_metrics::history::VmstatHistory;
 use pagelab_model::pressure::PressureLine;
 use pagelab_model::process::ProcessMemory;
 use pagelab_model::snapshot::OomScope;
 use pagelab_model::{Bytes, Snapshot};
 
-use super::absent;
-use crate::style::{bytes, count, percent};
-use crate::text::{Column, Page};
+use super::absence_text;
+use crate::style::{format_bytes, format_count, format_percent};
+use crate::text_report::{RowTable, TableColumn, TextReport};
 
-/// Use, pressure and huge-page history, a line each.
-pub(super) fn summary(page: &mut Page, snapshot: &Snapshot, checkup: &Checkup) {
+/// Writes use, pressure and huge-page history, a line each.
+pub(super) fn write_summary(output: &mut TextReport, snapshot: &Snapshot, checkup: &Checkup) {
     match &snapshot.meminfo {
         Ok(_) => {
             let usage = checkup.usage.unwrap_or_default();
             let fact = |(name, part): &(&str, Option<Bytes>)| match part {
-                Some(part) if part.0 > 0 => format!("{name} {}", bytes(*part)),
+                Some(part) if part.0 > 0 => format!("{name} {}", format_bytes(*part)),
                 _ => String::new(),
             };
-            page.facts("  ", &usage.parts().iter().map(fact).collect::<Vec<_>>(), "   ");
+            output.add_facts("  ", &usage.parts().iter().map(fact).collect::<Vec<_>>(), "   ");
         }
-        Err(absence) => page.hanging("  ", &format!("use: {}", absent(absence))),
+        Err(absence) => output.add_indented(&format!("use: {}", absence_text(absence))),
     }
     let pressure = match &snapshot.pressure {
-        Ok(pressure) => format!("pressure 10 s {}", centipercent(pressure.some.avg10_centipercent)),
+        Ok(pressure) => format!("pressure 10 s {}", centipercent_text(pressure.some.avg10_centipercent)),
         Err(_) => String::new(),
     };
-    let history = checkup.history.map_or(String::new(), |history| thp_line(&history));
-    page.facts("  ", &[pressure, history], "   ");
+    let history = checkup.history.map_or(String::new(), |history| thp_history_text(&history));
+    output.add_facts("  ", &[pressure, history], "   ");
 }
 
-fn thp_line(history: &History) -> String {
-    match (history.thp_given, history.thp_refused, history.thp_refusal()) {
+fn thp_history_text(history: &VmstatHistory) -> String {
+    match (history.thp_fault_alloc, history.thp_fault_fallback, history.thp_fallback_share()) {
         (Some(given), Some(refused), Some((_, share))) => format!(
-            "THP faults since boot: {} given, {} refused ({})",
-            count(given.into()),
-            count(refused.into()),
-            percent(share)
+            "THP faults since boot: {} allocated, {} fell back ({})",
+            format_count(given.into()),
+            format_count(refused.into()),
+            format_percent(share)
         ),
-        (Some(_), Some(_), None) => "THP faults since boot: none asked for".to_owned(),
+        (Some(_), Some(_), None) => "THP faults since boot: none".to_owned(),
         _ => String::new(),
     }
 }
 
-fn centipercent(value: u32) -> String {
+fn centipercent_text(value: u32) -> String {
     format!("{}.{:02} %", value / 100, value % 100)
 }
 
-/// Everything about use and pressure.
-pub(super) fn section(page: &mut Page, snapshot: &Snapshot, checkup: &Checkup) {
-    page.heading("use");
+pub(super) fn write_section(output: &mut TextReport, snapshot: &Snapshot, checkup: &Checkup) {
+    output.add_heading("use");
     match &snapshot.meminfo {
-        Ok(_) => split(page, checkup),
-        Err(absence) => page.hanging("  ", &absent(absence)),
+        Ok(_) => write_usage(output, checkup),
+        Err(absence) => output.add_indented(&absence_text(absence)),
     }
-    page.heading("pressure");
+    output.add_heading("pressure");
     match &snapshot.pressure {
         Ok(pressure) => {
-            pressure_line(page, "some task waited", &pressure.some);
+            write_pressure(output, "some task waited", &pressure.some);
             if let Some(full) = &pressure.full {
-                pressure_line(page, "all tasks waited", full);
+                write_pressure(output, "all tasks waited", full);
             }
         }
-        Err(absence) => page.hanging("  ", &absent(absence)),
+        Err(absence) => output.add_indented(&absence_text(absence)),
     }
     if let Some(history) = checkup.history {
-        history_section(page, &history);
+        write_history(output, &history);
     }
-    processes(page, snapshot);
-    failures(page, snapshot);
+    write_processes(output, snapshot);
+    write_alloc_failures(output, snapshot);
 }
 
-fn split(page: &mut Page, checkup: &Checkup) {
+fn write_usage(output: &mut TextReport, checkup: &Checkup) {
     let usage = checkup.usage.unwrap_or_default();
     let mut rows = Vec::new();
     let mut row = |name: &str, part: Option<Bytes>| {
         let Some(part) = part else { return };
-        let share = usage.share(Some(part)).map_or("–".to_owned(), percent);
-        rows.push(vec![name.to_owned(), bytes(part), share]);
+        let share = usage.share(Some(part)).map_or("–".to_owned(), format_percent);
+        rows.push(vec![name.to_owned(), format_bytes(part), share]);
     };
     for (name, part) in usage.parts() {
         row(name, part);
         match name {
-            "used by programs" => row("  in huge pages", usage.programs_huge),
-            "page cache" => row("  to be written", usage.dirty),
+            "used by programs" => row("  in huge pages", usage.thp_mapped),
+            "page cache" => row("  dirty or under writeback", usage.dirty),
             "slab" => row("  reclaimable", usage.slab_reclaimable),
             _ => {}
         }
     }
-    row("not accounted", usage.not_accounted);
+    row("not accounted", usage.unaccounted);
     row("total", usage.total);
     row("available", usage.available);
     row("swap used", usage.swap_used.filter(|_| usage.swap_total.is_some_and(|total| total.0 > 0)));
-    page.table(2, &[Column::left(""), Column::right(""), Column::right("")], &rows);
+    output.add_table(2, &[TableColumn::left(""), TableColumn::right(""), TableColumn::right("")], &rows);
 }
 
-fn pressure_line(page: &mut Page, name: &str, line: &PressureLine) {
+fn write_pressure(output: &mut TextReport, name: &str, line: &PressureLine) {
     let facts = [
-        format!("10 s {}", centipercent(line.avg10_centipercent)),
-        format!("60 s {}", centipercent(line.avg60_centipercent)),
-        format!("300 s {}", centipercent(line.avg300_centipercent)),
-        format!("{} ms since boot", count(u128::from(line.total_us / 1000))),
+        format!("10 s {}", centipercent_text(line.avg10_centipercent)),
+        format!("60 s {}", centipercent_text(line.avg60_centipercent)),
+        format!("300 s {}", centipercent_text(line.avg300_centipercent)),
+        format!("{} ms since boot", format_count(u128::from(line.total_us / 1000))),
     ];
-    page.facts(&format!("  {name}   "), &facts, "   ");
+    output.add_facts(&format!("  {name}   "), &facts, "   ");
 }
 
-fn history_section(page: &mut Page, history: &History) {
-    page.heading("since boot (vmstat)");
+fn write_history(output: &mut TextReport, history: &VmstatHistory) {
+    output.add_heading("since boot (vmstat)");
     let counters: [(&str, Option<u64>); 13] = [
-        ("huge pages given to faults", history.thp_given),
-        ("huge pages refused to faults", history.thp_refused),
-        ("huge pages got for a collapse", history.thp_collapsed),
-        ("collapses without a huge page", history.thp_collapse_refused),
-        ("huge pages split", history.thp_split),
+        ("THP faults: allocated", history.thp_fault_alloc),
+        ("THP faults: fell back", history.thp_fault_fallback),
+        ("THP collapses: allocated", history.thp_collapse_alloc),
+        ("THP collapses: failed", history.thp_collapse_alloc_failed),
+        ("THPs split", history.thp_split),
         ("stalls in compaction", history.compact_stalls),
         ("… that helped", history.compact_success),
-        ("… that did not", history.compact_fail),
-        ("pages compaction looked at", history.compact_migrate_scanned),
+        ("… that failed", history.compact_fail),
+        ("pages scanned by compaction", history.compact_migrate_scanned),
         ("stalls in reclaim", history.reclaim_stalls),
         ("refaults of reclaimed pages", history.refaults),
         ("pages swapped in or out", history.swapped),
-        ("processes killed for memory", history.oom_kills),
+        ("OOM kills", history.oom_kills),
     ];
-    let cell = |value: Option<u64>| value.map_or("not counted".to_owned(), |n| count(n.into()));
+    let cell = |value: Option<u64>| value.map_or("not counted".to_owned(), |n| format_count(n.into()));
     let rows: Vec<Vec<String>> =
         counters.iter().map(|(name, value)| vec![(*name).to_owned(), cell(*value)]).collect();
-    page.table(2, &[Column::left(""), Column::right("")], &rows);
+    output.add_table(2, &[TableColumn::left(""), TableColumn::right("")], &rows);
 }
 
-fn processes(page: &mut Page, snapshot: &Snapshot) {
-    page.heading("largest processes");
+fn write_processes(output: &mut TextReport, snapshot: &Snapshot) {
+    output.add_heading("largest processes");
     let coverage = match &snapshot.processes {
         Ok(coverage) => coverage,
-        Err(absence) => return page.hanging("  ", &absent(absence)),
+        Err(absence) => return output.add_indented(&absence_text(absence)),
     };
-    let row = |process: &ProcessMemory| {
-        let huge = process.anon_huge.0 + process.shmem_huge.0 + process.file_huge.0;
-        let share =
-            if process.rss.0 == 0 { "–".to_owned() } else { percent(huge as f64 / process.rss.0 as f64) };
-        vec![
-            process.pid.to_string(),
-            process.name.clone().unwrap_or_else(|| "–".to_owned()),
-            bytes(process.rss),
-            bytes(process.anonymous),
-            bytes(Bytes(huge)),
-            share,
-            process.eligible.map_or(String::new(), bytes),
-        ]
-    };
-    let rows: Vec<Vec<String>> = coverage.processes.iter().map(row).collect();
-    let eligible =
-        if coverage.processes.iter().any(|process| process.eligible.is_some()) { "eligible" } else { "" };
-    let columns = [
-        Column::right("pid"),
-        Column::left("name"),
-        Column::right("resident"),
-        Column::right("anonymous"),
-        Column::right("huge"),
-        Column::right("share"),
-        Column::right(eligible),
-    ];
-    page.table(2, &columns, &rows);
+    let huge = |process: &ProcessMemory| process.anon_huge.0 + process.shmem_huge.0 + process.file_huge.0;
+    let has_eligible = coverage.processes.iter().any(|process| process.eligible.is_some());
+    RowTable::<&ProcessMemory>::new()
+        .right("pid", |process| process.pid.to_string())
+        .left("name", |process| process.name.clone().unwrap_or_else(|| "–".to_owned()))
+        .right("resident", |process| format_bytes(process.rss))
+        .right("anonymous", |process| format_bytes(process.anonymous))
+        .right("huge", |process| format_bytes(Bytes(huge(process))))
+        .right("share", |process| match process.rss.0 {
+            0 => "–".to_owned(),
+            resident => format_percent(huge(process) as f64 / resident as f64),
+        })
+        .right_if(has_eligible, "eligible", |process| process.eligible.map_or(String::new(), format_bytes))
+        .add_to(output, 2, &coverage.processes);
     if let Some((processes, absence)) = &coverage.unreadable {
-        page.hanging("  ", &format!("{} more not read: {}", count((*processes).into()), absent(absence)));
+        output.add_indented(&format!(
+            "{} more not read: {}",
+            format_count((*processes).into()),
+            absence_text(absence)
+        ));
     }
-    if coverage.over_budget > 0 {
-        let many = coverage.over_budget;
-        page.hanging(
-            "  ",
-            &format!("passed over, because walking their page tables would take too long: {many}"),
-        );
+    if coverage.skipped_over_budget > 0 {
+        let many = coverage.skipped_over_budget;
+        output
+            .add_indented(&format!("skipped, because walking their page tables would take too long: {many}"));
     }
-    if coverage.budget_spent {
-        page.hanging("  ", "the time budget ended the look before all of the largest were read");
+    if coverage.is_budget_spent {
+        output.add_indented("the time limit was reached before all of the largest were read");
     }
 }
 
-fn failures(page: &mut Page, snapshot: &Snapshot) {
-    page.heading("allocation failures and kills for lack of memory in the kernel log");
+fn write_alloc_failures(output: &mut TextReport, snapshot: &Snapshot) {
+    output.add_heading("allocation failures and OOM kills in the kernel log");
     let log = match &snapshot.alloc_failures {
         Ok(log) => log,
-        Err(absence) => return page.hanging("  ", &absent(absence)),
+        Err(absence) => return output.add_indented(&absence_text(absence)),
     };
     if log.reports.is_empty() && log.kills.is_empty() {
-        page.hanging("  ", "none");
+        output.add_indented("none");
     }
-    let at =
+    let report_time =
         |us: Option<u64>| us.map_or(String::new(), |us| format!("{:.1} s after boot, ", us as f64 / 1e6));
-    for report in log.reports.iter().rev().take(REPORTS_SHOWN) {
+    for report in log.reports.iter().rev().take(FAILURES_MAX) {
         let order = report.order.map_or(String::new(), |order| format!(" order {order}"));
-        page.hanging("  ", &format!("{}{}:{order} {}", at(report.at_us), report.process, report.detail));
+        output.add_indented(&format!(
+            "{}{}:{order} {}",
+            report_time(report.at_us),
+            report.process,
+            report.detail
+        ));
     }
-    for kill in log.kills.iter().rev().take(REPORTS_SHOWN) {
+    for kill in log.kills.iter().rev().take(FAILURES_MAX) {
         let pid = kill.pid.map_or(String::new(), |pid| format!(" (pid {pid})"));
         let what = match (kill.scope, &kill.group) {
             (OomScope::Machine, _) => "the machine ran out of memory".to_owned(),
-            (OomScope::ControlGroup, Some(group)) => format!("control group {group} reached its limit"),
-            (OomScope::ControlGroup, None) => "its control group reached its limit".to_owned(),
+            (OomScope::ControlGroup, Some(group)) => format!("cgroup {group} reached its limit"),
+            (OomScope::ControlGroup, None) => "its cgroup reached its limit".to_owned(),
         };
-        let limit = kill.limit.map_or(String::new(), |limit| format!(" of {}", bytes(limit)));
-        page.hanging("  ", &format!("{}{}{pid} killed: {what}{limit}", at(kill.at_us), kill.process));
+        let limit = kill.limit.map_or(String::new(), |limit| format!(" of {}", format_bytes(limit)));
+        output.add_indented(&format!(
+            "{}{}{pid} killed: {what}{limit}",
+            report_time(kill.at_us),
+            kill.process
+        ));
     }
-    let older = |length: usize| length.saturating_sub(REPORTS_SHOWN);
+    let older = |length: usize| length.saturating_sub(FAILURES_MAX);
     let older = older(log.reports.len()) + older(log.kills.len());
     if older > 0 {
-        page.hanging("  ", &format!("{older} older ones"));
+        output.add_indented(&format!("{older} older ones"));
     }
     if log.log_overwritten {
-        page.hanging("  ", "the log's beginning is overwritten: there may have been more");
+        output.add_indented("the start of the log is overwritten: there may be more");
     }
 }
 
-/// The newest failures are enough for a person; JSON has all.
-const REPORTS_SHOWN: usize = 5;
+/// Failures shown, at most, the newest; JSON has all.
+const FAILURES_MAX: usize = 5;

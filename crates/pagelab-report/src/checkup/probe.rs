@@ -1,68 +1,68 @@
-//! What the probe measured, in words that claim no more than it did.
+//! Results of the probe, with claims limited to what it measured.
 
-use pagelab_metrics::statistics::Statistics;
-use pagelab_model::Bytes;
-use pagelab_model::probe::{AccessPair, AccessPoint, AccessProbe, HugeProbe, ProbeResults};
+use pagelab_metrics::statistics::SampleStatistics;
+use pagelab_model::probe::{AccessPair, AccessPoint, AccessProbe, HugePageProbe, ProbeResults};
 
-use super::absent;
-use crate::style::{bytes, three_digits};
-use crate::text::{Column, Page};
+use super::absence_text;
+use crate::style::{format_bytes, format_three_digits};
+use crate::text_report::{RowTable, TextReport};
 
-/// The probe's section.
-pub(super) fn section(page: &mut Page, results: &ProbeResults) {
-    page.heading("probe");
-    page.hanging("  ", &format!("allowed {} ({})", bytes(results.budget), results.budget_bound));
+pub(super) fn write_section(output: &mut TextReport, results: &ProbeResults) {
+    output.add_heading("probe");
+    output.add_indented(&format!("allowed {} ({})", format_bytes(results.budget), results.budget_limit));
     match &results.huge {
-        // The same words twice would say no more.
+        // The same text twice adds nothing.
         Err(absence) if results.access.as_ref().err() == Some(absence) => {
-            page.hanging("  ", &format!("nothing was measured: {}", absent(absence)));
-            results.notes.iter().for_each(|note| page.hanging("  ", note));
+            output.add_indented(&format!("nothing was measured: {}", absence_text(absence)));
+            results.notes.iter().for_each(|note| output.add_indented(note));
             return;
         }
-        Ok(huge) => huge_pages(page, huge),
-        Err(absence) => page.hanging("  ", &format!("huge pages: {}", absent(absence))),
+        Ok(huge) => write_huge_pages(output, huge),
+        Err(absence) => output.add_indented(&format!("huge pages: {}", absence_text(absence))),
     }
     match &results.access {
-        Ok(access) => access_times(page, access),
-        Err(absence) => page.hanging("  ", &format!("access times: {}", absent(absence))),
+        Ok(access) => write_access_times(output, access),
+        Err(absence) => output.add_indented(&format!("access times: {}", absence_text(absence))),
     }
     for note in &results.notes {
-        page.hanging("  ", note);
+        output.add_indented(note);
     }
 }
 
-fn huge_pages(page: &mut Page, huge: &HugeProbe) {
-    let took = Statistics::of(huge.latency_ns.iter().map(|&ns| ns as f64).collect());
+fn write_huge_pages(output: &mut TextReport, huge: &HugePageProbe) {
+    let took = SampleStatistics::from_samples(huge.latency_ns.iter().map(|&ns| ns as f64).collect());
     let took = took.map_or(String::new(), |took| {
-        let [median, worst] = [took.median, took.max].map(|ns| three_digits(ns / 1e6));
-        format!("; a request took {median} ms at the median, {worst} ms at worst")
+        let [median, worst] = [took.median, took.max].map(|ns| format_three_digits(ns / 1e6));
+        format!("; a request took {median} ms (median), {worst} ms (maximum)")
     });
     let refusal =
-        huge.first_refusal.as_ref().map_or(String::new(), |words| format!("; first refusal: {words}"));
-    page.hanging(
-        "  ",
-        &format!(
-            "{} of {} pages of {} came when asked for ({} answered yes, read back by {}){took}{refusal}",
-            huge.came,
-            huge.asked,
-            bytes(huge.page_size),
-            huge.answered_yes,
-            huge.read_back_by
-        ),
-    );
+        huge.first_error.as_ref().map_or(String::new(), |words| format!("; first failure: {words}"));
+    output.add_indented(&format!(
+        "{} of {} requested pages of {} were allocated ({} calls succeeded, verified by \
+         {}){took}{refusal}",
+        huge.allocated,
+        huge.requested,
+        format_bytes(huge.page_size),
+        huge.succeeded,
+        huge.read_back_by
+    ));
 }
 
-fn access_times(page: &mut Page, access: &AccessProbe) {
-    let rows: Vec<Vec<String>> = access.pairs.iter().map(pair).collect();
-    if !rows.is_empty() {
-        let columns = [
-            Column::right("buffer"),
-            Column::right("base pages"),
-            Column::right("huge pages"),
-            Column::right("difference"),
-            Column::left("huge pages really there"),
-        ];
-        page.table(2, &columns, &rows);
+fn write_access_times(output: &mut TextReport, access: &AccessProbe) {
+    if !access.pairs.is_empty() {
+        RowTable::<&AccessPair>::new()
+            .right("buffer", |pair| format_bytes(pair.base.size))
+            .right("base pages", |pair| access_time_text(&pair.base))
+            .right("huge pages", |pair| pair.huge.as_ref().map_or("–".to_owned(), access_time_text))
+            .right("difference", |pair| difference_text(pair))
+            .left("huge pages verified", |pair| {
+                let backed =
+                    pair.huge.as_ref().ok().and_then(|huge| Some((huge, huge.huge_backed.as_ref().ok()?)));
+                backed.map_or("–".to_owned(), |(huge, backed)| {
+                    format!("{} of {}", format_bytes(*backed), format_bytes(huge.size))
+                })
+            })
+            .add_to(output, 2, &access.pairs);
         for pair in &access.pairs {
             let base = pair.base.huge_backed.as_ref().err();
             let huge = match &pair.huge {
@@ -71,66 +71,49 @@ fn access_times(page: &mut Page, access: &AccessProbe) {
             };
             for (pages, absence) in [("base", base), ("huge", huge)] {
                 let Some(absence) = absence else { continue };
-                let what = format!("{} with {pages} pages: {}", bytes(pair.base.size), absent(absence));
-                page.hanging("  ", &what);
+                let what =
+                    format!("{} with {pages} pages: {}", format_bytes(pair.base.size), absence_text(absence));
+                output.add_indented(&what);
             }
         }
-        page.hanging(
-            "  ",
+        output.add_indented(
             "ns for one dependent random read; programs that do other work between reads gain less. The \
-             difference is the median of turns taken side by side, ± its standard error: drift cancels out \
-             in \
-             it, and not in the columns",
+             difference is the median of interleaved turns ± its standard error: drift cancels out in it, \
+             but not in the columns",
         );
     }
     match &access.knee {
         Ok(knee) => {
             let next = access.base_curve.iter().map(|point| point.size).find(|size| size > knee);
-            let range = next.map_or(format!("above {}", bytes(*knee)), |next| {
-                format!("between {} and {}", bytes(*knee), bytes(next))
+            let range = next.map_or(format!("above {}", format_bytes(*knee)), |next| {
+                format!("between {} and {}", format_bytes(*knee), format_bytes(next))
             });
             let text = format!(
-                "page walks begin to cost {range}: about the reach of the largest TLB, which a busy \
-                 neighbour on \
-                 the same core shrinks"
+                "page walks become visible {range}: about the reach of the largest TLB; a busy sibling on \
+                 the same core reduces it"
             );
-            page.hanging("  ", &text);
+            output.add_indented(&text);
         }
-        Err(absence) => page.hanging("  ", &format!("the reach of the largest TLB: {}", absent(absence))),
+        Err(absence) => {
+            output.add_indented(&format!("the reach of the largest TLB: {}", absence_text(absence)))
+        }
     }
 }
 
-fn nanoseconds(point: &AccessPoint) -> Option<f64> {
-    point.median_ps().map(|ps| ps as f64 / 1e3)
+fn access_time_text(point: &AccessPoint) -> String {
+    point.median_ps().map_or("–".to_owned(), |ps| format!("{} ns", format_three_digits(ps as f64 / 1e3)))
 }
 
-fn pair(pair: &AccessPair) -> Vec<String> {
-    let show = |ns: Option<f64>| ns.map_or("–".to_owned(), |ns| format!("{} ns", three_digits(ns)));
-    let mut row = vec![bytes(pair.base.size), show(nanoseconds(&pair.base))];
-    let huge = match &pair.huge {
-        Ok(huge) => huge,
-        Err(_) => {
-            row.extend(["–"; 3].map(str::to_owned));
-            return row;
+/// Without huge pages there is no effect of huge pages, and a difference below the noise does not count.
+fn difference_text(pair: &AccessPair) -> String {
+    match (&pair.huge, pair.compare()) {
+        (Err(_), _) => "–".to_owned(),
+        (Ok(_), Some(effect)) if effect.saved.is_significant() => {
+            let [saved, error] = [effect.saved.median_ps, effect.saved.error_ps]
+                .map(|ps| format_three_digits(ps as f64 / 1e3));
+            format!("{saved} ± {error} ns")
         }
-    };
-    row.push(show(nanoseconds(huge)));
-    // What did not get its huge pages is no effect of huge pages, and what drowns in noise is no difference.
-    row.push(match pair.effect() {
-        Some(effect) if effect.saved.is_clear() => {
-            format!("{} ± {} ns", picoseconds(effect.saved.median_ps), picoseconds(effect.saved.error_ps))
-        }
-        Some(_) => "none measured".to_owned(),
-        None => "not shown".to_owned(),
-    });
-    row.push(
-        huge.huge_backed
-            .as_ref()
-            .map_or("–".to_owned(), |backed: &Bytes| format!("{} of {}", bytes(*backed), bytes(huge.size))),
-    );
-    row
-}
-
-fn picoseconds(ps: i64) -> String {
-    three_digits(ps as f64 / 1e3)
+        (Ok(_), Some(_)) => "none measured".to_owned(),
+        (Ok(_), None) => "not shown".to_owned(),
+    }
 }

@@ -1,21 +1,23 @@
 //! Runs of one experiment side by side.
 
 use expect_test::{ExpectFile, expect_file};
-use pagelab_metrics::compare::compare;
+use pagelab_metrics::compare::compare_runs;
+use pagelab_model::Bytes;
 use pagelab_model::experiment::Experiment;
+use pagelab_model::settings::SwapArea;
 
 use super::*;
 use crate::run::tests::example::record;
-use crate::run::tests::experiment::modes;
+use crate::run::tests::experiment::thp_modes_experiment;
 
 /// The experiment on another machine: everything is faster by this factor, and gains less.
 fn run(name: &str, factor: f64, gain: f64) -> Run {
     let mut run = record();
     run.name = name.to_owned();
-    let mut experiment = modes();
+    let mut experiment = thp_modes_experiment();
     let schedule = experiment.plan.schedule.clone();
     for trial in &mut experiment.trials {
-        let slot = schedule[trial.slot];
+        let slot = schedule.get(trial.slot).unwrap();
         let less = if slot.variant > 0 && slot.workload == 0 { gain } else { 1.0 };
         for measure in trial.measures.iter_mut().filter(|of| ["wall", "merit"].contains(&of.name.as_str())) {
             measure.value = measure.value.clone().map(|value| value * factor * less);
@@ -25,22 +27,22 @@ fn run(name: &str, factor: f64, gain: f64) -> Run {
     run
 }
 
-fn check(runs: &[Run], view: View, expected: &ExpectFile) {
-    let letters: Vec<String> = (0..runs.len()).map(letter).collect();
+fn check(runs: &[Run], verbose: bool, expected: &ExpectFile) {
+    let letters: Vec<String> = (0..runs.len()).map(run_letter).collect();
     let named: Vec<(&str, &Experiment)> = runs
         .iter()
         .zip(&letters)
         .map(|(run, letter)| (letter.as_str(), run.experiment.as_deref().unwrap()))
         .collect();
-    let found = compare(&named).unwrap();
-    let text = render(runs, &found, view, Style::PLAIN);
+    let found = compare_runs(&named).unwrap();
+    let text = render(runs, &found, verbose, TextStyle::PLAIN);
     expected.assert_eq(&text);
     for line in text.lines() {
-        assert!(width(line) <= 80, "too wide: {line}");
+        assert!(display_width(line) <= 80, "too wide: {line}");
     }
-    let ascii = render(runs, &found, view, Style { unicode: false, ..Style::PLAIN });
+    let ascii = render(runs, &found, verbose, TextStyle { unicode: false, ..TextStyle::PLAIN });
     assert!(ascii.is_ascii(), "{ascii}");
-    let document = crate::json::compare::document(runs, &found);
+    let document = json::compare::to_document(runs, &found);
     assert_eq!(document["runs"].as_array().map(Vec::len), Some(runs.len()));
 }
 
@@ -49,7 +51,7 @@ fn two_kernels() {
     let (one, mut other) = (run("old.pagelab", 1.0, 1.0), run("new.pagelab", 0.9, 1.2));
     other.manifest.machine.kernel_release = Ok("6.18.44".to_owned());
     other.manifest.settings.vm = pagelab_model::Counters::from_iter([("min_free_kbytes", 90_112)]);
-    check(&[one, other], View::default(), &expect_file!["tests/two.txt"]);
+    check(&[one, other], false, &expect_file!["tests/two.txt"]);
 }
 
 #[test]
@@ -59,10 +61,26 @@ fn three_runs_and_one_of_them_with_another_variant() {
         experiment.plan.variants[1].settings[0].1 = "advised-only".to_owned();
     }
     let runs = [run("a.pagelab", 1.0, 1.0), run("b.pagelab", 0.9, 1.0), last];
-    check(&runs, View { verbose: true }, &expect_file!["tests/three.txt"]);
+    check(&runs, true, &expect_file!["tests/three.txt"]);
+}
+
+#[test]
+fn swap_in_use_is_no_difference_of_machines() {
+    let runs = [1, 2].map(|mib: u64| {
+        let mut run = record();
+        let area = SwapArea {
+            name: "/dev/vda2".to_owned(),
+            kind: "partition".to_owned(),
+            size: Bytes(1 << 30),
+            used: Bytes(mib << 20),
+        };
+        run.manifest.settings.swap = Ok(vec![area]);
+        run
+    });
+    assert_eq!(find_differences(&runs), []);
 }
 
 #[test]
 fn runs_are_called_by_letters() {
-    assert_eq!([0, 25, 26, 53].map(letter), ["A", "Z", "A1", "B2"]);
+    assert_eq!([0, 25, 26, 53].map(run_letter), ["A", "Z", "A1", "B2"]);
 }

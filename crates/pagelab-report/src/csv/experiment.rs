@@ -1,158 +1,189 @@
 //! An experiment as tables: trials, their measures, their flags, and the effects.
 
-use pagelab_metrics::effect::{Effects, MeasureEffects, VariantEffect};
-use pagelab_model::experiment::{Experiment, Role, Trial};
+use pagelab_metrics::effect::ExperimentEffects;
+use pagelab_metrics::sweep::{FactorInfluence, SweepJudgement, SweepPoint, judge_sweep};
+use pagelab_model::experiment::{Experiment, Flag, Measure, PlannedVariant, PlannedWorkload};
+use pagelab_model::simulation::{SimulatedWorkload, TrialSeries};
+use serde_json::Value;
 
-use super::{Cell, Table, needs, number, option, real, text};
-use crate::json::experiment::{better, end, verdict};
+use super::{Columns, CsvTable, needs};
+use crate::json::experiment::simulated::{
+    configuration_fields, difference_fields as paired_difference_fields, influence_fields, point_fields,
+    series_fields,
+};
+use crate::json::experiment::{
+    EffectRow, TrialRow, baseline_name, column_fields, difference_fields, effect_fields, exact_fields,
+    flag_fields, measure_effect_fields, measure_fields, median_fields, ratio_measure_fields, slot_fields,
+    trial_fields, value_fields, variant_effect_fields, variant_fields, workload_effect_fields,
+    workload_fields,
+};
 
-/// The first columns of the tables of trials and of measures.
-const PLACE: [&str; 5] = ["slot", "workload", "variant", "round", "role"];
-
-pub(super) fn tables(experiment: &Experiment) -> Vec<Table<'_>> {
-    let mut tables = vec![variants(experiment), trials(experiment), measures(experiment)];
+pub(super) fn experiment_tables(experiment: &Experiment) -> Vec<CsvTable<'_>> {
+    let trials = move || trial_rows(experiment);
+    let mut tables = vec![
+        variants_table(experiment),
+        trial_columns(|row: &TrialRow<'_>| Some(*row))
+            .fields(trial_fields, "began_ns ended_ns end end_number end_detail last_output", |row| Some(*row))
+            .table("trials", trials()),
+        measures_table(experiment),
+    ];
     if experiment.trials.iter().any(|trial| !trial.flags.is_empty()) {
-        let row = |trial: &Trial, flag: &pagelab_model::experiment::Flag| {
-            vec![number(trial.slot), text(&flag.kind), text(&flag.text)]
-        };
-        let rows =
-            experiment.trials.iter().flat_map(move |of| of.flags.iter().map(move |flag| row(of, flag)));
-        tables.push(Table::new("flags", &["slot", "kind", "text"], rows));
+        let rows = trials().flat_map(|of| of.trial.flags.iter().map(move |flag| (of, flag)));
+        tables.push(
+            Columns::<(TrialRow<'_>, &Flag)>::new()
+                .fields(trial_fields, "slot", |(of, _)| Some(*of))
+                .fields(flag_fields, "kind text", |(_, flag)| Some(*flag))
+                .table("flags", rows),
+        );
     }
-    tables.push(effects(experiment));
-    tables.extend(needs::tables(experiment));
+    if experiment.plan.is_simulated() {
+        tables.push(workloads_table(experiment));
+    }
+    if experiment.trials.iter().any(|trial| !trial.series.is_empty()) {
+        tables.push(series_table(experiment));
+    }
+    tables.push(effects_table(experiment));
+    if let Some(judgement) = judge_sweep(experiment).ok().filter(|_| experiment.plan.sweep.is_some()) {
+        tables.extend(sweep_tables(experiment, judgement));
+    }
+    tables.extend(needs::need_tables(experiment));
     tables
 }
 
-fn variants(experiment: &Experiment) -> Table<'_> {
-    let rows = experiment.plan.variants.iter().flat_map(|variant| {
-        variant.settings.iter().map(|(key, value)| vec![text(&variant.name), text(key), text(value)])
-    });
-    Table::new("variants", &["variant", "key", "value"], rows)
-}
-
-/// The cells of `PLACE`.
-fn place(experiment: &Experiment, trial: &Trial) -> Vec<Cell> {
+fn trial_rows(experiment: &Experiment) -> impl Iterator<Item = TrialRow<'_>> {
     let plan = &experiment.plan;
-    let slot = plan.schedule.get(trial.slot);
-    let role = |role| match role {
-        Role::WarmUp => "warm_up",
-        Role::Measured => "measured",
-        Role::Twin => "twin",
-    };
-    let workload = slot.and_then(|slot| plan.workloads.get(slot.workload));
-    let variant = slot.and_then(|slot| plan.variants.get(slot.variant));
-    vec![
-        number(trial.slot),
-        option(workload, |of| text(&of.name)),
-        option(variant, |of| text(&of.name)),
-        option(slot, |slot| number(slot.round)),
-        option(slot, |slot| text(role(slot.role))),
-    ]
+    experiment.trials.iter().map(move |trial| TrialRow { plan, trial, measures: &[] })
 }
 
-fn trials(experiment: &Experiment) -> Table<'_> {
-    const HEAD: [&str; 6] = ["began_ns", "ended_ns", "end", "end_number", "end_detail", "last_output"];
-    let row = |trial: &Trial| {
-        let (word, code, detail) = end(&trial.end);
-        let mut cells = place(experiment, trial);
-        cells.extend([
-            number(trial.began_ns),
-            number(trial.ended_ns),
-            text(word),
-            option(code, number),
-            option(detail, text),
-            text(&trial.last_output),
-        ]);
-        cells
-    };
-    Table::new("trials", &[&PLACE[..], &HEAD].concat(), experiment.trials.iter().map(row))
+/// The first columns of tables of trials.
+fn trial_columns<'a, R: 'a>(trial: fn(&R) -> Option<TrialRow<'a>>) -> Columns<'a, R> {
+    let slot = move |row: &R| trial(row)?.slot();
+    Columns::new()
+        .fields(trial_fields, "slot", trial)
+        .fields(slot_fields, "workload variant round", slot)
+        .fields(trial_fields, "seed", trial)
+        .fields(slot_fields, "role", slot)
 }
 
-fn measures(experiment: &Experiment) -> Table<'_> {
-    const HEAD: [&str; 6] = ["measure", "unit", "better", "value", "absent_reason", "source"];
-    let rows = experiment.trials.iter().flat_map(|trial| {
-        trial.measures.iter().map(|of| {
-            let mut cells = place(experiment, trial);
-            cells.extend([
-                text(&of.name),
-                text(&of.unit.0),
-                text(better(of.better)),
-                option(of.value.as_ref().ok(), |value| real(*value)),
-                option(of.value.as_ref().err(), |absence| text(&crate::json::object::reason(absence))),
-                text(&of.source),
-            ]);
-            cells
-        })
+fn workloads_table(experiment: &Experiment) -> CsvTable<'_> {
+    let simulated = experiment.plan.workloads.iter().filter_map(|of| Some((of, of.simulated.as_ref()?)));
+    let parameters = |of: &(&PlannedWorkload, &SimulatedWorkload)| {
+        let each: Vec<String> =
+            of.1.parameters.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        each.join(" ").into()
+    };
+    Columns::<(&PlannedWorkload, &SimulatedWorkload)>::new()
+        .fields(workload_fields, "workload=name", |(workload, _)| Some(*workload))
+        .fields(configuration_fields, "machine kernelcore_bytes load", |(_, of)| Some(*of))
+        .column("parameters", parameters)
+        .table("workloads", simulated)
+}
+
+fn series_table(experiment: &Experiment) -> CsvTable<'_> {
+    type SeriesRow<'a> = (TrialRow<'a>, &'a TrialSeries, (u64, i64));
+    let rows = trial_rows(experiment).flat_map(|of| {
+        let series = of.trial.series.iter();
+        series.flat_map(move |series| series.points.iter().map(move |&point| (of, series, point)))
     });
-    Table::new("measures", &[&PLACE[..], &HEAD].concat(), rows)
+    trial_columns(|(trial, ..): &SeriesRow<'_>| Some(*trial))
+        .fields(series_fields, "series=name over", |(_, series, _)| Some(*series))
+        .column("at", |(.., (at, _))| (*at).into())
+        .column("value_ppm", |(.., (_, value))| (*value).into())
+        .table("trial_series", rows)
 }
 
-fn effects(experiment: &Experiment) -> Table<'_> {
-    const HEAD: [&str; 20] = [
-        "workload",
-        "measure",
-        "unit",
-        "better",
-        "variant",
-        "baseline",
-        "values",
-        "median",
-        "pairs",
-        "ratio",
-        "ratio_low",
-        "ratio_high",
-        "ratio_median",
-        "speed_up",
-        "saved_percent",
-        "permutation_p",
-        "verdict",
-        "noise_floor",
-        "source",
-        "absent_reason",
-    ];
+/// The influence of each varied factor, and the points of a sweep, highest first.
+fn sweep_tables(experiment: &Experiment, judgement: SweepJudgement) -> [CsvTable<'_>; 2] {
+    let SweepJudgement { figure, unit, points, influences } = judgement;
+    let judged = figure.clone();
+    let of_influence = Columns::<FactorInfluence>::new()
+        .column("figure", move |_| judged.as_str().into())
+        .fields(influence_fields, "varied=name values=levels", |of| Some(of.clone()))
+        .column("share_of_ranks", |of| of.variance_share.to_string().into())
+        .column("rho", |of| of.spearman_rho.map(|rho| rho.to_string()).into())
+        .column("chance", |of| of.p_value.to_string().into());
+    let of_point = Columns::<SweepPoint>::new().fields(point_fields, "point", |of| Some(*of));
     let plan = &experiment.plan;
-    let baseline = plan.variants.get(plan.baseline).map_or("", |of| of.name.as_str());
-    let rows = Effects::of(experiment).workloads.into_iter().flat_map(move |found| {
-        let workload = plan.workloads.get(found.workload).map_or("", |of| of.name.as_str());
-        found.measures.into_iter().flat_map(move |measure| {
-            let measure = std::rc::Rc::new(measure);
-            (0..measure.variants.len()).map(move |at| {
-                let name = plan.variants.get(at).map_or("", |of| of.name.as_str());
-                let mut cells = vec![
-                    text(workload),
-                    text(&measure.name),
-                    text(&measure.unit.0),
-                    text(better(measure.better)),
-                    text(name),
-                    text(baseline),
-                ];
-                cells.extend(numbers(&measure, &measure.variants[at], plan.seed));
-                cells
-            })
-        })
+    let of_point = plan.varied().iter().enumerate().fold(of_point, |columns, (at, of)| {
+        let value = move |of: &SweepPoint| -> Option<Value> {
+            Some(plan.point(of.point)?.values.get(at)?.as_str().into())
+        };
+        columns.column(&of.name, move |of| value(of).unwrap_or_default())
     });
-    Table::new("effects", &HEAD, rows)
+    let of_point = of_point
+        .column("figure", move |_| figure.as_str().into())
+        .column("median", |of| of.median.to_string().into())
+        .column("unit", move |_| unit.as_str().into())
+        .fields(point_fields, "seeds", |of| Some(*of));
+    [of_influence.table("influences", influences.into_iter()), of_point.table("points", points.into_iter())]
 }
 
-fn numbers(measure: &MeasureEffects, variant: &VariantEffect, seed: u64) -> Vec<Cell> {
-    let effect = variant.effect.as_ref().ok();
-    let interval = effect.and_then(|effect| effect.interval);
-    let absent = measure.absent.as_ref().or(variant.effect.as_ref().err());
-    vec![
-        number(variant.values.len()),
-        option(variant.statistics, |found| real(found.median)),
-        option(effect, |found| number(found.pairs.count())),
-        option(effect, |found| real(found.ratio)),
-        option(interval, |found| real(found.low)),
-        option(interval, |found| real(found.high)),
-        option(effect.and_then(|found| found.pairs.spread()), |found| real(found.median)),
-        option(effect, |found| real(found.speed_up().0)),
-        option(effect, |found| real(found.saved() * 100.0)),
-        option(effect.and_then(|found| found.pairs.permutation_p(seed)), real),
-        option(effect, |found| text(verdict(found.verdict))),
-        option(measure.floor.as_ref().ok(), |floor| real(floor.ratio)),
-        text(&measure.source),
-        option(absent, |absence| text(&crate::json::object::reason(absence))),
-    ]
+fn variants_table(experiment: &Experiment) -> CsvTable<'_> {
+    let variants = experiment.plan.variants.iter();
+    let rows =
+        variants.flat_map(|variant| variant.settings.iter().map(move |(key, value)| (variant, key, value)));
+    Columns::<(&PlannedVariant, &String, &String)>::new()
+        .fields(variant_fields, "variant=name", |(variant, ..)| Some(*variant))
+        .column("key", |(_, key, _)| key.as_str().into())
+        .column("value", |(.., value)| value.as_str().into())
+        .table("variants", rows)
+}
+
+fn measures_table(experiment: &Experiment) -> CsvTable<'_> {
+    let rows =
+        trial_rows(experiment).flat_map(|of| of.trial.measures.iter().map(move |measure| (of, measure)));
+    let all = || measure_fields().and(value_fields()).and(exact_fields());
+    trial_columns(|(trial, _): &(TrialRow<'_>, &Measure)| Some(*trial))
+        .column("phase", |(_, of)| of.phase.as_str().into())
+        .fields(all, "measure=name unit better value numerator denominator", |(_, of)| Some(*of))
+        .column("absent_reason", |(_, of)| of.value.as_ref().err().map(ToString::to_string).into())
+        .fields(all, "source", |(_, of)| Some(*of))
+        .table("measures", rows)
+}
+
+fn effects_table(experiment: &Experiment) -> CsvTable<'_> {
+    let plan = &experiment.plan;
+    let workloads = ExperimentEffects::from_experiment(experiment).workloads.into_iter();
+    let rows = workloads.flat_map(move |of| {
+        let (measures, row) = (0..of.measures.len(), EffectRow::new(plan, of, true));
+        measures.flat_map(move |measure| row.with_measure(measure).rows())
+    });
+    fn all<'a>(row: &EffectRow<'a>) -> Option<EffectRow<'a>> {
+        Some(row.clone())
+    }
+    let measure = || measure_effect_fields().and(ratio_measure_fields()).and(column_fields());
+    let variant =
+        || effect_fields().and(variant_effect_fields()).and(median_fields()).and(difference_fields());
+    Columns::<EffectRow<'_>>::new()
+        .fields(workload_effect_fields, "workload", all)
+        .column("phase", |row| row.measure().phase.as_str().into())
+        .fields(measure, "measure=name unit better contrast variant point", all)
+        .column("baseline", |row| baseline_name(row.plan).into())
+        .column("values", |row| row.variant().values.len().into())
+        .fields(
+            variant,
+            "median pairs=pairs|difference.pairs ratio ratio_low=ratio_interval.low \
+             ratio_high=ratio_interval.high ratio_median speed_up saved_percent permutation_p \
+             verdict=verdict|difference.verdict",
+            all,
+        )
+        .fields(measure, "noise_floor=noise_floor.ratio", all)
+        .fields(
+            variant,
+            "median_low=median_interval.low median_high=median_interval.high \
+             median_level=median_interval.level",
+            all,
+        )
+        .fields(
+            paired_difference_fields,
+            "difference=middle difference_low=interval.low difference_high=interval.high \
+             difference_level=interval.level",
+            |row| row.variant().difference().copied(),
+        )
+        .fields(measure, "source", all)
+        .column("absent_reason", |row| {
+            let absent = row.measure().absent.as_ref().or(row.variant().effect_absence());
+            absent.map(ToString::to_string).into()
+        })
+        .table("effects", rows)
 }

@@ -1,92 +1,46 @@
-//! How much memory is needed, as two tables: a row a curve, and a row a limit.
+//! The memory that a program needs, as two tables: a row per curve, and a row per limit.
 
-use pagelab_metrics::effect::Effects;
-use pagelab_metrics::need::{Curve, curves};
+use pagelab_metrics::effect::ExperimentEffects;
+use pagelab_metrics::memory_need::memory_curves;
 use pagelab_model::experiment::Experiment;
 
-use super::{Cell, Table, number, option, real, text};
-use crate::needs::label;
+use super::{Columns, CsvTable};
+use crate::json::memory_needs::{LimitRow, NeedRow, limit_fields, need_fields};
+use crate::memory_needs::curve_label;
 
-const NEEDS: [&str; 11] = [
-    "workload",
-    "judged_by",
-    "common",
-    "loss",
-    "rounds",
-    "need_bytes",
-    "too_little_bytes",
-    "enough_bytes",
-    "knee_bytes",
-    "dies_at_bytes",
-    "lives_at_bytes",
-];
-const LIMITS: [&str; 13] = [
-    "workload",
-    "common",
-    "variant",
-    "limit_bytes",
-    "done",
-    "dead",
-    "timed_out",
-    "failed",
-    "pairs",
-    "ratio",
-    "ratio_low",
-    "ratio_high",
-    "fitted_ratio",
-];
-
-/// Without a limit that varies there are none.
-pub(super) fn tables(experiment: &Experiment) -> Vec<Table<'static>> {
-    let curves = curves(experiment, &Effects::of(experiment));
+/// Returns the tables; there are none unless a memory limit varies.
+pub(super) fn need_tables(experiment: &Experiment) -> Vec<CsvTable<'static>> {
+    let plan = &experiment.plan;
+    let curves = memory_curves(experiment, &ExperimentEffects::from_experiment(experiment));
     if curves.is_empty() {
         return Vec::new();
     }
-    let workload =
-        |curve: &Curve| text(experiment.plan.workloads.get(curve.workload).map_or("", |of| &of.name));
-    let needs: Vec<Vec<Cell>> = curves.iter().map(|curve| need(workload(curve), curve)).collect();
-    let limits: Vec<Vec<Cell>> = curves
+    let needs = curves.iter().map(|curve| NeedRow { plan, curve, sentences: Vec::new() });
+    let needs: Vec<NeedRow<'_>> = needs.collect();
+    let limits = needs
         .iter()
-        .flat_map(|curve| curve.places.iter().map(move |place| (curve, place)))
-        .map(|(curve, place)| {
-            let variant = experiment.plan.variants.get(place.variant).map_or("", |of| &of.name);
-            vec![
-                workload(curve),
-                text(&label(curve)),
-                text(variant),
-                option(place.limit, |limit| number(limit.0)),
-                number(place.done),
-                number(place.dead),
-                number(place.timed_out),
-                number(place.failed),
-                number(place.pairs.count()),
-                option(place.ratio(), real),
-                option(place.interval, |found| real(found.low)),
-                option(place.interval, |found| real(found.high)),
-                option(place.fitted, real),
-            ]
-        })
-        .collect();
-    vec![Table::new("needs", &NEEDS, needs.into_iter()), Table::new("limits", &LIMITS, limits.into_iter())]
-}
-
-fn need(workload: Cell, curve: &Curve) -> Vec<Cell> {
-    let limit = |place: Option<usize>| {
-        let bytes = place.and_then(|place| curve.places.get(place)?.limit);
-        option(bytes, |bytes| number(bytes.0))
-    };
-    let need = curve.need.as_ref().ok();
+        .flat_map(|need| need.curve.points.iter().map(move |point| (need, LimitRow { plan, point })));
     vec![
-        workload,
-        text(&curve.measure),
-        text(&label(curve)),
-        real(curve.loss),
-        number(curve.rounds),
-        option(need.and_then(|need| need.estimate), |bytes| number(bytes.round() as u64)),
-        limit(need.and_then(|need| need.too_little)),
-        limit(need.map(|need| need.enough)),
-        limit(curve.knee.ok()),
-        limit(curve.dies.map(|dies| dies.at)),
-        limit(curve.dies.and_then(|dies| dies.lives_at)),
+        Columns::<&NeedRow<'_>>::new()
+            .fields(need_fields, "workload judged_by", |of| Some(*of))
+            .column("common", |of| curve_label(of.curve).into())
+            .fields(
+                need_fields,
+                "loss rounds need_bytes too_little_bytes enough_bytes knee_bytes dies_at_bytes \
+                 lives_at_bytes",
+                |of| Some(*of),
+            )
+            .collect("needs", needs.iter()),
+        Columns::<(&NeedRow<'_>, LimitRow<'_>)>::new()
+            .fields(need_fields, "workload", |(need, _)| Some(*need))
+            .column("common", |(need, _)| curve_label(need.curve).into())
+            .fields(limit_fields, "variant limit_bytes done dead timed_out failed", |(_, of)| Some(*of))
+            .column("pairs", |(_, of)| of.point.pairs.pair_count().into())
+            .fields(
+                limit_fields,
+                "ratio ratio_low=ratio_interval.low ratio_high=ratio_interval.high fitted_ratio",
+                |(_, of)| Some(*of),
+            )
+            .collect("limits", limits),
     ]
 }

@@ -1,15 +1,15 @@
-//! Tables of runs, and what hostile names come to.
+//! Tables of runs, and the handling of hostile names.
 
 use expect_test::expect;
 
 use super::*;
-use crate::run::tests::example::{hostile, look, record};
+use crate::run::tests::example::{hostile, probe_run, record};
 
 fn table(run: &Run, file: &str) -> String {
-    let all = tables(run);
+    let all = list_tables(run);
     let files: Vec<String> = all.iter().map(|table| table.file.clone()).collect();
     let found = all.into_iter().find(|table| table.file == file);
-    found.unwrap_or_else(|| panic!("no {file} among {files:?}")).lines().collect()
+    found.unwrap_or_else(|| panic!("no {file} among {files:?}")).into_lines().collect()
 }
 
 #[test]
@@ -36,7 +36,7 @@ fn a_series_has_units_in_its_head_and_empty_cells_where_a_reading_failed() {
 
 #[test]
 fn samples_and_labels_are_joined_by_the_number_of_their_stream() {
-    let run = look();
+    let run = probe_run();
     expect![[r#"
         stream,name,unit,samples
         1,huge page latency,ns,3
@@ -64,10 +64,10 @@ fn samples_and_labels_are_joined_by_the_number_of_their_stream() {
 
 #[test]
 fn the_manifest_keeps_the_words_of_the_command_line_apart() {
-    let text = table(&look(), "manifest.csv");
+    let text = table(&probe_run(), "manifest.csv");
     let typed = r#"command_line,"[""pagelab"",""checkup"",""--probe"",""--run"",""a b""]""#;
     for line in
-        [typed, "seed,7", "started_utc,2026-02-03 14:05:06 UTC", "ended_why,", "vm.min_free_kbytes,67584"]
+        [typed, "seed,7", "started_utc,2026-02-03 14:05:06 UTC", "end_reason,", "vm.min_free_kbytes,67584"]
     {
         assert!(text.lines().any(|found| found == line), "{line} in {text}");
     }
@@ -90,32 +90,35 @@ fn cells_are_quoted_spelt_out_and_no_formulas() {
         ("-5+cmd", "'-5+cmd"),
     ];
     for (from, cell) in cases {
-        assert_eq!(line(&[text(from), Cell::Empty, number(7)]), format!("{cell},,7\n"), "{from:?}");
+        assert_eq!(format_line(&[from.into(), Value::Null, 7.into()]), format!("{cell},,7\n"), "{from:?}");
     }
-    assert_eq!(line(&[real(0.1), real(f64::MAX), real(-0.0)]), "0.1,1.7976931348623157e308,-0.0\n");
+    assert_eq!(
+        format_line(&[0.1.into(), f64::MAX.into(), (-0.0).into()]),
+        "0.1,1.7976931348623157e308,-0.0\n"
+    );
 }
 
 #[test]
 fn file_names_are_plain_and_differ() {
     let mut taken = BTreeSet::new();
     let names = ["meminfo", "MemInfo", "../../etc/passwd", "..", "", "meminfo", "a b\n=1"];
-    let free = names.map(|name| free_name(name, &mut taken));
+    let free = names.map(|name| unique_name(name, &mut taken));
     expect![[r#"["meminfo", "MemInfo-2", "_.._etc_passwd", "unnamed", "unnamed-2", "meminfo-3", "a_b__1"]"#]]
         .assert_eq(&format!("{free:?}"));
     for _ in 0..2000 {
-        assert!(free_name(&"x".repeat(500), &mut taken).len() < 100);
+        assert!(unique_name(&"x".repeat(500), &mut taken).len() < 100);
     }
     assert_eq!(taken.len(), 2007);
 }
 
 #[test]
 fn a_hostile_run_gives_as_many_cells_in_each_line() {
-    for table in tables(&hostile()) {
+    for table in list_tables(&hostile()) {
         assert!(!table.file.contains(['/', '\n', '\x1b']) && table.file.len() < 100, "{:?}", table.file);
-        let (file, width) = (table.file.clone(), table.head.len());
-        for line in table.lines() {
+        let (file, width) = (table.file.clone(), table.column_names.len());
+        for line in table.into_lines() {
             assert_eq!(line.matches('\n').count(), 1, "{file}: {line:?}");
-            assert!(!line.trim_end_matches('\n').chars().any(crate::style::is_unseen), "{file}: {line:?}");
+            assert!(!line.trim_end_matches('\n').chars().any(crate::style::is_invisible), "{file}: {line:?}");
             let (mut quoted, mut commas) = (false, 0);
             for sign in line.chars() {
                 quoted ^= sign == '"';

@@ -1,26 +1,26 @@
-//! The texts for a small machine with every kind of zone: whole, broken up, one lone block, nothing free.
+//! Texts for a small machine with zones of every state: unfragmented, fragmented, one block, full.
 
 use expect_test::{expect, expect_file};
-use pagelab_model::{Absence, AbsentWhy, NodeId};
+use pagelab_model::{Absence, AbsenceReason, NodeId};
 
 use super::*;
 use crate::json;
-use crate::style::Style;
+use crate::style::TextStyle;
 
-fn zone(node: u32, name: &str, counts: [u64; 4]) -> ZoneFree {
+fn zone(node: u32, name: &str, counts: [u64; 4]) -> ZoneFreeAreas {
     let areas = FreeAreas::new(counts.to_vec()).unwrap();
-    ZoneFree { key: ZoneKey { node: NodeId(node), zone: name.to_owned() }, areas }
+    ZoneFreeAreas { key: ZoneKey { node: NodeId(node), zone: name.to_owned() }, areas }
 }
 
-fn report(order: u8, zones: Vec<ZoneFree>) -> FragReport {
+fn report(order: u8, zones: Vec<ZoneFreeAreas>) -> FragReport {
     FragReport {
-        source: Source { name: "here".to_owned(), kind: "buddyinfo", place: None },
-        page_size: PageSize::USUAL,
+        source: FreeBlockSource { name: "here".to_owned(), kind: "buddyinfo", position: None },
+        page_size: PageSize::DEFAULT,
         page_size_source: "sysconf".to_owned(),
         order: Order(order),
         order_source: "as asked".to_owned(),
         buddyinfo: BuddyInfo { zones },
-        migratetypes: Err(Absence::new("here", AbsentWhy::NotThere, "none")),
+        migratetypes: Err(Absence::new("here", AbsenceReason::NotThere, "none")),
         unpopulated: Vec::new(),
         notes: Vec::new(),
     }
@@ -41,31 +41,31 @@ fn small(order: u8) -> FragReport {
 #[test]
 fn the_kernels_files_are_printed_byte_for_byte() {
     // Trailing blanks are the kernel's; the bars keep editors from taking them away.
-    let barred = |which| kernel_file(&small(0).buddyinfo, which).replace('\n', "|\n");
+    let barred = |which| format_kernel_file(&small(0).buddyinfo, which).replace('\n', "|\n");
     expect![[r#"
         Node 0, zone      DMA 0.000 0.000 0.000 0.000 |
         Node 0, zone   Normal 0.000 0.428 0.809 1.000 |
         Node 1, zone   Normal 0.000 0.000 0.000 1.000 |
         Node 1, zone  Movable 1.000 1.000 1.000 1.000 |
     "#]]
-    .assert_eq(&barred(KernelFile::Unusable));
+    .assert_eq(&barred(KernelFile::UnusableIndex));
     expect![[r#"
         Node 0, zone      DMA -1.000 -1.000 -1.000 -1.000 |
         Node 0, zone   Normal -1.000 -1.000 -1.000  0.742 |
         Node 1, zone   Normal -1.000 -1.000 -1.000  0.-500 |
         Node 1, zone  Movable  0.000  0.000  0.000  0.000 |
     "#]]
-    .assert_eq(&barred(KernelFile::Extfrag));
+    .assert_eq(&barred(KernelFile::FragmentationIndex));
 }
 
 #[test]
 fn the_headline_names_the_zone_with_the_most_unusable_memory() {
     let whole = || zone(0, "DMA", [0, 0, 0, 2]);
-    let check = |order, zones: Vec<ZoneFree>, expected: &str| {
-        assert_eq!(report(order, zones).headline(), expected);
+    let check = |order, zones: Vec<ZoneFreeAreas>, expected: &str| {
+        assert_eq!(report(order, zones).format_headline(), expected);
     };
     check(3, vec![whole()], "all free memory is usable for 32 KiB blocks, F_u(3) 0.000");
-    check(3, vec![zone(0, "DMA", [0; 4])], "no memory is free in any zone");
+    check(3, vec![zone(0, "DMA", [0; 4])], "no zone has free memory");
     check(
         2,
         vec![whole(), zone(0, "Normal", [9, 4, 1, 0])],
@@ -80,22 +80,26 @@ fn the_headline_names_the_zone_with_the_most_unusable_memory() {
 
 fn check_lines(text: &str) {
     for line in text.lines() {
-        assert!(crate::grid::width(line) <= Style::PLAIN.width, "too wide: {line}");
+        assert!(display_width(line) <= TextStyle::PLAIN.width, "too wide: {line}");
         assert_eq!(line.trim_end(), line, "blanks at the end");
     }
 }
 
 #[test]
 fn the_table() {
-    let options = table::Options { paper: true, one_order: false };
+    let options = TableOptions { paper: true, is_single_order: false };
     let mut report = small(2);
     report.notes.push("half of it is elsewhere".to_owned());
     report.unpopulated.push(ZoneKey { node: NodeId(2), zone: "DMA".to_owned() });
     report.migratetypes = Ok(vec![["U", "", "UME", "C"].map(str::to_owned).to_vec(); 4]);
-    report.source.place =
-        Some(Place { which: 2, of: 3, line: 40, trigger: Some(("java: order:4".to_owned(), 7)) });
+    report.source.position = Some(ReadingPosition {
+        index: 2,
+        total: 3,
+        line: 40,
+        trigger: Some(("java: order:4".to_owned(), 7)),
+    });
     report.source.kind = "show_mem";
-    let text = table::render(&report, options, &Style::PLAIN);
+    let text = render_table(&report, options, &TextStyle::PLAIN);
     check_lines(&text);
     expect![[r#"
         81 % of the free memory in node 0 Normal is unusable for 16 KiB blocks,
@@ -112,11 +116,11 @@ fn the_table() {
           without any memory: node 2 DMA
 
           node 0, zone DMA
-          order   block  free blocks  usable pages    F_u     F_i   paper  types
-              0   4 KiB            0            16  0.000  -1.000  -7.000  U
-              1   8 KiB            0            16  0.000  -1.000  -3.000
-              2  16 KiB            0            16  0.000  -1.000  -1.000  UME
-              3  32 KiB            2            16  0.000  -1.000   0.000  C
+          order   block  free blocks  usable pages    F_u   paper  types
+              0   4 KiB            0            16  0.000  -7.000  U
+              1   8 KiB            0            16  0.000  -3.000
+              2  16 KiB            0            16  0.000  -1.000  UME
+              3  32 KiB            2            16  0.000   0.000  C
 
           node 0, zone Normal
           order   block  free blocks  usable pages    F_u     F_i   paper  types
@@ -140,24 +144,25 @@ fn the_table() {
               3  32 KiB            0             0  1.000  0.000  0.000  C
 
           F_u  share of the free memory in blocks too small for the order: 0 none, 1 all
-          F_i  −1 a block is free; else why none is: near 0 little memory, near 1 pieces
-               paper: 1 − (free / 2^j) / blocks; of no meaning where a block is free
+          F_i  −1 a block is free; else: near 0 lack of memory, near 1 fragmentation
+               left out of a table in which a block is free in each line
+               paper: 1 − (free / 2^j) / blocks; meaningless if a block is free
           types  U unmovable, E reclaimable, M movable, H highatomic, C CMA, I isolate
     "#]]
     .assert_eq(&text);
 
-    let ascii = Style { unicode: false, ..Style::PLAIN };
-    let text = table::render(&report, options, &ascii);
+    let ascii = TextStyle { unicode: false, ..TextStyle::PLAIN };
+    let text = render_table(&report, options, &ascii);
     assert!(text.is_ascii() && !text.contains('?'), "{text}");
     check_lines(&text);
-    let coloured = Style { colour: true, ..Style::PLAIN };
-    assert!(table::render(&report, options, &coloured).contains("\x1b[1m81 % of"));
+    let coloured = TextStyle { colour: true, ..TextStyle::PLAIN };
+    assert!(render_table(&report, options, &coloured).contains("\x1b[1m81 % of"));
 }
 
 #[test]
 fn one_order_alone() {
-    let options = table::Options { paper: false, one_order: true };
-    let text = table::render(&small(3), options, &Style::PLAIN);
+    let options = TableOptions { paper: false, is_single_order: true };
+    let text = render_table(&small(3), options, &TextStyle::PLAIN);
     check_lines(&text);
     expect![[r#"
         100 % of the free memory in node 0 Normal is unusable for 32 KiB blocks,
@@ -171,17 +176,17 @@ fn one_order_alone() {
              1  Movable     0 B           0   1.000   0.000
 
           F_u  share of the free memory in blocks too small for the order: 0 none, 1 all
-          F_i  −1 a block is free; else why none is: near 0 little memory, near 1 pieces
+          F_i  −1 a block is free; else: near 0 lack of memory, near 1 fragmentation
     "#]]
     .assert_eq(&text);
 }
 
 #[test]
 fn the_working_out() {
-    let text = explain::render(&small(3), true, &Style::PLAIN);
+    let text = render_explanation(&small(3), true, &TextStyle::PLAIN);
     check_lines(&text);
     expect_file!["tests/explain.txt"].assert_eq(&text);
-    let ascii = explain::render(&small(3), true, &Style { unicode: false, ..Style::PLAIN });
+    let ascii = render_explanation(&small(3), true, &TextStyle { unicode: false, ..TextStyle::PLAIN });
     assert!(ascii.is_ascii() && !ascii.contains('?'), "{ascii}");
     check_lines(&ascii);
 }
@@ -190,17 +195,17 @@ fn the_working_out() {
 fn counts_that_no_machine_has_are_printed_all_the_same() {
     let mut report = report(3, vec![zone(0, "Normal", [u64::MAX; 4])]);
     report.buddyinfo.zones[0].areas = FreeAreas::new(vec![u64::MAX; 64]).unwrap();
-    let options = table::Options { paper: true, one_order: false };
-    assert!(table::render(&report, options, &Style::PLAIN).contains("Normal"));
-    assert!(explain::render(&report, true, &Style::PLAIN).contains("free   ="));
-    let text = json::to_text(&json::frag::document(&report)).unwrap();
+    let options = TableOptions { paper: true, is_single_order: false };
+    assert!(render_table(&report, options, &TextStyle::PLAIN).contains("Normal"));
+    assert!(render_explanation(&report, true, &TextStyle::PLAIN).contains("free   ="));
+    let text = json::to_json_text(&json::frag::to_document(&report)).unwrap();
     // (2^64 − 1)², the sum over 64 orders.
     assert!(text.contains("\"free_pages\": 340282366920938463426481119284349108225,"), "{text}");
 }
 
 #[test]
 fn json_says_why_a_value_is_absent() {
-    let text = json::to_text(&json::frag::document(&small(3))).unwrap();
+    let text = json::to_json_text(&json::frag::to_document(&small(3))).unwrap();
     let value: serde_json::Value = serde_json::from_str(&text).unwrap();
     let empty = &value["zones"][3];
     for name in ["unusable_index", "migratetypes"] {

@@ -1,47 +1,56 @@
-//! The JSON of `pagelab usage`: fields and units stand in `docs/json.md`.
+//! JSON of `pagelab usage`: `docs/json.md` lists fields and units.
 
-use pagelab_metrics::averages::Averages;
-use pagelab_metrics::over_time::OverTime;
+use pagelab_metrics::averages::{Averages, FaultRates};
+use pagelab_metrics::statistics::TimeStatistics;
 use serde_json::Value;
 
-use super::header;
-use super::object::{Object, array, reason};
-use crate::averages::{Line, Stat};
+use super::document_header;
+use super::object::{JsonObject, to_array};
+use crate::averages::RunAverages;
+use crate::fields::{fields, read};
 
-/// The document.
-pub fn document(lines: &[Line]) -> Value {
-    header("usage").put("runs", array(lines, line)).into()
+/// Builds the document.
+pub fn to_document(lines: &[RunAverages]) -> Value {
+    let run = |of: &RunAverages| {
+        average_fields().add_to(usage_fields().add_to(JsonObject::new(), of), &of.averages)
+    };
+    document_header("usage").field("runs", to_array(lines, run)).into()
 }
 
-fn line(line: &Line) -> Object {
-    let object = Object::new()
-        .put("name", line.file.as_str())
-        .option("machine", line.machine.as_deref(), "the run does not say")
-        .put("started_realtime_ns", line.started_realtime_ns);
-    put(object, &line.averages)
+const ONE_SAMPLE: &str = "there is only one sample";
+
+fields! { fn usage_fields(of: RunAverages);
+    "name": string, "the file, as named on the command line" => of.file.as_str();
+    "machine": string (null: "the run does not state it"), "the host name" => of.machine.as_deref();
+    "started_realtime_ns": integer, "the start, nanoseconds since 1970 UTC" => of.started_realtime_ns;
 }
 
-/// The averages of one run as fields.
-pub(super) fn put(object: Object, of: &Averages) -> Object {
-    let single = "there is one reading";
-    let faults = of.faults.as_ref();
-    let why = faults.err().map(reason).unwrap_or_default();
-    object
-        .put("readings", of.readings)
-        .put("readings_left_out", of.readings_left_out)
-        .put("span_ns", of.span_ns)
-        .option("every_ns", of.every_ns, single)
-        .option("gap_max_ns", of.gap_max_ns, single)
-        .put("total_bytes", over(&of.total))
-        .put("free_bytes", over(&of.free))
-        .put("used_bytes", over(&of.used))
-        .reading("page_cache_bytes", &of.page_cache, |found| over(found).into())
-        .reading("used_less_page_cache_bytes", &of.used_less_page_cache, |found| over(found).into())
-        .option("minor_faults_per_s", faults.ok().map(|faults| over(&faults.minor)), &why)
-        .option("major_faults_per_s", faults.ok().map(|faults| over(&faults.major)), &why)
+fields! { fn average_fields(of: Averages);
+    "readings": integer, "number of meminfo readings in the amounts" => of.readings;
+    "readings_left_out": integer, "readings with a missing field" => of.readings_left_out;
+    "span_ns": integer, "from the first reading to the last" => of.span_ns;
+    "every_ns": integer (null: ONE_SAMPLE), "median distance of two readings" => of.typical_interval_ns;
+    "gap_max_ns": integer (null: ONE_SAMPLE), "longest distance of two readings" => of.interval_max_ns;
+    "total_bytes": object, "MemTotal" => statistics_json(&of.total);
+    "free_bytes": object, "MemFree" => statistics_json(&of.free);
+    "used_bytes": object, "MemTotal − MemFree" => statistics_json(&of.used);
+    "page_cache_bytes": object (reading), "Buffers + Cached + SwapCached" =>
+        read(&of.page_cache, statistics_json);
+    "used_less_page_cache_bytes": object (reading), "used minus page cache" =>
+        read(&of.used_less_page_cache, statistics_json);
+    "minor_faults_per_s": object (reading), "growth of pgfault − pgmajfault" =>
+        read(&of.faults_per_second, |faults: &FaultRates| statistics_json(&faults.minor));
+    "major_faults_per_s": object (reading), "growth of pgmajfault" =>
+        read(&of.faults_per_second, |faults: &FaultRates| statistics_json(&faults.major));
 }
 
-/// `mean`, `min`, `max`, `p95`.
-fn over(of: &OverTime) -> Object {
-    Stat::ALL.iter().fold(Object::new(), |object, stat| object.put(stat.word(), stat.of(of)))
+fn statistics_json(of: &TimeStatistics) -> Value {
+    statistics_fields().object(of)
+}
+
+fields! { fn statistics_fields(of: TimeStatistics);
+    "mean": number, "over time" => of.mean;
+    "min": number, "the smallest reading" => of.min;
+    "max": number, "the largest reading" => of.max;
+    "p95": number, "95th percentile over time" => of.percentile_95;
 }

@@ -1,254 +1,295 @@
-//! `pagelab checkup --json`: the whole look, exact, under the contract of docs/json.md.
+//! `pagelab checkup --json`: the complete snapshot with exact values, as specified in docs/json.md.
 
-use pagelab_metrics::balance::FreeVerdict;
-use pagelab_metrics::checkup::{Checkup, ZoneIndex};
+use pagelab_metrics::balance::{FreeBalance, FreeVerdict};
+use pagelab_metrics::checkup::{Checkup, IndexComparison, ZoneFragmentation};
 use pagelab_metrics::findings::Finding;
-use pagelab_metrics::history::History;
+use pagelab_metrics::history::VmstatHistory;
 use pagelab_metrics::usage::MemoryUse;
+use pagelab_model::instruments::Instrument;
 use pagelab_model::pressure::{Pressure, PressureLine};
-use pagelab_model::process::ProcessCoverage;
-use pagelab_model::snapshot::{AllocFailures, OomKill, OomScope, Problem};
+use pagelab_model::process::{HugePageCoverage, ProcessMemory};
+use pagelab_model::snapshot::{AllocFailure, AllocFailures, OomKill, OomScope, Problem, SnapshotOrigin};
 use pagelab_model::{Bytes, Counters, Meminfo, Snapshot};
 use serde_json::Value;
 
-use super::object::{Object, array, reason};
-use super::{NOTHING_FREE, machine, probe, supply, zones};
-use crate::checkup::verdict;
-use crate::findings::word;
+use super::object::JsonObject;
+use super::{NO_FREE_REASON, huge_page_supply, machine, probe, zones};
+use crate::checkup::no_finding_text;
+use crate::fields::{fields, read};
+use crate::findings::{FindingText, describe_finding};
 
+const NO_CLOCK: &str = "the saved tree does not state it";
+const NO_TIME: &str = "the log was written without times";
+const NOT_STATED: &str = "the log does not state it";
 const NOT_COUNTED: &str = "this kernel does not count it";
-const NOT_SEPARATE: &str = "this kernel's meminfo does not have the fields";
+const NOT_SEPARATE: &str = "this kernel's meminfo has no such fields";
 
-/// The whole document.
-pub fn document(snapshot: &Snapshot, checkup: &Checkup) -> Value {
-    super::header("checkup")
-        .put("taken", taken(snapshot))
-        .put("machine", machine::machine(snapshot))
-        .put("settings", machine::settings(&snapshot.settings))
-        .put("fragmentation", fragmentation(snapshot, checkup))
-        .reading("supply", &checkup.supply, |supply| supply::supply(supply, snapshot))
-        .put("use", usage(snapshot, checkup))
-        .reading("pressure", &snapshot.pressure, |pressure| pressure_of(pressure).into())
-        .reading("since_boot", &snapshot.vmstat, |_| since_boot(&checkup.history.unwrap_or_default()).into())
-        .reading("vmstat", &snapshot.vmstat, counters)
-        .reading("processes", &snapshot.processes, |coverage| processes(coverage).into())
-        .reading("allocation_failures", &snapshot.alloc_failures, |log| failures(log).into())
-        .option("probe", snapshot.probe.as_ref().map(probe::probe), "not asked for; --probe")
-        .put("instruments", instruments(snapshot))
-        .put("findings", array(&checkup.findings, |finding| finding_of(finding, snapshot)))
-        .option("verdict", verdict(snapshot, checkup), "there are findings")
-        .put("problems", array(&snapshot.problems, problem))
-        .into()
+/// Builds the complete document.
+pub fn to_document(snapshot: &Snapshot, checkup: &Checkup) -> Value {
+    checkup_fields().add_to(super::document_header("checkup"), &(snapshot, checkup)).into()
 }
 
-fn taken(snapshot: &Snapshot) -> Object {
-    let taken = &snapshot.taken;
-    Object::new()
-        .put("from", taken.from.as_str())
-        .option("realtime_ns", taken.realtime_ns, "the saved tree does not say")
-        .option("boottime_ns", taken.boottime_ns, "the saved tree does not say")
-        .option("euid", taken.euid, "a saved tree is read, not a live machine")
-}
+/// A snapshot and its meaning.
+type CheckupRow<'a> = (&'a Snapshot, &'a Checkup);
 
-fn fragmentation(snapshot: &Snapshot, checkup: &Checkup) -> Object {
-    let object = Object::new()
-        .put("pmd_order", snapshot.pmd_order.0)
-        .put("pageblock_order", snapshot.pageblock_order.0)
-        .put("pageblock_order_source", snapshot.pageblock_order_source.as_str())
-        .reading("zones", &snapshot.buddyinfo, |_| array(&checkup.zones, zone_index));
-    let object = match (&checkup.comparison, &snapshot.extfrag) {
-        (Some(comparison), _) => object.put(
-            "kernel_comparison",
-            Object::new()
-                .put("cells", comparison.cells)
-                .put("cells_differing", comparison.differ)
-                .put("tries", comparison.tries),
-        ),
-        (None, Err(absence)) => object.option("kernel_comparison", None::<Value>, &reason(absence)),
-        (None, Ok(_)) => object.option("kernel_comparison", None::<Value>, "not compared"),
+fields! { fn checkup_fields<'a>(of: CheckupRow<'a>);
+    "taken": object, "time and source" => taken_fields().object(&of.0.taken);
+    "machine": object, "hardware and kernel" => machine::machine_fields().object(of.0);
+    "settings": object, "memory settings" => machine::settings_fields().object(&of.0.settings);
+    "fragmentation": object, "indices, free counts, zones" => fragmentation_fields().object(of);
+    "supply": object (reading), "huge pages that could be allocated, from kpageflags" =>
+        read(&of.1.supply, |supply| huge_page_supply::supply_json(supply, of.0));
+    "use": object, "memory use" => {
+        let usage = use_fields().add_to(JsonObject::new(), &of.1.usage.unwrap_or_default());
+        usage.with_reading("meminfo", &of.0.meminfo, meminfo_json)
     };
-    let balance = checkup.balance.map(|balance| {
-        let (verdict, deferred) = match balance.verdict {
-            FreeVerdict::Agree => ("agree", 0),
-            FreeVerdict::Deferred(pages) => ("deferred_initialisation", pages.0),
-            FreeVerdict::Unaccepted(pages) => ("unaccepted", pages.0),
-            FreeVerdict::Unexplained => ("unexplained", 0),
+    "pressure": object (reading), "memory pressure stall information (PSI) of the system" =>
+        read(&of.0.pressure, |of| pressure_fields().object(of));
+    "since_boot": object (reading), "counters of huge pages, compaction and reclaim, from vmstat" =>
+        read(&of.0.vmstat, |_| history_fields().object(&of.1.history.unwrap_or_default()));
+    "vmstat": object (reading), "every counter of vmstat" => read(&of.0.vmstat, counters_json);
+    "processes": object (reading), "the largest processes and their huge pages" =>
+        read(&of.0.processes, |of| coverage_fields().object(of));
+    "allocation_failures": object (reading), "reports in the kernel log" =>
+        read(&of.0.alloc_failures, |of| alloc_failure_fields().object(of));
+    "probe": object (null: "not requested; --probe"), "measurements of `--probe`" =>
+        of.0.probe.as_ref().map(|of| probe::probe_fields().object(of));
+    "instruments": array, "interfaces that work here, and why the others do not" =>
+        instrument_fields().array(&of.0.instruments);
+    "findings": array, "most important first" =>
+        finding_fields().array(of.1.findings.iter().map(|finding| FindingRow::new(finding, of.0)));
+    "verdict": string (null: "there are findings"),
+        "the conclusion without findings: nothing to do, or which parts could not be judged" =>
+        no_finding_text(of.0, of.1);
+    "problems": array, "files that exist and could not be parsed" => problem_fields().array(&of.0.problems);
+}
+
+fields! { fn taken_fields(of: SnapshotOrigin);
+    "source": string, "`this machine`, or the saved tree's name" => of.source.as_str();
+    "realtime_ns": integer (null: NO_CLOCK), "wall clock, nanoseconds since 1970 UTC" => of.realtime_ns;
+    "boottime_ns": integer (null: NO_CLOCK), "nanoseconds since boot, sleep included" => of.boottime_ns;
+    "euid": integer (null: "a saved tree is read, not a live machine"), "effective user id of the reader" =>
+        of.euid;
+}
+
+fields! { fn fragmentation_fields<'a>(of: CheckupRow<'a>);
+    "pmd_order": integer, "order of a huge page of PMD size" => of.0.pmd_order.0;
+    "pageblock_order": integer, "order of a pageblock" => of.0.pageblock_order.0;
+    "pageblock_order_source": string, "where it is from" => of.0.pageblock_order_source.as_str();
+    "zones": array (reading), "an entry for each zone with pages, below" =>
+        read(&of.0.buddyinfo, |_| zone_index_fields().array(&of.1.zones));
+    "kernel_comparison": object (reading), "pagelab's indices beside the kernel's own files, below" =>
+        match (&of.1.index_comparison, &of.0.extfrag) {
+            (Some(comparison), _) => Ok(comparison_fields().object(comparison)),
+            (None, Err(absence)) => Err(absence.to_string()),
+            (None, Ok(_)) => Err("not compared".to_owned()),
         };
-        Object::new()
-            .put("on_lists_pages", balance.on_lists)
-            .put("counted_pages", balance.counted)
-            .option("unmanaged_pages", balance.unmanaged, "zoneinfo does not say")
-            .put("deferred_pages", deferred)
-            .put("tolerance_pages", balance.tolerance)
-            .put("moved_pages", snapshot.free_moved.0)
-            .put("verdict", verdict)
-    });
-    object
-        .option("free_balance", balance, "meminfo or buddyinfo could not be read")
-        .reading("by_migratetype", &snapshot.pagetypeinfo, |types| zones::by_migratetype(types).into())
-        .reading("zoneinfo", &snapshot.zoneinfo, zones::zoneinfo)
+    "free_balance": object (null: "meminfo or buddyinfo could not be read"), "free pages compared, below" =>
+        of.1.balance.map(|balance| balance_fields().object(&(balance, of.0)));
+    "by_migratetype": object (reading), "with `--migratetypes`, below" =>
+        read(&of.0.pagetypeinfo, |of| zones::pagetype_fields().object(of));
+    "zoneinfo": array (reading), "an entry for each zone, below" =>
+        read(&of.0.zoneinfo, |of| zones::zone_fields().array(&of.zones));
 }
 
-fn zone_index(zone: &ZoneIndex) -> Object {
-    let is_defined = zone.areas.free_pages() > 0;
-    Object::new()
-        .put("node", zone.key.node.0)
-        .put("zone", zone.key.zone.as_str())
-        .put("free_bytes", zone.free.0)
-        .put("free_blocks", zone.areas.counts().to_vec())
-        .put("huge_pages_now", zone.huge_now)
-        .option("unusable_index", is_defined.then(|| zone.unusable.clone()), NOTHING_FREE)
-        .put("unusable_index_permille", zone.unusable_permille.clone())
-        .put("fragmentation_index_permille", zone.fragmentation_permille.clone())
-        .put("fragmentation_index_paper", zone.fragmentation_paper.clone())
+fields! { fn comparison_fields(of: IndexComparison);
+    "cells": integer, "compared values" => of.cells;
+    "cells_differing": integer, "those that differ" => of.differing;
+    "tries": integer, "how often the files were read" => of.tries;
 }
 
-fn usage(snapshot: &Snapshot, checkup: &Checkup) -> Object {
-    let usage = checkup.usage.unwrap_or_default();
-    let parts = |object: Object, usage: MemoryUse| {
-        let fields: [(&str, Option<Bytes>); 15] = [
-            ("total_bytes", usage.total),
-            ("free_bytes", usage.free),
-            ("available_bytes", usage.available),
-            ("programs_bytes", usage.programs),
-            ("programs_huge_bytes", usage.programs_huge),
-            ("page_cache_bytes", usage.page_cache),
-            ("dirty_bytes", usage.dirty),
-            ("slab_bytes", usage.slab),
-            ("slab_reclaimable_bytes", usage.slab_reclaimable),
-            ("page_tables_bytes", usage.page_tables),
-            ("kernel_stacks_bytes", usage.kernel_stacks),
-            ("hugetlb_bytes", usage.hugetlb),
-            ("not_accounted_bytes", usage.not_accounted),
-            ("swap_total_bytes", usage.swap_total),
-            ("swap_used_bytes", usage.swap_used),
-        ];
-        fields
-            .iter()
-            .fold(object, |object, (name, part)| object.option(name, part.map(|b| b.0), NOT_SEPARATE))
+fields! { fn balance_fields<'a>(of: (FreeBalance, &'a Snapshot));
+    "on_lists_pages": integer, "by buddyinfo" => of.0.pages_on_lists;
+    "counted_pages": integer, "by MemFree" => of.0.nr_free_pages;
+    "unmanaged_pages": integer (null: "zoneinfo does not state it"), "present minus managed" =>
+        of.0.unmanaged;
+    "deferred_pages": integer, "free, but not yet initialised or accepted" => match of.0.verdict {
+        FreeVerdict::Deferred(pages) | FreeVerdict::Unaccepted(pages) => pages.0,
+        FreeVerdict::Agree | FreeVerdict::Unexplained | FreeVerdict::Undetermined => 0,
     };
-    parts(Object::new(), usage).reading("meminfo", &snapshot.meminfo, meminfo)
+    "tolerance_pages": integer, "insignificant difference" => of.0.tolerance;
+    "moved_pages": integer (reading), "change of the free lists between two reads" =>
+        read(&of.1.free_moved, |pages| pages.0.into());
+    "verdict": string,
+        "`agree`, `deferred_initialisation`, `unaccepted`, `unexplained`, `undetermined`: buddyinfo could \
+         not be read twice" => match of.0.verdict {
+        FreeVerdict::Agree => "agree",
+        FreeVerdict::Deferred(_) => "deferred_initialisation",
+        FreeVerdict::Unaccepted(_) => "unaccepted",
+        FreeVerdict::Unexplained => "unexplained",
+        FreeVerdict::Undetermined => "undetermined",
+    };
 }
 
-fn meminfo(info: &Meminfo) -> Value {
-    let field = |object: Object, ((name, value), kib): ((&str, u64), &bool)| {
+fields! { fn zone_index_fields(of: ZoneFragmentation);
+    "node": integer, "NUMA node" => of.key.node.0;
+    "zone": string, "the kernel's name of the zone" => of.key.zone.as_str();
+    "free_bytes": integer, "free memory on the zone's lists" => of.free.0;
+    "free_blocks": array, "free blocks of each order" => of.free_areas.counts().to_vec();
+    "huge_pages_now": integer, "huge pages of PMD size that fit in the free blocks" => of.free_huge_pages;
+    "unusable_index": array (null: NO_FREE_REASON), "F_u, exact" =>
+        (of.free_areas.free_pages() > 0).then(|| of.unusable.clone());
+    "unusable_index_permille": array, "F_u as the kernel prints it" => of.unusable_permille.clone();
+    "fragmentation_index_permille": array, "F_i as the kernel prints it; −1000: a request would succeed" =>
+        of.fragmentation_permille.clone();
+    "fragmentation_index_paper": array, "F_i as Gorman and Whitcroft define it; 0 if nothing is free" =>
+        of.fragmentation_paper.clone();
+}
+
+pub(super) fn bytes_json(bytes: Option<Bytes>) -> Value {
+    bytes.map(|bytes| bytes.0).into()
+}
+
+fields! { fn use_fields(of: MemoryUse);
+    "total_bytes": integer (null: NOT_SEPARATE), "MemTotal" => bytes_json(of.total);
+    "free_bytes": integer (null: NOT_SEPARATE), "MemFree" => bytes_json(of.free);
+    "available_bytes": integer (null: NOT_SEPARATE), "MemAvailable" => bytes_json(of.available);
+    "programs_bytes": integer (null: NOT_SEPARATE), "AnonPages + Shmem" => bytes_json(of.anonymous_and_shmem);
+    "programs_huge_bytes": integer (null: NOT_SEPARATE), "AnonHugePages" => bytes_json(of.thp_mapped);
+    "page_cache_bytes": integer (null: NOT_SEPARATE), "Buffers + Cached + SwapCached − Shmem" =>
+        bytes_json(of.page_cache);
+    "dirty_bytes": integer (null: NOT_SEPARATE), "of the page cache: dirty or under writeback" =>
+        bytes_json(of.dirty);
+    "slab_bytes": integer (null: NOT_SEPARATE), "all slab" => bytes_json(of.slab);
+    "slab_reclaimable_bytes": integer (null: NOT_SEPARATE), "of `slab_bytes`" =>
+        bytes_json(of.slab_reclaimable);
+    "page_tables_bytes": integer (null: NOT_SEPARATE), "page tables" => bytes_json(of.page_tables);
+    "kernel_stacks_bytes": integer (null: NOT_SEPARATE), "kernel stacks" => bytes_json(of.kernel_stacks);
+    "hugetlb_bytes": integer (null: NOT_SEPARATE), "pools of all sizes" => bytes_json(of.hugetlb);
+    "not_accounted_bytes": integer (null: NOT_SEPARATE), "total minus these parts" =>
+        bytes_json(of.unaccounted);
+    "swap_total_bytes": integer (null: NOT_SEPARATE), "all swap" => bytes_json(of.swap_total);
+    "swap_used_bytes": integer (null: NOT_SEPARATE), "swap in use" => bytes_json(of.swap_used);
+}
+
+fn meminfo_json(info: &Meminfo) -> Value {
+    let field = |object: JsonObject, ((name, value), kib): ((&str, u64), &bool)| {
         let unit = if *kib { "_kib" } else { "" };
-        object.put(&format!("{name}{unit}"), value)
+        object.field(&format!("{name}{unit}"), value)
     };
-    info.fields.iter().zip(&info.in_kib).fold(Object::new(), field).into()
+    info.fields.iter().zip(&info.in_kib).fold(JsonObject::new(), field).into()
 }
 
-pub(super) fn counters(counters: &Counters) -> Value {
-    counters.iter().fold(Object::new(), |object, (name, value)| object.put(name, value)).into()
+pub(super) fn counters_json(counters: &Counters) -> Value {
+    counters.iter().fold(JsonObject::new(), |object, (name, value)| object.field(name, value)).into()
 }
 
-fn pressure_of(pressure: &Pressure) -> Object {
-    let line = |line: &PressureLine| {
-        Object::new()
-            .put("avg10_centipercent", line.avg10_centipercent)
-            .put("avg60_centipercent", line.avg60_centipercent)
-            .put("avg300_centipercent", line.avg300_centipercent)
-            .put("total_us", line.total_us)
+fields! { fn pressure_fields(of: Pressure);
+    "some": object, "while some task waited, below" => pressure_line_fields().object(&of.some);
+    "full": object (null: "this kernel does not print it"), "while all tasks waited, below" =>
+        of.full.as_ref().map(|of| pressure_line_fields().object(of));
+}
+
+fields! { fn pressure_line_fields(of: PressureLine);
+    "avg10_centipercent": integer, "over 10 s, hundredths of a percent" => of.avg10_centipercent;
+    "avg60_centipercent": integer, "over 60 s" => of.avg60_centipercent;
+    "avg300_centipercent": integer, "over 300 s" => of.avg300_centipercent;
+    "total_us": integer, "microseconds since boot" => of.total_us;
+}
+
+fields! { fn history_fields(of: VmstatHistory);
+    "thp_fault_allocated": integer (null: NOT_COUNTED), "faults that got a huge page" => of.thp_fault_alloc;
+    "thp_fault_fell_back": integer (null: NOT_COUNTED), "faults that fell back to base pages" =>
+        of.thp_fault_fallback;
+    "thp_collapsed": integer (null: NOT_COUNTED), "huge pages allocated for a collapse" =>
+        of.thp_collapse_alloc;
+    "thp_collapse_failed": integer (null: NOT_COUNTED), "collapses without a huge page" =>
+        of.thp_collapse_alloc_failed;
+    "thp_split": integer (null: NOT_COUNTED), "huge pages that were split" => of.thp_split;
+    "compact_stalls": integer (null: NOT_COUNTED), "stalls in direct compaction" => of.compact_stalls;
+    "compact_success": integer (null: NOT_COUNTED), "stalls with success" => of.compact_success;
+    "compact_fail": integer (null: NOT_COUNTED), "stalls without success" => of.compact_fail;
+    "compact_migrate_scanned_pages": integer (null: NOT_COUNTED), "scanned for migration" =>
+        of.compact_migrate_scanned;
+    "reclaim_stalls": integer (null: NOT_COUNTED), "stalls in direct reclaim" => of.reclaim_stalls;
+    "refaults": integer (null: NOT_COUNTED), "pages read again soon after reclaim" => of.refaults;
+    "swapped_pages": integer (null: NOT_COUNTED), "pages swapped in and out" => of.swapped;
+    "oom_kills": integer (null: NOT_COUNTED), "processes killed" => of.oom_kills;
+}
+
+fields! { fn coverage_fields(of: HugePageCoverage);
+    "largest": array, "below" => process_fields().array(&of.processes);
+    "total": integer, "number of processes" => of.processes_total;
+    "unreadable": integer, "those that could not be read" => of.unreadable.as_ref().map_or(0, |(of, _)| *of);
+    "unreadable_reason": string (null: "all were readable"), "why" =>
+        of.unreadable.as_ref().map(|(_, absence)| absence.to_string());
+    "skipped_over_budget": integer, "skipped because reading them would take too long" =>
+        of.skipped_over_budget;
+    "is_budget_spent": boolean, "whether the time to read them is over" => of.is_budget_spent;
+}
+
+fields! { fn process_fields(of: ProcessMemory);
+    "pid": integer, "process ID" => of.pid;
+    "name": string (null: "not saved with the tree"), "its command name" => of.name.as_deref();
+    "rss_bytes": integer, "resident memory" => of.rss.0;
+    "anonymous_bytes": integer, "anonymous memory" => of.anonymous.0;
+    "anon_huge_bytes": integer, "anonymous huge pages" => of.anon_huge.0;
+    "shmem_huge_bytes": integer, "huge pages of shared memory" => of.shmem_huge.0;
+    "file_huge_bytes": integer, "huge pages of files" => of.file_huge.0;
+    "hugetlb_bytes": integer, "pages of hugetlb pools" => of.hugetlb.0;
+    "thp_enabled": boolean (null: "this kernel's status file does not state it"),
+        "whether THP are allowed for it" => of.thp_enabled;
+    "eligible_bytes": integer (null: "not requested; --deep"), "mappings that may have huge pages" =>
+        of.eligible.map(|bytes| bytes.0);
+    "read_ns": integer, "how long the read held the process's mmap lock" => of.read_ns;
+}
+
+fields! { fn alloc_failure_fields(of: AllocFailures);
+    "reports": array, "allocations that failed or stalled, below" => report_fields().array(&of.reports);
+    "kills": array, "processes killed for lack of memory, below" => kill_fields().array(&of.kills);
+    "log_overwritten": boolean, "whether the log lost its beginning" => of.log_overwritten;
+}
+
+fields! { fn report_fields(of: AllocFailure);
+    "at_us": integer (null: NO_TIME), "since boot" => of.at_us;
+    "process": string, "its command name" => of.process.as_str();
+    "order": integer (null: "the report does not state it"), "the requested order" => of.order;
+    "detail": string, "the kernel's message" => of.detail.as_str();
+}
+
+fields! { fn kill_fields(of: OomKill);
+    "at_us": integer (null: NO_TIME), "since boot" => of.at_us;
+    "scope": string, "what ran out of memory: `machine`, `control_group`" => match of.scope {
+        OomScope::Machine => "machine",
+        OomScope::ControlGroup => "control_group",
     };
-    Object::new().put("some", line(&pressure.some)).option(
-        "full",
-        pressure.full.as_ref().map(line),
-        "this kernel does not print it",
-    )
+    "pid": integer (null: NOT_STATED), "the killed process" => of.pid;
+    "process": string, "its command name" => of.process.as_str();
+    "group": string (null: NOT_STATED), "the control group whose limit was reached" => of.group.as_deref();
+    "limit_bytes": integer (null: NOT_STATED), "that limit" => bytes_json(of.limit);
 }
 
-fn since_boot(history: &History) -> Object {
-    let fields: [(&str, Option<u64>); 13] = [
-        ("thp_fault_given", history.thp_given),
-        ("thp_fault_refused", history.thp_refused),
-        ("thp_collapsed", history.thp_collapsed),
-        ("thp_collapse_refused", history.thp_collapse_refused),
-        ("thp_split", history.thp_split),
-        ("compact_stalls", history.compact_stalls),
-        ("compact_success", history.compact_success),
-        ("compact_fail", history.compact_fail),
-        ("compact_migrate_scanned_pages", history.compact_migrate_scanned),
-        ("reclaim_stalls", history.reclaim_stalls),
-        ("refaults", history.refaults),
-        ("swapped_pages", history.swapped),
-        ("oom_kills", history.oom_kills),
-    ];
-    fields.iter().fold(Object::new(), |object, (name, value)| object.option(name, *value, NOT_COUNTED))
+fields! { fn instrument_fields(of: Instrument);
+    "name": string, "an interface" => &*of.name;
+    "purpose": string, "its use" => &*of.purpose;
+    "works": boolean, "whether it works here" => of.state.is_ok();
+    "found": string (reading), "what was found" => read(&of.state, |found| found.as_str().into());
 }
 
-fn processes(coverage: &ProcessCoverage) -> Object {
-    let process = |process: &pagelab_model::process::ProcessMemory| {
-        Object::new()
-            .put("pid", process.pid)
-            .option("name", process.name.clone(), "not saved with the tree")
-            .put("rss_bytes", process.rss.0)
-            .put("anonymous_bytes", process.anonymous.0)
-            .put("anon_huge_bytes", process.anon_huge.0)
-            .put("shmem_huge_bytes", process.shmem_huge.0)
-            .put("file_huge_bytes", process.file_huge.0)
-            .put("hugetlb_bytes", process.hugetlb.0)
-            .option("thp_enabled", process.thp_enabled, "this kernel's status file does not say")
-            .option("eligible_bytes", process.eligible.map(|b| b.0), "not asked for; --deep")
-            .put("read_ns", process.read_ns)
-    };
-    let unreadable = coverage.unreadable.as_ref();
-    Object::new()
-        .put("largest", array(&coverage.processes, process))
-        .put("total", coverage.processes_total)
-        .put("unreadable", unreadable.map_or(0, |(count, _)| *count))
-        .option("unreadable_reason", unreadable.map(|(_, absence)| reason(absence)), "none was unreadable")
-        .put("over_budget", coverage.over_budget)
-        .put("budget_spent", coverage.budget_spent)
+fields! { fn problem_fields(of: Problem);
+    "message": string, "a sentence" => of.message.as_str();
+    "is_bad_input": boolean, "whether the file is malformed" => of.is_bad_input;
 }
 
-fn failures(log: &AllocFailures) -> Object {
-    let report = |report: &pagelab_model::snapshot::AllocFailure| {
-        Object::new()
-            .option("at_us", report.at_us, "the log was written without times")
-            .put("process", report.process.as_str())
-            .option("order", report.order, "the report does not name it")
-            .put("detail", report.detail.as_str())
-    };
-    let kill = |kill: &OomKill| {
-        let scope = match kill.scope {
-            OomScope::Machine => "machine",
-            OomScope::ControlGroup => "control_group",
-        };
-        Object::new()
-            .option("at_us", kill.at_us, "the log was written without times")
-            .put("scope", scope)
-            .option("pid", kill.pid, "the log does not name it")
-            .put("process", kill.process.as_str())
-            .option("group", kill.group.as_deref(), "the log does not name it")
-            .option("limit_bytes", kill.limit.map(|limit| limit.0), "the log does not name it")
-    };
-    Object::new()
-        .put("reports", array(&log.reports, report))
-        .put("kills", array(&log.kills, kill))
-        .put("log_overwritten", log.log_overwritten)
+/// A finding and its wording.
+pub(crate) struct FindingRow<'a> {
+    pub finding: &'a Finding,
+    pub worded: FindingText,
+    pub next: Vec<String>,
 }
 
-fn instruments(snapshot: &Snapshot) -> Value {
-    array(&snapshot.instruments, |instrument| {
-        Object::new()
-            .put("name", &*instrument.name)
-            .put("purpose", &*instrument.purpose)
-            .put("works", instrument.state.is_ok())
-            .reading("found", &instrument.state, |found| found.as_str().into())
-    })
+impl<'a> FindingRow<'a> {
+    pub fn new(finding: &'a Finding, snapshot: &Snapshot) -> FindingRow<'a> {
+        let worded = describe_finding(finding, snapshot);
+        let next = worded.command_lines(snapshot);
+        FindingRow { finding, worded, next }
+    }
 }
 
-fn finding_of(finding: &Finding, snapshot: &Snapshot) -> Object {
-    let worded = word(finding, snapshot);
-    let next = worded.commands(snapshot);
-    Object::new()
-        .put("id", finding.kind.id())
-        .put("weight", finding.weight.name())
-        .put("sentence", worded.sentence)
-        .put("evidence", worded.evidence)
-        .put("next", next)
-}
-
-fn problem(problem: &Problem) -> Object {
-    Object::new().put("message", problem.message.as_str()).put("bad_input", problem.bad_input)
+fields! { fn finding_fields<'a>(of: FindingRow<'a>);
+    "id": string, "its name" => of.finding.kind.id();
+    "weight": string, "`notice`, `cost`, `failure`" => of.finding.weight.name();
+    "sentence": string, "the finding" => of.worded.sentence.as_str();
+    "evidence": array, "phrases" => vec![of.worded.evidence.clone()];
+    "next": array, "commands for a closer look, and last the command line that fixes it" => of.next.clone();
 }

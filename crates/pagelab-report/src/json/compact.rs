@@ -1,117 +1,122 @@
-//! The JSON of `pagelab compact`: fields and units stand in `docs/json.md`.
+//! JSON of `pagelab compact`: `docs/json.md` lists fields and units.
 
-use pagelab_metrics::checkup::{Checkup, ZoneIndex};
+use pagelab_metrics::checkup::{Checkup, ZoneFragmentation};
 use pagelab_metrics::compaction::{
-    Activity, AskingAct, Compaction, EarlyCause, EarlyEnd, KernelAct, ScannerRun, Verdict, Worker,
+    CompactionReport, CompactionVerdict, CompactionWorker, CounterDelta, EarlyCause, EarlyEnd,
+    KernelCompaction, RequestCompaction, ScannerRun,
 };
 use pagelab_model::Snapshot;
 use serde_json::Value;
 
-use super::header;
-use super::object::{Object, array};
-use super::supply::supply;
+use super::document_header;
+use super::huge_page_supply::supply_json;
+use super::object::{JsonObject, to_array};
 
-/// The document.
-pub fn document(before: &Snapshot, after: &Snapshot, compaction: &Compaction) -> Value {
+/// The document of a plan: its actions in order.
+pub fn plan_document(actions: &[String]) -> Value {
+    document_header("compact").field("dry_run", true).field("acts", actions.to_vec()).into()
+}
+
+/// Builds the document.
+pub fn to_document(before: &Snapshot, after: &Snapshot, compaction: &CompactionReport) -> Value {
     let verdict = match compaction.verdict() {
-        Verdict::Gained(_) => "gained",
-        Verdict::NothingToDo => "nothing_to_do",
-        Verdict::NothingChanged => "nothing_changed",
+        CompactionVerdict::Gained(_) => "gained",
+        CompactionVerdict::NothingToDo => "nothing_to_do",
+        CompactionVerdict::NothingChanged => "nothing_changed",
     };
-    let activity = |activity: &Activity| {
-        let by = match activity.by {
-            Worker::All => "all",
-            Worker::Direct => "direct",
-            Worker::Daemon => "daemon",
+    let activity = |activity: &CounterDelta| {
+        let by = match activity.worker {
+            CompactionWorker::All => "all",
+            CompactionWorker::Direct => "direct",
+            CompactionWorker::Kcompactd => "daemon",
         };
-        Object::new().put("name", activity.name).put("by", by).put("rose", activity.rose)
+        JsonObject::new().field("name", activity.name).field("by", by).field("rose", activity.delta)
     };
-    let freed = compaction.freed.zip(compaction.acts.drop_ns).map(|(freed, _)| freed);
+    let kernel = compaction.actions.kernel.as_ref();
+    let requests = compaction.actions.requests.as_ref();
+    let requests = requests.map(|act| request_compaction_json(act, compaction));
+    let freed = compaction.cache_shrinkage.zip(compaction.actions.drop_caches_ns).map(|(freed, _)| freed);
     let signed = |bytes: i128| i64::try_from(bytes).unwrap_or(i64::MAX);
-    header("compact")
-        .put("verdict", verdict)
-        .put("page_size_bytes", after.machine.page_size.bytes())
-        .put("huge_page_bytes", after.machine.page_size.block(after.pmd_order).0)
-        .option("compact_ns", compaction.acts.kernel.as_ref().map(|act| act.took_ns), NOT_BY_KERNEL)
-        .option(
+    document_header("compact")
+        .field("verdict", verdict)
+        .field("page_size_bytes", after.machine.page_size.bytes())
+        .field("huge_page_bytes", after.machine.page_size.block_bytes(after.pmd_order).0)
+        .optional("compact_ns", kernel.map(|act| act.took_ns), NO_KERNEL_RUN_REASON)
+        .optional(
             "kernel",
-            compaction.acts.kernel.as_ref().map(|act| kernel(act, &compaction.early)),
-            NOT_BY_KERNEL,
+            kernel.map(|act| kernel_compaction_json(act, &compaction.early_ends)),
+            NO_KERNEL_RUN_REASON,
         )
-        .option("asking", compaction.acts.asking.as_ref().map(|act| asking(act, compaction)), NOT_ASKED)
-        .option("drop_caches_ns", compaction.acts.drop_ns, NOT_DROPPED)
-        .option("page_cache_freed_bytes", freed.map(|freed| signed(freed.page_cache)), NOT_DROPPED)
-        .option("slab_freed_bytes", freed.map(|freed| signed(freed.slab)), NOT_DROPPED)
-        .put("activity", array(&compaction.activity, activity))
-        .put("before", look(before, &compaction.before))
-        .put("after", look(after, &compaction.after))
+        .optional("thp_requests", requests, "no huge page was requested")
+        .optional("drop_caches_ns", compaction.actions.drop_caches_ns, NOT_DROPPED_REASON)
+        .optional("page_cache_freed_bytes", freed.map(|freed| signed(freed.page_cache)), NOT_DROPPED_REASON)
+        .optional("slab_freed_bytes", freed.map(|freed| signed(freed.slab)), NOT_DROPPED_REASON)
+        .field("activity", to_array(&compaction.counter_deltas, activity))
+        .field("before", snapshot_json(before, &compaction.before))
+        .field("after", snapshot_json(after, &compaction.after))
         .into()
 }
 
-const NOT_DROPPED: &str = "no cache was dropped, or meminfo could not be read";
+const NOT_DROPPED_REASON: &str = "no cache was dropped, or meminfo is not readable";
 
-const NOT_BY_KERNEL: &str = "the kernel was not told to compact";
-const NOT_ASKED: &str = "no huge page was asked for";
+const NO_KERNEL_RUN_REASON: &str = "compact_memory was not written";
 
-fn kernel(act: &KernelAct, early: &[EarlyEnd]) -> Object {
-    let run = |run: &ScannerRun| {
-        Object::new()
-            .put("first_pfn", run.first.0)
-            .put("end_pfn", run.end.0)
-            .put("migrate_pfn", run.migrate.0)
-            .put("free_pfn", run.free.0)
-            .put("status", run.status)
-            .put("failed_pages", run.failed)
+fn kernel_compaction_json(action: &KernelCompaction, early_ends: &[EarlyEnd]) -> JsonObject {
+    let run_json = |run: &ScannerRun| {
+        JsonObject::new()
+            .field("first_pfn", run.zone_start.0)
+            .field("end_pfn", run.zone_end.0)
+            .field("migrate_pfn", run.migrate_pfn.0)
+            .field("free_pfn", run.free_pfn.0)
+            .field("status", run.status)
+            .field("failed_pages", run.failed_pages)
     };
-    Object::new()
-        .put("times", act.times)
-        .put("ended_early", array(early, early_end))
-        .reading("scanners", &act.runs, |runs| array(runs, run))
-        .option("huge_pages_after", act.huge_after, "nobody looked in between")
+    JsonObject::new()
+        .field("times", action.run_count)
+        .field("ended_early", to_array(early_ends, early_end_json))
+        .with_reading("scanners", &action.runs, |runs| to_array(runs, run_json))
+        .optional("huge_pages_after", action.huge_pages_after, "not measured in between")
 }
 
-fn early_end(end: &EarlyEnd) -> Object {
+fn early_end_json(end: &EarlyEnd) -> JsonObject {
     let cause = match end.cause {
-        EarlyCause::NoPlace => "no_place",
+        EarlyCause::NoMigrationTarget => "no_place",
         EarlyCause::Interrupted => "interrupted",
         EarlyCause::Unknown => "unknown",
     };
     let zone = end.zone.as_ref();
-    Object::new()
-        .option("node", zone.map(|zone| zone.node.0), NO_ZONE)
-        .option("zone", zone.map(|zone| zone.zone.as_str()), NO_ZONE)
-        .put("cause", cause)
-        .option("unscanned_share", end.unscanned, NO_ZONE)
+    JsonObject::new()
+        .optional("node", zone.map(|zone| zone.node.0), NO_ZONE_REASON)
+        .optional("zone", zone.map(|zone| zone.zone.as_str()), NO_ZONE_REASON)
+        .field("cause", cause)
+        .optional("unscanned_share", end.unscanned_share, NO_ZONE_REASON)
 }
 
-const NO_ZONE: &str = "told by counters alone, which are those of all zones";
+const NO_ZONE_REASON: &str = "known from counters of all zones only";
 
-fn asking(act: &AskingAct, compaction: &Compaction) -> Object {
-    let early = compaction.early_at_end.as_ref().map(|early| array(early, early_end));
-    Object::new()
-        .put("rounds", act.rounds)
-        .put("took_ns", act.took_ns)
-        .put("taken_bytes", act.taken.0)
-        .put("huge_pages", act.got)
-        .put("by_collapse", act.by_collapse)
-        .put("stopped", act.stopped)
-        .option("ended_early", early, "the kernel was not told to compact again")
+fn request_compaction_json(action: &RequestCompaction, compaction: &CompactionReport) -> JsonObject {
+    let early_ends = compaction.early_ends_last.as_ref().map(|early| to_array(early, early_end_json));
+    JsonObject::new()
+        .field("rounds", action.rounds)
+        .field("elapsed_ns", action.took_ns)
+        .field("allocated_bytes", action.allocated_bytes.0)
+        .field("huge_pages", action.allocated)
+        .field("by_collapse", action.allocated_by_collapse)
+        .field("stopped", action.stop_reason)
+        .optional("ended_early", early_ends, "no further compaction was started")
 }
 
-fn look(snapshot: &Snapshot, checkup: &Checkup) -> Object {
-    let zone = |zone: &ZoneIndex| {
-        Object::new()
-            .put("node", zone.key.node.0)
-            .put("zone", zone.key.zone.as_str())
-            .put("free_bytes", zone.free.0)
-            .put("huge_pages_now", zone.huge_now)
-            .put("free_blocks", zone.areas.counts().to_vec())
-            .put("unusable_index", zone.unusable.clone())
-            .put("fragmentation_index_permille", zone.fragmentation_permille.clone())
+fn snapshot_json(snapshot: &Snapshot, checkup: &Checkup) -> JsonObject {
+    let zone = |zone: &ZoneFragmentation| {
+        JsonObject::for_zone(&zone.key)
+            .field("free_bytes", zone.free.0)
+            .field("huge_pages_now", zone.free_huge_pages)
+            .field("free_blocks", zone.free_areas.counts().to_vec())
+            .field("unusable_index", zone.unusable.clone())
+            .field("fragmentation_index_permille", zone.fragmentation_permille.clone())
     };
-    Object::new().put("huge_pages_now", checkup.huge_now()).put("zones", array(&checkup.zones, zone)).reading(
-        "supply",
-        &checkup.supply,
-        |found| supply(found, snapshot),
-    )
+    JsonObject::new()
+        .field("huge_pages_now", checkup.free_huge_pages())
+        .field("zones", to_array(&checkup.zones, zone))
+        .with_reading("supply", &checkup.supply, |found| supply_json(found, snapshot))
 }

@@ -1,69 +1,71 @@
-//! The JSON of `pagelab compare`: fields and units stand in `docs/json.md`.
+//! JSON of `pagelab compare`: `docs/json.md` lists fields and units.
 
-use pagelab_metrics::compare::{Against, Cell, Comparison, Row};
-use pagelab_metrics::effect::{Interval, LEVEL};
+use pagelab_metrics::compare::{ComparisonRow, RunCell, RunComparison, RunRatio};
+use pagelab_metrics::effect::{CONFIDENCE_LEVEL, Effect};
 use pagelab_model::run::Run;
 use serde_json::Value;
 
-use super::experiment::{better, verdict};
-use super::header;
-use super::object::{Object, array};
-use super::run::run_object;
-use crate::compare::{Difference, differences};
+use super::document_header;
+use super::experiment::{interval_json, verdict_slug};
+use super::object::{JsonObject, to_array};
+use super::run::run_json;
+use crate::compare::{MachineDifference, find_differences};
+use crate::fields::fields;
 
-/// The document.
-pub fn document(runs: &[Run], found: &Comparison) -> Value {
-    let run = |run: &Run| Object::new().put("name", run.name.as_str()).put("run", run_object(run));
-    let difference = |of: &Difference| {
+/// Builds the document.
+pub fn to_document(runs: &[Run], comparison: &RunComparison) -> Value {
+    let run = |run: &Run| JsonObject::new().field("name", run.name.as_str()).field("run", run_json(run));
+    let difference = |of: &MachineDifference| {
         let values: Vec<Value> = of.values.iter().map(|value| value.as_deref().into()).collect();
-        Object::new().put("name", of.name.as_str()).put("values", values)
+        JsonObject::new().field("name", of.name.as_str()).field("values", values)
     };
-    header("compare")
-        .put("runs", array(runs, run))
-        .put("differences", array(&differences(runs), difference))
-        .put("rows", array(&found.rows, row))
-        .put("refused", found.refused.clone())
+    document_header("compare")
+        .field("runs", to_array(runs, run))
+        .field("differences", to_array(&find_differences(runs), difference))
+        .field("rows", row_fields().array(&comparison.rows))
+        .field("not_compared", comparison.not_compared.clone())
         .into()
 }
 
-fn row(row: &Row) -> Object {
-    Object::new()
-        .put("workload", row.workload.as_str())
-        .put("variant", row.variant.as_str())
-        .put("measure", row.measure.as_str())
-        .put("unit", row.unit.0.as_str())
-        .put("better", better(row.better))
-        .put("is_judged", row.is_judged)
-        .put("cells", array(&row.cells, cell))
+fields! { fn row_fields(of: ComparisonRow);
+    "workload": string, "its name" => of.workload.as_str();
+    "variant": string, "its name" => of.variant.as_str();
+    "phase": string (left out), "the phase of the trial" =>
+        Some(of.head.phase.as_str()).filter(|phase| !phase.is_empty());
+    "measure": string, "its name" => of.head.name.as_str();
+    "unit": string, "unit of the values" => of.head.unit.0.as_str();
+    "better": string, "`lower`, `higher`, `neither`" => of.head.better.slug();
+    "is_judged": boolean, "whether it judges the workload" => of.is_judging_measure;
+    "cells": array, "one for each run, below" => cell_fields().array(&of.cells);
 }
 
-fn interval(found: Interval) -> Value {
-    Object::new().put("low", found.low).put("high", found.high).put("level", LEVEL).into()
+const NO_RATIO: &str =
+    "it is the first run, or there are fewer than two values above 0 in it or in the first run";
+
+fields! { fn cell_fields(of: RunCell);
+    "values": array, "the counted values" => of.values.clone();
+    "median": number (null: "no trial has it"), "of the values" => of.median;
+    "against_first": object (null: NO_RATIO), "geometric means against the first run, below" =>
+        of.to_first_run.as_ref().map(|of| run_ratio_fields().object(of));
+    "effect": object (null: "it is the baseline, or it has no ratio to it"),
+        "against the baseline of the same run: `speed_up`, `speed_up_interval`, `verdict`" =>
+        of.effect.as_ref().map(effect_json);
+    "effect_against_first": object (null: NO_RATIO), "that effect against the first run's, below" =>
+        of.effect_to_first_run.as_ref().map(|of| run_ratio_fields().object(of));
 }
 
-fn against(of: &Against) -> Value {
-    Object::new()
-        .put("ratio", of.ratio)
-        .put("ratio_interval", interval(of.interval))
-        .put("verdict", verdict(of.verdict))
-        .into()
+fields! { fn run_ratio_fields(of: RunRatio);
+    "ratio": number, "this run divided by the first" => of.ratio;
+    "ratio_interval": object, "by Welch's t: `low`, `high`, `level` 0.95" =>
+        interval_json(Some(of.interval), CONFIDENCE_LEVEL);
+    "verdict": string, "as in `experiment`" => verdict_slug(of.verdict);
 }
 
-fn cell(cell: &Cell) -> Object {
-    let no_ratio =
-        "it is the first run, or there are fewer than two values above 0 in it or in the first run";
-    let effect = cell.effect.as_ref().map(|effect| -> Value {
-        let (speed_up, found) = effect.speed_up();
-        Object::new()
-            .put("speed_up", speed_up)
-            .option("speed_up_interval", found.map(interval), "one pair has no interval")
-            .put("verdict", verdict(effect.verdict))
-            .into()
-    });
-    Object::new()
-        .put("values", cell.values.clone())
-        .option("median", cell.median, "no trial has it")
-        .option("against_first", cell.against.as_ref().map(against), no_ratio)
-        .option("effect", effect, "it is the baseline, or it has no ratio to it")
-        .option("effect_against_first", cell.effect_against.as_ref().map(against), no_ratio)
+fn effect_json(effect: &Effect) -> JsonObject {
+    let (speed_up, found) = effect.speed_up();
+    let interval = interval_json(found, CONFIDENCE_LEVEL);
+    JsonObject::new()
+        .field("speed_up", speed_up)
+        .optional("speed_up_interval", interval, "one pair has no interval")
+        .field("verdict", verdict_slug(effect.verdict))
 }

@@ -1,267 +1,490 @@
-//! The JSON of an experiment: fields and units stand in `docs/json.md`.
+//! JSON of an experiment: `docs/json.md` lists fields and units.
+
+pub(crate) mod simulated;
+
+use std::rc::Rc;
 
 use pagelab_metrics::effect::{
-    Advice, Counts, Effect, Effects, Interval, LEVEL, MeasureEffects, VariantEffect, Verdict, WorkloadEffects,
+    CONFIDENCE_LEVEL, Effect, EffectColumn, EffectVerdict, ExperimentEffects, MeasureEffects, NoiseFloor,
+    PairedRatios, RatioInterval, ThpAdvice, TrialCounts, VariantEffect, WorkloadEffects,
 };
+use pagelab_metrics::statistics::SampleStatistics;
 use pagelab_model::experiment::{
-    Better, Experiment, Flag, Measure, Plan, Role, Sequence, Slot, Trial, TrialEnd, VariantHead, WorkloadHead,
+    Contrast, Experiment, Flag, Measure, MeasureHead, Plan, PlannedVariant, PlannedWorkload, Schedule,
+    ScheduleSlot, Trial, TrialEnd,
 };
 use pagelab_model::run::Manifest;
 use serde_json::Value;
 
-use super::needs;
-use super::object::{Object, array, reason};
+use super::memory_needs;
+use super::object::{JsonObject, to_array};
+use crate::fields::{fields, read};
 
-/// What was planned, what was done, and what it comes to.
-pub fn document(experiment: &Experiment, manifest: &Manifest) -> Value {
-    document_with(experiment, manifest, true)
+const UNTIMED: &str = "a simulated trial has no time";
+const NO_VALUE: &str = "no trial of this variant has it";
+const ONE_PAIR: &str = "one pair has no interval";
+const NO_PAIRS: &str = "there are no pairs";
+
+/// Builds the plan, the trials and the results.
+pub fn to_document(experiment: &Experiment, manifest: &Manifest) -> Value {
+    build_document(JsonObject::new(), experiment, Some(manifest), true).into()
 }
 
-/// The same for a page: without what each trial measured, since its values stand in the effects too, and
-/// without what is drawn by chance. It would be many times as large and slow to make.
-pub fn document_for_page(experiment: &Experiment, manifest: &Manifest) -> Value {
-    document_with(experiment, manifest, false)
+/// Adds the same fields for an experiment that has no run file.
+pub fn with_experiment(object: JsonObject, experiment: &Experiment) -> JsonObject {
+    build_document(object, experiment, None, true)
 }
 
-fn document_with(experiment: &Experiment, manifest: &Manifest, whole: bool) -> Value {
+/// Builds the same for a page, which would otherwise be many times as large and slow: without the measures of
+/// each trial, whose values are in the effects too, and without random draws.
+pub fn to_page_document(experiment: &Experiment, manifest: &Manifest) -> Value {
+    build_document(JsonObject::new(), experiment, Some(manifest), false).into()
+}
+
+fn build_document(
+    object: JsonObject,
+    experiment: &Experiment,
+    manifest: Option<&Manifest>,
+    with_measures: bool,
+) -> JsonObject {
     let Experiment { plan, trials } = experiment;
-    let effects = Effects::of(experiment);
-    Object::new()
-        .put("plan", self::plan(plan))
-        .put("trials", array(trials, |of| trial(plan, of, whole)))
-        .put("effects", array(&effects.workloads, |of| workload_effects(plan, of, whole)))
-        .put("needs", needs::needs(experiment, &effects, manifest))
-        .into()
+    let effects = ExperimentEffects::from_experiment(experiment);
+    let needs = manifest.map(|manifest| memory_needs::needs_document(experiment, &effects, manifest));
+    let ExperimentEffects { workloads, differences } = effects;
+    let workloads = workloads.into_iter().map(|of| EffectRow::new(plan, of, with_measures));
+    let trials = trials.iter().map(|trial| {
+        let measures = if with_measures { &trial.measures[..] } else { &[] };
+        TrialRow { plan, trial, measures }
+    });
+    object
+        .field("plan", plan_fields().object(plan))
+        .field("trials", trial_fields().array(trials))
+        .field("effects", workload_effect_fields().array(workloads))
+        .optional("needs", needs, "the machine is simulated, and no limit was varied")
+        .field("differences", simulated::differences_json(&differences))
+        .optional("sweep", simulated::sweep_json(experiment), "it is no sweep, or no trial has the measure")
 }
 
-fn plan(plan: &Plan) -> Object {
-    let workload = |of: &WorkloadHead| {
-        Object::new()
-            .put("name", of.name.as_str())
-            .put("command", of.command.clone())
-            .put("generator", of.generator.as_str())
-            .option("merit", of.merit.as_deref(), "the time judges it")
-    };
-    let variant = |of: &VariantHead| {
-        let setting = |(key, value): &(String, String)| {
-            Object::new().put("key", key.as_str()).put("value", value.as_str())
-        };
-        Object::new()
-            .put("name", of.name.as_str())
-            .put("settings", array(&of.settings, setting))
-            .put("asks_for_huge_pages", of.asks_for_huge_pages)
-    };
-    Object::new()
-        .put("name", plan.name.as_str())
-        .put("question", plan.question.as_str())
-        .put("origin", plan.origin.as_str())
-        .put("recipe", plan.recipe.as_str())
-        .put("place", plan.place.as_str())
-        .put("workloads", array(&plan.workloads, workload))
-        .put("variants", array(&plan.variants, variant))
-        .put("baseline", plan.variants.get(plan.baseline).map_or("", |of| of.name.as_str()))
-        .put(
-            "sequence",
-            match plan.sequence {
-                Sequence::Abba => "abba",
-                Sequence::Blocks => "blocks",
-            },
-        )
-        .put("seed", plan.seed)
-        .put("loss", plan.loss)
-        .put("schedule", array(&plan.schedule, |of| slot(plan, of)))
+fields! { fn plan_fields(of: Plan);
+    "name": string, "short name" => of.name.as_str();
+    "question": string, "the question that it answers" => of.question.as_str();
+    "explanation": string, "description, and how to read its numbers" => of.explanation.trim();
+    "origin": string, "`built in`, a path, `command line`, `perf stat -x`" => of.origin.as_str();
+    "recipe": string, "text of the recipe" => of.recipe.as_str();
+    "place": string, "`host`, `simulator`, `imported`" => of.place.as_str();
+    "simulator": string (null: "the trials are not simulated"),
+        "its version; only results of one version are comparable" => of.simulator.as_deref();
+    "workloads": array, "below" => workload_fields().array(&of.workloads);
+    "variants": array, "below" => variant_fields().array(&of.variants);
+    "baseline": string (null: "a sweep has no baseline"), "name of a variant" => baseline_name(of);
+    "sequence": string, "`abba`, `blocks`, `by_seed`: all points, then the next seed" => of.sequence.slug();
+    "seed": integer, "seed of the order and of the workloads; the first of a grid" => of.seed;
+    "loss": number, "the share of time that less memory may cost" => of.loss;
+    "slots": integer, "number of planned trials" => of.schedule.len();
+    "schedule": array (null: "a grid computes its slots"), "the slots of a list, below" => schedule_json(of);
+    "grid": object (null: "the schedule is a list"), "points and seeds, below" => simulated::grid_json(of);
 }
 
-fn slot(plan: &Plan, slot: &Slot) -> Object {
-    let role = match slot.role {
-        Role::WarmUp => "warm_up",
-        Role::Measured => "measured",
-        Role::Twin => "twin",
-    };
-    Object::new()
-        .put("workload", plan.workloads.get(slot.workload).map_or("", |of| of.name.as_str()))
-        .put("variant", plan.variants.get(slot.variant).map_or("", |of| of.name.as_str()))
-        .put("round", slot.round)
-        .put("role", role)
+pub(crate) fn baseline_name(plan: &Plan) -> Option<&str> {
+    plan.variants.get(plan.baseline?).map(|of| of.name.as_str())
 }
 
-fn trial(plan: &Plan, trial: &Trial, whole: bool) -> Object {
-    let place = plan.schedule.get(trial.slot).map(|of| Value::from(slot(plan, of)));
-    let (end, code, detail) = end(&trial.end);
-    let measure = |of: &Measure| {
-        Object::new()
-            .put("name", of.name.as_str())
-            .put("unit", of.unit.0.as_str())
-            .put("better", better(of.better))
-            .reading("value", &of.value, |value| (*value).into())
-            .put("source", of.source.as_str())
-    };
-    let flag = |of: &Flag| Object::new().put("kind", of.kind.as_str()).put("text", of.text.as_str());
-    Object::new()
-        .put("slot", trial.slot)
-        .option("of", place, "the plan has no such slot")
-        .put("began_ns", trial.began_ns)
-        .put("ended_ns", trial.ended_ns)
-        .put("end", end)
-        .option("end_number", code, "this end has no number")
-        .option("end_detail", detail, "this end says nothing else")
-        .put("measures", array(if whole { &trial.measures } else { &[] }, measure))
-        .put("flags", array(&trial.flags, flag))
-        .put("last_output", trial.last_output.as_str())
+fields! { fn workload_fields(of: PlannedWorkload);
+    "name": string, "unique in the experiment" => of.name.as_str();
+    "command": array, "its words" => of.command.clone();
+    "generator": string, "what generates its accesses or its input" => of.generator.as_str();
+    "merit": string (null: "the time judges it"), "the measure that judges it" => of.merit.as_deref();
+    "simulated": object (left out), "its configuration in the simulator, below" =>
+        of.simulated.as_ref().map(|of| simulated::configuration_fields().object(of));
 }
 
-/// The word for an end, its number (exit code, signal, nanoseconds, processes), and its words.
-pub(crate) fn end(end: &TrialEnd) -> (&'static str, Option<i64>, Option<&str>) {
+fields! { fn variant_fields(of: PlannedVariant);
+    "name": string, "unique in the experiment; in the simulator the scheme" => of.name.as_str();
+    "settings": array, "each `key` and `value`" => settings_json(&of.settings);
+    "asks_for_huge_pages": boolean, "whether it requests huge pages" => of.asks_for_huge_pages;
+}
+
+pub(super) fn settings_json(settings: &[(String, String)]) -> Value {
+    to_array(settings, |(key, value)| {
+        JsonObject::new().field("key", key.as_str()).field("value", value.as_str())
+    })
+}
+
+/// Builds the slots of a list.
+fn schedule_json(plan: &Plan) -> Value {
+    match &plan.schedule {
+        Schedule::List(slots) => slot_fields().array(slots.iter().map(|&slot| SlotRow { plan, slot })),
+        Schedule::Grid(_) => Value::Null,
+    }
+}
+
+/// A slot of a plan's schedule.
+#[derive(Clone, Copy)]
+pub(crate) struct SlotRow<'a> {
+    pub plan: &'a Plan,
+    pub slot: ScheduleSlot,
+}
+
+fields! { fn slot_fields<'a>(of: SlotRow<'a>);
+    "workload": string, "its name" => workload_name(of.plan, of.slot.workload);
+    "variant": string, "its name" => variant_name(of.plan, of.slot.variant);
+    "round": integer, "trials of a workload and a round are compared" => of.slot.round;
+    "role": string, "`warm_up`, `measured`, `twin`: the baseline again" => of.slot.role.slug();
+}
+
+pub(crate) fn workload_name(plan: &Plan, workload: usize) -> &str {
+    plan.workloads.get(workload).map_or("", |of| of.name.as_str())
+}
+
+pub(crate) fn variant_name(plan: &Plan, variant: usize) -> &str {
+    plan.variants.get(variant).map_or("", |of| of.name.as_str())
+}
+
+/// A trial beside its plan.
+#[derive(Clone, Copy)]
+pub(crate) struct TrialRow<'a> {
+    pub plan: &'a Plan,
+    pub trial: &'a Trial,
+    /// The shown measures.
+    pub measures: &'a [Measure],
+}
+
+impl<'a> TrialRow<'a> {
+    pub fn slot(&self) -> Option<SlotRow<'a>> {
+        Some(SlotRow { plan: self.plan, slot: self.plan.schedule.get(self.trial.slot)? })
+    }
+
+    fn point_and_seed(&self) -> Option<(usize, u64)> {
+        self.plan.point_and_seed(self.trial.slot)
+    }
+
+    /// A simulated trial has the same document on any machine.
+    fn time(&self, at_ns: u64) -> Option<u64> {
+        Some(at_ns).filter(|_| !self.plan.is_simulated())
+    }
+
+    /// An empty list is shown in a grid only.
+    fn shown<T>(&self, list: &'a [T]) -> Option<&'a [T]> {
+        Some(list).filter(|of| !of.is_empty() || self.plan.schedule.grid().is_some())
+    }
+}
+
+fields! { fn trial_fields<'a>(of: TrialRow<'a>);
+    "slot": integer, "its index in the schedule" => of.trial.slot;
+    "of": object (null: "the plan has no such slot"), "the slot, as in `schedule`" =>
+        of.slot().map(|slot| slot_fields().object(&slot));
+    "point": integer (left out), "index of the point, in a grid" => of.point_and_seed().map(|(of, _)| of);
+    "seed": integer (left out), "the seed, in a grid" => of.point_and_seed().map(|(_, of)| of);
+    "began_ns": integer (null: UNTIMED), "since the start of the run" => of.time(of.trial.began_ns);
+    "ended_ns": integer (null: UNTIMED), "since the start of the run" => of.time(of.trial.ended_ns);
+    "end": string,
+        "`done`, `failed`, `killed`, `out_of_memory`, `timed_out`, `invalid_result`, `left_processes`, \
+         `not_started`, `rejected`, `stopped`" => trial_end_fields(&of.trial.end).0;
+    "end_number": integer (null: "this end has no number"),
+        "exit code, signal, nanoseconds, or processes left behind" => trial_end_fields(&of.trial.end).1;
+    "end_detail": string (null: "this end has no details"),
+        "the invalid output, or why it was not started or was rejected" => trial_end_fields(&of.trial.end).2;
+    "measures": array, "below" => measures_json(of.measures);
+    "flags": array, "caveats of the numbers, below" => flag_fields().array(&of.trial.flags);
+    "last_output": string, "the last lines of a trial that failed" => of.trial.last_output.as_str();
+    "notes": array (left out), "notes of the load, if there are some" =>
+        Some(&of.trial.notes).filter(|of| !of.is_empty()).cloned();
+    "series": array (left out), "values along the trial, below; in a grid, or if there are some" =>
+        of.shown(&of.trial.series).map(|series| simulated::series_fields().array(series));
+    "pictures": integer (left out), "pictures of memory in the file; in a grid, or if there are some" =>
+        Some(of.trial.pictures).filter(|&count| count > 0 || of.plan.schedule.grid().is_some());
+}
+
+fields! { fn flag_fields(of: Flag);
+    "kind": string, "such as `not quiet`" => of.kind.as_str();
+    "text": string, "a phrase" => of.text.as_str();
+}
+
+/// Builds measures; exact ones by their integers, without what all measures of the simulator have in common.
+fn measures_json(measures: &[Measure]) -> Value {
+    let [on_host, simulated] = [value_fields(), exact_fields()].map(|more| measure_fields().and(more));
+    let fields = |of: &Measure| if of.exact.is_some() { &simulated } else { &on_host };
+    measures.iter().map(|of| fields(of).object(of)).collect()
+}
+
+fields! { fn measure_fields(of: Measure);
+    "phase": string (left out), "the phase of the trial" => phase_name(of);
+    "name": string, "unique in its phase" => of.name.as_str();
+    "unit": string, "unit of the value" => of.unit.0.as_str();
+}
+
+// Fields of a measure on a host.
+fields! { fn value_fields(of: Measure);
+    "better": string, "on a host: `lower`, `higher`, `neither`" => of.better.slug();
+    "value": number (reading), "on a host" => read(&of.value, |value| (*value).into());
+    "source": string, "on a host: file, call or workload" => of.source.as_str();
+}
+
+// Fields of a measure in the simulator.
+fields! { fn exact_fields(of: Measure);
+    "numerator": integer (left out), "in the simulator" => of.exact.map(|exact| exact.numerator);
+    "denominator": integer (left out), "in the simulator; 1 for a count" => of.exact.map(|of| of.denominator);
+}
+
+/// Returns the name of an end, its number (exit code, signal, nanoseconds, processes), and its text.
+pub(crate) fn trial_end_fields(end: &TrialEnd) -> (&'static str, Option<i64>, Option<&str>) {
     match end {
         TrialEnd::Done => ("done", None, None),
         TrialEnd::Failed(code) => ("failed", Some(i64::from(*code)), None),
         TrialEnd::Killed(signal) => ("killed", Some(i64::from(*signal)), None),
         TrialEnd::OutOfMemory => ("out_of_memory", None, None),
         TrialEnd::TimedOut(ns) => ("timed_out", i64::try_from(*ns).ok(), None),
-        TrialEnd::Nonsense(said) => ("nonsense", None, Some(said)),
-        TrialEnd::LeftBehind(processes) => ("left_behind", i64::try_from(*processes).ok(), None),
-        TrialEnd::NotBegun(why) => ("not_begun", None, Some(why)),
+        TrialEnd::InvalidResult(said) => ("invalid_result", None, Some(said)),
+        TrialEnd::LeftProcesses(processes) => ("left_processes", i64::try_from(*processes).ok(), None),
+        TrialEnd::NotStarted(why) => ("not_started", None, Some(why)),
         TrialEnd::Rejected(why) => ("rejected", None, Some(why)),
         TrialEnd::Stopped => ("stopped", None, None),
     }
 }
 
-/// Which direction is good, in a word.
-pub(crate) fn better(better: Better) -> &'static str {
-    match better {
-        Better::Lower => "lower",
-        Better::Higher => "higher",
-        Better::Neither => "neither",
+/// Returns the phase of a measure; `None` for the complete trial.
+fn phase_name(head: &MeasureHead) -> Option<&str> {
+    Some(head.phase.as_str()).filter(|phase| !phase.is_empty())
+}
+
+/// Returns the name of a contrast.
+pub(crate) fn contrast_slug(contrast: Contrast) -> &'static str {
+    match contrast {
+        Contrast::Ratio => "ratio",
+        Contrast::Difference => "difference",
     }
 }
 
-/// A verdict in a word.
-pub(crate) fn verdict(verdict: Verdict) -> &'static str {
+/// Returns the name of a verdict.
+pub(crate) fn verdict_slug(verdict: EffectVerdict) -> &'static str {
     match verdict {
-        Verdict::TooFew { .. } => "too_few",
-        Verdict::NotHuge { .. } => "not_huge",
-        Verdict::NotApplied { .. } => "not_applied",
-        Verdict::NoDifference => "no_difference",
-        Verdict::Undecided(_) => "undecided",
-        Verdict::Better => "better",
-        Verdict::Worse => "worse",
-        Verdict::Differs => "differs",
+        EffectVerdict::TooFew { .. } => "too_few",
+        EffectVerdict::WithoutHugePages { .. } => "not_huge",
+        EffectVerdict::NotApplied { .. } => "not_applied",
+        EffectVerdict::NoDifference => "no_difference",
+        EffectVerdict::Undecided(_) => "undecided",
+        EffectVerdict::Better => "better",
+        EffectVerdict::Worse => "worse",
+        EffectVerdict::Differs => "differs",
     }
 }
 
-fn advice(advice: Advice) -> &'static str {
+fn advice_slug(advice: ThpAdvice) -> &'static str {
     match advice {
-        Advice::Always => "always",
-        Advice::Madvise => "madvise",
-        Advice::Never => "never",
-        Advice::NoDifference => "no_difference",
-        Advice::TooFew => "too_few",
-        Advice::NotHuge => "not_huge",
-        Advice::Undecided => "undecided",
+        ThpAdvice::Always => "always",
+        ThpAdvice::Madvise => "madvise",
+        ThpAdvice::Never => "never",
+        ThpAdvice::NoDifference => "no_difference",
+        ThpAdvice::TooFew => "too_few",
+        ThpAdvice::NotAllocated => "not_huge",
+        ThpAdvice::Undecided => "undecided",
     }
 }
 
-fn workload_effects(plan: &Plan, found: &WorkloadEffects, whole: bool) -> Object {
-    let name = |variant: usize| plan.variants.get(variant).map_or("", |of| of.name.as_str());
-    let counts = |(variant, of): (usize, &Counts)| -> Value {
-        Object::new()
-            .put("variant", name(variant))
-            .put("planned", of.planned)
-            .put("done", of.done)
-            .put("failed", of.failed)
-            .put("out_of_memory", of.out_of_memory)
-            .put("not_huge", of.not_huge)
-            .put("huge_unseen", of.unseen)
-            .put("not_applied", of.not_applied)
-            .into()
-    };
-    Object::new()
-        .put("workload", plan.workloads.get(found.workload).map_or("", |of| of.name.as_str()))
-        .option("judged_by", found.judged().map(|of| of.name.as_str()), "nothing was measured")
-        .option("advice", found.advice.map(advice), "no modes of transparent huge pages were compared")
-        .put("trials", found.trials.iter().enumerate().map(counts).collect::<Vec<_>>())
-        .put("measures", array(&found.measures, |of| measure_effects(plan, of, whole)))
+/// A variant of a workload, or one of its measures under a variant. Effects are shared, so that rows of a
+/// table can be made one by one.
+#[derive(Clone)]
+pub(crate) struct EffectRow<'a> {
+    pub plan: &'a Plan,
+    workload: Rc<WorkloadEffects>,
+    /// Index of the measure.
+    measure: usize,
+    /// Index of the variant.
+    column: usize,
+    /// Whether random draws are shown.
+    with_draws: bool,
 }
 
-fn measure_effects(plan: &Plan, found: &MeasureEffects, whole: bool) -> Object {
-    let floor = |floor: &pagelab_metrics::effect::Floor| -> Value {
-        Object::new()
-            .put("ratio", floor.ratio)
-            .put("pairs", floor.pairs)
-            .put("is_of_all_workloads", floor.is_pooled)
-            .into()
-    };
-    let object = Object::new()
-        .put("name", found.name.as_str())
-        .put("unit", found.unit.0.as_str())
-        .put("better", better(found.better))
-        .put("source", found.source.as_str())
-        .reading("noise_floor", &found.floor, floor);
-    if let Some(absence) = &found.absent {
-        return object.option("variants", None::<Value>, &reason(absence));
+impl<'a> EffectRow<'a> {
+    pub fn new(plan: &'a Plan, workload: WorkloadEffects, with_draws: bool) -> EffectRow<'a> {
+        EffectRow { plan, workload: Rc::new(workload), measure: 0, column: 0, with_draws }
     }
-    let variants = found.variants.iter().enumerate().map(|(at, variant)| -> Value {
-        let known = variant.statistics;
-        let no_value = "no trial of this variant has it";
-        Object::new()
-            .put("variant", plan.variants.get(at).map_or("", |of| of.name.as_str()))
-            .put("values", variant.values.clone())
-            .option("median", known.map(|of| of.median), no_value)
-            .option("lower_quartile", known.map(|of| of.lower_quartile), no_value)
-            .option("upper_quartile", known.map(|of| of.upper_quartile), no_value)
-            .option("mean", mean(variant), "there are no values, or one is not above 0")
-            .reading("effect", &variant.effect, |effect| {
-                self::effect(effect, whole.then_some(plan.seed)).into()
-            })
-            .into()
-    });
-    object.put("variants", variants.collect::<Vec<_>>())
+
+    pub fn measure(&self) -> &MeasureEffects {
+        &self.workload.measures[self.measure]
+    }
+
+    pub fn variant(&self) -> &VariantEffect {
+        &self.measure().variants[self.column]
+    }
+
+    fn counts(&self) -> &TrialCounts {
+        &self.workload.trials[self.column]
+    }
+
+    fn column(&self) -> Option<&EffectColumn> {
+        self.workload.columns.get(self.column)
+    }
+
+    fn statistics(&self, statistic: fn(SampleStatistics) -> f64) -> Option<f64> {
+        self.variant().statistics.map(statistic)
+    }
+
+    fn ratios(&self, statistic: fn(SampleStatistics) -> f64) -> Option<f64> {
+        self.effect().and_then(|of| of.pairs.ratio_statistics()).map(statistic)
+    }
+
+    fn effect(&self) -> Option<&Effect> {
+        self.variant().effect()
+    }
+
+    /// A number from random draws.
+    fn draw<V: Into<Value>>(&self, number: fn(&PairedRatios, u64) -> Option<V>) -> Result<Value, String> {
+        let reason = if self.with_draws { ONE_PAIR } else { "not in a page: pagelab report --json" };
+        let effect = self.effect().filter(|_| self.with_draws);
+        effect.and_then(|of| number(&of.pairs, self.plan.seed)).map(V::into).ok_or(reason.to_owned())
+    }
+
+    pub fn with_measure(&self, measure: usize) -> EffectRow<'a> {
+        EffectRow { measure, ..self.clone() }
+    }
+
+    pub fn rows(self) -> impl Iterator<Item = EffectRow<'a>> {
+        (0..self.measure().variants.len()).map(move |column| EffectRow { column, ..self.clone() })
+    }
 }
 
-/// The geometric mean with its interval.
-fn mean(variant: &VariantEffect) -> Option<Value> {
-    let (mean, found) = variant.mean()?;
-    let one = "one value has no interval";
-    let end = |of: fn(Interval) -> f64| found.map(of);
-    Some(
-        Object::new()
-            .put("value", mean)
-            .option("low", end(|found| found.low), one)
-            .option("high", end(|found| found.high), one)
-            .into(),
-    )
+fields! { fn workload_effect_fields<'a>(of: EffectRow<'a>);
+    "workload": string, "its name" => workload_name(of.plan, of.workload.workload);
+    "judged_by": string (null: "nothing was measured"), "the measure by which it is judged" =>
+        of.workload.primary_measure().map(|of| of.name.as_str());
+    "advice": string (null: "no THP modes were compared"),
+        "`always`, `madvise`, `never`, `no_difference`, `too_few`, `not_huge`, `undecided`" =>
+        of.workload.advice.map(advice_slug);
+    "trials": array, "for each variant, below" => {
+        let columns = 0..of.workload.trials.len();
+        let rows = columns.map(|column| EffectRow { column, ..of.clone() });
+        column_fields().and(count_fields()).array(rows)
+    };
+    "measures": array, "below" => {
+        let measures = 0..of.workload.measures.len();
+        measures.map(|measure| measure_effect_json(&of.with_measure(measure))).collect::<Value>()
+    };
 }
 
-pub(super) fn interval(found: Option<Interval>, level: f64) -> Option<Value> {
-    let found = found?;
-    Some(Object::new().put("low", found.low).put("high", found.high).put("level", level).into())
+// Fields of a variant, and of its point in a grid.
+fields! { fn column_fields<'a>(of: EffectRow<'a>);
+    "variant": string, "its name" => of.column().map_or("", |column| variant_name(of.plan, column.variant));
+    "point": integer (left out), "index of the point, in a grid" => of.column().and_then(|of| of.point);
 }
 
-/// Without a seed nothing is drawn.
-fn effect(effect: &Effect, seed: Option<u64>) -> Object {
-    let pairs = &effect.pairs;
-    let spread = pairs.spread();
-    let (ranks, level) = pairs.by_ranks().map_or((None, LEVEL), |(found, level)| (Some(found), level));
-    let (speed_up, speed_interval) = effect.speed_up();
-    let one = "one pair has no interval";
-    let none = "there are no pairs";
-    let not_drawn = if seed.is_some() { one } else { "not in a page: pagelab report --json" };
-    Object::new()
-        .put("pairs", pairs.count())
-        .put("ratio", effect.ratio)
-        .option("ratio_interval", interval(effect.interval, LEVEL), one)
-        .option("ratio_by_ranks", interval(ranks, level), "with so many pairs there is no such interval")
-        .option(
-            "ratio_by_bootstrap",
-            interval(seed.and_then(|seed| pairs.by_bootstrap(seed)), LEVEL),
-            not_drawn,
-        )
-        .option("ratio_median", spread.map(|of| of.median), none)
-        .option("ratio_lower_quartile", spread.map(|of| of.lower_quartile), none)
-        .option("ratio_upper_quartile", spread.map(|of| of.upper_quartile), none)
-        .option("permutation_p", seed.and_then(|seed| pairs.permutation_p(seed)), not_drawn)
-        .put("speed_up", speed_up)
-        .option("speed_up_interval", interval(speed_interval, LEVEL), one)
-        .put("saved_percent", effect.saved() * 100.0)
-        .put("verdict", verdict(effect.verdict))
+fields! { fn count_fields<'a>(of: EffectRow<'a>);
+    "planned": integer, "without warm-ups and twins" => of.counts().planned;
+    "done": integer, "their measures count" => of.counts().completed;
+    "failed": integer, "ended otherwise" => of.counts().failed;
+    "out_of_memory": integer, "of `failed`" => of.counts().out_of_memory;
+    "not_huge": integer, "done, without the requested huge pages" => of.counts().without_huge_pages;
+    "huge_unseen": integer, "of `not_huge`, those for which it is unknown" => of.counts().huge_pages_unknown;
+    "not_applied": integer, "done, but not with the requested setting" => of.counts().not_applied;
+}
+
+fn measure_effect_json(row: &EffectRow<'_>) -> Value {
+    let (of_measure, of_variant) = (measure_effect_fields(), column_fields().and(variant_effect_fields()));
+    let (of_measure, of_variant) = match (row.measure().contrast, row.plan.baseline) {
+        (Contrast::Ratio, _) => (of_measure.and(ratio_measure_fields()), of_variant.and(ratio_fields())),
+        (Contrast::Difference, None) => (of_measure, of_variant.and(median_fields())),
+        (Contrast::Difference, Some(_)) => {
+            (of_measure, of_variant.and(median_fields()).and(difference_fields()))
+        }
+    };
+    let object = of_measure.add_to(JsonObject::new(), row);
+    match &row.measure().absent {
+        Some(absence) => object.optional("variants", None::<Value>, &absence.to_string()),
+        None => object.field("variants", of_variant.array(row.clone().rows())),
+    }
+    .into()
+}
+
+fields! { fn measure_effect_fields<'a>(of: EffectRow<'a>);
+    "phase": string (left out), "the phase of the trial" => phase_name(of.measure());
+    "name": string, "unique in its phase" => of.measure().name.as_str();
+    "unit": string, "unit of the values" => of.measure().unit.0.as_str();
+    "contrast": string, "as declared: `ratio`, `difference`" => contrast_slug(of.measure().contrast);
+}
+
+// Fields of a measure that is compared by ratios.
+fields! { fn ratio_measure_fields<'a>(of: EffectRow<'a>);
+    "better": string, "with ratios: `lower`, `higher`, `neither`" => of.measure().better.slug();
+    "source": string, "with ratios: file, call or workload" => of.measure().source.as_str();
+    "noise_floor": object (reading), "with ratios: the difference of equal settings, below" =>
+        read(&of.measure().noise_floor, |floor| noise_floor_fields().object(floor));
+}
+
+fields! { fn noise_floor_fields(of: NoiseFloor);
+    "ratio": number, "above 1" => of.ratio;
+    "pairs": integer, "pairs of equal settings" => of.pairs;
+    "is_of_all_workloads": boolean, "true if this workload has too few" => of.is_pooled;
+}
+
+fields! { fn variant_effect_fields<'a>(of: EffectRow<'a>);
+    "values": array, "the counted values, by round" => of.variant().values.clone();
+    "median": number (null: NO_VALUE), "of the values" => of.statistics(|of| of.median);
+}
+
+// Fields of a variant that is compared by ratios.
+fields! { fn ratio_fields<'a>(of: EffectRow<'a>);
+    "lower_quartile": number (null: NO_VALUE), "with ratios" => of.statistics(|of| of.lower_quartile);
+    "upper_quartile": number (null: NO_VALUE), "with ratios" => of.statistics(|of| of.upper_quartile);
+    "mean": object (null: "there are no values, or one is not above 0"),
+        "with ratios: geometric mean `value`, its interval `low`, `high`" => mean_json(of.variant());
+    "effect": object (reading), "with ratios: against the baseline, below" =>
+        match of.variant().effect_absence() {
+            Some(absence) => Err(absence.to_string()),
+            None => Ok(effect_fields().object(of)),
+        };
+}
+
+// Fields of a variant that is compared by differences.
+fields! { fn median_fields<'a>(of: EffectRow<'a>);
+    "median_interval": object (null: "fewer than 6 values"),
+        "with differences: of the median, by order statistics: `low`, `high`, `level`" =>
+        of.variant().median_interval().map(simulated::interval_json);
+}
+
+// Fields of a variant that is compared by differences from a baseline.
+fields! { fn difference_fields<'a>(of: EffectRow<'a>);
+    "difference": object (null: "it is the baseline, or no round has both"),
+        "with differences and a baseline: against the baseline, below" =>
+        of.variant().difference().map(|of| simulated::difference_fields().object(of));
+}
+
+/// Builds the geometric mean with its interval.
+fn mean_json(variant: &VariantEffect) -> Option<Value> {
+    let (mean, found) = variant.geometric_mean()?;
+    let reason = "one value has no interval";
+    let object = JsonObject::new()
+        .field("value", mean)
+        .optional("low", found.map(|found| found.low), reason)
+        .optional("high", found.map(|found| found.high), reason);
+    Some(object.into())
+}
+
+pub(super) fn interval_json(interval: Option<RatioInterval>, level: f64) -> Option<Value> {
+    let found = interval?;
+    Some(JsonObject::new().field("low", found.low).field("high", found.high).field("level", level).into())
+}
+
+fields! { fn effect_fields<'a>(of: EffectRow<'a>);
+    "pairs": integer, "rounds with both" => of.effect().map(|of| of.pairs.pair_count());
+    "ratio": number, "geometric mean of variant / baseline over the pairs" => of.effect().map(|of| of.ratio);
+    "ratio_interval": object (null: ONE_PAIR), "by t: `low`, `high`, `level` 0.95" =>
+        of.effect().and_then(|of| interval_json(of.interval, CONFIDENCE_LEVEL));
+    "ratio_by_ranks": object (null: "no such interval for this number of pairs"),
+        "by Wilcoxon's test, with its true `level`" =>
+        of.effect().and_then(|of| of.pairs.rank_interval()).map(|(of, level)| interval_json(Some(of), level));
+    "ratio_by_bootstrap": object (reading), "by a seeded percentile bootstrap; too narrow with few pairs" =>
+        of.draw(|pairs, seed| interval_json(pairs.bootstrap_interval(seed), CONFIDENCE_LEVEL));
+    "ratio_median": number (null: NO_PAIRS), "of the ratios" => of.ratios(|of| of.median);
+    "ratio_lower_quartile": number (null: NO_PAIRS), "of the ratios" => of.ratios(|of| of.lower_quartile);
+    "ratio_upper_quartile": number (null: NO_PAIRS), "of the ratios" => of.ratios(|of| of.upper_quartile);
+    "permutation_p": number (reading), "share of permutations in pairs that lie as far from 1" =>
+        of.draw(PairedRatios::permutation_p);
+    "speed_up": number, "the ratio, or its inverse: more is better" => of.effect().map(|of| of.speed_up().0);
+    "speed_up_interval": object (null: ONE_PAIR), "by t: `low`, `high`, `level` 0.95" =>
+        of.effect().and_then(|of| interval_json(of.speed_up().1, CONFIDENCE_LEVEL));
+    "saved_percent": number, "100 × (1 − ratio), for rates 100 × (1 − 1 / ratio); negative: more is needed" =>
+        of.effect().map(|of| of.saved_share() * 100.0);
+    "verdict": string,
+        "`better`, `worse`, `differs`, `no_difference`, `undecided`, `too_few`, `not_huge`, `not_applied`" =>
+        of.effect().map(|of| verdict_slug(of.verdict));
 }

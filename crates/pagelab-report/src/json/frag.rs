@@ -1,55 +1,27 @@
-//! The JSON of `pagelab frag`: fields and units stand in `docs/json.md`.
+//! JSON of `pagelab frag`: `docs/json.md` lists fields and units.
 
-use pagelab_metrics::frag as metrics;
+use pagelab_metrics::fragmentation_index as metrics;
 use pagelab_model::{FreeAreas, Order};
 use serde::Serialize;
+use serde_json::Value;
 
-use super::{Header, NOTHING_FREE};
-use crate::frag::{FragReport, Place};
+use super::object::{JsonObject, to_array};
+use super::{NO_FREE_REASON, document_header};
+use crate::fields::fields;
+use crate::frag::{FragReport, FreeBlockSource};
 
-/// The document.
+/// Document of a report. Page counts of its zones may exceed 64 bits, so they are not in a `Value`.
 #[derive(Debug, Serialize)]
-pub struct Document<'a> {
+pub struct FragmentationDocument<'a> {
     #[serde(flatten)]
-    header: Header,
-    source: Source<'a>,
-    page_size_bytes: u64,
-    page_size_source: &'a str,
-    order: u8,
-    order_source: &'a str,
-    order_bytes: u64,
-    headline: String,
-    zones: Vec<Zone<'a>>,
-    zones_without_memory: Vec<ZoneName<'a>>,
+    head: JsonObject,
+    zones: Vec<ZoneJson<'a>>,
+    zones_without_memory: Value,
     notes: &'a [String],
 }
 
 #[derive(Debug, Serialize)]
-struct Source<'a> {
-    name: &'a str,
-    kind: &'a str,
-    reading: Option<usize>,
-    readings: Option<usize>,
-    line: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reading_absent_reason: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    readings_absent_reason: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    line_absent_reason: Option<&'static str>,
-    trigger: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    trigger_absent_reason: Option<&'static str>,
-}
-
-#[derive(Debug, Serialize)]
-struct ZoneName<'a> {
-    node: u32,
-    zone: &'a str,
-}
-
-#[derive(Debug, Serialize)]
-struct Zone<'a> {
+struct ZoneJson<'a> {
     node: u32,
     zone: &'a str,
     free_pages: u128,
@@ -67,75 +39,70 @@ struct Zone<'a> {
     migratetypes_absent_reason: Option<&'a str>,
 }
 
-const NO_PLACE: &str = "the source is one file of its own";
-
-/// The document for a report.
-pub fn document(report: &FragReport) -> Document<'_> {
-    Document {
-        header: Header::new("frag"),
-        source: source(report),
-        page_size_bytes: report.page_size.bytes(),
-        page_size_source: &report.page_size_source,
-        order: report.order.0,
-        order_source: &report.order_source,
-        order_bytes: report.page_size.block(report.order).0,
-        headline: report.headline(),
-        zones: (0..report.buddyinfo.zones.len()).map(|at| zone(report, at)).collect(),
-        zones_without_memory: report
-            .unpopulated
-            .iter()
-            .map(|key| ZoneName { node: key.node.0, zone: &key.zone })
-            .collect(),
+/// Builds the document for a report.
+pub fn to_document(report: &FragReport) -> FragmentationDocument<'_> {
+    FragmentationDocument {
+        head: report_fields().add_to(document_header("frag"), report),
+        zones: (0..report.buddyinfo.zones.len()).map(|at| zone_json(report, at)).collect(),
+        zones_without_memory: to_array(&report.unpopulated, JsonObject::for_zone),
         notes: &report.notes,
     }
 }
 
-fn source(report: &FragReport) -> Source<'_> {
-    let place = report.source.place.as_ref();
-    let absent = place.is_none().then_some(NO_PLACE);
-    let trigger = place.and_then(|place: &Place| place.trigger.as_ref()).map(|(text, _)| text.as_str());
-    let trigger_absent_reason = match (trigger, report.source.kind) {
-        (Some(_), _) => None,
-        (None, "show_mem") => Some("no line before the report says why it was printed"),
-        (None, _) => Some("buddyinfo is read, not printed for a reason"),
-    };
-    Source {
-        name: &report.source.name,
-        kind: report.source.kind,
-        reading: place.map(|place| place.which),
-        readings: place.map(|place| place.of),
-        line: place.map(|place| place.line),
-        reading_absent_reason: absent,
-        readings_absent_reason: absent,
-        line_absent_reason: absent,
-        trigger,
-        trigger_absent_reason,
-    }
+fields! { fn report_fields(of: FragReport);
+    "source": object, "the source of the free blocks, below" => source_fields().object(&of.source);
+    "page_size_bytes": integer, "base page size of the measured machine" => of.page_size.bytes();
+    "page_size_source": string, "where this size comes from, in a phrase" => of.page_size_source.as_str();
+    "order": integer, "the order of `headline`; at most the largest order of the machine" => of.order.0;
+    "order_source": string, "why this order, in a phrase" => of.order_source.as_str();
+    "order_bytes": integer, "size of a block of that order" => of.page_size.block_bytes(of.order).0;
+    "headline": string, "the answer in a sentence, as printed above the table" => of.format_headline();
 }
 
-fn zone(report: &FragReport, at: usize) -> Zone<'_> {
-    let zone = &report.buddyinfo.zones[at];
+/// Why a reading has no position.
+const NO_POSITION: &str = "the source is a single file";
+
+fields! { fn source_fields(of: FreeBlockSource);
+    "name": string, "`this machine`, a saved tree, a file, or `standard input`" => of.name.as_str();
+    "kind": string, "`buddyinfo` or `show_mem` (an allocation-failure or out-of-memory report)" => of.kind;
+    "reading": integer (null: NO_POSITION), "the number of this reading in the text, from 1" =>
+        of.position.as_ref().map(|of| of.index);
+    "readings": integer (null: NO_POSITION), "number of readings in the text" =>
+        of.position.as_ref().map(|of| of.total);
+    "line": integer (null: NO_POSITION), "first line of the reading, from 1" =>
+        of.position.as_ref().map(|of| of.line);
+    "trigger": string (reading),
+        "the kernel's message that introduces the report, shortened; null for buddyinfo" =>
+        match of.position.as_ref().and_then(|of| of.trigger.as_ref()) {
+            Some((text, _)) => Ok(text.as_str().into()),
+            None if of.kind == "show_mem" => Err("no line before the report states the reason".to_owned()),
+            None => Err("buddyinfo has no trigger".to_owned()),
+        };
+}
+
+fn zone_json(report: &FragReport, index: usize) -> ZoneJson<'_> {
+    let zone = &report.buddyinfo.zones[index];
     let areas = &zone.areas;
-    let absent = (areas.free_pages() == 0).then_some(NOTHING_FREE);
+    let absent_reason = (areas.free_pages() == 0).then_some(NO_FREE_REASON);
     let letters = report.migratetypes.as_ref();
-    Zone {
+    ZoneJson {
         node: zone.key.node.0,
         zone: &zone.key.zone,
         free_pages: areas.free_pages(),
         free_blocks: areas.counts(),
-        usable_pages: by_order(areas, FreeAreas::pages_from),
-        usable_blocks: by_order(areas, FreeAreas::blocks_suitable),
-        unusable_index_permille: by_order(areas, metrics::unusable_permille),
-        unusable_index: absent.is_none().then(|| by_order(areas, metrics::unusable)),
-        unusable_index_absent_reason: absent,
-        fragmentation_index_permille: by_order(areas, metrics::fragmentation_permille),
-        fragmentation_index_paper: by_order(areas, metrics::fragmentation_paper),
-        migratetypes: letters.ok().and_then(|all| all.get(at)).map(Vec::as_slice),
+        usable_pages: values_by_order(areas, FreeAreas::free_pages_from_order),
+        usable_blocks: values_by_order(areas, FreeAreas::blocks_suitable),
+        unusable_index_permille: values_by_order(areas, metrics::unusable_permille),
+        unusable_index: absent_reason.is_none().then(|| values_by_order(areas, metrics::unusable_index)),
+        unusable_index_absent_reason: absent_reason,
+        fragmentation_index_permille: values_by_order(areas, metrics::fragmentation_permille),
+        fragmentation_index_paper: values_by_order(areas, metrics::fragmentation_paper),
+        migratetypes: letters.ok().and_then(|all| all.get(index)).map(Vec::as_slice),
         migratetypes_absent_reason: letters.err().map(|absence| absence.reason()),
     }
 }
 
 /// One value for each order.
-fn by_order<T>(areas: &FreeAreas, value: impl Fn(&FreeAreas, Order) -> T) -> Vec<T> {
+fn values_by_order<T>(areas: &FreeAreas, value: impl Fn(&FreeAreas, Order) -> T) -> Vec<T> {
     (0..areas.orders()).map(|order| value(areas, Order(order as u8))).collect()
 }

@@ -1,187 +1,191 @@
-//! The machine and its settings in JSON.
+//! Machine and settings in JSON.
 
 use pagelab_model::machine::{
-    Cache, Cgroup, CgroupVersion, Cpu, DirectMap, Hypervisor, PageReporting, Tlb, TlbHolds, TlbLevel,
+    Cache, Cgroup, CgroupVersion, Cpu, DirectMap, Hypervisor, PageReporting, Tlb, TlbContent, TlbLevel,
     TlbSource,
 };
 use pagelab_model::settings::{HugetlbPool, Settings, SwapArea, ThpSettings, ThpSize};
-use pagelab_model::{Choice, Snapshot};
+use pagelab_model::{Reading, Snapshot, SysfsChoice};
 use serde_json::Value;
 
-use super::checkup::counters;
-use super::object::{Object, array};
+use super::checkup::{bytes_json, counters_json};
+use crate::fields::{fields, read};
 
-const NOT_TOLD: &str = "the machine does not tell";
+const NOT_STATED: &str = "the machine does not state it";
+const NOT_COUNTED: &str = "this kernel does not count it";
 
-/// What the machine is.
-pub(super) fn machine(snapshot: &Snapshot) -> Object {
-    let machine = &snapshot.machine;
-    let text = |text: &String| Value::from(text.as_str());
-    Object::new()
-        .option("host_name", machine.host_name.clone(), "not saved with the tree")
-        .reading("kernel_release", &machine.kernel_release, text)
-        .reading("kernel_version", &machine.kernel_version, text)
-        .reading("kernel_cmdline", &machine.kernel_cmdline, text)
-        .reading("architecture", &machine.architecture, text)
-        .put("page_size_bytes", machine.page_size.bytes())
-        .put("page_size_source", machine.page_size_source.as_str())
-        .put("huge_page_bytes", machine.page_size.block(snapshot.pmd_order).0)
-        .put("pageblock_bytes", machine.page_size.block(snapshot.pageblock_order).0)
-        .reading("cpu", &machine.cpu, |c| cpu(c).into())
-        .reading("caches", &machine.caches, |caches| array(caches, cache))
-        .reading("tlb", &machine.tlb, |t| tlb(t).into())
-        .reading("nodes", &machine.nodes, |nodes| nodes.iter().map(|node| node.0).collect::<Vec<_>>().into())
-        .reading("hypervisor", &machine.hypervisor, |h| hypervisor(h).into())
-        .reading("direct_map", &machine.direct_map, |map| direct_map(map).into())
-        .option(
-            "page_reporting",
-            machine.page_reporting.as_ref().map(page_reporting),
-            "free pages are not reported",
-        )
-        .reading("cgroup", &machine.cgroup, |group| cgroup(group).into())
-        .put("container_signs", machine.container_signs.clone())
-        .reading("memory_block_bytes", &machine.memory_block, |size| size.0.into())
+fn read_text(reading: &Reading<String>) -> Result<Value, String> {
+    read(reading, |text| text.as_str().into())
 }
 
-fn cpu(cpu: &Cpu) -> Object {
-    Object::new()
-        .put("model_name", cpu.model_name.as_str())
-        .put("vendor", cpu.vendor.as_str())
-        .option("family", cpu.family, NOT_TOLD)
-        .option("model", cpu.model, NOT_TOLD)
-        .option("stepping", cpu.stepping, NOT_TOLD)
-        .put("threads", cpu.threads)
-        .option("cores", cpu.cores, NOT_TOLD)
-        .option("physical_address_bits", cpu.physical_bits, NOT_TOLD)
-        .option("virtual_address_bits", cpu.virtual_bits, NOT_TOLD)
-        .option("clock_khz", cpu.clock_khz, NOT_TOLD)
-        .put("flags", cpu.flags.clone())
+fields! { fn machine_fields(of: Snapshot);
+    "host_name": string (null: "not saved with the tree"), "its name" => of.machine.host_name.as_deref();
+    "kernel_release": string (reading), "as the kernel prints it" => read_text(&of.machine.kernel_release);
+    "kernel_version": string (reading), "as the kernel prints it" => read_text(&of.machine.kernel_version);
+    "kernel_cmdline": string (reading), "as the kernel prints it" => read_text(&of.machine.kernel_cmdline);
+    "architecture": string (reading), "as the kernel prints it" => read_text(&of.machine.architecture);
+    "page_size_bytes": integer, "base page size" => of.machine.page_size.bytes();
+    "page_size_source": string, "source of the base page size" => of.machine.page_size_source.as_str();
+    "huge_page_bytes": integer, "huge page of PMD size" => of.machine.page_size.block_bytes(of.pmd_order).0;
+    "pageblock_bytes": integer, "pageblock" => of.machine.page_size.block_bytes(of.pageblock_order).0;
+    "cpu": object (reading), "below" => read(&of.machine.cpu, |of| cpu_fields().object(of));
+    "caches": array (reading), "below" => read(&of.machine.caches, |of| cache_fields().array(of));
+    "tlb": object (reading), "below" => read(&of.machine.tlb, |of| tlb_fields().object(of));
+    "nodes": array (reading), "online NUMA nodes" =>
+        read(&of.machine.nodes, |nodes| nodes.iter().map(|node| node.0).collect());
+    "hypervisor": object (reading), "below" =>
+        read(&of.machine.hypervisor, |of| hypervisor_fields().object(of));
+    "direct_map": object (reading), "below" =>
+        read(&of.machine.direct_map, |of| direct_map_fields().object(of));
+    "page_reporting": object (null: "free pages are not reported"),
+        "free memory that the hypervisor reclaims, below" =>
+        of.machine.page_reporting.as_ref().map(|of| page_reporting_fields().object(of));
+    "cgroup": object (reading), "below" => read(&of.machine.cgroup, |of| cgroup_fields().object(of));
+    "container_signs": array, "signs that this process is in a container" =>
+        of.machine.container_signs.clone();
+    "memory_block_bytes": integer (reading), "unit of memory hotplug" =>
+        read(&of.machine.memory_block, |size| size.0.into());
 }
 
-fn cache(cache: &Cache) -> Object {
-    Object::new()
-        .put("level", cache.level)
-        .put("kind", cache.kind.as_str())
-        .put("size_bytes", cache.size.0)
-        .option("ways", cache.ways, NOT_TOLD)
-        .option("line_bytes", cache.line.map(|line| line.0), NOT_TOLD)
-        .put("shared_cpus", cache.shared_cpus.as_str())
+fields! { fn cpu_fields(of: Cpu);
+    "model_name": string, "as the CPU states it" => of.model_name.as_str();
+    "vendor": string, "as the CPU states it" => of.vendor.as_str();
+    "family": integer (null: NOT_STATED), "as the CPU states it" => of.family;
+    "model": integer (null: NOT_STATED), "as the CPU states it" => of.model;
+    "stepping": integer (null: NOT_STATED), "as the CPU states it" => of.stepping;
+    "threads": integer, "hardware threads" => of.threads;
+    "cores": integer (null: NOT_STATED), "cores" => of.cores;
+    "physical_address_bits": integer (null: NOT_STATED), "width" => of.physical_bits;
+    "virtual_address_bits": integer (null: NOT_STATED), "width" => of.virtual_bits;
+    "clock_khz": integer (null: NOT_STATED), "of the first CPU, when it was read" => of.clock_khz;
+    "flags": array, "as the kernel prints them" => of.flags.clone();
 }
 
-fn tlb(tlb: &Tlb) -> Object {
-    let (source, detail) = match &tlb.source {
+fields! { fn cache_fields(of: Cache);
+    "level": integer, "from 1" => of.level;
+    "kind": string, "`Data`, `Instruction`, `Unified`" => of.kind.as_str();
+    "size_bytes": integer, "its size" => of.size.0;
+    "ways": integer (null: NOT_STATED), "associativity" => of.ways;
+    "line_bytes": integer (null: NOT_STATED), "size of a line" => bytes_json(of.line);
+    "shared_cpus": string, "CPUs that share it with CPU 0" => of.shared_cpus.as_str();
+}
+
+fn tlb_source(tlb: &Tlb) -> (&str, &str) {
+    match &tlb.source {
         TlbSource::Cpuid(leaf) => ("cpuid", leaf.as_str()),
         TlbSource::Assumed(row) => ("assumed", row.as_str()),
-        TlbSource::Given => ("given", "--tlb"),
-    };
-    let level = |level: &TlbLevel| {
-        let holds = match level.holds {
-            TlbHolds::Data => "data",
-            TlbHolds::Stores => "stores",
-            TlbHolds::Instruction => "instruction",
-            TlbHolds::Unified => "unified",
-        };
-        Object::new()
-            .put("level", level.level)
-            .put("holds", holds)
-            .put("page_sizes_bytes", level.page_sizes.iter().map(|size| size.0).collect::<Vec<_>>())
-            .put("entries", level.entries)
-            .option("ways", level.ways, NOT_TOLD)
-    };
-    Object::new().put("source", source).put("source_detail", detail).put("levels", array(&tlb.levels, level))
-}
-
-fn hypervisor(hypervisor: &Hypervisor) -> Object {
-    match hypervisor {
-        Hypervisor::None => Object::new().put("present", false),
-        Hypervisor::Present { name, source } => {
-            Object::new().put("present", true).put("name", name.as_str()).put("source", source.as_str())
-        }
+        TlbSource::UserSupplied => ("user_supplied", "--tlb"),
     }
 }
 
-fn page_reporting(of: &PageReporting) -> Object {
-    Object::new()
-        .option("order", of.order.map(|order| order.0), "the kernel does not say it")
-        .option("asked_order", of.asked, "the command line asks for no other one")
-        .option("device", of.device.as_deref(), "no virtio balloon takes the reports")
-        .option("reported_bytes", of.reported.map(|bytes| bytes.0), "kpageflags could not be read")
+fields! { fn tlb_fields(of: Tlb);
+    "source": string, "`cpuid`, `assumed`, `user_supplied`" => tlb_source(of).0;
+    "source_detail": string, "leaf of CPUID, or row of the table" => tlb_source(of).1;
+    "levels": array, "below" => tlb_level_fields().array(&of.levels);
 }
 
-fn direct_map(map: &DirectMap) -> Object {
-    Object::new()
-        .put("base_bytes", map.base.0)
-        .put("pmd_bytes", map.pmd.0)
-        .put("pud_bytes", map.pud.0)
-        .option("pmd_splits", map.pmd_splits, "this kernel does not count it")
-        .option("pud_splits", map.pud_splits, "this kernel does not count it")
+fields! { fn tlb_level_fields(of: TlbLevel);
+    "level": integer, "from 1" => of.level;
+    "holds": string, "`data`, `stores`, `instruction`, `unified`" => match of.holds {
+        TlbContent::Data => "data",
+        TlbContent::Stores => "stores",
+        TlbContent::Instruction => "instruction",
+        TlbContent::Unified => "unified",
+    };
+    "page_sizes_bytes": array, "page sizes" => of.page_sizes.iter().map(|size| size.0).collect::<Value>();
+    "entries": integer, "their number" => of.entries;
+    "ways": integer (null: NOT_STATED), "associativity" => of.ways;
 }
 
-fn cgroup(group: &Cgroup) -> Object {
-    let version = match group.version {
+fields! { fn hypervisor_fields(of: Hypervisor);
+    "present": boolean, "whether there is one" => matches!(of, Hypervisor::Present { .. });
+    "name": string (left out), "its name" => match of {
+        Hypervisor::Present { name, .. } => Some(name.as_str()),
+        Hypervisor::None => None,
+    };
+    "source": string (left out), "where it was found" => match of {
+        Hypervisor::Present { source, .. } => Some(source.as_str()),
+        Hypervisor::None => None,
+    };
+}
+
+fields! { fn page_reporting_fields(of: PageReporting);
+    "order": integer (null: "the kernel does not state it"), "the smallest reported order" =>
+        of.order.map(|order| order.0);
+    "requested_order": integer (null: "the command line requests no other one"),
+        "from the command line, if the kernel did not accept it" => of.requested_order;
+    "device": string (null: "no virtio balloon receives the reports"), "the balloon" => of.device.as_deref();
+    "reported_bytes": integer (null: "kpageflags could not be read"),
+        "currently with the host; approximate" =>
+        bytes_json(of.reported);
+}
+
+fields! { fn direct_map_fields(of: DirectMap);
+    "base_bytes": integer, "mapped by base pages" => of.base.0;
+    "pmd_bytes": integer, "mapped by PMDs" => of.pmd.0;
+    "pud_bytes": integer, "mapped by PUDs" => of.pud.0;
+    "pmd_splits": integer (null: NOT_COUNTED), "PMDs that were split" => of.pmd_splits;
+    "pud_splits": integer (null: NOT_COUNTED), "PUDs that were split" => of.pud_splits;
+}
+
+fields! { fn cgroup_fields(of: Cgroup);
+    "version": string, "`1`, `2`, `hybrid`" => match of.version {
         CgroupVersion::V1 => "1",
         CgroupVersion::V2 => "2",
         CgroupVersion::Hybrid => "hybrid",
     };
-    Object::new()
-        .put("version", version)
-        .put("path", group.path.as_str())
-        .option("memory_limit_bytes", group.memory_limit.map(|limit| limit.0), "there is no limit")
-        .option("limit_path", group.limit_path.as_deref(), "the group that has the limit is not known")
-        .option(
-            "memory_used_bytes",
-            group.memory_used.map(|used| used.0),
-            "there is no limit to compare with",
-        )
+    "path": string, "of this process" => of.path.as_str();
+    "memory_limit_bytes": integer (null: "there is no limit"), "the smallest limit" =>
+        bytes_json(of.memory_limit);
+    "limit_path": string (null: "the cgroup with the limit is unknown"), "the cgroup with this limit" =>
+        of.limit_path.as_deref();
+    "memory_used_bytes": integer (null: "there is no limit to compare with"), "used memory of that cgroup" =>
+        bytes_json(of.memory_used);
 }
 
-/// The kernel's memory settings.
-pub(super) fn settings(settings: &Settings) -> Object {
-    Object::new()
-        .reading("thp", &settings.thp, |t| thp(t).into())
-        .reading("hugetlb_pools", &settings.hugetlb, |pools| array(pools, pool))
-        .put("vm", counters(&settings.vm))
-        .put("vm_absent", settings.vm_absent.iter().map(super::object::reason).collect::<Vec<_>>())
-        .reading("swap_areas", &settings.swap, |areas| array(areas, swap))
+fields! { fn settings_fields(of: Settings);
+    "thp": object (reading), "below" => read(&of.thp, |of| thp_fields().object(of));
+    "hugetlb_pools": array (reading), "below" => read(&of.hugetlb, |of| pool_fields().array(of));
+    "vm": object, "the numeric sysctl settings `vm.*`" => counters_json(&of.vm);
+    "vm_absent": array, "settings that could not be read, with the reason" =>
+        of.vm_absent.iter().map(ToString::to_string).collect::<Value>();
+    "swap_areas": array (reading), "below" => read(&of.swap, |of| swap_fields().array(of));
 }
 
-fn thp(thp: &ThpSettings) -> Object {
-    Object::new()
-        .reading("enabled", &thp.enabled, choice)
-        .reading("defrag", &thp.defrag, choice)
-        .reading("shmem_enabled", &thp.shmem_enabled, choice)
-        .reading("pmd_size_bytes", &thp.pmd_size, |size| size.0.into())
-        .reading("use_zero_page", &thp.use_zero_page, |value| (*value).into())
-        .put("khugepaged", counters(&thp.khugepaged))
-        .put("sizes", array(&thp.sizes, size))
-}
-
-fn size(size: &ThpSize) -> Object {
-    Object::new()
-        .put("size_bytes", size.size.0)
-        .reading("enabled", &size.enabled, choice)
-        .reading("shmem_enabled", &size.shmem_enabled, choice)
-        .put("counters", counters(&size.stats))
-}
-
-fn choice(choice: &Choice) -> Value {
+fn choice_json(choice: &SysfsChoice) -> Value {
     choice.selected().into()
 }
 
-fn pool(pool: &HugetlbPool) -> Object {
-    Object::new()
-        .put("page_size_bytes", pool.page_size.0)
-        .put("total_pages", pool.total)
-        .put("free_pages", pool.free)
-        .put("reserved_pages", pool.reserved)
-        .put("surplus_pages", pool.surplus)
-        .put("overcommit_pages", pool.overcommit)
+fields! { fn thp_fields(of: ThpSettings);
+    "enabled": string (reading), "the active value" => read(&of.enabled, choice_json);
+    "defrag": string (reading), "the active value" => read(&of.defrag, choice_json);
+    "shmem_enabled": string (reading), "the active value" => read(&of.shmem_enabled, choice_json);
+    "pmd_size_bytes": integer (reading), "size of a huge page" => read(&of.pmd_size, |size| size.0.into());
+    "use_zero_page": integer (reading), "as the kernel prints it" =>
+        read(&of.use_zero_page, |value| (*value).into());
+    "khugepaged": object, "as the kernel prints them" => counters_json(&of.khugepaged);
+    "sizes": array, "below" => thp_size_fields().array(&of.sizes);
 }
 
-fn swap(area: &SwapArea) -> Object {
-    Object::new()
-        .put("name", area.name.as_str())
-        .put("kind", area.kind.as_str())
-        .put("size_bytes", area.size.0)
-        .put("used_bytes", area.used.0)
+fields! { fn thp_size_fields(of: ThpSize);
+    "size_bytes": integer, "its size" => of.size.0;
+    "enabled": string (reading), "the active value" => read(&of.enabled, choice_json);
+    "shmem_enabled": string (reading), "the active value" => read(&of.shmem_enabled, choice_json);
+    "counters": object, "with the kernel's names" => counters_json(&of.stats);
+}
+
+fields! { fn pool_fields(of: HugetlbPool);
+    "page_size_bytes": integer, "size of a page" => of.page_size.0;
+    "total_pages": integer, "`nr_hugepages`" => of.total;
+    "free_pages": integer, "`free_hugepages`" => of.free;
+    "reserved_pages": integer, "`resv_hugepages`" => of.reserved;
+    "surplus_pages": integer, "`surplus_hugepages`" => of.surplus;
+    "overcommit_pages": integer, "`nr_overcommit_hugepages`" => of.overcommit;
+}
+
+fields! { fn swap_fields(of: SwapArea);
+    "name": string, "file or device" => of.name.as_str();
+    "kind": string, "as the kernel prints it" => of.kind.as_str();
+    "size_bytes": integer, "its size" => of.size.0;
+    "used_bytes": integer, "in use" => of.used.0;
 }

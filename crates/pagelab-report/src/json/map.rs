@@ -1,277 +1,258 @@
-//! The JSON of `pagelab map`: fields and units stand in `docs/json.md`.
+//! JSON of `pagelab map`: `docs/json.md` lists fields and units.
 
-use pagelab_model::process_map::{Behind, ProcessMap};
-use pagelab_model::{Frames, PageClass, PageSize, Pages};
-use serde_json::Value;
+use pagelab_model::page_map::MemoryBlock;
+use pagelab_model::process::Mapping;
+use pagelab_model::process_map::{MappingBacking, PhysicalBacking, ProcessMap, ScanInconsistency};
+use pagelab_model::{Bytes, FrameSpan, PageClass, PageSize, Pages};
+use serde::Serialize;
+use serde_json::{Value, json};
 
-use super::header;
-use super::object::{Object, array};
+use super::document_header;
+use super::object::{JsonObject, to_array};
 use crate::map::check::{CheckReport, ZoneCheck};
 use crate::map::difference::DifferenceReport;
-use crate::map::explain::AddressSpace;
+use crate::map::explain::{AddressSpaceReport, ExplainedMapping};
 use crate::map::process::ProcessReport;
-use crate::map::{MapReport, MapSource, ZoneClasses, by_class, by_zone};
-use crate::picture::difference::LEGEND;
-use crate::picture::raster::Raster;
+use crate::map::{MapReport, MapSource, ZoneClasses, count_by_class, count_by_zone};
+use crate::memory_picture::difference::LEGEND;
+use crate::memory_picture::raster::Raster;
 
-/// A picture that was written.
-#[derive(Clone, Debug)]
-pub struct Written {
-    /// The file.
+/// Picture in a file.
+#[derive(Clone, Debug, Serialize)]
+pub struct PictureFile {
+    /// File.
     pub file: String,
-    /// `png`, `svg`, `html`.
+    /// Format: `png`, `svg`, `html`.
     pub format: &'static str,
-    /// Bytes in it.
+    /// Size in bytes.
+    #[serde(rename = "file_bytes")]
     pub bytes: u64,
-    /// Pixels across, strips at the side not counted.
+    /// Width in pixels, without the strips at the side.
     pub width: u64,
-    /// Pixels down.
+    /// Height in pixels.
     pub height: u64,
-    /// Pages that share a pixel.
+    /// Pages per pixel.
     pub pages_per_pixel: u64,
-    /// `rows`, `tiles`, `hilbert`.
-    pub order: &'static str,
-    /// `majority`, `mix`, `worst`.
+    /// Layout of pixels: `rows`, `tiles`, `hilbert`.
+    pub layout: &'static str,
+    /// Blend of pages: `majority`, `mix`, `worst`.
     pub blend: &'static str,
 }
 
-impl Written {
-    /// What is to be said of a raster in a file.
+impl PictureFile {
+    /// Describes a raster in a file.
     pub fn new(
         file: &str,
         format: &'static str,
         bytes: usize,
         raster: &Raster<'_>,
         blend: &'static str,
-    ) -> Written {
-        Written {
+    ) -> PictureFile {
+        PictureFile {
             file: file.to_owned(),
             format,
             bytes: bytes as u64,
             width: raster.path.width,
             height: raster.path.height,
-            pages_per_pixel: raster.pixel.pages().0,
-            order: raster.path.order.name(),
+            pages_per_pixel: raster.pixel_order.to_pages().0,
+            layout: raster.path.layout.option_name(),
             blend,
         }
     }
 }
 
-/// The document of a map.
-pub fn map(report: &MapReport<'_>, written: &[Written]) -> Value {
+/// Builds the document of a map.
+pub fn map_document(report: &MapReport<'_>, picture_files: &[PictureFile]) -> Value {
     let layout = &report.map.layout;
-    let zones = by_zone(report.map);
+    let zones = count_by_zone(report.map);
     let size = layout.page_size;
-    header("map")
-        .put("source", source(&report.source))
-        .put("headline", report.headline())
-        .put("scan_ns", report.map.ended_ns.saturating_sub(report.map.started_ns))
-        .put("page_size_bytes", size.bytes())
-        .put("pageblock_bytes", size.block(layout.pageblock_order).0)
-        .put("scheme", report.scheme.name())
-        .put("spans", array(&layout.spans, |span| frames(*span)))
-        .put("classes", classes(&by_class(&zones), size))
-        .put("zones", array(&zones, |zone| self::zone(zone, size)))
-        .put(
-            "memory_blocks",
-            array(&layout.blocks, |block| {
-                frames(block.frames).put("number", block.number).put("online", block.is_online)
-            }),
-        )
-        .put("pictures", array(written, picture))
-        .put("notes", report.notes.clone())
+    document_header("map")
+        .field("source", source_json(&report.source))
+        .field("headline", report.format_headline())
+        .field("scan_ns", report.map.ended_ns.saturating_sub(report.map.started_ns))
+        .field("page_size_bytes", size.bytes())
+        .field("pageblock_bytes", size.block_bytes(layout.pageblock_order).0)
+        .field("scheme", report.scheme.option_name())
+        .field("spans", to_array(&layout.spans, |span| frames_json(*span)))
+        .field("classes", classes_json(&count_by_class(&zones), size))
+        .field("zones", to_array(&zones, |zone| zone_json(zone, size)))
+        .field("memory_blocks", to_array(&layout.blocks, memory_block_json))
+        .field("pictures", json!(picture_files))
+        .field("notes", report.notes.clone())
         .into()
 }
 
-/// The document of a difference.
-pub fn difference(report: &DifferenceReport<'_>, written: &[Written]) -> Value {
+/// Builds the document of a difference.
+pub fn difference_document(report: &DifferenceReport<'_>, picture_files: &[PictureFile]) -> Value {
     let size = report.difference.layout.page_size;
-    let counts = report.difference.counts();
-    let changes: Vec<(usize, u64)> = counts.into_iter().enumerate().collect();
-    let notes: Vec<String> = report.plugged().into_iter().chain(report.notes.clone()).collect();
-    header("map_difference")
-        .put("before", source(&report.before))
-        .put("after", source(&report.after))
-        .put("headline", report.headline())
-        .put("page_size_bytes", size.bytes())
-        .put("changed_pages", report.difference.changed())
-        .put("changes", array(&changes, |&(at, pages)| amounts(pages, size).put("change", LEGEND[at].name)))
-        .put(
+    let counts = report.difference.count_by_change();
+    let notes: Vec<String> = report.hotplug_notes().into_iter().chain(report.notes.clone()).collect();
+    document_header("map_difference")
+        .field("before", source_json(&report.before))
+        .field("after", source_json(&report.after))
+        .field("headline", report.format_headline())
+        .field("page_size_bytes", size.bytes())
+        .field("changed_pages", report.difference.changed_frames())
+        .field(
+            "changes",
+            to_array(counts.into_iter().zip(LEGEND), |(pages, of)| {
+                amounts_json(pages, size).field("change", of.name)
+            }),
+        )
+        .field(
             "transitions",
-            array(&report.transitions(), |&(from, to, pages)| {
-                amounts(pages, size).put("class_before", from.name()).put("class_after", to.name())
+            to_array(report.list_transitions(), |(from, to, pages)| {
+                amounts_json(pages, size).field("class_before", from.name()).field("class_after", to.name())
             }),
         )
-        .put("only_before", array(&report.difference.only_before, |run| frames(*run)))
-        .put("only_after", array(&report.difference.only_after, |run| frames(*run)))
-        .put("pictures", array(written, picture))
-        .put("notes", notes)
+        .field("only_before", to_array(&report.difference.only_before, |run| frames_json(*run)))
+        .field("only_after", to_array(&report.difference.only_after, |run| frames_json(*run)))
+        .field("pictures", json!(picture_files))
+        .field("notes", notes)
         .into()
 }
 
-pub(super) fn source(source: &MapSource) -> Object {
-    Object::new()
-        .put("name", source.name.as_str())
-        .put("file", source.file.as_str())
-        .option("host_name", source.host.clone(), "the source does not say it")
-        .option("kernel_release", source.kernel.clone(), "the source does not say it")
-        .option("taken_realtime_ns", source.taken_realtime_ns, "the source does not say when it was taken")
+pub(super) fn source_json(source: &MapSource) -> JsonObject {
+    JsonObject::new()
+        .field("name", source.name.as_str())
+        .field("file", source.file.as_str())
+        .optional("host_name", source.host.clone(), "the source does not state it")
+        .optional("kernel_release", source.kernel.clone(), "the source does not state it")
+        .optional("taken_realtime_ns", source.taken_realtime_ns, "the source does not state its time")
 }
 
-fn zone(zone: &ZoneClasses, size: PageSize) -> Object {
-    Object::new()
-        .put("node", zone.key.node.0)
-        .put("zone", zone.key.zone.as_str())
-        .put("classes", classes(&zone.counts, size))
+fn zone_json(zone: &ZoneClasses, size: PageSize) -> JsonObject {
+    JsonObject::for_zone(&zone.key).field("classes", classes_json(&zone.counts, size))
 }
 
-fn classes(counts: &[u64; PageClass::COUNT], size: PageSize) -> Value {
-    let all: Vec<PageClass> = PageClass::ALL.into_iter().filter(|class| counts[class.index()] > 0).collect();
-    array(&all, |class| amounts(counts[class.index()], size).put("class", class.name()))
+fn classes_json(counts: &[u64; PageClass::COUNT], size: PageSize) -> Value {
+    let all = PageClass::ALL.into_iter().filter(|class| counts[class.index()] > 0);
+    to_array(all, |class| amounts_json(counts[class.index()], size).field("class", class.name()))
 }
 
-fn amounts(pages: u64, size: PageSize) -> Object {
-    Object::new().put("pages", pages).put("bytes", Pages(pages).bytes(size).0)
+fn amounts_json(pages: u64, size: PageSize) -> JsonObject {
+    JsonObject::new().field("pages", pages).field("bytes", Pages(pages).to_bytes(size).0)
 }
 
-fn frames(frames: Frames) -> Object {
-    Object::new().put("first_frame", frames.first.0).put("frames", frames.count.0)
+/// Builds a range of page frames.
+pub(crate) fn frames_json(frames: FrameSpan) -> JsonObject {
+    JsonObject::new().field("first_frame", frames.first.0).field("frames", frames.count.0)
 }
 
-fn picture(written: &Written) -> Object {
-    Object::new()
-        .put("file", written.file.as_str())
-        .put("format", written.format)
-        .put("file_bytes", written.bytes)
-        .put("width", written.width)
-        .put("height", written.height)
-        .put("pages_per_pixel", written.pages_per_pixel)
-        .put("order", written.order)
-        .put("blend", written.blend)
+/// Builds a block of memory hotplug.
+pub(crate) fn memory_block_json(block: &MemoryBlock) -> JsonObject {
+    frames_json(block.frames).field("number", block.number).field("online", block.is_online)
 }
 
-/// The document of a comparison with buddyinfo.
-pub fn check(report: &CheckReport) -> Value {
-    header("map_check")
-        .put("source", source(&report.source))
-        .put("headline", report.headline())
-        .put("verdict", report.verdict().name())
-        .put("scan_ns", report.scan_ns)
-        .put("scans", report.tries)
-        .put("zones", array(&report.zones, zone_check))
-        .put("notes", report.notes.clone())
+/// Builds the document of a comparison with buddyinfo.
+pub fn check_document(report: &CheckReport) -> Value {
+    document_header("map_check")
+        .field("source", source_json(&report.source))
+        .field("headline", report.format_headline())
+        .field("verdict", report.worst_verdict().verdict_name())
+        .field("scan_ns", report.scan_ns)
+        .field("scans", report.tries)
+        .field("zones", to_array(&report.zones, zone_check_json))
+        .field("notes", report.notes.clone())
         .into()
 }
 
-fn zone_check(zone: &ZoneCheck) -> Object {
-    let outside: Vec<i64> =
-        (0..zone.orders()).map(|order| i64::try_from(zone.outside(order)).unwrap_or(i64::MAX)).collect();
-    let outside_pages = u64::try_from(zone.outside_pages()).unwrap_or(u64::MAX);
-    Object::new()
-        .put("node", zone.key.node.0)
-        .put("zone", zone.key.zone.as_str())
-        .put("verdict", zone.verdict().name())
-        .put("rebuilt_blocks", zone.rebuilt.clone())
-        .put("before_blocks", zone.before.clone())
-        .option("after_blocks", zone.after.clone(), "a saved tree has buddyinfo once")
-        .put("outside_blocks", outside)
-        .put("outside_pages", outside_pages)
-        .option("churn_pages", zone.churn, "nothing says what changed while it was read")
-        .put("per_cpu_pages", zone.per_cpu)
+fn zone_check_json(zone: &ZoneCheck) -> JsonObject {
+    let outside: Vec<i64> = (0..zone.order_count())
+        .map(|order| i64::try_from(zone.deviation(order)).unwrap_or(i64::MAX))
+        .collect();
+    let outside_pages = u64::try_from(zone.deviation_pages()).unwrap_or(u64::MAX);
+    JsonObject::for_zone(&zone.key)
+        .field("verdict", zone.judge().verdict_name())
+        .field("rebuilt_blocks", zone.from_pageflags.clone())
+        .field("before_blocks", zone.buddyinfo_before.clone())
+        .optional("after_blocks", zone.buddyinfo_after.clone(), "a saved tree has only one buddyinfo")
+        .field("outside_blocks", outside)
+        .field("outside_pages", outside_pages)
+        .optional("churn_pages", zone.pages_moved, "changes during the scan are unknown")
+        .field("per_cpu_pages", zone.pcp_pages)
 }
 
-/// The document of one process.
-pub fn process(report: &ProcessReport) -> Value {
+/// Builds the document of one process.
+pub fn process_document(report: &ProcessReport) -> Value {
     let map = &report.map;
-    let size = map.page_size;
-    header("map_process")
-        .put("pid", map.pid)
-        .option("process_name", map.name.clone(), "the kernel did not say it")
-        .put("headline", report.headline())
-        .put("page_size_bytes", size.bytes())
-        .put("pmd_order", map.pmd_order.0)
-        .option(
-            "contiguous_order",
-            report.contiguous_order().map(|order| order.0),
-            "pages are 64 KiB or larger",
-        )
-        .put("pmd_mapped_bytes", report.pmd_mapped().0)
-        .put("read_ns", map.read_ns)
-        .put("ended", map.tear.ended)
-        .put("mappings_changed", map.tear.mappings_changed)
-        .put("resident_before_bytes", map.tear.resident_before.0)
-        .option(
-            "resident_after_bytes",
-            map.tear.resident_after.map(|bytes| bytes.0),
-            "the process was gone by then",
-        )
-        .put("total", behind(&report.total(), map))
-        .put(
-            "mappings",
-            array(&map.mappings, |one| {
-                Object::new()
-                    .put("start", one.mapping.start)
-                    .put("end", one.mapping.end)
-                    .put("permissions", one.mapping.permissions.as_str())
-                    .put("mapping_name", one.mapping.name.as_str())
-                    .put("behind", behind(&one.behind, map))
-            }),
-        )
-        .put("notes", report.notes())
+    let contiguous_order = report.contpte_order().map(|order| order.0);
+    let ScanInconsistency { mappings_changed, resident_before, resident_after, has_ended } =
+        map.inconsistency;
+    let mapping = |one: &MappingBacking| {
+        address_range_json(&one.mapping).field("behind", backing_json(&one.backing, map))
+    };
+    document_header("map_process")
+        .field("pid", map.pid)
+        .optional("process_name", map.name.clone(), "the kernel did not state it")
+        .field("headline", report.format_headline())
+        .field("page_size_bytes", map.page_size.bytes())
+        .field("pmd_order", map.pmd_order.0)
+        .optional("contiguous_order", contiguous_order, "pages are 64 KiB or larger")
+        .field("pmd_mapped_bytes", report.pmd_mapped_bytes().0)
+        .field("read_ns", map.read_ns)
+        .field("ended", has_ended)
+        .field("mappings_changed", mappings_changed)
+        .field("resident_before_bytes", resident_before.0)
+        .optional("resident_after_bytes", resident_after.map(|bytes| bytes.0), "the process had exited")
+        .field("total", backing_json(&report.total_backing(), map))
+        .field("mappings", to_array(&map.mappings, mapping))
+        .field("notes", report.list_notes())
         .into()
 }
 
-/// The document of an address space.
-pub fn address_space(space: &AddressSpace) -> Value {
-    let unknown = "this kernel does not say it";
+/// Builds the document of an address space.
+pub fn address_space_document(space: &AddressSpaceReport) -> Value {
+    let unknown = "this kernel does not state it";
     let settings = &space.settings;
-    header("address_space")
-        .put("pid", space.pid)
-        .option("process_name", space.name.clone(), "the kernel did not say it")
-        .put("headline", space.headline())
-        .option("huge_page_bytes", settings.size.map(|size| size.0), unknown)
-        .option("thp_enabled", settings.enabled.clone(), unknown)
-        .option("shmem_enabled", settings.shmem.clone(), unknown)
-        .option("thp_of_process", settings.process, unknown)
-        .put(
-            "mappings",
-            array(&space.explained(), |one| {
-                let mapping = one.mapping;
-                let resident = mapping.fields_kib.get("Rss").map(|kib| pagelab_model::Bytes::from_kib(kib).0);
-                Object::new()
-                    .put("start", mapping.start)
-                    .put("end", mapping.end)
-                    .put("permissions", mapping.permissions.as_str())
-                    .put("mapping_name", mapping.name.as_str())
-                    .option("resident_bytes", resident, unknown)
-                    .put("part", one.part.name())
-                    .put("what", one.what.as_str())
-                    .option("huge_eligible", mapping.thp_eligible, unknown)
-                    .put("huge_reason", one.eligible.name())
-                    .put("huge_why", one.why.as_str())
-            }),
-        )
+    let mapping = |one: ExplainedMapping<'_>| {
+        let resident = one.mapping.fields_kib.get("Rss").map(|kib| Bytes::from_kib(kib).0);
+        address_range_json(one.mapping)
+            .optional("resident_bytes", resident, unknown)
+            .field("part", one.role.name())
+            .field("description", one.description)
+            .optional("huge_eligible", one.mapping.thp_eligible, unknown)
+            .field("huge_reason", one.eligibility.name())
+            .field("huge_reason_text", one.reason)
+    };
+    document_header("address_space")
+        .field("pid", space.pid)
+        .optional("process_name", space.name.clone(), "the kernel did not state it")
+        .field("headline", space.format_headline())
+        .optional("huge_page_bytes", settings.pmd_size.map(|size| size.0), unknown)
+        .optional("thp_enabled", settings.enabled.clone(), unknown)
+        .optional("shmem_enabled", settings.shmem_enabled.clone(), unknown)
+        .optional("thp_of_process", settings.process_enabled, unknown)
+        .field("mappings", to_array(space.explain_mappings(), mapping))
         .into()
 }
 
-/// Arrays by order, up to the last that is not 0.
-fn behind(behind: &Behind, map: &ProcessMap) -> Value {
-    let cut = |counts: &[u64]| {
+fn address_range_json(mapping: &Mapping) -> JsonObject {
+    JsonObject::new()
+        .field("start", mapping.start)
+        .field("end", mapping.end)
+        .field("permissions", mapping.permissions.as_str())
+        .field("mapping_name", mapping.name.as_str())
+}
+
+/// Arrays by order, up to the last non-zero value.
+fn backing_json(backing: &PhysicalBacking, map: &ProcessMap) -> Value {
+    let trimmed = |counts: &[u64]| {
         let end = counts.iter().rposition(|&count| count > 0).map_or(0, |last| last + 1);
         counts[..end].to_vec()
     };
-    let folios = map.folios_known.as_ref().map(|()| cut(&behind.folio_pages)).map_err(Clone::clone);
-    Object::new()
-        .put("present_pages", behind.present)
-        .put("swapped_pages", behind.swapped)
-        .put("zero_pages", behind.zero)
-        .put("hidden_pages", behind.hidden)
-        .put("moved_pages", behind.moved)
-        .put("odd_pages", behind.odd)
-        .put("longest_run_pages", behind.longest)
-        .put("runs", cut(&behind.runs))
-        .put("run_pages", cut(&behind.run_pages))
-        .put("aligned_pages", cut(&behind.aligned_pages))
-        .reading("folio_pages", &folios, |pages| pages.clone().into())
+    let folios = map.folios_known.as_ref().map(|()| trimmed(&backing.folio_pages)).map_err(Clone::clone);
+    JsonObject::new()
+        .field("present_pages", backing.present)
+        .field("swapped_pages", backing.swapped)
+        .field("zero_pages", backing.zero_pages)
+        .field("hidden_pages", backing.hidden_pages)
+        .field("moved_pages", backing.changed_pages)
+        .field("odd_pages", backing.other_compound_pages)
+        .field("longest_run_pages", backing.longest_run_pages)
+        .field("runs", trimmed(&backing.runs_by_order))
+        .field("run_pages", trimmed(&backing.run_pages))
+        .field("aligned_pages", trimmed(&backing.aligned_pages))
+        .with_reading("folio_pages", &folios, |pages| pages.clone().into())
         .into()
 }

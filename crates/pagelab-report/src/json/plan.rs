@@ -1,70 +1,72 @@
-//! The JSON of `pagelab plan`: fields and units stand in `docs/json.md`.
+//! JSON of `pagelab plan`: `docs/json.md` lists fields and units.
 
-use pagelab_model::profile::{MappingKind, ProfileSource, WalkCost};
-use pagelab_tlb::plan::{Ranking, Region, Shape};
+use pagelab_model::profile::{MappingKind, ProfileSource, WalkCostCurve};
+use pagelab_tlb::plan::{CurveShape, RankedMapping, Ranking, Region};
 use serde_json::{Value, json};
 
-use super::header;
-use super::object::{Object, array};
-use crate::plan::{PlanReport, counts, notes};
+use super::document_header;
+use super::object::{JsonObject, to_array};
+use crate::fields::fields;
+use crate::plan::{PlanReport, curve_counts, list_notes};
 
-/// The document.
-pub fn document(report: &PlanReport<'_>) -> Value {
+/// Builds the document.
+pub fn to_document(report: &PlanReport<'_>) -> Value {
     let (profile, ranking) = (report.profile, report.ranking);
-    let step = |&n: &usize| {
-        Object::new()
-            .put("pages", n)
-            .option("share", ranking.share(n), "nothing can be saved")
-            .option("saved_ns", ns(ranking, ranking.saved(n)), UNPRICED)
-            .option("speedup", report.speedup(n), NO_TIME)
-            .option("speedup_low", report.interval(n).map(|of| of.low), NO_TIME)
-            .option("speedup_high", report.interval(n).map(|of| of.high), NO_TIME)
+    let selection_json = |n: usize| {
+        JsonObject::new()
+            .field("pages", n)
+            .optional("share", ranking.saving_share(n), "nothing can be saved")
+            .optional("saved_ns", cost_ns(ranking, ranking.saving_at(n)), NO_WALK_COST_REASON)
+            .optional("speedup", report.predicted_speedup(n), NO_TIME_REASON)
+            .optional("speedup_low", report.predicted_interval(n).map(|of| of.low), NO_TIME_REASON)
+            .optional("speedup_high", report.predicted_interval(n).map(|of| of.high), NO_TIME_REASON)
     };
-    let chosen = report.chosen;
-    let knee = if let Shape::Knee(knee) = ranking.shape { Some(knee) } else { None };
-    let regions = &ranking.regions[..chosen.min(ranking.regions.len())];
-    super::profile::misses(header("plan"), profile)
-        .put("source", source(profile.source))
-        .put("command", profile.command.clone())
-        .put("by", report.by)
-        .put("page_bytes", report.page.0)
-        .put("regions_touched", ranking.regions.len())
-        .option("walk_cost", profile.walk_cost.as_ref().map(walk_cost), UNPRICED)
-        .option("cost_ns", ns(ranking, ranking.total), UNPRICED)
-        .option("attainable_ns", ns(ranking, ranking.attainable()), UNPRICED)
-        .put("shape", shape(ranking.shape))
-        .option("knee_pages", knee, "the curve has no knee")
-        .put("curve", array(&counts(report), step))
-        .put("chosen", Value::from(of_chosen(report, step(&chosen))))
-        .put("regions", array(regions, |of| region(ranking, of)))
-        .put("notes", notes(report))
+    let knee = if let CurveShape::Knee(knee) = ranking.shape { Some(knee) } else { None };
+    let regions = ranking.regions.iter().take(report.chosen);
+    super::profile::with_misses(document_header("plan"), profile)
+        .field("source", source_slug(profile.source))
+        .field("command", profile.command.clone())
+        .field("by", report.chosen_by)
+        .field("page_bytes", report.page_size.0)
+        .field("regions_touched", ranking.regions.len())
+        .optional("walk_cost", profile.walk_cost.as_ref().map(walk_cost_json), NO_WALK_COST_REASON)
+        .optional("cost_ns", cost_ns(ranking, ranking.total), NO_WALK_COST_REASON)
+        .optional("attainable_ns", cost_ns(ranking, ranking.attainable_saving()), NO_WALK_COST_REASON)
+        .field("shape", curve_shape_slug(ranking.shape))
+        .optional("knee_pages", knee, "the curve has no knee")
+        .field("curve", to_array(curve_counts(report), selection_json))
+        .field("chosen", Value::from(with_chosen(report, selection_json(report.chosen))))
+        .field("regions", region_fields().array(regions.map(|region| RegionRow { ranking, region })))
+        .field("notes", list_notes(report))
         .into()
 }
 
-/// The document of a price alone.
-pub fn price(price: &WalkCost) -> Value {
-    header("walk_cost").put("walk_cost", walk_cost(price)).into()
+/// Builds the document of page walk costs alone.
+pub fn walk_cost_document(walk_cost: &WalkCostCurve) -> Value {
+    document_header("walk_cost").field("walk_cost", walk_cost_json(walk_cost)).into()
 }
 
-const UNPRICED: &str = "what a page walk costs is not known: pagelab plan --calibrate measures it";
-const NO_TIME: &str = "the program's native times were not given: --pair or --base-time";
+pub(super) const NO_WALK_COST_REASON: &str =
+    "the cost of a page walk is unknown: measure it with pagelab plan --calibrate";
+const NO_TIME_REASON: &str = "no native times were given: use --pair or --base-time";
 
-fn of_chosen(report: &PlanReport<'_>, step: Object) -> Object {
-    let faults = report.ranking.faults_saved(report.chosen, report.profile.page_size.bytes());
-    let bytes = report.page.0.saturating_mul(report.chosen as u64);
-    step.put("bytes", bytes).option(
+fn with_chosen(report: &PlanReport<'_>, selection_json: JsonObject) -> JsonObject {
+    let faults = report.ranking.saved_faults(report.chosen, report.profile.page_size.bytes());
+    let bytes = report.page_size.0.saturating_mul(report.chosen as u64);
+    selection_json.field("bytes", bytes).optional(
         "faults_saved",
         faults,
-        "the source does not tell which pages were touched",
+        "the source does not report touched pages",
     )
 }
 
-fn ns(ranking: &Ranking, cost: f64) -> Option<u64> {
-    ranking.timed.then_some((cost / 1000.0) as u64)
+/// Converts picoseconds; `None` if the costs of a ranking are misses.
+pub(super) fn cost_ns(ranking: &Ranking, cost: f64) -> Option<u64> {
+    ranking.is_timed.then_some((cost / 1000.0) as u64)
 }
 
-/// The word of a source.
-pub(super) fn source(source: ProfileSource) -> &'static str {
+/// Returns the name of a source.
+pub(super) fn source_slug(source: ProfileSource) -> &'static str {
     match source {
         ProfileSource::Exact => "exact",
         ProfileSource::Accessed => "accessed",
@@ -73,24 +75,24 @@ pub(super) fn source(source: ProfileSource) -> &'static str {
     }
 }
 
-fn shape(shape: Shape) -> &'static str {
+fn curve_shape_slug(shape: CurveShape) -> &'static str {
     match shape {
-        Shape::Nothing => "nothing",
-        Shape::Knee(_) => "knee",
-        Shape::Flat => "flat",
-        Shape::AllNeeded => "all_needed",
+        CurveShape::NoGain => "nothing",
+        CurveShape::Knee(_) => "knee",
+        CurveShape::Flat => "flat",
+        CurveShape::AllNeeded => "all_needed",
     }
 }
 
-/// The price of walks.
-pub(super) fn walk_cost(price: &WalkCost) -> Value {
+/// Builds the page walk costs.
+pub(super) fn walk_cost_json(walk_cost: &WalkCostCurve) -> Value {
     let points: Vec<Value> =
-        price.points.iter().map(|(log2, ps)| json!({ "log2_distance": log2, "ps": ps })).collect();
-    json!({ "origin": price.origin, "points": points })
+        walk_cost.points.iter().map(|(log2, ps)| json!({ "log2_distance": log2, "ps": ps })).collect();
+    json!({ "origin": walk_cost.origin, "points": points })
 }
 
-/// The word of a kind of mapping, and the file's path.
-pub(super) fn kind(kind: &MappingKind) -> (&'static str, Option<&str>) {
+/// Returns the name of a type of mapping, and the file's path.
+pub(super) fn mapping_kind_fields(kind: &MappingKind) -> (&'static str, Option<&str>) {
     match kind {
         MappingKind::Anonymous => ("anonymous", None),
         MappingKind::Shared => ("shared", None),
@@ -101,23 +103,44 @@ pub(super) fn kind(kind: &MappingKind) -> (&'static str, Option<&str>) {
     }
 }
 
-/// One region of a ranking.
-pub(super) fn region(ranking: &Ranking, region: &Region) -> Object {
-    let of = ranking.mappings.get(region.mapping);
-    let (word, file) = of.map_or(("placed", None), |of| kind(&of.key.kind));
-    let base = of.map_or(0, |of| pagelab_tlb::grid::base(&of.key, of.start));
-    Object::new()
-        .put("program", of.map_or("", |of| of.program.path.as_str()))
-        .put("kind", word)
-        .option("file", file, "the mapping is of no file")
-        .put("asked_bytes", of.map_or(0, |of| of.key.bytes.0))
-        .put("nth", of.map_or(0, |of| of.key.nth))
-        .put("offset", region.offset)
-        .put("address", base.saturating_add(region.offset))
-        .put("misses", region.misses.round() as u64)
-        .option("cost_ns", ns(ranking, region.cost), UNPRICED)
-        .option("saving_ns", ns(ranking, region.saving()), UNPRICED)
-        .option("accesses", region.accesses.map(|of| of.round() as u64), "the source does not count accesses")
-        .option("written", region.written, "the source does not tell reads from writes")
-        .put("touched_bytes", region.touched)
+/// A region of a ranking.
+#[derive(Clone, Copy)]
+pub(crate) struct RegionRow<'a> {
+    pub ranking: &'a Ranking,
+    pub region: &'a Region,
+}
+
+impl RegionRow<'_> {
+    pub fn mapping(&self) -> Option<&RankedMapping> {
+        self.ranking.mappings.get(self.region.mapping)
+    }
+
+    fn kind(&self) -> (&'static str, Option<&str>) {
+        self.mapping().map_or(("placed", None), |of| mapping_kind_fields(&of.key.kind))
+    }
+
+    /// Address of the region in the measured process.
+    pub fn address(&self) -> u64 {
+        let base = self.mapping().map_or(0, |of| pagelab_tlb::grid::base_address(&of.key, of.start));
+        base.saturating_add(self.region.offset)
+    }
+}
+
+fields! { fn region_fields<'a>(of: RegionRow<'a>);
+    "program": string, "path of the program" => of.mapping().map_or("", |of| of.program.path.as_str());
+    "kind": string, "`heap`, `stack`, `anonymous`, `shared`, `file`, `placed`" => of.kind().0;
+    "file": string (null: "the mapping has no file"), "the mapped file" => of.kind().1;
+    "requested_bytes": integer, "size of the mapping" => of.mapping().map_or(0, |of| of.key.bytes.0);
+    "nth": integer, "number among mappings of this kind and size" => of.mapping().map_or(0, |of| of.key.nth);
+    "offset": integer, "in the mapping, bytes" => of.region.offset;
+    "address": integer, "in the measured process" => of.address();
+    "misses": integer, "TLB misses" => of.region.misses.round() as u64;
+    "cost_ns": integer (null: NO_WALK_COST_REASON), "of page walks" => cost_ns(of.ranking, of.region.cost);
+    "saving_ns": integer (null: NO_WALK_COST_REASON), "saved by a huge page" =>
+        cost_ns(of.ranking, of.region.saving());
+    "accesses": integer (null: "the source does not count accesses"), "memory accesses" =>
+        of.region.accesses.map(|of| of.round() as u64);
+    "written": boolean (null: "the source does not distinguish reads and writes"),
+        "whether it was written" => of.region.written;
+    "touched_bytes": integer, "touched memory" => of.region.touched;
 }

@@ -1,67 +1,69 @@
-//! The probe's results in JSON.
+//! Results of the probe in JSON.
 
-use pagelab_metrics::statistics::Statistics;
-use pagelab_model::probe::{AccessPair, AccessPoint, AccessProbe, HugeProbe, ProbeResults};
+use pagelab_metrics::statistics::SampleStatistics;
+use pagelab_model::probe::{
+    AccessComparison, AccessPair, AccessPoint, AccessProbe, HugePageProbe, ProbeResults,
+};
 
-use super::object::{Object, array};
+use crate::fields::{fields, read};
 
-/// The whole probe.
-pub(super) fn probe(results: &ProbeResults) -> Object {
-    Object::new()
-        .put("budget_bytes", results.budget.0)
-        .put("budget_bound", results.budget_bound.as_str())
-        .reading("huge_pages", &results.huge, |huge| huge_pages(huge).into())
-        .reading("access", &results.access, |probe| access(probe).into())
-        .put("notes", results.notes.clone())
+fields! { fn probe_fields(of: ProbeResults);
+    "budget_bytes": integer, "memory that the probe may use" => of.budget.0;
+    "budget_limit": string, "what limits it" => of.budget_limit.as_str();
+    "huge_pages": object (reading), "requested huge pages, below" =>
+        read(&of.huge, |of| huge_probe_fields().object(of));
+    "access": object (reading), "access times, below" => read(&of.access, |of| access_fields().object(of));
+    "notes": array, "caveats" => of.notes.clone();
 }
 
-fn huge_pages(huge: &HugeProbe) -> Object {
-    Object::new()
-        .put("page_size_bytes", huge.page_size.0)
-        .put("asked", huge.asked)
-        .put("answered_yes", huge.answered_yes)
-        .put("came", huge.came)
-        .put("read_back_by", huge.read_back_by.as_str())
-        .put("latency_ns", huge.latency_ns.clone())
-        .option("latency_ns_median", latency_median(huge), "nothing was asked for")
-        .option("first_refusal", huge.first_refusal.clone(), "none was refused")
+fields! { fn huge_probe_fields(of: HugePageProbe);
+    "page_size_bytes": integer, "size of a huge page" => of.page_size.0;
+    "requested": integer, "requests" => of.requested;
+    "succeeded": integer, "calls that succeeded" => of.succeeded;
+    "allocated": integer, "huge pages that were read back" => of.allocated;
+    "read_back_by": string, "`PAGEMAP_SCAN`, `smaps`" => of.read_back_by.as_str();
+    "latency_ns": array, "one for each request, in order" => of.latency_ns.clone();
+    "latency_ns_median": integer (null: "nothing was requested"),
+        "for an even number the mean of the two in the middle" => latency_median_ns(of);
+    "first_error": string (null: "none failed"), "as the system prints it" => of.first_error.as_deref();
 }
 
-/// Rounded to nanoseconds.
-fn latency_median(huge: &HugeProbe) -> Option<u64> {
+/// Rounds to nanoseconds.
+fn latency_median_ns(huge: &HugePageProbe) -> Option<u64> {
     let all = huge.latency_ns.iter().map(|&ns| ns as f64).collect();
-    Statistics::of(all).map(|found| found.median.round() as u64)
+    SampleStatistics::from_samples(all).map(|found| found.median.round() as u64)
 }
 
-fn access(probe: &AccessProbe) -> Object {
-    Object::new()
-        .put("seed", probe.seed)
-        .option("pinned_cpu", probe.pinned_cpu, "the thread could not be kept on one CPU")
-        .put("base_curve", array(&probe.base_curve, point))
-        .put("huge_curve", array(&probe.huge_curve, point))
-        .put("pairs", array(&probe.pairs, pair))
-        .reading("knee_bytes", &probe.knee, |knee| knee.0.into())
+fields! { fn access_fields(of: AccessProbe);
+    "seed": integer, "seed of the order of accesses" => of.seed;
+    "pinned_cpu": integer (null: "the thread could not be pinned"), "CPU of the measurement" => of.pinned_cpu;
+    "base_curve": array, "measurements with base pages at ascending sizes, below" =>
+        access_point_fields().array(&of.base_curve);
+    "huge_curve": array, "the same with huge pages" => access_point_fields().array(&of.huge_curve);
+    "pairs": array, "below" => access_pair_fields().array(&of.pairs);
+    "knee_bytes": integer (reading), "the largest size that the TLB reaches with base pages" =>
+        read(&of.knee, |knee| knee.0.into());
 }
 
-fn point(point: &AccessPoint) -> Object {
-    Object::new()
-        .put("size_bytes", point.size.0)
-        .put("ps_per_access", point.ps_per_access.clone())
-        .option("ps_per_access_median", point.median_ps(), "no repeat was made")
-        .reading("huge_backed_bytes", &point.huge_backed, |backed| backed.0.into())
+fields! { fn access_point_fields(of: AccessPoint);
+    "size_bytes": integer, "size of the buffer" => of.size.0;
+    "ps_per_access": array, "picoseconds, one for each repeat" => of.ps_per_access.clone();
+    "ps_per_access_median": integer (null: "no repeat was made"), "their median" => of.median_ps();
+    "huge_backed_bytes": integer (reading), "on huge pages, read back" =>
+        read(&of.huge_backed, |backed| backed.0.into());
 }
 
-fn pair(pair: &AccessPair) -> Object {
-    let effect = pair.effect().map(|effect| {
-        Object::new()
-            .put("base_ps", effect.base_ps)
-            .put("huge_ps", effect.huge_ps)
-            .put("saved_ps", effect.saved.median_ps)
-            .put("saved_error_ps", effect.saved.error_ps)
-            .put("is_clear", effect.saved.is_clear())
-    });
-    Object::new()
-        .put("base", point(&pair.base))
-        .reading("huge", &pair.huge, |huge| point(huge).into())
-        .option("effect", effect, "huge pages were not there, or base pages were not base pages")
+fields! { fn access_pair_fields(of: AccessPair);
+    "base": object, "a measurement" => access_point_fields().object(&of.base);
+    "huge": object (reading), "a measurement" => read(&of.huge, |of| access_point_fields().object(of));
+    "effect": object (null: "huge pages were not allocated, or base pages were huge"), "below" =>
+        of.compare().map(|of| access_effect_fields().object(&of));
+}
+
+fields! { fn access_effect_fields(of: AccessComparison);
+    "base_ps": integer, "median with base pages" => of.base_ps;
+    "huge_ps": integer, "median with huge pages" => of.huge_ps;
+    "saved_ps": integer, "median of base minus huge, paired by turn" => of.saved.median_ps;
+    "saved_error_ps": integer, "its standard error" => of.saved.error_ps;
+    "is_clear": boolean, "whether it is more than three standard errors" => of.saved.is_significant();
 }

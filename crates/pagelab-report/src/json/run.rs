@@ -1,261 +1,262 @@
-//! `pagelab report --json`: run files whole and exact, under the contract of docs/json.md.
+//! `pagelab report --json`: run files completely and exactly, as specified in docs/json.md.
 
 use pagelab_metrics::checkup::Checkup;
 use pagelab_metrics::derived;
 use pagelab_model::Snapshot;
-use pagelab_model::run::{Column, Ending, Event, Manifest, Run, Series, Stream, Values};
+use pagelab_model::run::{Column, ColumnValues, Manifest, Run, RunEnd, RunEvent, SampleStream, Series};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::object::{Object, array, reason};
-use super::{Header, averages, checkup, machine, to_text};
+use super::object::{JsonObject, to_array};
+use super::{averages, checkup, document_header, lay_out, machine, to_json_text};
+use crate::fields::fields;
 
-/// One of the `runs`. Long lists of numbers are borrowed from the run, not copied.
+/// Element of `runs`. Long lists of numbers are borrowed from the run, not copied.
 #[derive(Debug, Serialize)]
-struct RunFile<'a> {
-    name: &'a str,
-    run: Value,
-    checkup: Option<Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    checkup_absent_reason: Option<&'static str>,
-    series: Vec<SeriesOf<'a>>,
-    streams: Vec<StreamOf<'a>>,
-    events: Vec<EventOf<'a>>,
-    derived: DerivedOf<'a>,
-    maps: Value,
-    stacks: Option<Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    stacks_absent_reason: Option<&'static str>,
-    experiment: Option<Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    experiment_absent_reason: Option<&'static str>,
-    profile: Option<Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    profile_absent_reason: Option<&'static str>,
-    tune: Option<Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tune_absent_reason: Option<&'static str>,
-    study: Option<Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    study_absent_reason: Option<&'static str>,
-    trace: Option<Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    trace_absent_reason: Option<&'static str>,
-    not_shown: &'a [String],
+struct RunFileJson<'a> {
+    #[serde(flatten)]
+    head: JsonObject,
+    series: Vec<SeriesJson<'a>>,
+    streams: Vec<StreamJson<'a>>,
+    events: Value,
+    derived: DerivedJson<'a>,
+    #[serde(flatten)]
+    contents: JsonObject,
 }
 
-/// What is computed from the series.
+/// Data computed from the series.
 #[derive(Debug, Serialize)]
-struct DerivedOf<'a> {
-    usage: Option<Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    usage_absent_reason: Option<String>,
-    series: Vec<SeriesOf<'a>>,
+struct DerivedJson<'a> {
+    #[serde(flatten)]
+    usage: JsonObject,
+    series: Vec<SeriesJson<'a>>,
 }
 
 #[derive(Debug, Serialize)]
-struct SeriesOf<'a> {
+struct SeriesJson<'a> {
     name: &'a str,
     source: &'a str,
     at_ns: &'a [u64],
-    columns: Vec<ColumnOf<'a>>,
+    columns: Vec<ColumnJson<'a>>,
 }
 
 #[derive(Debug, Serialize)]
-struct ColumnOf<'a> {
-    name: &'a str,
-    unit: &'a str,
-    is_counter: bool,
-    readings_failed: usize,
-    constant: Option<i64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    constant_absent_reason: Option<&'static str>,
+struct ColumnJson<'a> {
+    #[serde(flatten)]
+    head: JsonObject,
     values: Option<&'a [Option<i64>]>,
     #[serde(skip_serializing_if = "Option::is_none")]
     values_absent_reason: Option<&'static str>,
 }
 
 #[derive(Debug, Serialize)]
-struct StreamOf<'a> {
-    name: &'a str,
-    unit: &'a str,
-    labels: Value,
+struct StreamJson<'a> {
+    #[serde(flatten)]
+    head: JsonObject,
     at_ns: &'a [u64],
     values: &'a [f64],
 }
 
-#[derive(Debug, Serialize)]
-struct EventOf<'a> {
-    at_ns: u64,
-    kind: &'a str,
-    text: &'a str,
+/// A column beside its series.
+pub(crate) type ColumnRow<'a> = (&'a Series, &'a Column);
+
+fields! { fn series_column_fields<'a>(of: ColumnRow<'a>);
+    "name": string, "unique in the series" => of.1.header.name.as_str();
+    "unit": string, "`bytes`, `pages`, `ns`, `us`, `count`, `permille`, `ppm` (millionths) or others" =>
+        of.1.header.unit.0.as_str();
+    "is_counter": boolean, "whether the values only grow, so that only their differences matter" =>
+        of.1.header.is_counter;
+    "readings_failed": integer, "number of values that could not be read" => match &of.1.values {
+        ColumnValues::Constant(Some(_)) => 0,
+        ColumnValues::Constant(None) => of.0.at_ns.len(),
+        ColumnValues::Varying(values) => values.iter().filter(|value| value.is_none()).count(),
+    };
+    "constant": integer (reading), "the value, if it never changed" => match of.1.values {
+        ColumnValues::Constant(Some(value)) => Ok(value.into()),
+        ColumnValues::Constant(None) => Err("every reading of it failed".to_owned()),
+        ColumnValues::Varying(_) => Err("it varies".to_owned()),
+    };
 }
 
-/// The document as text, a piece for each run, so that one run at a time has to be held: what stands before
-/// the run if it is the first, and the run. [`end`] ends the document.
-pub fn piece(run: &Run, trace: Option<Value>, is_first: bool) -> Result<String, serde_json::Error> {
-    let mut text = if is_first { begin()? } else { ",\n".to_owned() };
-    // No line end stands inside of a JSON string, so every line can be indented.
-    for (at, line) in to_text(&run_file(run, &derived::series(run), trace))?.lines().enumerate() {
+fields! { fn stream_fields(of: SampleStream);
+    "name": string, "what was measured" => of.header.name.as_str();
+    "unit": string, "unit of the values" => of.header.unit.0.as_str();
+    "labels": object, "strings that distinguish it from streams of the same name" => {
+        let put = |object: JsonObject, (key, value): &(String, String)| object.field(key, value.as_str());
+        of.header.labels.iter().fold(JsonObject::new(), put)
+    };
+}
+
+fields! { fn event_fields(of: RunEvent);
+    "at_ns": integer, "since the start of the run" => of.at_ns;
+    "kind": string, "`missed`, `warning` …" => of.kind.as_str();
+    "text": string, "a phrase" => of.text.as_str();
+}
+
+/// Returns a part of the document as text, one for each run, so that only one run at a time is in memory: the
+/// beginning of the document if it is the first run, and the run. [`document_end`] ends the document.
+pub fn document_piece(run: &Run, trace: Option<Value>, is_first: bool) -> Result<String, serde_json::Error> {
+    let mut text = if is_first { document_begin()? } else { ",\n".to_owned() };
+    // The values of a large document are dropped before its text is laid out.
+    let compact = serde_json::to_string(&run_file_json(run, &derived::derive_series(run), trace))?;
+    // JSON strings contain no line ends, so every line can be indented.
+    for (at, line) in lay_out(compact).lines().enumerate() {
         text.extend([if at > 0 { "\n" } else { "" }, "    ", line]);
     }
     Ok(text)
 }
 
-/// The end of the document behind its last piece, or the whole document if there was none.
-pub fn end(is_empty: bool) -> Result<String, serde_json::Error> {
-    let begun = if is_empty { begin()?.trim_end_matches('\n').to_owned() } else { "\n  ".to_owned() };
+/// Returns the end of the document after its last part, or the complete document if there was none.
+pub fn document_end(is_empty: bool) -> Result<String, serde_json::Error> {
+    let begun =
+        if is_empty { document_begin()?.trim_end_matches('\n').to_owned() } else { "\n  ".to_owned() };
     Ok(begun + "]\n}\n")
 }
 
-fn begin() -> Result<String, serde_json::Error> {
-    let header = to_text(&Header::new("report"))?;
+fn document_begin() -> Result<String, serde_json::Error> {
+    let header = to_json_text(&document_header("report"))?;
     Ok(header.trim_end_matches("\n}\n").to_owned() + ",\n  \"runs\": [\n")
 }
 
-fn run_file<'a>(run: &'a Run, derived: &'a [Series], trace: Option<Value>) -> RunFile<'a> {
-    let usage = pagelab_metrics::averages::averages(run);
-    let look = run.snapshot.as_deref();
-    RunFile {
-        name: &run.name,
-        run: run_object(run).into(),
-        checkup: look.map(|snapshot| checkup::document(snapshot, &Checkup::of(snapshot))),
-        checkup_absent_reason: look.is_none().then_some("the run holds no look at a machine"),
+fn run_file_json<'a>(run: &'a Run, derived: &'a [Series], trace: Option<Value>) -> RunFileJson<'a> {
+    let usage = pagelab_metrics::averages::compute_averages(run);
+    let snapshot_document = |of: &Snapshot| checkup::to_document(of, &Checkup::from_snapshot(of));
+    let stacks = run.stacks.as_deref().map(super::stacks::to_document);
+    let experiment = run.experiment.as_deref().map(|of| super::experiment::to_document(of, &run.manifest));
+    let profile = run.profile.as_deref().map(|of| super::profile::with_profile(JsonObject::new(), of, false));
+    RunFileJson {
+        head: JsonObject::new().field("name", run.name.as_str()).field("run", run_json(run)).optional(
+            "checkup",
+            run.snapshot.as_deref().map(snapshot_document),
+            "the run contains no snapshot",
+        ),
         series: run.series.iter().map(series).collect(),
-        streams: run.streams.iter().map(stream).collect(),
-        events: run.events.iter().map(event).collect(),
-        derived: DerivedOf {
-            usage: usage.as_ref().ok().map(|found| averages::put(Object::new(), found).into()),
-            usage_absent_reason: usage.as_ref().err().map(reason),
+        streams: run.streams.iter().map(stream_json).collect(),
+        events: event_fields().array(&run.events),
+        derived: DerivedJson {
+            usage: JsonObject::new()
+                .with_reading("usage", &usage, |of| averages::average_fields().object(of)),
             series: derived.iter().map(series).collect(),
         },
-        maps: array(&run.maps, |map| Object::new().put("at_ns", map.at_ns).put("is_key", map.is_key)),
-        stacks: run.stacks.as_deref().map(super::stacks::document),
-        stacks_absent_reason: run.stacks.is_none().then_some("no call stacks were recorded"),
-        experiment: run.experiment.as_deref().map(|of| super::experiment::document(of, &run.manifest)),
-        experiment_absent_reason: run.experiment.is_none().then_some("the run is no experiment"),
-        profile: run.profile.as_deref().map(|of| super::profile::put(Object::new(), of, false).into()),
-        profile_absent_reason: run.profile.is_none().then_some("the run is no profile"),
-        tune: super::tune::document(run),
-        tune_absent_reason: run.tune.is_none().then_some("the run is no tuning"),
-        study: run.study.as_deref().map(|of| super::study::put(Object::new(), of).into()),
-        study_absent_reason: run.study.is_none().then_some("the run is no simulated study"),
-        trace_absent_reason: trace.is_none().then_some("the run holds no trace that was read"),
-        trace,
-        not_shown: &run.not_shown,
+        contents: JsonObject::new()
+            .field(
+                "maps",
+                to_array(&run.maps, |map| {
+                    JsonObject::new().field("at_ns", map.at_ns).field("is_key", map.is_keyframe)
+                }),
+            )
+            .optional("stacks", stacks, "no call stacks were recorded")
+            .optional("experiment", experiment, "the run is not an experiment")
+            .optional("profile", profile, "the run is not a profile")
+            .optional("tune", super::tune::to_document(run), "the run is not a tuning run")
+            .optional("trace", trace, "the run contains no trace that was read")
+            .field("not_shown", run.unknown_content.clone()),
     }
 }
 
-/// The manifest of a run and its ending.
-pub fn run_object(run: &Run) -> Object {
-    let manifest = &run.manifest;
-    let known = known(manifest);
-    let object = Object::new()
-        .put("kind", manifest.kind.as_str())
-        .put("tool_version", manifest.tool_version.as_str())
-        .put("command_line", manifest.command_line.clone())
-        .option("seed", manifest.seed, "nothing in it was random")
-        .put("started_realtime_ns", manifest.started.realtime_ns)
-        .option(
-            "started_boottime_ns",
-            Some(manifest.started.boottime_ns).filter(|&at_ns| at_ns > 0),
-            "the imported files do not say",
-        );
-    let not_told = "the file was never closed";
-    let object = match &run.ending {
-        Ending::Complete { after_ns } => object
-            .put("ending", "complete")
-            .put("ended_after_ns", *after_ns)
-            .option("ended_why", None::<String>, "it ended as it should"),
-        Ending::Stopped { after_ns, why } => {
-            object.put("ending", "stopped").put("ended_after_ns", *after_ns).put("ended_why", why.as_str())
-        }
-        Ending::NotClosed => object
-            .put("ending", "not_closed")
-            .option("ended_after_ns", None::<u64>, not_told)
-            .option("ended_why", None::<String>, not_told),
+/// Builds the manifest of a run and its ending.
+pub fn run_json(run: &Run) -> JsonObject {
+    run_fields().add_to(JsonObject::new(), run)
+}
+
+const NOT_CLOSED: &str = "the file was never closed";
+
+/// Returns the name of an ending, and its time.
+fn run_end(end: &RunEnd) -> (&'static str, Option<u64>) {
+    match end {
+        RunEnd::Complete { after_ns } => ("complete", Some(*after_ns)),
+        RunEnd::Stopped { after_ns, .. } => ("stopped", Some(*after_ns)),
+        RunEnd::NotClosed => ("not_closed", None),
+    }
+}
+
+fields! { fn run_fields(of: Run);
+    "kind": string, "the kind of run: `checkup` …" => of.manifest.kind.as_str();
+    "tool_version": string, "version of the pagelab that wrote the file" => of.manifest.tool_version.as_str();
+    "command_line": array, "the words, starting with the program" => of.manifest.command_line.clone();
+    "seed": integer (null: "nothing in it is random"), "seed of everything random" => of.manifest.seed;
+    "started_realtime_ns": integer, "the start on the wall clock, nanoseconds since 1970 UTC" =>
+        of.manifest.started.realtime_ns;
+    "started_boottime_ns": integer (null: "the imported files do not state it"),
+        "the start in nanoseconds since boot, sleep included" =>
+        Some(of.manifest.started.boottime_ns).filter(|&at_ns| at_ns > 0);
+    "ending": string, "`complete`; `stopped` by a signal or a full disk; `not_closed`: killed, or running" =>
+        run_end(&of.ending).0;
+    "ended_after_ns": integer (null: NOT_CLOSED), "from start to end" => run_end(&of.ending).1;
+    "end_reason": string (reading), "why it was stopped" => match &of.ending {
+        RunEnd::Complete { .. } => Err("it completed".to_owned()),
+        RunEnd::Stopped { reason, .. } => Ok(reason.as_str().into()),
+        RunEnd::NotClosed => Err(NOT_CLOSED.to_owned()),
     };
-    object.put("machine", machine::machine(&known)).put("settings", machine::settings(&manifest.settings))
+    "machine": object, "as in `checkup`, at the start" =>
+        machine::machine_fields().object(&known_snapshot(&of.manifest));
+    "settings": object, "as in `checkup`, at the start" =>
+        machine::settings_fields().object(&of.manifest.settings);
 }
 
-/// The manifest's machine and settings as what is known of a machine that was not looked at further.
-pub(crate) fn known(manifest: &Manifest) -> Snapshot {
-    let mut known = Snapshot::unread("the manifest", manifest.machine.page_size);
-    known.machine = manifest.machine.clone();
-    known.settings = manifest.settings.clone();
-    let said = known.settings.thp.as_ref().ok().and_then(|thp| thp.pmd_size.as_ref().ok());
-    if let Some(order) = said.and_then(|&size| known.machine.page_size.order_of(size)) {
-        known.pmd_order = order;
-        known.pageblock_order = order;
-    }
-    known
+/// Builds the machine and settings of a manifest.
+pub(crate) fn known_snapshot(manifest: &Manifest) -> Snapshot {
+    let mut snapshot = Snapshot::new_unread("the manifest", manifest.machine.page_size);
+    snapshot.machine = manifest.machine.clone();
+    snapshot.settings = manifest.settings.clone();
+    snapshot.pmd_order = snapshot.settings.pmd_order(snapshot.machine.page_size);
+    snapshot.pageblock_order = snapshot.pmd_order;
+    snapshot
 }
 
-fn series(series: &Series) -> SeriesOf<'_> {
-    let readings = series.at_ns.len();
-    let columns = series.columns.iter().map(|of| column(of, readings)).collect();
-    SeriesOf { name: &series.name, source: &series.source, at_ns: &series.at_ns, columns }
+fn series(series: &Series) -> SeriesJson<'_> {
+    let columns = series.columns.iter().map(|column| column_json((series, column))).collect();
+    SeriesJson { name: &series.name, source: &series.source, at_ns: &series.at_ns, columns }
 }
 
-fn column(column: &Column, readings: usize) -> ColumnOf<'_> {
-    let (constant, values, failed, no_constant) = match &column.values {
-        Values::Constant(Some(value)) => (Some(*value), None, 0, None),
-        Values::Constant(None) => (None, None, readings, Some("every reading of it failed")),
-        Values::Varying(values) => {
-            let failed = values.iter().filter(|value| value.is_none()).count();
-            (None, Some(values.as_slice()), failed, Some("it varies"))
+fn column_json(row: ColumnRow<'_>) -> ColumnJson<'_> {
+    let head = series_column_fields().add_to(JsonObject::new(), &row);
+    match &row.1.values {
+        ColumnValues::Varying(values) => {
+            ColumnJson { head, values: Some(values), values_absent_reason: None }
         }
-    };
-    ColumnOf {
-        name: &column.head.name,
-        unit: &column.head.unit.0,
-        is_counter: column.head.is_counter,
-        readings_failed: failed,
-        constant,
-        constant_absent_reason: no_constant,
-        values,
-        values_absent_reason: values.is_none().then_some("it never changed"),
+        ColumnValues::Constant(_) => {
+            ColumnJson { head, values: None, values_absent_reason: Some("it never changed") }
+        }
     }
 }
 
-fn stream(stream: &Stream) -> StreamOf<'_> {
-    let head = &stream.head;
-    let put = |object: Object, (key, value): &(String, String)| object.put(key, value.as_str());
-    let labels = head.labels.iter().fold(Object::new(), put).into();
-    StreamOf { name: &head.name, unit: &head.unit.0, labels, at_ns: &stream.at_ns, values: &stream.values }
-}
-
-fn event(event: &Event) -> EventOf<'_> {
-    EventOf { at_ns: event.at_ns, kind: &event.kind, text: &event.text }
+fn stream_json(stream: &SampleStream) -> StreamJson<'_> {
+    let head = stream_fields().add_to(JsonObject::new(), stream);
+    StreamJson { head, at_ns: &stream.at_ns, values: &stream.values }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::tests::example::{hostile, look, record};
+    use crate::run::tests::example::{hostile, probe_run, record};
 
-    fn whole(runs: &[Run]) -> String {
-        let pieces = runs.iter().enumerate().map(|(at, run)| piece(run, None, at == 0).unwrap());
-        pieces.collect::<String>() + &end(runs.is_empty()).unwrap()
+    fn full_document(runs: &[Run]) -> String {
+        let pieces = runs.iter().enumerate().map(|(at, run)| document_piece(run, None, at == 0).unwrap());
+        pieces.collect::<String>() + &document_end(runs.is_empty()).unwrap()
     }
 
     #[test]
     fn the_pieces_are_one_document_laid_out_as_any_other() {
-        for runs in [vec![], vec![look()], vec![record(), hostile(), look()]] {
-            let text = whole(&runs);
+        for runs in [vec![], vec![probe_run()], vec![record(), hostile(), probe_run()]] {
+            let text = full_document(&runs);
             let document: Value = serde_json::from_str(&text).unwrap();
-            assert_eq!((&document["pagelab_json"], &document["kind"]), (&1.into(), &"report".into()));
+            assert_eq!((&document["pagelab_json"], &document["kind"]), (&2.into(), &"report".into()));
             assert_eq!(document["runs"].as_array().map(Vec::len), Some(runs.len()));
-            assert_eq!(to_text(&document).unwrap(), text);
+            assert_eq!(to_json_text(&document).unwrap(), text);
         }
     }
 
     #[test]
     fn numbers_are_exact_and_the_look_is_the_document_of_checkup() {
-        let document: Value = serde_json::from_str(&whole(&[look(), record(), hostile()])).unwrap();
-        let run = look();
+        let document: Value =
+            serde_json::from_str(&full_document(&[probe_run(), record(), hostile()])).unwrap();
+        let run = probe_run();
         let snapshot = run.snapshot.as_deref().unwrap();
-        assert_eq!(document["runs"][0]["checkup"], checkup::document(snapshot, &Checkup::of(snapshot)));
+        assert_eq!(
+            document["runs"][0]["checkup"],
+            checkup::to_document(snapshot, &Checkup::from_snapshot(snapshot))
+        );
         assert_eq!(document["runs"][0]["streams"][1]["labels"]["bytes"], "67108864");
         let free = &document["runs"][1]["series"][0]["columns"];
         assert_eq!(

@@ -1,47 +1,50 @@
-//! Call stacks of fallbacks as JSON: every stack as it was recorded, and who asked, added up.
+//! Call stacks of fallbacks in JSON: every stack as recorded, and totals by caller.
 
-use pagelab_metrics::callers::{Caller, View, Weight, callers};
-use pagelab_model::extfrag::{FallbackCounts, StackCounts, Stacks};
+use pagelab_metrics::callers::{Caller, aggregate_callers};
+use pagelab_model::extfrag::{FallbackCounts, FallbackStack, FallbackStacks};
 use serde_json::Value;
 
-use super::object::Object;
+use super::object::{JsonObject, to_array};
+use crate::fields::fields;
 
-const GONE: &str = "the thread had gone before its name was read";
+const EXITED_REASON: &str = "the thread exited before its name was read";
 
-/// The `stacks` of a run.
-pub(super) fn document(stacks: &Stacks) -> Value {
-    let callers = callers(stacks, View::Asker, Weight::Spoiling);
-    let list = |values: Vec<Object>| Value::from(values.into_iter().map(Value::from).collect::<Vec<_>>());
-    Object::new()
-        .put("all", counts(Object::new(), &callers.all))
-        .put("not_kept", counts(Object::new(), &stacks.not_kept))
-        .put("lost", stacks.lost)
-        .put("callers", list(callers.callers.iter().map(caller).collect()))
-        .put("stacks", list(stacks.stacks.iter().map(stack).collect()))
-        .put("notes", stacks.notes.clone())
+/// Builds the `stacks` of a run.
+pub(super) fn to_document(stacks: &FallbackStacks) -> Value {
+    let callers = aggregate_callers(stacks);
+    JsonObject::new()
+        .field("all", fallback_count_fields().object(&callers.total))
+        .field("overflow", fallback_count_fields().object(&stacks.overflow))
+        .field("lost", stacks.lost)
+        .field("callers", to_array(&callers.callers, caller_json))
+        .field("stacks", to_array(&stacks.stacks, stack_json))
+        .field("notes", stacks.notes.clone())
         .into()
 }
 
-fn counts(object: Object, of: &FallbackCounts) -> Object {
-    object
-        .put("events", of.events)
-        .put("fragmenting", of.fragmenting)
-        .put("spoiling", of.spoiling)
-        .put("spoiling_claimed", of.spoiling_claimed)
+fields! { fn fallback_count_fields(of: FallbackCounts);
+    "events": integer, "all of them" => of.events;
+    "fragmenting": integer, "those that took a block smaller than a pageblock" => of.fragmenting;
+    "polluting": integer, "unmovable or reclaimable ones that took movable memory" => of.polluting;
+    "polluting_claimed": integer, "of these, those that claimed the pageblock" => of.polluting_claimed;
 }
 
-fn caller(caller: &Caller) -> Object {
-    let program = |(name, spoiling): &(Option<String>, u64)| {
-        Value::from(Object::new().option("program", name.clone(), GONE).put("spoiling", *spoiling))
+fn caller_json(caller: &Caller) -> JsonObject {
+    let program = |(name, polluting): &(Option<String>, u64)| {
+        JsonObject::new().optional("program", name.clone(), EXITED_REASON).field("polluting", *polluting)
     };
-    counts(Object::new().put("function", caller.function.as_str()), &caller.counts)
-        .put("programs", caller.programs.iter().map(program).collect::<Vec<Value>>())
-        .put("stack", caller.stack.clone())
-        .put("user", caller.user.clone())
+    let object = JsonObject::new().field("function", caller.function.as_str());
+    fallback_count_fields()
+        .add_to(object, &caller.counts)
+        .field("programs", to_array(&caller.programs, program))
+        .field("stack", caller.stack.clone())
+        .field("user", caller.user.clone())
 }
 
-fn stack(stack: &StackCounts) -> Object {
-    counts(Object::new().option("program", stack.process.clone(), GONE), &stack.counts)
-        .put("kernel", stack.kernel.clone())
-        .put("user", stack.user.clone())
+fn stack_json(stack: &FallbackStack) -> JsonObject {
+    let object = JsonObject::new().optional("program", stack.comm.clone(), EXITED_REASON);
+    fallback_count_fields()
+        .add_to(object, &stack.counts)
+        .field("kernel", stack.kernel.clone())
+        .field("user", stack.user.clone())
 }

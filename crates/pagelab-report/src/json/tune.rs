@@ -1,123 +1,132 @@
-//! The JSON of a tuning: fields and units stand in `docs/json.md`.
+//! JSON of a tuning: `docs/json.md` lists fields and units.
 
-use pagelab_metrics::effect::Interval;
-use pagelab_metrics::tune::regions::{Region, regions};
-use pagelab_metrics::tune::{ArmFound, Says, Tuned};
+use pagelab_metrics::effect::RatioInterval;
+use pagelab_metrics::tune::{ArmResult, MissRegion, TuningResult, TuningVerdict, compare_regions};
 use pagelab_model::run::Run;
-use pagelab_model::tune::{Arm, CurvePoint, On};
+use pagelab_model::tune::{CurvePoint, HugePageSelection, TuningArm};
 use serde_json::Value;
 
-use super::object::{Object, array};
-use crate::run::tune::{mapping_name, verdict};
+use super::object::JsonObject;
+use crate::fields::fields;
+use crate::run::tune::{mapping_name, verdict_sentence};
 
-/// Regions that are listed, most misses first.
+/// Regions listed, at most, most misses first.
 const REGIONS_MAX: usize = 4_000;
-const UNSCALED: &str = "none, all, or a share of the gain is missing";
-const NOT_SO: &str = "it was not measured";
+const UNSCALED: &str = "none, all, or the share of the gain is missing";
+const NOT_MEASURED: &str = "it was not measured";
+const IS_BASELINE: &str = "it is the baseline, or was not measured";
 
-/// How the arms were chosen, and what they came to; `None` where the run is no tuning.
-pub fn document(run: &Run) -> Option<Value> {
+/// Choice of the arms, and their results; `None` if the run is not a tuning run.
+pub fn to_document(run: &Run) -> Option<Value> {
     let (tune, experiment) = (run.tune.as_deref()?, run.experiment.as_deref()?);
-    let tuned = Tuned::of(experiment, tune)?;
-    let arms: Vec<(&Arm, &ArmFound)> = tune.arms.iter().zip(&tuned.arms).collect();
-    let regions = run.profile.as_deref().map(|profile| regions(tune, profile)).unwrap_or_default();
-    let shown = &regions[..regions.len().min(REGIONS_MAX)];
-    let between = tuned.plan_to_all.map(|(ratio, within)| interval(ratio, Some(within)));
+    let tuned = TuningResult::from_experiment(experiment, tune)?;
+    let regions = run.profile.as_deref().map(|profile| compare_regions(tune, profile)).unwrap_or_default();
+    let ratio_interval = tuned.plan_to_all.map(|(ratio, within)| with_interval((ratio, Some(within))));
     let head = match run.profile.as_deref() {
-        Some(profile) => super::profile::misses(Object::new(), profile),
-        None => Object::new(),
+        Some(profile) => super::profile::with_misses(JsonObject::new(), profile),
+        None => JsonObject::new(),
     };
     let object = head
-        .put("verdict", verdict(&tuned, tune))
-        .put("says", says(tuned.says))
-        .put("by", tuned.by.as_str())
-        .put("by_unit", tuned.unit.0.as_str())
-        .option("noise_floor", tuned.floor.as_ref().map(|floor| floor.ratio), "too few pairs of equals")
-        .put("asked", tune.asked.as_str())
-        .put("plan_file", tune.plan_file.as_str())
-        .put("huge_page_bytes", tune.huge)
-        .option("pid", tune.pid, "its program was started for each trial")
-        .option("plan_to_all", between, "both arms have too few rounds")
-        .option("share_of_gain", tuned.share, "all memory on huge pages is not known to be faster")
-        .option("share_of_pages", tuned.pages_share, NOT_SO)
-        .option("knee", tune.knee, "the predicted curve has none")
-        .put("arms", array(&arms, |(arm, found)| self::arm(arm, found)))
-        .put("curve", array(&tune.curve, point))
-        .put("regions_total", regions.len())
-        .put("regions", array(shown, region))
-        .put("notes", tune.notes.clone());
+        .field("verdict", verdict_sentence(&tuned, tune))
+        .field("says", verdict_slug(tuned.verdict))
+        .field("by", tuned.measure.as_str())
+        .field("by_unit", tuned.unit.0.as_str())
+        .optional("noise_floor", tuned.floor.as_ref().map(|floor| floor.ratio), "too few pairs of equals")
+        .field("plan_arguments", tune.plan_arguments.as_str())
+        .field("plan_file", tune.plan_file.as_str())
+        .field("huge_page_bytes", tune.huge)
+        .optional("pid", tune.pid, "its program was started for each trial")
+        .optional("plan_to_all", ratio_interval, "both arms have too few rounds")
+        .optional(
+            "share_of_gain",
+            tuned.gain_share,
+            "it is unknown whether all memory on huge pages is faster",
+        )
+        .optional("share_of_pages", tuned.huge_pages_share, NOT_MEASURED)
+        .optional("knee", tune.knee, "the predicted curve has none")
+        .field("arms", arm_fields().array(tune.arms.iter().zip(&tuned.arms)))
+        .field("curve", curve_point_fields().array(&tune.curve))
+        .field("regions_total", regions.len())
+        .field("regions", miss_region_fields().array(regions.iter().take(REGIONS_MAX)))
+        .field("notes", tune.notes.clone());
     Some(object.into())
 }
 
-fn arm(arm: &Arm, found: &ArmFound) -> Object {
-    let speed = |of: Option<(f64, Option<Interval>)>| of.map(|(ratio, within)| interval(ratio, within));
-    let no_price = "the profile has no price of a page walk, or it is no part of the time";
-    Object::new()
-        .put("name", arm.name.as_str())
-        .put("on", on(arm.on))
-        .option("planned", arm.planned, "all memory is meant")
-        .option("value", found.value, NOT_SO)
-        .option("speed_up", speed(found.speed_up), "it is the baseline, or was not measured")
-        .option("cpu_speed_up", speed(found.cpu), "it is the baseline, or was not measured")
-        .option("wall_ns", found.wall_ns, NOT_SO)
-        .option("cpu_ns", found.cpu_ns, NOT_SO)
-        .option("user_ns", found.user_ns, NOT_SO)
-        .option("system_ns", found.system_ns, NOT_SO)
-        .option("page_faults", found.faults, NOT_SO)
-        .option("huge_pages", found.huge_pages, NOT_SO)
-        .option("regions_got", found.regions.map(|(_, got)| got), "nothing is planned for it")
-        .option("memory_bytes", found.memory, NOT_SO)
-        .option("saved_ns", arm.saved_ns, "the profile has no price of a page walk")
-        .option("predicted_speed_up", found.predicted, no_price)
-        .option("scaled_speed_up", found.scaled, UNSCALED)
-        .option("scaled_speed_up_low", found.scaled_within.map(|of| of.low), UNSCALED)
-        .option("scaled_speed_up_high", found.scaled_within.map(|of| of.high), UNSCALED)
+/// An arm of a tuning run, and its result.
+type ArmRow<'a> = (&'a TuningArm, &'a ArmResult);
+
+fields! { fn arm_fields<'a>(of: ArmRow<'a>);
+    "name": string, "its name" => of.0.name.as_str();
+    "selection": string, "`none`, `plan`, `all`, `costliest`, `random`, `most_used`" =>
+        selection_slug(of.0.selection);
+    "planned": integer (null: "it covers all memory"), "planned huge pages" => of.0.planned;
+    "value": number (null: NOT_MEASURED), "median of the verdict's measure" => of.1.value;
+    "speed_up": object (null: IS_BASELINE), "against none: `ratio`, `low`, `high`" =>
+        of.1.speed_up.map(with_interval);
+    "cpu_speed_up": object (null: IS_BASELINE), "that of CPU time" => of.1.cpu_speed_up.map(with_interval);
+    "wall_ns": number (null: NOT_MEASURED), "median" => of.1.wall_ns;
+    "cpu_ns": number (null: NOT_MEASURED), "median" => of.1.cpu_ns;
+    "user_ns": number (null: NOT_MEASURED), "median" => of.1.user_ns;
+    "system_ns": number (null: NOT_MEASURED), "median" => of.1.system_ns;
+    "page_faults": number (null: NOT_MEASURED), "median" => of.1.faults;
+    "huge_pages": number (null: NOT_MEASURED), "median" => of.1.huge_pages;
+    "regions_allocated": number (null: "nothing is planned for it"), "median" =>
+        of.1.planned_and_allocated.map(|(_, allocated)| allocated);
+    "memory_bytes": number (null: NOT_MEASURED), "median" => of.1.peak_memory;
+    "saved_ns": integer (null: "the profile has no cost of a page walk"), "from the profile" => of.0.saved_ns;
+    "predicted_speed_up": number (null: "the profile has no cost of a page walk, or no share of the time"),
+        "from the profile" => of.1.predicted_speed_up;
+    "scaled_speed_up": number (null: UNSCALED), "scaled to the measured times of none and all" =>
+        of.1.scaled_speed_up;
+    "scaled_speed_up_low": number (null: UNSCALED), "lower end" => of.1.scaled_interval.map(|of| of.low);
+    "scaled_speed_up_high": number (null: UNSCALED), "upper end" => of.1.scaled_interval.map(|of| of.high);
 }
 
-fn interval(ratio: f64, within: Option<Interval>) -> Object {
-    Object::new()
-        .put("ratio", ratio)
-        .option("low", within.map(|found| found.low), "one round has no interval")
-        .option("high", within.map(|found| found.high), "one round has no interval")
+fn with_interval((ratio, interval): (f64, Option<RatioInterval>)) -> JsonObject {
+    JsonObject::new()
+        .field("ratio", ratio)
+        .optional("low", interval.map(|found| found.low), "one round has no interval")
+        .optional("high", interval.map(|found| found.high), "one round has no interval")
 }
 
-fn point(of: &CurvePoint) -> Object {
-    Object::new().put("pages", of.pages).put("share_permille", of.share_permille)
+fields! { fn curve_point_fields(of: CurvePoint);
+    "pages": integer, "huge pages" => of.pages;
+    "share_permille": integer, "of the attainable gain, according to the profile" => of.share_permille;
 }
 
-fn region(of: &Region) -> Object {
-    Object::new()
-        .put("image", of.image)
-        .put("mapping", mapping_name(&of.key))
-        .put("offset", of.offset)
-        .put("is_planned", of.is_planned)
-        .put("misses_before", of.before)
-        .option("misses_after", of.after, "the misses were not recounted under the plan")
+fields! { fn miss_region_fields(of: MissRegion);
+    "image": integer, "index of the program" => of.image;
+    "mapping": string, "the mapping in words" => mapping_name(&of.key);
+    "offset": integer, "in the mapping, bytes" => of.offset;
+    "is_planned": boolean, "whether the plan has it" => of.is_planned;
+    "misses_before": integer, "without the plan" => of.misses_before;
+    "misses_after": integer (null: "the misses were not recounted with the plan"), "with the plan" =>
+        of.misses_after;
 }
 
-fn on(of: On) -> &'static str {
-    match of {
-        On::Nothing => "nothing",
-        On::Plan => "plan",
-        On::All => "all",
-        On::Dearest => "dearest",
-        On::Random => "random",
-        On::MostUsed => "most_used",
+fn selection_slug(selection: HugePageSelection) -> &'static str {
+    match selection {
+        HugePageSelection::None => "none",
+        HugePageSelection::Plan => "plan",
+        HugePageSelection::All => "all",
+        HugePageSelection::Costliest => "costliest",
+        HugePageSelection::Random => "random",
+        HugePageSelection::MostUsed => "most_used",
     }
 }
 
-fn says(of: Says) -> &'static str {
-    match of {
-        Says::Yes => "yes",
-        Says::All => "all",
-        Says::AllOnly => "all_only",
-        Says::Slower => "slower",
-        Says::NoHelp => "no_help",
-        Says::NoDifference => "no_difference",
-        Says::NotObtained => "not_obtained",
-        Says::NothingPlanned => "nothing_planned",
-        Says::TooFew => "too_few",
-        Says::Undecided => "undecided",
-        Says::NothingMeasured => "nothing_measured",
+fn verdict_slug(verdict: TuningVerdict) -> &'static str {
+    match verdict {
+        TuningVerdict::PlanHelps => "yes",
+        TuningVerdict::AllHelpsMore => "all",
+        TuningVerdict::OnlyAllHelps => "all_only",
+        TuningVerdict::Slower => "slower",
+        TuningVerdict::NoHelp => "no_help",
+        TuningVerdict::NoDifference => "no_difference",
+        TuningVerdict::NotAllocated => "not_allocated",
+        TuningVerdict::NothingPlanned => "nothing_planned",
+        TuningVerdict::TooFew => "too_few",
+        TuningVerdict::Undecided => "undecided",
+        TuningVerdict::NothingMeasured => "nothing_measured",
     }
 }

@@ -1,60 +1,60 @@
 //! Zones in JSON: watermarks and sizes, and free blocks by migratetype.
 
-use pagelab_model::pagetype::{Pagetypeinfo, TypeCount};
-use pagelab_model::{Pages, ZoneInfo, Zoneinfo};
+use pagelab_model::pagetype::{CappedCount, MigratetypeFreeAreas, MigratetypePageblocks, Pagetypeinfo};
+use pagelab_model::{Pages, ZoneEntry};
 use serde_json::Value;
 
-use super::checkup::counters;
-use super::object::{Object, array};
+use super::checkup::counters_json;
+use super::object::JsonObject;
+use crate::fields::fields;
 
-const NOT_PRINTED: &str = "this kernel does not print it";
+const NOT_PRINTED_REASON: &str = "this kernel does not print it";
 
-/// Free blocks and pageblocks by migratetype.
-pub(super) fn by_migratetype(types: &Pagetypeinfo) -> Object {
-    let free = array(&types.free, |row| {
-        let capped: Vec<bool> = row.counts.iter().map(|n| matches!(n, TypeCount::MoreThan(_))).collect();
-        Object::new()
-            .put("node", row.key.node.0)
-            .put("zone", row.key.zone.as_str())
-            .put("migratetype", row.migratetype.as_str())
-            .put("free_blocks_at_least", row.counts.iter().map(|n| n.at_least()).collect::<Vec<_>>())
-            .put("capped", capped)
-    });
-    let blocks = array(&types.blocks, |row| {
-        let counts = row.counts.iter().fold(Object::new(), |object, (name, n)| object.put(name, *n));
-        Object::new().put("node", row.key.node.0).put("zone", row.key.zone.as_str()).put("pageblocks", counts)
-    });
-    Object::new()
-        .option("pageblock_order", types.pageblock_order.map(|order| order.0), NOT_PRINTED)
-        .option("pages_per_pageblock", types.pages_per_block, NOT_PRINTED)
-        .put("free", free)
-        .put("pageblocks", blocks)
+fields! { fn pagetype_fields(of: Pagetypeinfo);
+    "pageblock_order": integer (null: NOT_PRINTED_REASON), "order of a pageblock" =>
+        of.pageblock_order.map(|order| order.0);
+    "pages_per_pageblock": integer (null: NOT_PRINTED_REASON), "its base pages" => of.pages_per_block;
+    "free": array, "free blocks of each zone and migratetype, below" =>
+        migratetype_free_fields().array(&of.free);
+    "pageblocks": array, "pageblocks of each zone, below" => migratetype_pageblock_fields().array(&of.blocks);
 }
 
-/// Every zone's watermarks, sizes and counters.
-pub(super) fn zoneinfo(info: &Zoneinfo) -> Value {
-    array(&info.zones, zone)
+fields! { fn migratetype_free_fields(of: MigratetypeFreeAreas);
+    "node": integer, "NUMA node" => of.key.node.0;
+    "zone": string, "the kernel's name of the zone" => of.key.zone.as_str();
+    "migratetype": string, "the kernel's name" => of.migratetype.as_str();
+    "free_blocks_at_least": array, "by order" =>
+        of.counts.iter().map(|count| count.at_least()).collect::<Value>();
+    "capped": array, "by order: whether the kernel stopped counting" =>
+        of.counts.iter().map(|count| matches!(count, CappedCount::MoreThan(_))).collect::<Value>();
 }
 
-fn zone(zone: &ZoneInfo) -> Object {
-    let sizes: [(&str, Option<Pages>); 10] = [
-        ("free_pages", zone.free),
-        ("boost_pages", zone.boost),
-        ("min_pages", zone.min),
-        ("low_pages", zone.low),
-        ("high_pages", zone.high),
-        ("promo_pages", zone.promo),
-        ("spanned_pages", zone.spanned),
-        ("present_pages", zone.present),
-        ("managed_pages", zone.managed),
-        ("cma_pages", zone.cma),
-    ];
-    let object = Object::new().put("node", zone.key.node.0).put("zone", zone.key.zone.as_str());
-    sizes
-        .iter()
-        .fold(object, |object, (name, pages)| object.option(name, pages.map(|p| p.0), NOT_PRINTED))
-        .option("start_pfn", zone.start.map(|pfn| pfn.0), NOT_PRINTED)
-        .put("protection_pages", zone.protection.clone())
-        .put("per_cpu_pages", zone.pages_per_cpu().0)
-        .put("counters", counters(&zone.stats))
+fields! { fn migratetype_pageblock_fields(of: MigratetypePageblocks);
+    "node": integer, "NUMA node" => of.key.node.0;
+    "zone": string, "the kernel's name of the zone" => of.key.zone.as_str();
+    "pageblocks": object, "number of pageblocks by migratetype" =>
+        of.counts.iter().fold(JsonObject::new(), |object, (name, count)| object.field(name, *count));
+}
+
+fn pages_json(pages: Option<Pages>) -> Value {
+    pages.map(|pages| pages.0).into()
+}
+
+fields! { fn zone_fields(of: ZoneEntry);
+    "node": integer, "NUMA node" => of.key.node.0;
+    "zone": string, "the kernel's name of the zone" => of.key.zone.as_str();
+    "free_pages": integer (null: NOT_PRINTED_REASON), "on the free lists" => pages_json(of.free);
+    "boost_pages": integer (null: NOT_PRINTED_REASON), "boost of the watermarks" => pages_json(of.boost);
+    "min_pages": integer (null: NOT_PRINTED_REASON), "min watermark" => pages_json(of.min);
+    "low_pages": integer (null: NOT_PRINTED_REASON), "low watermark" => pages_json(of.low);
+    "high_pages": integer (null: NOT_PRINTED_REASON), "high watermark" => pages_json(of.high);
+    "promo_pages": integer (null: NOT_PRINTED_REASON), "promo watermark" => pages_json(of.promo);
+    "spanned_pages": integer (null: NOT_PRINTED_REASON), "with holes" => pages_json(of.spanned);
+    "present_pages": integer (null: NOT_PRINTED_REASON), "present frames" => pages_json(of.present);
+    "managed_pages": integer (null: NOT_PRINTED_REASON), "managed by the allocator" => pages_json(of.managed);
+    "cma_pages": integer (null: NOT_PRINTED_REASON), "in CMA areas" => pages_json(of.cma);
+    "start_pfn": integer (null: NOT_PRINTED_REASON), "first frame" => of.start.map(|pfn| pfn.0);
+    "protection_pages": array, "lowmem reserve against each zone" => of.protection.clone();
+    "per_cpu_pages": integer, "pages on the pcp lists" => of.count_pcp_pages().0;
+    "counters": object, "the zone's counters, with the kernel's names" => counters_json(&of.stats);
 }

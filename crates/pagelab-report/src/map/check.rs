@@ -1,234 +1,220 @@
-//! What `pagelab map --check` says: free blocks rebuilt from kpageflags beside the kernel's own count of
-//! them.
+//! Text of `pagelab map --check`: free blocks rebuilt from kpageflags, compared with the kernel's own count.
 //!
-//! The kernel counts free blocks as it splits and merges them; a scan sees which pages are free and merges
-//! them anew. A scan is not atomic: between its ends the machine goes on. So a rebuilt count agrees exactly
-//! if it lies between the kernel's counts before and after, and within what changed if it lies no further
-//! outside than pages were allocated and freed meanwhile: each of them changes the count of an order by one
-//! at most.
+//! The kernel counts free blocks as it splits and merges them; a scan reads which pages are free and merges
+//! them again. A scan is not atomic: the machine runs on in the meantime. So a rebuilt count agrees exactly
+//! if it is between the kernel's counts before and after; it agrees within the changes if its distance from
+//! these is at most the number of pages allocated and freed in between: each of them changes the count of an
+//! order by at most one.
 
 use pagelab_model::{PageSize, Pages, ZoneKey};
 
 use super::MapSource;
-use crate::style::{Style, bytes, count, percent};
-use crate::text::{Column, Page};
+use crate::style::{TextStyle, format_bytes, format_count, format_percent};
+use crate::text_report::{RowTable, TextReport};
 
-/// In a saved tree nothing says what changed between its files; so much of a zone's free memory may then
-/// stand in blocks of another order, in percent.
-const SAVED_PERCENT: u128 = 10;
+/// Tolerance for a saved tree, in percent of a zone's free memory that may be in blocks of another order,
+/// because nothing records what changed between its files.
+const SAVED_TREE_TOLERANCE_PERCENT: u128 = 10;
 
-/// One zone's counts.
+/// Counts of one zone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZoneCheck {
     /// The zone.
     pub key: ZoneKey,
-    /// Free blocks by order as rebuilt.
-    pub rebuilt: Vec<u64>,
-    /// As the kernel said before the scan.
-    pub before: Vec<u64>,
-    /// As it said after; `None` in a saved tree.
-    pub after: Option<Vec<u64>>,
-    /// Pages that were allocated from the zone or freed to any zone between the two, or moved between free
-    /// lists and per-CPU lists; `None` where it is not known.
-    pub churn: Option<u64>,
+    /// Rebuilt free blocks by order.
+    pub from_pageflags: Vec<u64>,
+    /// Kernel's counts before the scan.
+    pub buddyinfo_before: Vec<u64>,
+    /// Kernel's counts after the scan; `None` in a saved tree.
+    pub buddyinfo_after: Option<Vec<u64>>,
+    /// Pages allocated from the zone, freed to any zone, or moved between free lists and per-CPU lists
+    /// between the two; `None` if unknown.
+    pub pages_moved: Option<u64>,
     /// Pages on per-CPU lists, which are on no free list and not marked free.
-    pub per_cpu: u64,
+    pub pcp_pages: u64,
 }
 
-/// How well the counts of a zone agree.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// Each rebuilt count lies between the kernel's two, or is its one.
+/// Agreement of the counts of a zone, the best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum CheckVerdict {
+    /// Each rebuilt count is between the kernel's two, or equals its only one.
     Exact,
-    /// Within what changed meanwhile.
-    WithinChanges,
-    /// Further apart than what changed explains.
+    /// Within the changes during the scan.
+    WithinChurn,
+    /// Farther apart than the changes explain.
     Disagrees,
 }
 
-impl Verdict {
-    /// The same in text and JSON.
-    pub const fn name(self) -> &'static str {
+impl CheckVerdict {
+    /// Name in text and JSON.
+    pub const fn verdict_name(self) -> &'static str {
         match self {
-            Verdict::Exact => "exact",
-            Verdict::WithinChanges => "within_changes",
-            Verdict::Disagrees => "disagrees",
+            CheckVerdict::Exact => "exact",
+            CheckVerdict::WithinChurn => "within_changes",
+            CheckVerdict::Disagrees => "disagrees",
         }
     }
 }
 
 impl ZoneCheck {
-    /// How many orders there are.
-    pub fn orders(&self) -> usize {
-        self.rebuilt.len().max(self.before.len())
+    /// Number of orders.
+    pub fn order_count(&self) -> usize {
+        self.from_pageflags.len().max(self.buddyinfo_before.len())
     }
 
-    fn at(counts: &[u64], order: usize) -> u64 {
+    fn count_at(counts: &[u64], order: usize) -> u64 {
         counts.get(order).copied().unwrap_or(0)
     }
 
-    /// How far the rebuilt count lies outside of the kernel's: above it (positive) or below.
-    pub fn outside(&self, order: usize) -> i128 {
-        let rebuilt = i128::from(ZoneCheck::at(&self.rebuilt, order));
-        let before = i128::from(ZoneCheck::at(&self.before, order));
-        let after = self.after.as_ref().map_or(before, |after| i128::from(ZoneCheck::at(after, order)));
+    /// Distance of the rebuilt count from the kernel's: above it (positive) or below.
+    pub fn deviation(&self, order: usize) -> i128 {
+        let rebuilt = i128::from(ZoneCheck::count_at(&self.from_pageflags, order));
+        let before = i128::from(ZoneCheck::count_at(&self.buddyinfo_before, order));
+        let after = self
+            .buddyinfo_after
+            .as_ref()
+            .map_or(before, |after| i128::from(ZoneCheck::count_at(after, order)));
         let (low, high) = (before.min(after), before.max(after));
         if rebuilt > high { rebuilt - high } else { (rebuilt - low).min(0) }
     }
 
-    /// Pages in blocks by which the counts differ.
-    pub fn outside_pages(&self) -> u128 {
-        let pages = |order| self.outside(order).unsigned_abs() << order.min(63);
-        (0..self.orders()).map(pages).sum()
+    /// Returns the pages in blocks by which the counts differ.
+    pub fn deviation_pages(&self) -> u128 {
+        let pages = |order| self.deviation(order).unsigned_abs() << order.min(63);
+        (0..self.order_count()).map(pages).sum()
     }
 
-    /// Free pages as rebuilt.
+    /// Returns the rebuilt free pages.
     pub fn free_pages(&self) -> u128 {
-        self.rebuilt.iter().enumerate().map(|(order, &count)| u128::from(count) << order.min(63)).sum()
+        self.from_pageflags.iter().enumerate().map(|(order, &count)| u128::from(count) << order.min(63)).sum()
     }
 
-    /// The judgement.
-    pub fn verdict(&self) -> Verdict {
-        let most = (0..self.orders()).map(|order| self.outside(order).unsigned_abs()).max().unwrap_or(0);
-        let within = match self.churn {
+    /// Returns the agreement.
+    pub fn judge(&self) -> CheckVerdict {
+        let most =
+            (0..self.order_count()).map(|order| self.deviation(order).unsigned_abs()).max().unwrap_or(0);
+        let within = match self.pages_moved {
             Some(churn) => most <= u128::from(churn),
-            None => self.outside_pages() * 100 <= self.free_pages() * SAVED_PERCENT,
+            None => self.deviation_pages() * 100 <= self.free_pages() * SAVED_TREE_TOLERANCE_PERCENT,
         };
         match (most, within) {
-            (0, _) => Verdict::Exact,
-            (_, true) => Verdict::WithinChanges,
-            (_, false) => Verdict::Disagrees,
+            (0, _) => CheckVerdict::Exact,
+            (_, true) => CheckVerdict::WithinChurn,
+            (_, false) => CheckVerdict::Disagrees,
         }
     }
 }
 
-/// All zones' counts.
+/// Counts of all zones.
 #[derive(Debug)]
 pub struct CheckReport {
-    /// Where the numbers are from.
+    /// Source of the numbers.
     pub source: MapSource,
-    /// The base page size.
+    /// Base page size.
     pub page_size: PageSize,
-    /// The zones.
+    /// Zones.
     pub zones: Vec<ZoneCheck>,
-    /// How long the scan took.
+    /// Duration of the scan.
     pub scan_ns: u64,
-    /// How often it was scanned, and the calmest scan kept.
+    /// Number of scans; the one with the fewest changes is kept.
     pub tries: u32,
-    /// What must be known, in sentences without a trailing dot.
+    /// Caveats, in sentences without a trailing dot.
     pub notes: Vec<String>,
 }
 
 impl CheckReport {
-    /// The worst of the zones.
-    pub fn verdict(&self) -> Verdict {
-        let rank = |verdict: &Verdict| match verdict {
-            Verdict::Exact => 0,
-            Verdict::WithinChanges => 1,
-            Verdict::Disagrees => 2,
-        };
-        self.zones.iter().map(ZoneCheck::verdict).max_by_key(rank).unwrap_or(Verdict::Exact)
+    /// Returns the worst agreement of the zones.
+    pub fn worst_verdict(&self) -> CheckVerdict {
+        self.zones.iter().map(ZoneCheck::judge).max().unwrap_or(CheckVerdict::Exact)
     }
 
-    /// The answer in one sentence.
-    pub fn headline(&self) -> String {
-        let is_saved = self.zones.iter().any(|zone| zone.after.is_none());
-        let outside: u128 = self.zones.iter().map(ZoneCheck::outside_pages).sum();
+    /// Returns the answer in one sentence.
+    pub fn format_headline(&self) -> String {
+        let is_saved = self.zones.iter().any(|zone| zone.buddyinfo_after.is_none());
+        let outside: u128 = self.zones.iter().map(ZoneCheck::deviation_pages).sum();
         let free: u128 = self.zones.iter().map(ZoneCheck::free_pages).sum();
-        let share = percent(outside as f64 / free.max(1) as f64);
-        match self.verdict() {
-            Verdict::Exact if is_saved => {
-                "yes: free blocks rebuilt from kpageflags are exactly those of buddyinfo".to_owned()
+        let share = format_percent(outside as f64 / free.max(1) as f64);
+        match self.worst_verdict() {
+            CheckVerdict::Exact if is_saved => {
+                "yes: free blocks derived from kpageflags are equal to buddyinfo".to_owned()
             }
-            Verdict::Exact => {
-                "yes: free blocks rebuilt from kpageflags lie between buddyinfo before and after the scan"
+            CheckVerdict::Exact => {
+                "yes: free blocks derived from kpageflags are between buddyinfo before and after the scan"
                     .to_owned()
             }
-            Verdict::WithinChanges if is_saved => format!(
-                "yes, nearly: {share} of the free memory stands in blocks of another order than \
-                 buddyinfo, which was saved at another moment"
+            CheckVerdict::WithinChurn if is_saved => format!(
+                "yes, nearly: {share} of the free memory is in blocks of another order than in buddyinfo, \
+                 which was saved at another time"
             ),
-            Verdict::WithinChanges => format!(
-                "yes: rebuilt free blocks agree with buddyinfo within what changed between its two \
-                 readings; {share} of the free memory lies outside of them"
+            CheckVerdict::WithinChurn => format!(
+                "yes: derived free blocks agree with buddyinfo within the changes between its two readings; \
+                 {share} of the free memory is outside"
             ),
-            Verdict::Disagrees => format!(
-                "no: {share} of the free memory stands in blocks of another order than buddyinfo says, \
-                 more than what changed explains"
+            CheckVerdict::Disagrees => format!(
+                "no: {share} of the free memory is in blocks of another order than in buddyinfo, more than \
+                 the changes explain"
             ),
         }
     }
 
-    /// The whole text.
-    pub fn text(&self, style: &Style) -> String {
-        let mut page = Page::new(*style);
-        page.hanging_bold("", &self.headline());
+    /// Renders the complete text.
+    pub fn to_text(&self, style: &TextStyle) -> String {
+        let mut output = TextReport::new(*style);
+        output.add_bold_text(&self.format_headline());
         let tries =
-            if self.tries > 1 { format!(", the calmest of {} scans", self.tries) } else { String::new() };
+            if self.tries > 1 { format!(", the most stable of {} scans", self.tries) } else { String::new() };
         let took = self.scan_ns as f64 / 1e6;
-        let about = format!("{} {}, read in {took:.0} ms{tries}", self.source.file, self.source.taken());
-        page.hanging_dim("  ", &about);
-        for note in &self.notes {
-            page.hanging("  ", &format!("note: {note}"));
-        }
+        let about = format!("{} {}, read in {took:.0} ms{tries}", self.source.file, self.source.taken_text());
+        output.add_dim_indented(&about);
+        output.add_notes(&self.notes);
         for zone in &self.zones {
-            self.zone(&mut page, zone);
+            self.write_zone(&mut output, zone);
         }
-        page.gap();
-        let why = "difference: how far the rebuilt count lies outside of the two readings. Pages on per-CPU \
-                   lists are on no free list and not marked free, so they are in neither count; as they \
-                   are handed out and refilled, order 0 and the orders that are split for it drift first";
-        page.hanging_dim("  ", why);
-        page.finish()
+        output.add_gap();
+        let why = "difference: distance of the derived count from the interval of the two readings. Pages on \
+                   per-CPU lists are on no free list and not flagged as free, so neither count includes \
+                   them; allocations from these lists change order 0 and the orders that are split for it \
+                   first";
+        output.add_dim_indented(why);
+        output.into_text()
     }
 
-    fn zone(&self, page: &mut Page, zone: &ZoneCheck) {
-        let said = match zone.verdict() {
-            Verdict::Exact => "agrees exactly",
-            Verdict::WithinChanges => "agrees within what changed",
-            Verdict::Disagrees => "does not agree",
+    fn write_zone(&self, output: &mut TextReport, zone: &ZoneCheck) {
+        let said = match zone.judge() {
+            CheckVerdict::Exact => "agrees exactly",
+            CheckVerdict::WithinChurn => "agrees within the changes",
+            CheckVerdict::Disagrees => "does not agree",
         };
-        page.heading(&format!("  node {}, zone {}: {said}", zone.key.node.0, zone.key.zone));
+        output.add_heading(&format!("  node {}, zone {}: {said}", zone.key.node.0, zone.key.zone));
         let mut facts = vec![
             format!(
                 "free {}",
-                bytes(Pages(u64::try_from(zone.free_pages()).unwrap_or(u64::MAX)).bytes(self.page_size))
+                format_bytes(
+                    Pages(u64::try_from(zone.free_pages()).unwrap_or(u64::MAX)).to_bytes(self.page_size)
+                )
             ),
-            format!("{} pages on per-CPU lists", count(u128::from(zone.per_cpu))),
+            format!("{} pages on per-CPU lists", format_count(u128::from(zone.pcp_pages))),
         ];
-        facts.extend(
-            zone.churn.map(|churn| {
-                format!("{} pages allocated, freed or moved meanwhile", count(u128::from(churn)))
-            }),
-        );
-        page.facts("  ", &facts, " · ");
-        let mut columns = vec![Column::right("order"), Column::right("rebuilt"), Column::right("before")];
-        if zone.after.is_some() {
-            columns.push(Column::right("after"));
-        }
-        columns.push(Column::right("difference"));
-        let rows: Vec<Vec<String>> = (0..zone.orders())
-            .map(|order| {
-                let mut row = vec![order.to_string()];
-                let kernel = [Some(&zone.rebuilt), Some(&zone.before), zone.after.as_ref()];
-                row.extend(
-                    kernel
-                        .into_iter()
-                        .flatten()
-                        .map(|counts| count(u128::from(ZoneCheck::at(counts, order)))),
-                );
-                row.push(signed(zone.outside(order)));
-                row
-            })
-            .collect();
-        page.table(2, &columns, &rows);
+        facts.extend(zone.pages_moved.map(|churn| {
+            format!("{} pages allocated, freed or migrated during the scan", format_count(u128::from(churn)))
+        }));
+        output.add_facts("  ", &facts, " · ");
+        let after = zone.buddyinfo_after.as_deref();
+        let count = |counts: &[u64], order| format_count(u128::from(ZoneCheck::count_at(counts, order)));
+        RowTable::<usize>::new()
+            .right("order", usize::to_string)
+            .right("rebuilt", |&order| count(&zone.from_pageflags, order))
+            .right("before", |&order| count(&zone.buddyinfo_before, order))
+            .right_if(after.is_some(), "after", |&order| count(after.unwrap_or_default(), order))
+            .right("difference", |&order| format_signed(zone.deviation(order)))
+            .add_to(output, 2, 0..zone.order_count());
     }
 }
 
-fn signed(number: i128) -> String {
+fn format_signed(number: i128) -> String {
     match number {
         0 => "0".to_owned(),
-        number => format!("{}{}", if number > 0 { "+" } else { "−" }, count(number.unsigned_abs())),
+        number => format!("{}{}", if number > 0 { "+" } else { "−" }, format_count(number.unsigned_abs())),
     }
 }
 
@@ -237,31 +223,31 @@ mod tests {
     use super::*;
     use pagelab_model::NodeId;
 
-    /// Rebuilt, before, after, churn, and what is to be said.
-    type Case<'a> = (&'a [u64], &'a [u64], Option<&'a [u64]>, Option<u64>, Verdict);
+    /// Rebuilt, before, after, changed pages, and the expected agreement.
+    type Case<'a> = (&'a [u64], &'a [u64], Option<&'a [u64]>, Option<u64>, CheckVerdict);
 
     #[test]
     fn a_count_agrees_between_the_readings_and_as_far_outside_as_pages_moved() {
         let key = ZoneKey { node: NodeId(0), zone: "Normal".to_owned() };
         let cases: [Case<'_>; 7] = [
-            (&[5, 3], &[4, 3], Some(&[6, 3]), Some(0), Verdict::Exact),
-            (&[5, 3], &[6, 3], Some(&[4, 3]), Some(0), Verdict::Exact),
-            (&[7, 3], &[6, 3], Some(&[4, 3]), Some(1), Verdict::WithinChanges),
-            (&[2, 3], &[6, 3], Some(&[4, 3]), Some(1), Verdict::Disagrees),
-            (&[100, 10], &[100, 10], None, None, Verdict::Exact),
-            (&[109, 10], &[100, 10], None, None, Verdict::WithinChanges),
-            (&[100, 10], &[120, 0], None, None, Verdict::Disagrees),
+            (&[5, 3], &[4, 3], Some(&[6, 3]), Some(0), CheckVerdict::Exact),
+            (&[5, 3], &[6, 3], Some(&[4, 3]), Some(0), CheckVerdict::Exact),
+            (&[7, 3], &[6, 3], Some(&[4, 3]), Some(1), CheckVerdict::WithinChurn),
+            (&[2, 3], &[6, 3], Some(&[4, 3]), Some(1), CheckVerdict::Disagrees),
+            (&[100, 10], &[100, 10], None, None, CheckVerdict::Exact),
+            (&[109, 10], &[100, 10], None, None, CheckVerdict::WithinChurn),
+            (&[100, 10], &[120, 0], None, None, CheckVerdict::Disagrees),
         ];
         for (rebuilt, before, after, churn, expected) in cases {
             let zone = ZoneCheck {
                 key: key.clone(),
-                rebuilt: rebuilt.to_vec(),
-                before: before.to_vec(),
-                after: after.map(<[u64]>::to_vec),
-                churn,
-                per_cpu: 0,
+                from_pageflags: rebuilt.to_vec(),
+                buddyinfo_before: before.to_vec(),
+                buddyinfo_after: after.map(<[u64]>::to_vec),
+                pages_moved: churn,
+                pcp_pages: 0,
             };
-            assert_eq!(zone.verdict(), expected, "{zone:?}");
+            assert_eq!(zone.judge(), expected, "{zone:?}");
         }
     }
 }

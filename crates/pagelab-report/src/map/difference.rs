@@ -1,155 +1,146 @@
-//! What `pagelab map --diff` says: how much changed between two maps, into what, and where.
+//! Text of `pagelab map --diff`: how much changed between two maps, into what, and where.
 
-use pagelab_model::{Frames, PageClass, Pages};
+use pagelab_model::{FrameSpan, PageClass, Pages};
 
-use super::{MapSource, beside, picture_text};
-use crate::picture::difference::{Change, Difference, LEGEND};
-use crate::picture::drawing::Drawing;
-use crate::picture::raster::Raster;
-use crate::picture::terminal::{self, Colours};
-use crate::style::{Style, bytes, count, percent};
-use crate::text::{Column, Page};
+use super::{MapSource, text_with_picture, with_swatches};
+use crate::memory_picture::difference::{FrameChange, LEGEND, MapDifference};
+use crate::memory_picture::drawing::Drawing;
+use crate::memory_picture::raster::Raster;
+use crate::memory_picture::terminal::{self, TerminalColours};
+use crate::style::{TextStyle, format_bytes, format_count, format_percent};
+use crate::text_report::{RowTable, TextReport};
 
-/// Transitions shown on a terminal; all of them stand in JSON.
-const TRANSITIONS_SHOWN: usize = 12;
+/// Transitions shown on a terminal, at most; JSON has all.
+const TRANSITIONS_MAX: usize = 12;
 
-/// A difference, and where its maps are from.
+/// Difference with the sources of its maps.
 #[derive(Debug)]
 pub struct DifferenceReport<'a> {
-    /// The first map.
+    /// First map.
     pub before: MapSource,
-    /// The second.
+    /// Second map.
     pub after: MapSource,
-    /// What changed.
-    pub difference: &'a Difference,
-    /// What must be known to read it rightly, in sentences without a trailing dot.
+    /// Changes.
+    pub difference: &'a MapDifference,
+    /// Caveats, in sentences without a trailing dot.
     pub notes: Vec<String>,
 }
 
 impl DifferenceReport<'_> {
-    fn size(&self, pages: u64) -> String {
-        bytes(Pages(pages).bytes(self.difference.layout.page_size))
+    fn format_size(&self, pages: u64) -> String {
+        format_bytes(Pages(pages).to_bytes(self.difference.layout.page_size))
     }
 
-    /// The answer in one sentence.
-    pub fn headline(&self) -> String {
-        let counts = self.difference.counts();
-        let all = counts.iter().sum::<u64>() - counts[Change::Absent as usize];
-        let changed = self.difference.changed();
+    /// Returns the answer in one sentence.
+    pub fn format_headline(&self) -> String {
+        let counts = self.difference.count_by_change();
+        let total = counts.iter().sum::<u64>() - counts[FrameChange::Absent as usize];
+        let changed = self.difference.changed_frames();
         if changed == 0 {
-            return format!("no page of {} is of another class", self.size(all));
+            return format!("no page of {} is of another class", self.format_size(total));
         }
-        let told = [Change::BecameFree, Change::BecameUsed, Change::BecameUnmovable, Change::BecameHuge];
-        let told: Vec<String> = told
+        let notes = [
+            FrameChange::BecameFree,
+            FrameChange::BecameUsed,
+            FrameChange::BecameUnmovable,
+            FrameChange::BecameHuge,
+        ];
+        let notes: Vec<String> = notes
             .into_iter()
             .filter(|&change| counts[change as usize] > 0)
-            .map(|change| format!("{} {}", self.size(counts[change as usize]), LEGEND[change as usize].label))
+            .map(|change| {
+                format!("{} {}", self.format_size(counts[change as usize]), LEGEND[change as usize].label)
+            })
             .collect();
-        let told = if told.is_empty() { String::new() } else { format!(": {}", told.join(", ")) };
-        let share = percent(changed as f64 / all.max(1) as f64);
-        format!("{} of {} ({share}) changed class{told}", self.size(changed), self.size(all))
+        let notes = if notes.is_empty() { String::new() } else { format!(": {}", notes.join(", ")) };
+        let share = format_percent(changed as f64 / total.max(1) as f64);
+        format!("{} of {} ({share}) changed class{notes}", self.format_size(changed), self.format_size(total))
     }
 
-    /// What is to be said about memory that came or went.
-    pub fn plugged(&self) -> Vec<String> {
-        let told = |runs: &[Frames], what: &str| {
+    /// Describes memory that only one of the maps has.
+    pub fn hotplug_notes(&self) -> Vec<String> {
+        let notes = |runs: &[FrameSpan], what: &str| {
             let pages = runs.iter().map(|run| run.count.0).sum::<u64>();
             let first = runs.first()?;
             Some(format!(
-                "the two do not have the same memory: {} {what} ({} runs of frames, the first at {:#x}); \
-                 it is shown as came or went",
-                self.size(pages),
+                "the maps have different memory: {} {what} ({} runs of frames, the first at {:#x}); shown as \
+                 added or removed",
+                self.format_size(pages),
                 runs.len(),
                 first.first.0
             ))
         };
         let difference = self.difference;
         [
-            told(&difference.only_before, "is only in the first"),
-            told(&difference.only_after, "is only in the second"),
+            notes(&difference.only_before, "is in the first only"),
+            notes(&difference.only_after, "is in the second only"),
         ]
         .into_iter()
         .flatten()
         .collect()
     }
 
-    /// Pairs of different classes with their pages, the most frequent first.
-    pub fn transitions(&self) -> Vec<(PageClass, PageClass, u64)> {
-        let mut all = Vec::new();
+    /// Returns pairs of different classes with their pages, the most frequent first.
+    pub fn list_transitions(&self) -> Vec<(PageClass, PageClass, u64)> {
+        let mut total = Vec::new();
         for (from, row) in PageClass::ALL.into_iter().zip(self.difference.transitions.iter()) {
             let pairs = PageClass::ALL.into_iter().zip(row);
-            all.extend(
+            total.extend(
                 pairs.filter(|(to, pages)| from != *to && **pages > 0).map(|(to, &pages)| (from, to, pages)),
             );
         }
-        all.sort_by_key(|&(.., pages)| std::cmp::Reverse(pages));
-        all
+        total.sort_by_key(|&(.., pages)| std::cmp::Reverse(pages));
+        total
     }
 
-    /// The whole text.
-    pub fn text(
+    /// Renders the complete text.
+    pub fn to_text(
         &self,
         picture: Option<(&Drawing<'_>, &Raster<'_>)>,
-        style: &Style,
-        colours: Colours,
+        style: &TextStyle,
+        colours: TerminalColours,
     ) -> String {
-        let mut page = Page::new(*style);
-        page.hanging_bold("", &self.headline());
+        let mut output = TextReport::new(*style);
+        output.add_bold_text(&self.format_headline());
         for (what, source) in [("from", &self.before), ("to", &self.after)] {
-            page.hanging_dim("  ", &format!("{what} {} {}", source.name, source.taken()));
+            output.add_dim_indented(&format!("{what} {} {}", source.name, source.taken_text()));
         }
-        for note in self.plugged().iter().chain(&self.notes) {
-            page.hanging("  ", &format!("note: {note}"));
-        }
-        let mut text = page.finish();
-        text.push('\n');
-        if let Some((drawing, raster)) = picture {
-            text.push_str(&picture_text(drawing, raster, style, colours));
-            text.push('\n');
-        }
-        text.push_str(&self.tables(style, colours));
-        text
+        output.add_notes(&self.hotplug_notes());
+        output.add_notes(&self.notes);
+        text_with_picture(output, picture, style, colours) + &self.format_tables(style, colours)
     }
 
-    fn tables(&self, style: &Style, colours: Colours) -> String {
-        let counts = self.difference.counts();
+    fn format_tables(&self, style: &TextStyle, colours: TerminalColours) -> String {
+        let counts = self.difference.count_by_change();
         let held: Vec<usize> = (0..LEGEND.len()).filter(|&at| counts[at] > 0).collect();
-        let row = |&at: &usize| {
-            vec![LEGEND[at].label.to_owned(), count(u128::from(counts[at])), self.size(counts[at])]
-        };
-        let columns = [Column::left("what"), Column::right("pages"), Column::right("memory")];
-        let mut page = Page::new(*style);
-        page.table(0, &columns, &held.iter().map(row).collect::<Vec<_>>());
-        let swatches = held.iter().map(|&at| Some(terminal::swatch(&LEGEND[at], colours)));
-        let mut text = beside(&page.finish(), std::iter::once(None).chain(swatches), colours);
-        let transitions = self.transitions();
+        let mut output = TextReport::new(*style);
+        RowTable::<&usize>::new()
+            .left("what", |at| LEGEND[**at].label.to_owned())
+            .right("pages", |at| format_count(u128::from(counts[**at])))
+            .right("memory", |at| self.format_size(counts[**at]))
+            .add_to(&mut output, 0, &held);
+        let swatches = held.iter().map(|&at| Some(terminal::legend_swatch(&LEGEND[at], colours)));
+        let mut text = with_swatches(&output.into_text(), std::iter::once(None).chain(swatches), colours);
+        let transitions = self.list_transitions();
         if transitions.is_empty() {
             return text;
         }
-        let mut page = Page::new(*style);
-        page.gap();
-        let rows: Vec<Vec<String>> = transitions
-            .iter()
-            .take(TRANSITIONS_SHOWN)
-            .map(|&(from, to, pages)| {
-                vec![from.name().to_owned(), to.name().to_owned(), count(u128::from(pages)), self.size(pages)]
-            })
-            .collect();
-        let columns = [
-            Column::left("class before"),
-            Column::left("after"),
-            Column::right("pages"),
-            Column::right("memory"),
-        ];
-        page.table(2, &columns, &rows);
-        if transitions.len() > TRANSITIONS_SHOWN {
-            page.line(format!(
+        let mut output = TextReport::new(*style);
+        output.add_gap();
+        RowTable::<&(PageClass, PageClass, u64)>::new()
+            .left("class before", |(from, ..)| from.name().to_owned())
+            .left("after", |(_, to, _)| to.name().to_owned())
+            .right("pages", |(.., pages)| format_count(u128::from(*pages)))
+            .right("memory", |(.., pages)| self.format_size(*pages))
+            .add_to(&mut output, 2, transitions.iter().take(TRANSITIONS_MAX));
+        if transitions.len() > TRANSITIONS_MAX {
+            output.add_line(format!(
                 "  and {} more pairs of classes: --json",
-                transitions.len() - TRANSITIONS_SHOWN
+                transitions.len() - TRANSITIONS_MAX
             ));
         }
         text.push('\n');
-        text.push_str(&page.finish());
+        text.push_str(&output.into_text());
         text
     }
 }

@@ -1,226 +1,237 @@
-//! What `--explain` says: each mapping of a process, what it is, how large, and whether huge pages may come.
+//! Text of `--explain`: each mapping of a process with its type, its size, and whether it may have huge
+//! pages.
 
 use std::ops::Range;
 
-use pagelab_metrics::address_space::{Eligible, HugeSettings, Part, eligible, len, parts};
+use pagelab_metrics::address_space::{
+    MappingRole, ThpEligibility, ThpEligibilitySettings, classify_mappings, mapping_bytes, thp_eligibility,
+};
 use pagelab_model::Bytes;
 use pagelab_model::process::Mapping;
 
-use crate::style::{Style, bytes};
-use crate::text::Page;
+use crate::style::{TextStyle, format_bytes};
+use crate::text_report::TextReport;
 
-/// The address space of one process.
+/// Address space of one process.
 #[derive(Clone, Debug)]
-pub struct AddressSpace {
-    /// Process id.
+pub struct AddressSpaceReport {
+    /// Process ID.
     pub pid: u32,
-    /// The kernel's name for it.
+    /// Kernel's name of the process.
     pub name: Option<String>,
-    /// Its mappings, by address.
+    /// Mappings, by address.
     pub mappings: Vec<Mapping>,
-    /// Addresses that an experiment measures, if it is one.
-    pub under_test: Option<Range<u64>>,
-    /// What huge pages depend on.
-    pub settings: HugeSettings,
+    /// Addresses that an experiment measures, if this is one.
+    pub test_region: Option<Range<u64>>,
+    /// Settings on which huge pages depend.
+    pub settings: ThpEligibilitySettings,
 }
 
-/// A mapping with what is said of it.
+/// Explained mapping.
 #[derive(Clone, Debug)]
-pub struct Explained<'a> {
-    /// What the kernel printed.
+pub struct ExplainedMapping<'a> {
+    /// Kernel's record of the mapping.
     pub mapping: &'a Mapping,
-    /// What it is.
-    pub part: Part,
-    /// The same in words.
-    pub what: String,
-    /// Whether huge pages may come.
-    pub eligible: Eligible,
-    /// Why, in words.
-    pub why: String,
+    /// Type of the mapping.
+    pub role: MappingRole,
+    /// Type in words.
+    pub description: String,
+    /// Whether it may have huge pages.
+    pub eligibility: ThpEligibility,
+    /// Reason, in words.
+    pub reason: String,
 }
 
-impl AddressSpace {
-    /// Every mapping, explained.
-    pub fn explained(&self) -> Vec<Explained<'_>> {
-        let parts = parts(&self.mappings, self.under_test.as_ref());
-        let each = self.mappings.iter().zip(&parts).enumerate().map(|(at, (mapping, &part))| {
-            let eligible = eligible(mapping, part, &self.settings);
-            let what = self.what(at, part, &parts);
-            Explained { mapping, part, what, eligible, why: self.why(eligible) }
+impl AddressSpaceReport {
+    /// Explains every mapping.
+    pub fn explain_mappings(&self) -> Vec<ExplainedMapping<'_>> {
+        let roles = classify_mappings(&self.mappings, self.test_region.as_ref());
+        let each = self.mappings.iter().zip(&roles).enumerate().map(|(at, (mapping, &part))| {
+            let eligibility = thp_eligibility(mapping, part, &self.settings);
+            let description = self.describe_mapping(at, part, &roles);
+            ExplainedMapping {
+                mapping,
+                role: part,
+                description,
+                eligibility,
+                reason: self.eligibility_reason(eligibility),
+            }
         });
         each.collect()
     }
 
-    /// Its size and its number of mappings, in a sentence.
-    pub fn headline(&self) -> String {
+    /// Returns the size and the number of mappings in a sentence.
+    pub fn format_headline(&self) -> String {
         let name = self.name.as_deref().unwrap_or("process");
         if self.mappings.is_empty() {
-            return format!(
-                "{name} (pid {}) has no memory of its own: a kernel thread, or it has ended",
-                self.pid
-            );
+            return format!("{name} (pid {}) has no user memory: a kernel thread, or it exited", self.pid);
         }
         let sum = |of: &dyn Fn(&Mapping) -> u64| self.mappings.iter().map(of).fold(0, u64::saturating_add);
         let resident = Bytes::from_kib(sum(&|one| one.fields_kib.get("Rss").unwrap_or(0)));
-        let mapped = Bytes(sum(&|one| if one.permissions.starts_with("---") { 0 } else { len(one) }));
+        let mapped =
+            Bytes(sum(&|one| if one.permissions.starts_with("---") { 0 } else { mapping_bytes(one) }));
         format!(
-            "{name} (pid {}): {} mappings, {} that may be used, {} resident",
+            "{name} (pid {}): {} mappings, {} accessible, {} resident",
             self.pid,
             self.mappings.len(),
-            bytes(mapped),
-            bytes(resident)
+            format_bytes(mapped),
+            format_bytes(resident)
         )
     }
 
-    /// The modes on which huge pages depend.
-    pub fn modes(&self) -> String {
+    /// Returns the modes on which huge pages depend.
+    pub fn thp_modes_text(&self) -> String {
         let mode = |mode: &Option<String>| mode.clone().unwrap_or("not known".to_owned());
-        let process = match self.settings.process {
-            Some(false) => "; this process has switched them off (prctl)",
+        let process = match self.settings.process_enabled {
+            Some(false) => "; this process disabled them (prctl)",
             _ => "",
         };
         format!(
             "huge pages: mode {} for anonymous memory, {} for shared memory{process}",
             mode(&self.settings.enabled),
-            mode(&self.settings.shmem)
+            mode(&self.settings.shmem_enabled)
         )
     }
 
-    /// The whole text.
-    pub fn text(&self, style: &Style) -> String {
-        let mut page = Page::new(*style);
-        page.hanging_bold("", &self.headline());
-        page.hanging_dim("  ", &self.modes());
-        page.hanging_dim(
-            "  ",
-            "addresses · permissions (read, write, execute; p private: stores stay here, s shared) · size · \
-             resident · huge pages, as the kernel says of each mapping (THPeligible of smaps)",
+    /// Renders the complete text.
+    pub fn to_text(&self, style: &TextStyle) -> String {
+        let mut output = TextReport::new(*style);
+        output.add_bold_text(&self.format_headline());
+        output.add_dim_indented(&self.thp_modes_text());
+        output.add_dim_indented(
+            "addresses · permissions (read, write, execute; p private, s shared) · size · resident · THP \
+             eligibility (THPeligible of smaps)",
         );
-        let mut below: Option<u64> = None;
-        for Explained { mapping, what, eligible, why, .. } in self.explained() {
-            if let Some(gap) = below.and_then(|end| mapping.start.checked_sub(end)).filter(|gap| *gap > 0) {
-                page.hanging_dim("      ", &format!("… {} not mapped …", bytes(Bytes(gap))));
+        let mut lower_neighbour: Option<u64> = None;
+        for ExplainedMapping { mapping, description, eligibility, reason, .. } in self.explain_mappings() {
+            if let Some(gap) =
+                lower_neighbour.and_then(|end| mapping.start.checked_sub(end)).filter(|gap| *gap > 0)
+            {
+                output.add_dim_paragraph("      ", &format!("… {} not mapped …", format_bytes(Bytes(gap))));
             }
-            below = Some(mapping.end);
-            let resident =
-                mapping.fields_kib.get("Rss").map_or("–".to_owned(), |kib| bytes(Bytes::from_kib(kib)));
-            let huge = match eligible {
-                Eligible::Yes | Eligible::Asked | Eligible::Hugetlb => "huge pages: yes",
-                Eligible::NotSaid => "huge pages: ?",
+            lower_neighbour = Some(mapping.end);
+            let resident = mapping
+                .fields_kib
+                .get("Rss")
+                .map_or("–".to_owned(), |kib| format_bytes(Bytes::from_kib(kib)));
+            let huge = match eligibility {
+                ThpEligibility::Yes | ThpEligibility::Advised | ThpEligibility::Hugetlb => "huge pages: yes",
+                ThpEligibility::NotReported => "huge pages: ?",
                 _ => "huge pages: no",
             };
             let facts = [
                 format!("{:x}-{:x}", mapping.start, mapping.end),
                 mapping.permissions.clone(),
-                bytes(Bytes(len(mapping))),
+                format_bytes(Bytes(mapping_bytes(mapping))),
                 format!("resident {resident}"),
                 huge.to_owned(),
             ];
-            page.facts("  ", &facts, "  ");
-            let text = if why.is_empty() { what } else { format!("{what}. {why}") };
-            page.hanging("      ", &page.style().one_line(&text));
+            output.add_facts("  ", &facts, "  ");
+            let text = if reason.is_empty() { description } else { format!("{description}. {reason}") };
+            output.add_paragraph("      ", &output.style().to_one_line(&text));
         }
-        page.finish()
+        output.into_text()
     }
 
-    fn what(&self, at: usize, part: Part, parts: &[Part]) -> String {
-        let of = &self.mappings[at];
-        let meets =
-            |at: usize, other: u64, edge: u64| parts.get(at) == Some(&Part::UnderTest) && other == edge;
-        let below = at.checked_sub(1).is_some_and(|at| meets(at, self.mappings[at].end, of.start));
-        let above = self.mappings.get(at + 1).is_some_and(|next| meets(at + 1, next.start, of.end));
-        let is_edge = below || above;
-        let file = match of.name.is_empty() {
-            true => "a file".to_owned(),
-            false => of.name.clone(),
+    fn describe_mapping(&self, index: usize, role: MappingRole, roles: &[MappingRole]) -> String {
+        let of = &self.mappings[index];
+        let meets = |at: usize, other: u64, edge: u64| {
+            roles.get(at) == Some(&MappingRole::UnderTest) && other == edge
         };
-        let fixed = match part {
-            Part::UnderTest => return self.under_test(of),
-            Part::Text => return format!("text: the instructions of {file}, shared by all who run them"),
-            Part::ReadOnlyData => return format!("rodata: headers and constants of {file}, never written"),
-            Part::Relocated => {
-                return format!(
-                    "relocated data of {file}: addresses that the dynamic linker filled in and then \
-                     write-protected (RELRO)"
-                );
+        let lower_neighbour =
+            index.checked_sub(1).is_some_and(|at| meets(at, self.mappings[at].end, of.start));
+        let above = self.mappings.get(index + 1).is_some_and(|next| meets(index + 1, next.start, of.end));
+        let is_edge = lower_neighbour || above;
+        let file = if of.name.is_empty() { "a file".to_owned() } else { of.name.clone() };
+        match role {
+            MappingRole::UnderTest => self.describe_test_region(of),
+            MappingRole::Text => format!("text: instructions of {file}, shared by all its processes"),
+            MappingRole::ReadOnlyData => format!("rodata: headers and constants of {file}, never written"),
+            MappingRole::Relocated => format!(
+                "relocated data of {file}: addresses written by the dynamic linker, then write-protected \
+                 (RELRO)"
+            ),
+            MappingRole::Data => format!("data: initialized variables of {file}; a store copies the page"),
+            MappingRole::Bss => {
+                let lower_neighbour = index.checked_sub(1).map_or("", |below| &self.mappings[below].name);
+                format!("bss: zero-initialized variables of {lower_neighbour}, directly above its data")
             }
-            Part::Data => {
-                return format!("data: variables of {file} with a first value; a store copies the page");
+            MappingRole::FilePrivate => {
+                format!("{file}, private: a store copies the page and does not change the file")
             }
-            Part::Bss => {
-                let below = at.checked_sub(1).map_or("", |below| &self.mappings[below].name);
-                return format!("bss: variables of {below} that begin as 0, directly above its data");
+            MappingRole::FileShared => format!("{file}, shared: pages of the page cache"),
+            MappingRole::NamedByKernel => format!("{}, named by the kernel", of.name),
+            MappingRole::Device => format!("device {file}"),
+            MappingRole::Anonymous if !of.name.is_empty() => {
+                format!("anonymous memory, named {} by the program", of.name)
             }
-            Part::FilePrivate => {
-                return format!("{file}, private: a store would copy the page and not reach it");
+            MappingRole::SharedMemory => format!("shared memory, {file} in the kernel's internal tmpfs"),
+            MappingRole::Heap => "heap: the brk(2) area; small allocations of malloc".to_owned(),
+            MappingRole::MainStack => {
+                "stack of the main thread: grows down to its limit; the kernel keeps a gap below it \
+                 (stack_guard_gap)"
+                    .to_owned()
             }
-            Part::FileShared => return format!("{file}, shared: its pages are those of the page cache"),
-            Part::Named => return format!("{}, named by the kernel", of.name),
-            Part::Device => return format!("device {file}"),
-            Part::Anonymous if !of.name.is_empty() => {
-                return format!("anonymous memory that the program calls {}", of.name);
+            MappingRole::ThreadStack => {
+                "probably a thread or signal stack: the mapping below is its guard".to_owned()
             }
-            Part::SharedMemory => return format!("shared memory, kept in {file} of the kernel's own tmpfs"),
-            Part::Heap => "heap: what brk(2) moves the end of; small allocations of malloc",
-            Part::MainStack => {
-                "stack of the first thread: grows down by itself as far as its limit; below it the kernel \
-                 keeps a gap free (stack_guard_gap)"
+            MappingRole::Arena => "probably a malloc arena of one or more threads, 64 MiB".to_owned(),
+            MappingRole::Anonymous => {
+                "anonymous memory: mmap, for example large allocations of malloc".to_owned()
             }
-            Part::ThreadStack => "likely a stack, of a thread or of signals: the mapping below is its guard",
-            Part::Arena => "likely an arena of malloc for one or more threads, in 64 MiB of its own",
-            Part::Anonymous => "anonymous memory: mmap, such as large allocations of malloc",
-            Part::Guard | Part::Reserved if is_edge => {
-                "guard of the mapping under test: no access, so that the kernel merges it with no neighbour"
+            MappingRole::Guard | MappingRole::Reserved if is_edge => {
+                "guard of the mapping under test: no access, prevents merging with a neighbour".to_owned()
             }
-            Part::Guard => "guard: no access, so that running over the edge beside it is a fault",
-            Part::Reserved => "reserved addresses: no access, no memory",
-            Part::Vdso => "vdso: code of the kernel that reads the clock without entering the kernel",
-            Part::Vvar => "vvar: the kernel's clock data, which the vdso reads",
-            Part::Vsyscall => "vsyscall: the old vdso at a fixed address, kept for old programs",
-            Part::Hugetlb => "pages of a hugetlb pool (vm.nr_hugepages)",
-        };
-        fixed.to_owned()
+            MappingRole::Guard => "guard: no access, so that an overrun faults".to_owned(),
+            MappingRole::Reserved => "reserved addresses: no access, no memory".to_owned(),
+            MappingRole::Vdso => "vdso: kernel code that reads the clock in user mode".to_owned(),
+            MappingRole::Vvar => "vvar: the kernel's clock data, which the vdso reads".to_owned(),
+            MappingRole::Vsyscall => "vsyscall: the old vdso at a fixed address, for old programs".to_owned(),
+            MappingRole::Hugetlb => "pages of a hugetlb pool (vm.nr_hugepages)".to_owned(),
+        }
     }
 
-    fn under_test(&self, of: &Mapping) -> String {
-        let kind = match (of.permissions.chars().nth(3), of.inode, of.name.is_empty()) {
+    fn describe_test_region(&self, mapping: &Mapping) -> String {
+        let kind = match (mapping.permissions.chars().nth(3), mapping.inode, mapping.name.is_empty()) {
             (Some('s'), 0, _) => "anonymous, shared".to_owned(),
-            (Some('s'), ..) => format!("shared, of {}", of.name),
+            (Some('s'), ..) => format!("shared, of {}", mapping.name),
             (_, 0, true) => "anonymous, private".to_owned(),
-            _ => format!("private, of {}", of.name),
+            _ => format!("private, of {}", mapping.name),
         };
-        let held = |field: &str| of.fields_kib.get(field).map(Bytes::from_kib).filter(|held| held.0 > 0);
+        let held = |field: &str| mapping.fields_kib.get(field).map(Bytes::from_kib).filter(|held| held.0 > 0);
         let huge = ["AnonHugePages", "ShmemPmdMapped", "FilePmdMapped"].iter().find_map(|field| held(field));
         let huge =
-            huge.map_or("no huge page in it".to_owned(), |held| format!("{} in huge pages", bytes(held)));
+            huge.map_or("no huge pages".to_owned(), |held| format!("{} in huge pages", format_bytes(held)));
         let dirty =
             ["Shared_Dirty", "Private_Dirty"].iter().filter_map(|field| held(field)).map(|of| of.0).sum();
-        format!("THE MAPPING UNDER TEST: {kind}; {} dirty, {huge}", bytes(Bytes(dirty)))
+        format!("THE MAPPING UNDER TEST: {kind}; {} dirty, {huge}", format_bytes(Bytes(dirty)))
     }
 
-    /// Why huge pages may come or not; empty where the size says enough.
-    fn why(&self, eligible: Eligible) -> String {
-        let size = self.settings.size.map_or(String::new(), |size| format!(" of {}", bytes(size)));
-        let shmem = self.settings.shmem.as_deref().unwrap_or("not known");
-        match eligible {
-            Eligible::Yes => "Huge pages may come: the mode gives them to all memory like this".to_owned(),
-            Eligible::Asked => "Huge pages may come: it asked for them (MADV_HUGEPAGE)".to_owned(),
-            Eligible::Hugetlb => "It is in huge pages of the pool, and always was".to_owned(),
-            Eligible::TooSmall => format!("Too small for huge pages: no whole, aligned block{size} in it"),
-            Eligible::Declined => "No huge pages: it declined them (MADV_NOHUGEPAGE)".to_owned(),
-            Eligible::SwitchedOff => "No huge pages: the process switched them off by prctl".to_owned(),
-            Eligible::NotAsked => {
-                "No huge pages: the mode is madvise, and it did not ask (MADV_HUGEPAGE)".to_owned()
+    /// Explains why the mapping may have huge pages or not; empty if its size explains it.
+    fn eligibility_reason(&self, eligibility: ThpEligibility) -> String {
+        let size = self.settings.pmd_size.map_or(String::new(), |size| format!(" of {}", format_bytes(size)));
+        let shmem = self.settings.shmem_enabled.as_deref().unwrap_or("not known");
+        match eligibility {
+            ThpEligibility::Yes => "Eligible for huge pages: the mode covers all such memory".to_owned(),
+            ThpEligibility::Advised => "Eligible for huge pages: MADV_HUGEPAGE".to_owned(),
+            ThpEligibility::Hugetlb => "Huge pages of the hugetlb pool".to_owned(),
+            ThpEligibility::TooSmall => {
+                format!("Too small for huge pages: it contains no aligned block{size}")
             }
-            Eligible::ModeNever => "No huge pages: the mode is never".to_owned(),
-            Eligible::ShmemMode => format!("No huge pages: the mode of shared memory is {shmem}"),
-            Eligible::PageCache => "Its page sizes are the file system's choice (large folios of the page \
-                                    cache), not a mode's"
-                .to_owned(),
-            Eligible::Special => "No huge pages: its frames are not ordinary memory".to_owned(),
-            Eligible::NoAccess => String::new(),
-            Eligible::Unexplained => "No huge pages: nothing that is known says why".to_owned(),
-            Eligible::NotSaid => "Whether huge pages may come this kernel does not say (5.0 does)".to_owned(),
+            ThpEligibility::Declined => "No huge pages: MADV_NOHUGEPAGE".to_owned(),
+            ThpEligibility::DisabledByPrctl => "No huge pages: disabled for the process by prctl".to_owned(),
+            ThpEligibility::NotAdvised => {
+                "No huge pages: the mode is madvise, without MADV_HUGEPAGE".to_owned()
+            }
+            ThpEligibility::NeverMode => "No huge pages: the mode is never".to_owned(),
+            ThpEligibility::ShmemMode => format!("No huge pages: the mode of shared memory is {shmem}"),
+            ThpEligibility::PageCache => {
+                "The file system chooses its page sizes (large folios of the page cache)".to_owned()
+            }
+            ThpEligibility::SpecialMapping => "No huge pages: its frames are not normal memory".to_owned(),
+            ThpEligibility::NoAccess => String::new(),
+            ThpEligibility::Unexplained => "No huge pages: unknown reason".to_owned(),
+            ThpEligibility::NotReported => "THP eligibility unknown: reported since Linux 5.0".to_owned(),
         }
     }
 }

@@ -1,260 +1,228 @@
-//! What `pagelab map --pid` says: how contiguous the memory behind a process is, and in folios of which
-//! sizes.
+//! Text of `pagelab map --pid`: contiguity of the memory behind a process, and the sizes of its folios.
 
-use pagelab_model::process_map::{Behind, MappingMap, ProcessMap};
+use pagelab_model::process_map::{MappingBacking, PhysicalBacking, ProcessMap};
 use pagelab_model::{Bytes, Order, Pages};
 
-use crate::style::{Style, bytes, count, percent};
-use crate::text::{Column, Page};
+use crate::run::clip_start;
+use crate::style::{TextStyle, format_bytes, format_count, format_percent};
+use crate::text_report::{RowTable, TextReport};
 
-/// Mappings shown on a terminal; all of them stand in JSON.
-const MAPPINGS_SHOWN: usize = 16;
+/// Mappings shown on a terminal, at most; JSON has all.
+const MAPPINGS_MAX: usize = 16;
 
-/// What 16 contiguous entries of arm64 map with pages of 4 KiB; processors of AMD join some in the TLB too.
-const CONTIGUOUS: Bytes = Bytes(64 << 10);
+/// Reach of 16 contiguous entries of arm64 with pages of 4 KiB; AMD processors join some entries in the TLB
+/// too.
+const CONTPTE_BYTES: Bytes = Bytes(64 << 10);
 
-/// A process's memory and what is said about it.
+/// Memory of a process with its report.
 #[derive(Debug)]
 pub struct ProcessReport {
-    /// The process.
+    /// Process.
     pub map: ProcessMap,
-    /// Every mapping, also those without memory, and not only the largest.
-    pub all: bool,
+    /// Shows every mapping, also those without memory, and not only the largest.
+    pub shows_all: bool,
 }
 
 impl ProcessReport {
-    /// All mappings in sum.
-    pub fn total(&self) -> Behind {
-        let mut total = Behind::new();
-        self.map.mappings.iter().for_each(|mapping| total.add(&mapping.behind));
+    /// Totals of all mappings.
+    pub fn total_backing(&self) -> PhysicalBacking {
+        let mut total = PhysicalBacking::new();
+        self.map.mappings.iter().for_each(|mapping| total.merge(&mapping.backing));
         total
     }
 
-    fn size(&self, pages: u64) -> String {
-        bytes(Pages(pages).bytes(self.map.page_size))
+    fn format_size(&self, pages: u64) -> String {
+        format_bytes(Pages(pages).to_bytes(self.map.page_size))
     }
 
-    fn block(&self, order: usize) -> String {
-        bytes(self.map.page_size.block(Order(order as u8)))
+    fn format_block_size(&self, order: usize) -> String {
+        format_bytes(self.map.page_size.block_bytes(Order(order as u8)))
     }
 
-    /// The order of 64 KiB, where that is larger than a page.
-    pub fn contiguous_order(&self) -> Option<Order> {
-        self.map.page_size.order_of(CONTIGUOUS).filter(|order| order.0 > 0)
+    /// Returns the order of 64 KiB, if that is larger than a page.
+    pub fn contpte_order(&self) -> Option<Order> {
+        self.map.page_size.order_for_size(CONTPTE_BYTES).filter(|order| order.0 > 0)
     }
 
-    /// Memory that is mapped by entries of PMD size now, by smaps.
-    pub fn pmd_mapped(&self) -> Bytes {
+    /// Returns the memory that entries of PMD size map now, according to smaps.
+    pub fn pmd_mapped_bytes(&self) -> Bytes {
         let fields =
             ["AnonHugePages", "ShmemPmdMapped", "FilePmdMapped", "Private_Hugetlb", "Shared_Hugetlb"];
-        let of = |mapping: &MappingMap| {
+        let of = |mapping: &MappingBacking| {
             fields.iter().filter_map(|name| mapping.mapping.fields_kib.get(name)).fold(0, u64::saturating_add)
         };
         Bytes::from_kib(self.map.mappings.iter().map(of).fold(0, u64::saturating_add))
     }
 
-    /// The answer in one sentence.
-    pub fn headline(&self) -> String {
-        let total = self.total();
+    /// Returns the answer in one sentence.
+    pub fn format_headline(&self) -> String {
+        let total = self.total_backing();
         if total.present == 0 {
-            return format!("{} has no memory of its own: a kernel thread, or it has ended", self.name());
+            return format!("{} has no user memory: a kernel thread, or it exited", self.process_name());
         }
-        let share = |pages: u64| percent(pages as f64 / total.known().max(1) as f64);
-        let pmd = self.map.pmd_order.index().min(Behind::ORDERS - 1);
-        let contiguous = self.contiguous_order().map_or_else(String::new, |order| {
+        let share = |pages: u64| format_percent(pages as f64 / total.known_pages().max(1) as f64);
+        let pmd = self.map.pmd_order.index().min(PhysicalBacking::ORDER_COUNT - 1);
+        let contiguous = self.contpte_order().map_or_else(String::new, |order| {
             format!(
                 "{} could be mapped by {} of contiguous entries, ",
                 share(total.aligned_pages[order.index()]),
-                bytes(CONTIGUOUS)
+                format_bytes(CONTPTE_BYTES)
             )
         });
         format!(
             "{}: {} present; {contiguous}{} by entries of PMD size ({}), {} is so now",
-            self.name(),
-            self.size(total.present),
+            self.process_name(),
+            self.format_size(total.present),
             share(total.aligned_pages[pmd]),
-            self.block(pmd),
-            bytes(self.pmd_mapped())
+            self.format_block_size(pmd),
+            format_bytes(self.pmd_mapped_bytes())
         )
     }
 
-    fn name(&self) -> String {
+    fn process_name(&self) -> String {
         let name = self.map.name.as_deref().unwrap_or("process");
         format!("{name} (pid {})", self.map.pid)
     }
 
-    /// What changed while it was read, and what could not be seen, in sentences without a trailing dot.
-    pub fn notes(&self) -> Vec<String> {
-        let (tear, total) = (&self.map.tear, self.total());
-        let mut notes = Vec::new();
-        if tear.ended {
-            notes.push("the process ended while it was read: what is shown is a part of it".to_owned());
-        }
-        if tear.mappings_changed > 0 {
-            notes.push(format!(
-                "{} mappings changed while they were read",
-                count(u128::from(tear.mappings_changed))
-            ));
-        }
-        if let Some(after) = tear.resident_after.filter(|after| *after != tear.resident_before) {
-            let moved = Bytes(after.0.abs_diff(tear.resident_before.0));
-            notes.push(format!("resident memory changed by {} while it was read", bytes(moved)));
-        }
-        if total.moved > 0 {
-            let pages = count(u128::from(total.moved));
-            notes.push(format!("{pages} pages moved while they were read and are in no run and no folio"));
-        }
-        if total.zero > 0 {
-            let pages = count(u128::from(total.zero));
-            notes.push(format!("{pages} pages show the kernel's zero page, which is nobody's memory"));
-        }
-        if total.odd > 0 {
-            let pages = count(u128::from(total.odd));
-            notes.push(format!(
-                "{pages} pages are of compound pages that are no folio of 2^n pages: drivers, tears"
-            ));
-        }
-        if let Err(absence) = &self.map.folios_known {
-            notes.push(format!("folios are not known: {}: {}", absence.source, absence.reason()));
-        }
-        notes
+    /// Returns changes during the reading and parts that were not visible, in sentences without a trailing
+    /// dot.
+    pub fn list_notes(&self) -> Vec<String> {
+        let (inconsistency, total) = (&self.map.inconsistency, self.total_backing());
+        let before = inconsistency.resident_before;
+        let after = inconsistency.resident_after.filter(|after| *after != before);
+        let counted = |number: u64, what: &str| {
+            (number > 0).then(|| format!("{} {what}", format_count(u128::from(number))))
+        };
+        let notes = [
+            inconsistency
+                .has_ended
+                .then(|| "the process exited while it was read: the output is incomplete".to_owned()),
+            counted(inconsistency.mappings_changed, "mappings changed while they were read"),
+            after.map(|after| {
+                let moved = format_bytes(Bytes(after.0.abs_diff(before.0)));
+                format!("resident memory changed by {moved} while it was read")
+            }),
+            counted(
+                total.changed_pages,
+                "pages were migrated while they were read and are in no run and no folio",
+            ),
+            counted(total.zero_pages, "pages map the zero page"),
+            counted(
+                total.other_compound_pages,
+                "pages belong to compound pages that are not folios of 2^n pages: drivers, torn reads",
+            ),
+            self.map
+                .folios_known
+                .as_ref()
+                .err()
+                .map(|absence| format!("folios are not known: {}: {}", absence.source, absence.reason())),
+        ];
+        notes.into_iter().flatten().collect()
     }
 
-    /// The whole text.
-    pub fn text(&self, style: &Style) -> String {
-        let mut page = Page::new(*style);
-        page.hanging_bold("", &self.headline());
+    /// Renders the complete text.
+    pub fn to_text(&self, style: &TextStyle) -> String {
+        let mut output = TextReport::new(*style);
+        output.add_bold_text(&self.format_headline());
         let took = self.map.read_ns as f64 / 1e6;
-        let with = self.map.mappings.iter().filter(|mapping| mapping.behind.present > 0).count();
+        let with = self.map.mappings.iter().filter(|mapping| mapping.backing.present > 0).count();
         let about = format!("{} mappings, {with} with memory, read in {took:.0} ms", self.map.mappings.len());
-        page.hanging_dim("  ", &about);
-        for note in self.notes() {
-            page.hanging("  ", &format!("note: {note}"));
-        }
-        self.orders(&mut page);
-        self.mappings(&mut page);
-        page.finish()
+        output.add_dim_indented(&about);
+        output.add_notes(&self.list_notes());
+        self.write_orders(&mut output);
+        self.write_mappings(&mut output);
+        output.into_text()
     }
 
-    fn orders(&self, page: &mut Page) {
-        let total = self.total();
+    fn write_orders(&self, output: &mut TextReport) {
+        let total = self.total_backing();
         let last = |counts: &[u64]| counts.iter().rposition(|&count| count > 0).unwrap_or(0);
         let Some(top) = [&total.run_pages, &total.folio_pages].into_iter().map(|counts| last(counts)).max()
         else {
             return;
         };
-        page.heading("by size");
-        let amount = |pages: u64| if pages == 0 { "—".to_owned() } else { self.size(pages) };
-        let rows: Vec<Vec<String>> = (0..=top.max(self.map.pmd_order.index()).min(Behind::ORDERS - 1))
-            .map(|order| {
-                vec![
-                    order.to_string(),
-                    self.block(order),
-                    count(u128::from(total.runs[order])),
-                    amount(total.run_pages[order]),
-                    amount(total.aligned_pages[order]),
-                    if self.map.folios_known.is_ok() {
-                        amount(total.folio_pages[order])
-                    } else {
-                        "?".to_owned()
-                    },
-                ]
+        output.add_heading("by size");
+        let amount = |pages: u64| if pages == 0 { "—".to_owned() } else { self.format_size(pages) };
+        let orders = 0..=top.max(self.map.pmd_order.index()).min(PhysicalBacking::ORDER_COUNT - 1);
+        RowTable::<usize>::new()
+            .right("order", usize::to_string)
+            .right("size", |&order| self.format_block_size(order))
+            .right("runs", |&order| format_count(u128::from(total.runs_by_order[order])))
+            .right("in them", |&order| amount(total.run_pages[order]))
+            .right("aligned", |&order| amount(total.aligned_pages[order]))
+            .right("in folios", |&order| match self.map.folios_known {
+                Ok(_) => amount(total.folio_pages[order]),
+                Err(_) => "?".to_owned(),
             })
-            .collect();
-        let columns = ["order", "size", "runs", "in them", "aligned", "in folios"].map(Column::right);
-        page.table(2, &columns, &rows);
-        let longest =
-            format!("longest run {} pages, {}", count(u128::from(total.longest)), self.size(total.longest));
-        page.hanging_dim(
-            "  ",
-            &format!(
-                "{longest}. A run is contiguous in memory and in the address space, from this size up to the \
-                 next; aligned: what entries of this size could map; folios: what the kernel made as one"
-            ),
+            .add_to(output, 2, orders);
+        let longest = format!(
+            "longest run {} pages, {}",
+            format_count(u128::from(total.longest_run_pages)),
+            self.format_size(total.longest_run_pages)
         );
+        output.add_dim_indented(&format!(
+            "{longest}. A run is contiguous in physical and virtual memory, from this size up to the \
+             next; aligned: mappable by entries of this size; folios: allocated as one unit"
+        ));
     }
 
-    fn mappings(&self, page: &mut Page) {
-        let mut shown: Vec<&MappingMap> = self.map.mappings.iter().collect();
-        if !self.all {
-            shown.retain(|mapping| mapping.behind.present > 0);
-            shown.sort_by_key(|mapping| std::cmp::Reverse(mapping.behind.present));
-            shown.truncate(MAPPINGS_SHOWN);
-            shown.sort_by_key(|mapping| mapping.mapping.start);
+    fn write_mappings(&self, output: &mut TextReport) {
+        let mut shown_mappings: Vec<&MappingBacking> = self.map.mappings.iter().collect();
+        if !self.shows_all {
+            shown_mappings.retain(|mapping| mapping.backing.present > 0);
+            shown_mappings.sort_by_key(|mapping| std::cmp::Reverse(mapping.backing.present));
+            shown_mappings.truncate(MAPPINGS_MAX);
+            shown_mappings.sort_by_key(|mapping| mapping.mapping.start);
         }
-        let with = self.map.mappings.iter().filter(|mapping| mapping.behind.present > 0).count();
-        if shown.is_empty() {
+        let with = self.map.mappings.iter().filter(|mapping| mapping.backing.present > 0).count();
+        if shown_mappings.is_empty() {
             return;
         }
-        let title = match shown.len() < with {
+        let title = match shown_mappings.len() < with {
             true => {
-                format!("the {} largest of {with} mappings with memory; --all for every one", shown.len())
+                format!(
+                    "the {} largest of {with} mappings with memory; --all shows every one",
+                    shown_mappings.len()
+                )
             }
             false => "mappings".to_owned(),
         };
-        page.heading(&title);
-        let pmd = self.map.pmd_order.index().min(Behind::ORDERS - 1);
-        let near = self.contiguous_order().map_or(0, Order::index);
-        let share = |aligned: u64, of: &Behind| match of.known() {
+        output.add_heading(&title);
+        let pmd = self.map.pmd_order.index().min(PhysicalBacking::ORDER_COUNT - 1);
+        let contpte = self.contpte_order().map_or(0, Order::index);
+        let share = |aligned: u64, of: &PhysicalBacking| match of.known_pages() {
             0 => "—".to_owned(),
-            known => percent(aligned as f64 / known as f64),
+            known => format_percent(aligned as f64 / known as f64),
         };
-        let rows: Vec<Vec<String>> = shown
-            .iter()
-            .map(|one| {
-                let behind = &one.behind;
-                vec![
-                    format!("{:x}", one.mapping.start),
-                    one.mapping.permissions.clone(),
-                    self.size(behind.present),
-                    count(u128::from(behind.runs.iter().sum::<u64>())),
-                    self.size(behind.longest),
-                    share(behind.aligned_pages[near], behind),
-                    share(behind.aligned_pages[pmd], behind),
-                    self.folios(behind),
-                    end_of(&one.mapping.name, 24),
-                ]
+        RowTable::<&MappingBacking>::new()
+            .right("address", |one| format!("{:x}", one.mapping.start))
+            .left("", |one| one.mapping.permissions.clone())
+            .right("present", |one| self.format_size(one.backing.present))
+            .right("runs", |one| format_count(u128::from(one.backing.runs_by_order.iter().sum::<u64>())))
+            .right("longest", |one| self.format_size(one.backing.longest_run_pages))
+            .right(self.format_block_size(contpte), |one| {
+                share(one.backing.aligned_pages[contpte], &one.backing)
             })
-            .collect();
-        let near = self.block(near);
-        let pmd = self.block(pmd);
-        let columns = [
-            Column::right("address"),
-            Column::left(""),
-            Column::right("present"),
-            Column::right("runs"),
-            Column::right("longest"),
-            Column::right(&near),
-            Column::right(&pmd),
-            Column::left("folios"),
-            Column::left("name"),
-        ];
-        if !page.table_if_it_fits(2, &columns, &rows) {
-            // The folios and the name go into a line of their own.
-            let short: Vec<Vec<String>> = rows.iter().map(|row| [&row[..7], &row[8..]].concat()).collect();
-            let columns = [&columns[..7], &columns[8..]].concat();
-            page.table(2, &columns, &short);
-        }
+            .right(self.format_block_size(pmd), |one| share(one.backing.aligned_pages[pmd], &one.backing))
+            .left("folios", |one| self.format_folios(&one.backing))
+            .left("name", |one| clip_start(&one.mapping.name, 24))
+            // The folios are left out first.
+            .add_narrowed_to(
+                output,
+                2,
+                shown_mappings,
+                &[&[0, 1, 2, 3, 4, 5, 6, 7, 8], &[0, 1, 2, 3, 4, 5, 6, 8]],
+            );
     }
 
-    /// The sizes of folios in a mapping, largest amounts first.
-    fn folios(&self, behind: &Behind) -> String {
+    /// Lists the sizes of folios in a mapping, largest amounts first.
+    fn format_folios(&self, backing: &PhysicalBacking) -> String {
         let mut held: Vec<(usize, u64)> =
-            behind.folio_pages.iter().copied().enumerate().filter(|(_, pages)| *pages > 0).collect();
+            backing.folio_pages.iter().copied().enumerate().filter(|(_, pages)| *pages > 0).collect();
         held.sort_by_key(|&(_, pages)| std::cmp::Reverse(pages));
-        let told = held
-            .iter()
-            .take(3)
-            .map(|&(order, pages)| format!("{} in {}", self.size(pages), self.block(order)));
+        let told = held.iter().take(3).map(|&(order, pages)| {
+            format!("{} in {}", self.format_size(pages), self.format_block_size(order))
+        });
         told.collect::<Vec<_>>().join(", ")
-    }
-}
-
-/// The end of a name, which tells more than its beginning.
-fn end_of(name: &str, most: usize) -> String {
-    let signs = name.chars().count();
-    match signs > most {
-        true => format!("…{}", name.chars().skip(signs - most + 1).collect::<String>()),
-        false => name.to_owned(),
     }
 }

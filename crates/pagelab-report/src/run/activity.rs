@@ -1,18 +1,21 @@
-//! How busy memory management was: huge pages, compaction and reclaim by their counters, and who waited.
+//! Activity of memory management: huge pages, compaction and reclaim by their counters, and pressure.
 
-use pagelab_metrics::recorded;
-use pagelab_metrics::statistics::Rates;
+use std::collections::BTreeSet;
+
+use pagelab_metrics::standard_series;
+use pagelab_metrics::statistics::CounterRates;
 use pagelab_model::PageSize;
-use pagelab_model::run::{Column as Values, Run, Unit};
+use pagelab_model::run::{Run, Series, Unit};
 
 use super::View;
-use super::course::{Course, Row, table};
-use crate::quantity::{Scale, quantity};
-use crate::style::{Style, percent};
-use crate::text::{Column, Page};
+use super::series::column_readings as series_column_readings;
+use super::time_trend::{TrendRow, write_table};
+use crate::quantity_format::format_quantity;
+use crate::style::{TextStyle, format_percent};
+use crate::text_report::{TableColumn, TextReport};
 
-/// Counters of vmstat that tell of huge pages, compaction, reclaim and failure (mm/vmstat.c, 6.18).
-pub(super) const COUNTERS: [&str; 18] = [
+/// Counters of vmstat for huge pages, compaction, reclaim and failures (mm/vmstat.c, 6.18).
+pub(super) const ACTIVITY_COUNTERS: [&str; 18] = [
     "thp_fault_alloc",
     "thp_fault_fallback",
     "thp_collapse_alloc",
@@ -33,125 +36,105 @@ pub(super) const COUNTERS: [&str; 18] = [
     "oom_kill",
 ];
 
-/// Rows of the summary.
-const ROWS: usize = 5;
+/// Rows of the summary, at most.
+const ROWS_MAX: usize = 5;
 
 /// Readings of one column over all series of a name.
-fn readings<'a>(run: &'a Run, series: &'a str, name: &str) -> Vec<(u64, Option<i64>)> {
-    let named = |column: &&Values| column.head.name == name;
-    let one = |series: &'a pagelab_model::run::Series| {
-        let column = series.columns.iter().find(named);
-        column.into_iter().flat_map(|column| {
-            series.at_ns.iter().enumerate().map(|(at, &at_ns)| (at_ns, column.values.at(at)))
-        })
+pub(super) fn column_readings<'a>(run: &'a Run, series: &'a str, name: &str) -> Vec<(u64, Option<i64>)> {
+    let one = |series: &'a Series| {
+        let column = series.columns.iter().find(|column| column.header.name == name);
+        column.into_iter().flat_map(|column| series_column_readings(column, &series.at_ns))
     };
-    recorded::named(run, series).flat_map(one).collect()
+    standard_series::series_named(run, series).flat_map(one).collect()
 }
 
-/// How much a counter grew, its rates and the mean of these; `None` where it did not grow.
-fn grown(readings: &[(u64, Option<i64>)]) -> Option<(f64, Rates)> {
-    let rates = Rates::of(readings.iter().copied());
-    let mut grown = 0.0;
+/// Returns the growth of a counter, its rates and their mean; `None` if it did not grow.
+fn counter_growth(readings: &[(u64, Option<i64>)]) -> Option<(f64, CounterRates)> {
+    let rates = CounterRates::from_readings(readings.iter().copied());
+    let mut growth = 0.0;
     let known: Vec<i64> = readings.iter().filter_map(|&(_, value)| value).collect();
     for pair in known.windows(2) {
-        grown += pair[1].checked_sub(pair[0]).filter(|step| *step > 0).unwrap_or(0) as f64;
+        growth += pair[1].checked_sub(pair[0]).filter(|step| *step > 0).unwrap_or(0) as f64;
     }
-    (grown > 0.0).then_some((grown, rates))
+    (growth > 0.0).then_some((growth, rates))
 }
 
-/// Whether the run has counters of vmstat over time.
-pub(super) fn applies(run: &Run) -> bool {
-    recorded::named(run, recorded::VMSTAT).any(|series| series.at_ns.len() > 1)
+pub(super) fn has_vmstat(run: &Run) -> bool {
+    standard_series::series_named(run, standard_series::VMSTAT).any(|series| series.at_ns.len() > 1)
 }
 
-pub(super) fn show(run: &Run, view: View, style: Style) -> String {
-    let mut page = Page::new(style);
-    let page_size = run.manifest.machine.page_size;
-    let (mut rows, mut never) = (Vec::new(), Vec::new());
-    for name in COUNTERS {
-        let readings = readings(run, recorded::VMSTAT, name);
-        match grown(&readings) {
-            Some((grown, rates)) => rows.push(row(name, grown, rates, page_size)),
-            None if !readings.is_empty() => never.push(name.to_owned()),
+pub(super) fn render_activity(run: &Run, view: View, style: TextStyle) -> String {
+    let mut output = TextReport::new(style);
+    let (mut rows, mut unchanged_names) = (Vec::new(), Vec::new());
+    for name in ACTIVITY_COUNTERS {
+        let readings = column_readings(run, standard_series::VMSTAT, name);
+        match counter_growth(&readings) {
+            Some((grown, rates)) => rows.push(counter_row(name, grown, rates)),
+            None if !readings.is_empty() => unchanged_names.push(name.to_owned()),
             None => {}
         }
     }
-    let words = "growth of their counters in vmstat";
-    page.facts("", &[style.bold("huge pages, compaction, reclaim"), words.to_owned()], "   ");
-    let hidden = if view.verbose { 0 } else { rows.len().saturating_sub(ROWS) };
+    let display_name = "growth of their counters in vmstat";
+    output.add_fact_line(&[style.paint_bold("huge pages, compaction, reclaim"), display_name.to_owned()]);
+    let hidden = if view.verbose { 0 } else { rows.len().saturating_sub(ROWS_MAX) };
     rows.truncate(rows.len() - hidden);
     if !rows.is_empty() {
-        table(&mut page, &[Column::left("counter")], &["in all", "mean/s", "max/s"], &[], &rows);
+        write_table(&mut output, &[TableColumn::left("counter")], &["in all", "mean/s", "max/s"], &[], &rows);
     }
     if hidden > 0 {
-        page.hanging_dim("  ", &format!("not in the table: {hidden} more that grew (-v)"));
+        output.add_dim_indented(&format!("not in the table: {hidden} more that grew (-v)"));
     }
     if rows.is_empty() {
-        page.hanging_dim("  ", "none of them grew");
-    } else if view.verbose && !never.is_empty() {
-        page.hanging("  ", "did not grow");
-        page.facts("    ", &never, " · ");
+        output.add_dim_indented("none of them grew");
+    } else if view.verbose && !unchanged_names.is_empty() {
+        output.add_indented("did not grow");
+        output.add_facts("    ", &unchanged_names, " · ");
     }
-    page.finish()
+    output.into_text()
 }
 
-fn row(name: &str, grown: f64, rates: Rates, page_size: PageSize) -> Row {
+fn counter_row(name: &str, growth: f64, rates: CounterRates) -> TrendRow {
     let most = rates.per_second.iter().map(|&(_, rate)| rate).fold(0.0, f64::max);
-    let count = |value: f64| quantity(value, &Unit::COUNT.into(), page_size);
-    let rate = |value: f64| Scale::of(&Unit::COUNT.into(), page_size, false, value).text(value);
-    let numbers = vec![count(grown), rates.mean.map_or("–".to_owned(), rate), rate(most)];
-    Row {
-        lead: vec![name.to_owned()],
-        numbers,
-        course: Course { points: rates.per_second },
-        tail: Vec::new(),
-    }
+    let count = |value: f64| format_quantity(value, &Unit::COUNT.into(), PageSize::DEFAULT);
+    let numbers = vec![count(growth), rates.mean.map_or("–".to_owned(), count), count(most)];
+    TrendRow::new(vec![name.to_owned()], numbers, rates.per_second)
 }
 
-/// Whether the run has pressure over time.
 pub(super) fn has_pressure(run: &Run) -> bool {
-    recorded::named(run, recorded::PRESSURE).any(|series| series.at_ns.len() > 1)
+    standard_series::series_named(run, standard_series::PRESSURE).any(|series| series.at_ns.len() > 1)
 }
 
-/// Pressure: the share of the time in which tasks waited, from the kernel's totals.
-pub(super) fn pressure(run: &Run, view: View, style: Style) -> String {
-    let mut page = Page::new(style);
-    let mut names: Vec<&str> = Vec::new();
-    for column in recorded::named(run, recorded::PRESSURE).flat_map(|series| &series.columns) {
-        if let Some(line) = column.head.name.strip_suffix(".total")
-            && !names.contains(&line)
-        {
-            names.push(line);
-        }
-    }
-    let (mut rows, mut never) = (Vec::new(), Vec::new());
+/// Writes pressure: the share of time in which tasks waited, from the kernel's totals.
+pub(super) fn render_pressure(run: &Run, view: View, style: TextStyle) -> String {
+    let mut output = TextReport::new(style);
+    let columns =
+        standard_series::series_named(run, standard_series::PRESSURE).flat_map(|series| &series.columns);
+    let mut known = BTreeSet::new();
+    let names = columns.filter_map(|column| column.header.name.strip_suffix(".total"));
+    let names = names.filter(|line| known.insert(*line));
+    let (mut rows, mut unchanged_names) = (Vec::new(), Vec::new());
     for line in names {
-        let readings = readings(run, recorded::PRESSURE, &format!("{line}.total"));
-        let words = line.replace('.', " ");
-        let Some((_, rates)) = grown(&readings) else {
-            never.push(words);
+        let readings = column_readings(run, standard_series::PRESSURE, &format!("{line}.total"));
+        let display_name = line.replace('.', " ");
+        let Some((_, rates)) = counter_growth(&readings) else {
+            unchanged_names.push(display_name);
             continue;
         };
-        // Microseconds of waiting in a second.
-        let share = |us: f64| percent(us / 1e6);
+        // Microseconds of waiting per second.
+        let share = |us: f64| format_percent(us / 1e6);
         let most = rates.per_second.iter().map(|&(_, rate)| rate).fold(0.0, f64::max);
         let numbers = vec![rates.mean.map_or("–".to_owned(), share), share(most)];
-        rows.push(Row {
-            lead: vec![words],
-            numbers,
-            course: Course { points: rates.per_second },
-            tail: Vec::new(),
-        });
+        rows.push(TrendRow::new(vec![display_name], numbers, rates.per_second));
     }
-    let words = "share of the time in which some tasks, or all, waited";
-    page.facts("", &[style.bold("pressure"), words.to_owned()], "   ");
-    let hidden = if view.verbose { 0 } else { rows.len().saturating_sub(ROWS) };
+    let display_name = "share of the time in which some or all tasks waited";
+    output.add_fact_line(&[style.paint_bold("pressure"), display_name.to_owned()]);
+    let hidden = if view.verbose { 0 } else { rows.len().saturating_sub(ROWS_MAX) };
     rows.truncate(rows.len() - hidden);
     if !rows.is_empty() {
-        table(&mut page, &[Column::left("")], &["mean", "max"], &[], &rows);
+        write_table(&mut output, &[TableColumn::left("")], &["mean", "max"], &[], &rows);
     }
-    if !never.is_empty() {
-        page.hanging_dim("  ", &format!("nobody waited: {}", never.join(", ")));
+    if !unchanged_names.is_empty() {
+        output.add_dim_indented(&format!("no waits: {}", unchanged_names.join(", ")));
     }
-    page.finish()
+    output.into_text()
 }

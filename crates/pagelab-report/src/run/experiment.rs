@@ -1,128 +1,142 @@
-//! An experiment: what each workload gains under each variant, what that rests on, and what went wrong.
+//! An experiment: the gain of each workload under each variant, the basis of these numbers, and failures.
 
 mod detail;
-mod first_touch;
-mod hardware;
+mod failures;
 mod matrix;
-mod troubles;
 mod workload;
 
-use pagelab_metrics::effect::{Effects, WorkloadEffects};
-use pagelab_metrics::need::{self, Curve};
-use pagelab_model::experiment::{Experiment, Plan, Role, Slot, TrialEnd};
+use pagelab_metrics::effect::{ExperimentEffects, WorkloadEffects};
+use pagelab_metrics::memory_need::{self, MemoryCurve};
+use pagelab_model::experiment::{Experiment, Plan, ScheduleSlot, Trial, TrialEnd, TrialRole};
 use pagelab_model::run::Run;
 
-use super::{View, clipped, plural};
-use crate::effects::{IMPORTED, sequence};
-use crate::needs::{self, Ground};
-use crate::style::{Style, count};
-use crate::text::Page;
+use super::{View, clip_name, format_plural};
+use crate::attachments;
+use crate::effect_text::{IMPORTED_PLACE, counted_rounds, format_sequence};
+use crate::json::experiment::{variant_name, workload_name};
+use crate::memory_needs::{self, NeedContext};
+use crate::style::{TextStyle, format_count};
+use crate::text_report::TextReport;
 
-/// Columns that a name may take.
+/// Columns of a name, at most.
 const NAME_MAX: usize = 24;
-/// Characters of a text of the recipe's.
+/// Characters of a text from the recipe, at most.
 const TEXT_MAX: usize = 300;
 
-pub(super) fn show(run: &Run, view: View, style: Style) -> String {
+pub(super) fn render_experiment(run: &Run, view: View, style: TextStyle) -> String {
     let Some(experiment) = &run.experiment else { return String::new() };
-    // What a tuning came to stands above, with what it rests on.
+    // The section of the tuning has its result already.
     if run.tune.is_some() && !view.verbose {
         return String::new();
     }
-    let effects = Effects::of(experiment);
-    let mut page = Page::new(style);
-    let plan = &experiment.plan;
-    let title = style.bold(&style.one_line(&clipped(&plan.name, NAME_MAX)));
-    page.hanging(&format!("{title}   "), &style.one_line(&clipped(&plan.question, TEXT_MAX)));
-    let curves = need::curves(experiment, &effects);
-    for (at, (head, found)) in plan.workloads.iter().zip(&effects.workloads).enumerate() {
-        page.gap();
-        workload::show(&mut page, run, plan, head, found);
-        first_touch::show(&mut page, plan, found);
-        let curves: Vec<&Curve> = curves.iter().filter(|curve| curve.workload == at).collect();
-        needed(&mut page, run, plan, found, &curves);
-        matrix::show(&mut page, run, plan, found);
+    if experiment.plan.is_simulated() {
+        return crate::simulated::render(experiment, view.verbose, style);
     }
-    page.gap();
-    troubles::show(&mut page, experiment, view);
-    page.facts("", &rests_on(experiment), "   ");
-    if plan.place != IMPORTED {
-        hardware::show(&mut page, run, &effects);
+    let effects = ExperimentEffects::from_experiment(experiment);
+    let mut output = TextReport::new(style);
+    let plan = &experiment.plan;
+    let title = style.paint_bold(&style.clip_name(&plan.name, NAME_MAX));
+    output.add_paragraph(&format!("{title}   "), &style.clip_name(&plan.question, TEXT_MAX));
+    let curves = memory_need::memory_curves(experiment, &effects);
+    for (at, (head, found)) in plan.workloads.iter().zip(&effects.workloads).enumerate() {
+        output.add_gap();
+        workload::write_workload(&mut output, run, plan, head, found);
+        detail::write_first_touch(&mut output, plan, found);
+        let curves: Vec<&MemoryCurve> = curves.iter().filter(|curve| curve.workload == at).collect();
+        write_memory_needs(&mut output, run, plan, found, &curves);
+        matrix::write_matrix(&mut output, run, plan, found);
+    }
+    if attachments::has_series_in_text(plan, view.verbose) {
+        attachments::write_series(&mut output, experiment, |trial| trial_name(plan, trial));
+    }
+    attachments::write_notes(&mut output, experiment);
+    output.add_gap();
+    failures::write_failures(&mut output, experiment, view);
+    output.add_fact_line(&list_design_facts(experiment));
+    if plan.place != IMPORTED_PLACE {
+        detail::write_hardware(&mut output, run, &effects);
     }
     if view.verbose {
-        detail::show(&mut page, run, experiment, &effects, view.all);
+        detail::write_detail(&mut output, run, experiment, &effects, view.shows_all);
     }
-    page.finish()
+    output.into_text()
 }
 
-/// What went wrong, and what all rests on: for those who say the rest themselves.
-pub(super) fn footing(page: &mut Page, experiment: &Experiment, view: View) {
-    let effects = Effects::of(experiment);
+fn trial_name(plan: &Plan, trial: &Trial) -> String {
+    let Some(slot) = plan.schedule.get(trial.slot) else { return String::new() };
+    let names = [workload_name(plan, slot.workload), variant_name(plan, slot.variant)];
+    let [workload, variant] = names.map(|name| clip_name(name, NAME_MAX));
+    format!("{workload}, {variant}, round {}", u64::from(slot.round) + 1)
+}
+
+/// Writes failures and the basis of the numbers, for sections that present the results themselves.
+pub(super) fn write_footer(output: &mut TextReport, experiment: &Experiment, view: View) {
+    let effects = ExperimentEffects::from_experiment(experiment);
     for found in &effects.workloads {
-        first_touch::show(page, &experiment.plan, found);
+        detail::write_first_touch(output, &experiment.plan, found);
     }
-    troubles::show(page, experiment, view);
-    page.facts("", &rests_on(experiment), "   ");
-    let judged = effects.workloads.first().and_then(|of| of.judged());
-    if let Some(Err(absence)) = judged.map(|judged| judged.floor.as_ref()) {
-        page.hanging_dim("noise floor  ", &clipped(absence.reason(), TEXT_MAX));
+    failures::write_failures(output, experiment, view);
+    output.add_fact_line(&list_design_facts(experiment));
+    let judged = effects.workloads.first().and_then(|of| of.primary_measure());
+    if let Some(Err(absence)) = judged.map(|judged| judged.noise_floor.as_ref()) {
+        output.add_dim_paragraph("noise floor  ", &clip_name(absence.reason(), TEXT_MAX));
     }
 }
 
-/// How much memory the workload needs, where its limit was varied.
-fn needed(page: &mut Page, run: &Run, plan: &Plan, effects: &WorkloadEffects, curves: &[&Curve]) {
+/// Writes how much memory the workload needs, if its limit varies.
+fn write_memory_needs(
+    output: &mut TextReport,
+    run: &Run,
+    plan: &Plan,
+    effects: &WorkloadEffects,
+    curves: &[&MemoryCurve],
+) {
     let (settings, page_bytes) = (&run.manifest.settings, run.manifest.machine.page_size.bytes());
-    let ground = Ground { plan, settings, effects, page_bytes };
+    let ground = NeedContext { plan, settings, effects, page_bytes };
     for curve in curves {
         let label = match curves.len() {
             1 => String::new(),
-            _ => format!("{}   ", page.style().one_line(&clipped(&needs::label(curve), NAME_MAX))),
+            _ => format!("{}   ", output.style().clip_name(&memory_needs::curve_label(curve), NAME_MAX)),
         };
-        let said = needs::sentences(curve, ground).join("; ");
-        page.hanging(&format!("  {label}"), &page.style().one_line(&said));
+        let said = memory_needs::describe_curve(curve, ground).join("; ");
+        output.add_paragraph(&format!("  {label}"), &output.style().to_one_line(&said));
     }
 }
 
-/// The shape of the experiment and how much of it was done.
-fn rests_on(experiment: &Experiment) -> Vec<String> {
+/// Writes the size of the experiment and how much of it was done.
+fn list_design_facts(experiment: &Experiment) -> Vec<String> {
     let plan = &experiment.plan;
-    let place = clipped(&plan.place, NAME_MAX);
-    let mut facts = vec![if plan.place == IMPORTED { place } else { format!("on {place}") }];
-    facts.push(plural(plan.variants.len(), "variant"));
-    facts.push(plural(plan.workloads.len(), "workload"));
-    facts.push(plural(rounds(plan), "round"));
-    facts.push(sequence(plan).to_owned());
+    let place = clip_name(&plan.place, NAME_MAX);
+    let mut facts = vec![if plan.place == IMPORTED_PLACE { place } else { format!("on {place}") }];
+    facts.push(format_plural(plan.variants.len(), "variant"));
+    facts.push(format_plural(plan.workloads.len(), "workload"));
+    facts.push(format_plural(counted_rounds(plan), "round"));
+    facts.push(format_sequence(plan).to_owned());
     facts.push(format!("seed {}", plan.seed));
     let done = experiment.trials.iter().filter(|trial| trial.end == TrialEnd::Done).count();
-    let of = count(plan.schedule.len() as u128);
-    facts.push(format!("{} of {of} trials done", count(done as u128)));
-    let twins = plan.schedule.iter().filter(|slot| slot.role == Role::Twin).count();
+    let of = format_count(plan.schedule.len() as u128);
+    facts.push(format!("{} of {of} trials done", format_count(done as u128)));
+    let twins = plan.schedule.iter().filter(|slot| slot.role == TrialRole::Twin).count();
     if twins > 0 {
-        let whole = pairs_done(experiment);
-        let of = if whole < twins { format!("{} of ", count(whole as u128)) } else { String::new() };
-        facts.push(format!("{of}{} of equals", plural(twins, "pair")));
+        let whole = count_complete_pairs(experiment);
+        let of = if whole < twins { format!("{} of ", format_count(whole as u128)) } else { String::new() };
+        facts.push(format!("{of}{} of equals", format_plural(twins, "pair")));
     }
     facts
 }
 
-/// Rounds of which the baseline ended well both times.
-fn pairs_done(experiment: &Experiment) -> usize {
+/// Counts rounds in which both trials of the baseline succeeded.
+fn count_complete_pairs(experiment: &Experiment) -> usize {
     let plan = &experiment.plan;
     let done = experiment.trials.iter().filter(|trial| trial.end == TrialEnd::Done);
-    let done: Vec<&Slot> = done.filter_map(|trial| plan.schedule.get(trial.slot)).collect();
-    let is_done = |slot: &Slot, role: Role| {
+    let done: Vec<ScheduleSlot> = done.filter_map(|trial| plan.schedule.get(trial.slot)).collect();
+    let is_done = |slot: ScheduleSlot, role: TrialRole| {
         done.iter().any(|of| {
-            (of.workload, of.round, of.variant, of.role) == (slot.workload, slot.round, plan.baseline, role)
+            (of.workload, of.round, of.variant, of.role) == (slot.workload, slot.round, slot.variant, role)
         })
     };
-    let twins = plan.schedule.iter().filter(|slot| slot.role == Role::Twin);
-    twins.filter(|twin| is_done(twin, Role::Twin) && is_done(twin, Role::Measured)).count()
-}
-
-/// Rounds that count.
-fn rounds(plan: &Plan) -> usize {
-    let counted = plan.schedule.iter().filter(|slot| slot.role == Role::Measured);
-    counted.map(|slot| slot.round).collect::<std::collections::BTreeSet<_>>().len()
+    let twins = plan.schedule.iter().filter(|slot| slot.role == TrialRole::Twin);
+    twins.filter(|&twin| is_done(twin, TrialRole::Twin) && is_done(twin, TrialRole::Measured)).count()
 }
 
 #[cfg(test)]

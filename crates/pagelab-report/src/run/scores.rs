@@ -1,129 +1,122 @@
-//! F_u by order at the moments of a procedure: a table for each zone, the moments below one another.
+//! F_u by order in the phases of a procedure: a table for each zone, a row for each phase.
 
 use std::collections::BTreeMap;
 
-use pagelab_metrics::recorded;
-use pagelab_model::run::{Run, Stream};
+use pagelab_metrics::grouping::value_of;
+use pagelab_metrics::standard_series;
+use pagelab_model::run::{Run, SampleStream};
 
-use super::{View, clipped, plural};
-use crate::style::Style;
-use crate::text::{Column, Page};
+use super::{View, clip_name, format_plural};
+use crate::style::TextStyle;
+use crate::text_report::{RowTable, TextReport};
 
-/// The label that names the moment.
-const PHASE: &str = "phase";
-/// Columns that a label may take.
+/// Label with the name of the phase.
+const PHASE_LABEL: &str = "phase";
+/// Columns of a label, at most.
 const NAME_MAX: usize = 24;
 
-/// The scores of one zone, with whatever else its labels say.
-struct Table<'a> {
-    /// Labels but for moment and order.
+/// Scores of one zone, with its other labels.
+struct ScoreTable<'a> {
+    /// Labels except phase and order.
     labels: Vec<&'a (String, String)>,
-    /// Moments as they came, each with its scores by order.
+    /// Phases in their order, each with its scores by order.
     moments: Vec<(&'a str, BTreeMap<u8, f64>)>,
 }
 
-pub(super) fn applies(run: &Run) -> bool {
-    run.streams.iter().any(is_score)
+pub(super) fn is_score(stream: &SampleStream) -> bool {
+    stream.header.name == standard_series::UNUSABLE_INDEX_STREAM
+        && order_label(stream).is_some()
+        && find_label(stream, PHASE_LABEL).is_some()
 }
 
-/// Whether a stream is such a score.
-pub(super) fn is_score(stream: &Stream) -> bool {
-    stream.head.name == recorded::SCORES && order(stream).is_some() && label(stream, PHASE).is_some()
+fn find_label<'a>(stream: &'a SampleStream, name: &str) -> Option<&'a str> {
+    stream.header.labels.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
 }
 
-fn label<'a>(stream: &'a Stream, name: &str) -> Option<&'a str> {
-    stream.head.labels.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+fn order_label(stream: &SampleStream) -> Option<u8> {
+    find_label(stream, standard_series::ORDER_LABEL)?.parse().ok()
 }
 
-fn order(stream: &Stream) -> Option<u8> {
-    label(stream, recorded::SCORES_ORDER)?.parse().ok()
-}
-
-pub(super) fn show(run: &Run, view: View, style: Style) -> String {
-    let mut page = Page::new(style);
-    let title = [style.bold("scores"), "F_u by order, in thousandths".to_owned()];
-    page.facts("", &title, "   ");
-    let all = tables(&run.streams);
-    let shown: Vec<&Table<'_>> = all.iter().filter(|table| view.verbose || table.moves()).collect();
+pub(super) fn render_scores(run: &Run, view: View, style: TextStyle) -> String {
+    let mut output = TextReport::new(style);
+    let title = [style.paint_bold("scores"), "F_u by order, in thousandths".to_owned()];
+    output.add_fact_line(&title);
+    let all = score_tables(&run.streams);
+    let shown: Vec<&ScoreTable<'_>> =
+        all.iter().filter(|table| view.verbose || table.has_changes()).collect();
     for table in &shown {
-        one(&mut page, table);
+        write_table(&mut output, table);
     }
     let still = all.len() - shown.len();
     if still > 0 {
-        page.hanging_dim("  ", &format!("not shown: {} in which nothing moves (-v)", plural(still, "table")));
+        output
+            .add_dim_indented(&format!("not shown: {} without changes (-v)", format_plural(still, "table")));
     }
-    page.finish()
+    output.into_text()
 }
 
-fn tables(streams: &[Stream]) -> Vec<Table<'_>> {
-    let mut tables: Vec<Table<'_>> = Vec::new();
+fn score_tables(streams: &[SampleStream]) -> Vec<ScoreTable<'_>> {
+    let mut tables: Vec<ScoreTable<'_>> = Vec::new();
     for stream in streams.iter().filter(|stream| is_score(stream)) {
         let (Some(order), Some(phase), Some(&value)) =
-            (order(stream), label(stream, PHASE), stream.values.last())
+            (order_label(stream), find_label(stream, PHASE_LABEL), stream.values.last())
         else {
             continue;
         };
-        let told = |(key, _): &&(String, String)| key != PHASE && key != recorded::SCORES_ORDER;
-        let labels: Vec<_> = stream.head.labels.iter().filter(told).collect();
+        let told = |(key, _): &&(String, String)| key != PHASE_LABEL && key != standard_series::ORDER_LABEL;
+        let labels: Vec<_> = stream.header.labels.iter().filter(told).collect();
         let place = tables.iter().position(|table| table.labels == labels).unwrap_or_else(|| {
-            tables.push(Table { labels, moments: Vec::new() });
+            tables.push(ScoreTable { labels, moments: Vec::new() });
             tables.len() - 1
         });
-        let Some(Table { moments, .. }) = tables.get_mut(place) else { continue };
-        match moments.iter_mut().find(|(of, _)| *of == phase) {
-            Some((_, scores)) => drop(scores.insert(order, value)),
-            None => moments.push((phase, BTreeMap::from([(order, value)]))),
-        }
+        value_of(&mut tables[place].moments, phase).insert(order, value);
     }
     tables
 }
 
-impl Table<'_> {
-    /// Whether the moments differ.
-    fn moves(&self) -> bool {
+impl ScoreTable<'_> {
+    fn has_changes(&self) -> bool {
         self.moments.windows(2).any(|pair| pair[0].1 != pair[1].1)
     }
 }
 
-fn one(page: &mut Page, table: &Table<'_>) {
-    let style = page.style();
+fn write_table(output: &mut TextReport, table: &ScoreTable<'_>) {
+    let style = output.style();
     let name = |(key, value): &&(String, String)| {
-        style.one_line(&format!("{} {}", clipped(key, NAME_MAX), clipped(value, NAME_MAX)))
+        style.to_one_line(&format!("{} {}", clip_name(key, NAME_MAX), clip_name(value, NAME_MAX)))
     };
-    page.facts("  ", &table.labels.iter().map(name).collect::<Vec<_>>(), ", ");
+    output.add_facts("  ", &table.labels.iter().map(name).collect::<Vec<_>>(), ", ");
     let mut orders: Vec<u8> = table.moments.iter().flat_map(|(_, scores)| scores.keys().copied()).collect();
     orders.sort_unstable();
     orders.dedup();
-    let titles: Vec<String> = orders.iter().map(u8::to_string).collect();
-    let mut columns = vec![Column::left("order")];
-    columns.extend(titles.iter().map(|title| Column::right(title)));
-    let cell = |scores: &BTreeMap<u8, f64>, order: &u8| {
-        scores.get(order).map_or("–".to_owned(), |value| format!("{value:.0}"))
-    };
-    let rows: Vec<Vec<String>> = table
-        .moments
-        .iter()
-        .map(|(phase, scores)| {
-            let cells = orders.iter().map(|order| cell(scores, order));
-            [style.one_line(&clipped(phase, NAME_MAX))].into_iter().chain(cells).collect()
-        })
-        .collect();
-    if !page.table_if_it_fits(4, &columns, &rows) {
-        rows.iter().for_each(|row| page.facts("    ", row, " "));
+    let mut by_order = RowTable::<&(&str, BTreeMap<u8, f64>)>::new()
+        .left("order", |(phase, _)| style.clip_name(phase, NAME_MAX));
+    for order in orders {
+        by_order = by_order.right(order.to_string(), move |(_, scores)| {
+            scores.get(&order).map_or("–".to_owned(), |value| format!("{value:.0}"))
+        });
+    }
+    let rows = by_order.rows(&table.moments);
+    if !output.add_table_if_fits(4, &by_order.columns(), &rows) {
+        rows.iter().for_each(|row| output.add_facts("    ", row, " "));
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use pagelab_model::run::{StreamHead, Unit};
+    use pagelab_model::run::{StreamHeader, Unit};
 
     use super::*;
 
-    fn score(zone: &str, phase: &str, order: &str, value: f64) -> Stream {
+    fn score(zone: &str, phase: &str, order: &str, value: f64) -> SampleStream {
         let labels = [("phase", phase), ("zone", zone), ("order", order)];
         let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
-        let head = StreamHead { name: recorded::SCORES.to_owned(), unit: Unit::PERMILLE.into(), labels };
-        Stream { head, at_ns: vec![1], values: vec![value] }
+        let head = StreamHeader {
+            name: standard_series::UNUSABLE_INDEX_STREAM.to_owned(),
+            unit: Unit::PERMILLE.into(),
+            labels,
+        };
+        SampleStream { header: head, at_ns: vec![1], values: vec![value] }
     }
 
     #[test]
@@ -136,11 +129,11 @@ mod tests {
             score("0/DMA", "before", "x", 0.0),
         ];
         assert_eq!(streams.iter().filter(|stream| is_score(stream)).count(), 4);
-        let tables = tables(&streams);
-        assert_eq!(tables.iter().map(Table::moves).collect::<Vec<_>>(), [true, false]);
-        let mut page = Page::new(Style::PLAIN);
-        one(&mut page, &tables[0]);
-        let text = page.finish();
+        let tables = score_tables(&streams);
+        assert_eq!(tables.iter().map(ScoreTable::has_changes).collect::<Vec<_>>(), [true, false]);
+        let mut output = TextReport::new(TextStyle::PLAIN);
+        write_table(&mut output, &tables[0]);
+        let text = output.into_text();
         let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(lines[0], ["zone", "0/Normal"]);
         assert_eq!(lines[1], ["order", "0", "10"]);

@@ -1,115 +1,101 @@
-//! Who spoils movable memory: the functions and programs behind fallbacks into movable pageblocks.
+//! Functions and programs that pollute movable memory: the callers behind fallbacks into movable pageblocks.
 
-use pagelab_metrics::callers::{Caller, View as Passed, Weight, callers};
+use pagelab_metrics::callers::{Caller, aggregate_callers};
 use pagelab_model::run::Run;
 
-use super::{View, clipped};
-use crate::style::{Style, count, percent};
-use crate::text::{Column, Page};
+use super::{View, clip_name};
+use crate::style::{TextStyle, format_count, format_percent};
+use crate::text_report::{RowTable, TextReport};
 
-/// Callers in the summary.
-const CALLERS: usize = 3;
-/// Columns that the name of a function or program may take.
+/// Callers in the summary, at most.
+const CALLERS_MAX: usize = 3;
+/// Columns of the name of a function or program, at most.
 const NAME_MAX: usize = 32;
-/// Programs named beside a caller.
-const PROGRAMS: usize = 3;
-/// Frames of a stack that are shown.
-const FRAMES: usize = 12;
+/// Programs named beside a caller, at most.
+const PROGRAMS_MAX: usize = 3;
+/// Frames of a stack, at most.
+const FRAMES_MAX: usize = 12;
 
-pub(super) fn show(run: &Run, view: View, style: Style) -> String {
-    let mut page = Page::new(style);
-    let Some(stacks) = &run.stacks else { return page.finish() };
-    let found = callers(stacks, Passed::Asker, Weight::Spoiling);
-    let number = |number: u64| count(u128::from(number));
-    let (all, spoiling) = (found.all.events, found.all.spoiling);
+pub(super) fn render_stacks(run: &Run, view: View, style: TextStyle) -> String {
+    let mut output = TextReport::new(style);
+    let Some(stacks) = &run.stacks else { return output.into_text() };
+    let stacks_table = aggregate_callers(stacks);
+    let number = |number: u64| format_count(u128::from(number));
+    let (total_fallbacks, polluting_fallbacks) = (stacks_table.total.events, stacks_table.total.polluting);
     let facts = [
-        style.bold("who spoils movable memory"),
-        format!("{} of {} fallbacks", number(spoiling), number(all)),
-        format!("{} claimed pageblocks", number(found.all.spoiling_claimed)),
+        style.paint_bold("callers that pollute movable pageblocks"),
+        format!("{} of {} fallbacks", number(polluting_fallbacks), number(total_fallbacks)),
+        format!("{} claimed pageblocks", number(stacks_table.total.polluting_claimed)),
     ];
-    page.facts("", &facts, "   ");
-    if spoiling == 0 {
-        page.hanging_dim("  ", "no unmovable or reclaimable allocation took movable memory");
+    output.add_fact_line(&facts);
+    if polluting_fallbacks == 0 {
+        output.add_dim_indented("no unmovable or reclaimable allocation fell back to movable memory");
     } else {
-        let most = if view.verbose { found.callers.len() } else { CALLERS };
-        let rows: Vec<Vec<String>> =
-            found.callers.iter().take(most).map(|caller| row(caller, spoiling, style)).collect();
-        let columns = [
-            Column::right("fallbacks"),
-            Column::right("share"),
-            Column::right("claimed"),
-            Column::left("asked by"),
-            Column::left("in"),
-        ];
-        // On a narrow terminal the least needed columns go first: the programs, then what was claimed.
-        let without = |left: &[usize]| -> Vec<Vec<String>> {
-            rows.iter().map(|row| left.iter().map(|&at| row[at].clone()).collect()).collect()
-        };
-        let fits = page.table_if_it_fits(2, &columns, &rows)
-            || page.table_if_it_fits(2, &columns[..4], &without(&[0, 1, 2, 3]));
-        if !fits {
-            page.table(2, &[Column::right("fallbacks"), Column::left("asked by")], &without(&[0, 3]));
-        }
-        if found.callers.len() > most {
-            let rest = count((found.callers.len() - most) as u128);
-            page.hanging_dim("  ", &format!("not shown: {rest} more callers (-v)"));
+        let heaviest = if view.verbose { stacks_table.callers.len() } else { CALLERS_MAX };
+        // On a narrow terminal, the programs are left out first, then the claimed pageblocks.
+        let choices: [&[usize]; 3] = [&[0, 1, 2, 3, 4], &[0, 1, 2, 3], &[0, 3]];
+        RowTable::<&Caller>::new()
+            .right("fallbacks", |caller| number(caller.counts.polluting))
+            .right("share", |caller| {
+                format_percent(caller.counts.polluting as f64 / polluting_fallbacks as f64)
+            })
+            .right("claimed", |caller| number(caller.counts.polluting_claimed))
+            .left("caller", |caller| style.clip_name(&caller.function, NAME_MAX))
+            .left("in", |caller| programs_text(caller, style))
+            .add_narrowed_to(&mut output, 2, stacks_table.callers.iter().take(heaviest), &choices);
+        if stacks_table.callers.len() > heaviest {
+            let rest = format_count((stacks_table.callers.len() - heaviest) as u128);
+            output.add_dim_indented(&format!("not shown: {rest} more callers (-v)"));
         }
     }
     if stacks.lost > 0 {
-        let text = format!("{} events were lost: the rings were full", number(stacks.lost));
-        page.hanging_dim("  ", &text);
+        let text = format!("{} events were lost: the ring buffers were full", number(stacks.lost));
+        output.add_dim_indented(&text);
     }
-    if stacks.not_kept.events > 0 {
+    if stacks.overflow.events > 0 {
         let text =
-            format!("{} events have no caller: too many different stacks", number(stacks.not_kept.events));
-        page.hanging_dim("  ", &text);
+            format!("{} events have no caller: too many different stacks", number(stacks.overflow.events));
+        output.add_dim_indented(&text);
     }
     if view.verbose {
         for note in &stacks.notes {
-            page.hanging_dim("  ", note);
+            output.add_dim_indented(note);
         }
-        for caller in found.callers.iter().take(CALLERS) {
-            page.gap();
-            chain(&mut page, caller, style);
+        for caller in stacks_table.callers.iter().take(CALLERS_MAX) {
+            output.add_gap();
+            write_heaviest_stack(&mut output, caller, style);
         }
     }
-    page.finish()
+    output.into_text()
 }
 
-fn row(caller: &Caller, all: u64, style: Style) -> Vec<String> {
-    let counts = &caller.counts;
-    let name = |name: &str| style.one_line(&clipped(name, NAME_MAX));
+fn programs_text(caller: &Caller, style: TextStyle) -> String {
+    let name = |name: &str| style.clip_name(name, NAME_MAX);
     let mut programs: Vec<String> = caller
         .programs
         .iter()
-        .take(PROGRAMS)
-        .map(|(program, _)| program.as_deref().map_or_else(|| "(gone)".to_owned(), name))
+        .take(PROGRAMS_MAX)
+        .map(|(program, _)| program.as_deref().map_or_else(|| "(exited)".to_owned(), name))
         .collect();
-    let more = caller.programs.len().saturating_sub(PROGRAMS);
+    let more = caller.programs.len().saturating_sub(PROGRAMS_MAX);
     if more > 0 {
         programs.push(format!("{more} more"));
     }
-    vec![
-        count(u128::from(counts.spoiling)),
-        percent(counts.spoiling as f64 / all.max(1) as f64),
-        count(u128::from(counts.spoiling_claimed)),
-        name(&caller.function),
-        clipped(&programs.join(", "), NAME_MAX),
-    ]
+    clip_name(&programs.join(", "), NAME_MAX)
 }
 
-/// The heaviest stack of a caller, innermost first.
-fn chain(page: &mut Page, caller: &Caller, style: Style) {
-    let of = |frames: &[String]| {
-        // Without frame pointers a chain ends in the same word again and again.
+/// Writes the most frequent stack of a caller, innermost frame first.
+fn write_heaviest_stack(output: &mut TextReport, caller: &Caller, style: TextStyle) {
+    let frame_text = |frames: &[String]| {
+        // Without frame pointers a chain ends in the same word repeatedly.
         let mut frames: Vec<&String> = frames.iter().collect();
         frames.dedup();
-        let shown: Vec<String> = frames.iter().take(FRAMES).map(|frame| clipped(frame, 80)).collect();
-        let more = frames.len().saturating_sub(FRAMES);
+        let shown: Vec<String> = frames.iter().take(FRAMES_MAX).map(|frame| clip_name(frame, 80)).collect();
+        let more = frames.len().saturating_sub(FRAMES_MAX);
         shown.join(" ← ") + &if more > 0 { format!(" ← {more} more") } else { String::new() }
     };
-    page.hanging("  ", &style.one_line(&of(&caller.stack)));
+    output.add_indented(&style.to_one_line(&frame_text(&caller.stack)));
     if !caller.user.is_empty() {
-        page.hanging_dim("    in the program ", &style.one_line(&of(&caller.user)));
+        output.add_dim_paragraph("    in the program ", &style.to_one_line(&frame_text(&caller.user)));
     }
 }

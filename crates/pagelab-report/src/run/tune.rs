@@ -1,144 +1,125 @@
-//! What huge pages bring to a program: the verdict first, then what it rests on.
+//! Gain of a program from huge pages: the verdict first, then its basis.
 
-mod counters;
-mod curve;
-mod regions;
-mod sentence;
+mod sections;
+mod verdict_text;
 
-use pagelab_metrics::effect::Interval;
-use pagelab_metrics::tune::{ArmFound, Says, Tuned};
+use pagelab_metrics::effect::RatioInterval;
+use pagelab_metrics::tune::{ArmResult, TuningResult, TuningVerdict};
 use pagelab_model::experiment::{Experiment, measures};
-use pagelab_model::run::{Ending, Run, Unit};
-use pagelab_model::tune::{On, Tune};
+use pagelab_model::run::{Run, RunEnd, Unit};
+use pagelab_model::tune::{HugePageSelection, TuningArm, TuningRun};
 use pagelab_model::{Bytes, PageSize};
 
-use super::{View, clipped, experiment};
-use crate::effects::{floor, interval_or_none, measure_name, ratio};
-use crate::quantity::Scale;
-use crate::style::{Style, bytes, count};
-use crate::text::{Column, Page};
+use super::{View, clip_name, experiment};
+use crate::effect_text::{display_measure_name, format_noise_floor, format_optional_interval, format_ratio};
+use crate::quantity_format::UnitScale;
+use crate::style::{TextStyle, format_bytes, format_count};
+use crate::text_report::{RowTable, TableColumn, TextReport};
 
-pub(crate) use regions::name as mapping_name;
-pub(crate) use sentence::verdict;
+pub(crate) use sections::mapping_name;
+pub(crate) use verdict_text::verdict_sentence;
 
-/// Columns that a name may take.
+/// Columns of a name, at most.
 const NAME_MAX: usize = 20;
 
-pub(super) fn applies(run: &Run) -> bool {
-    run.tune.is_some() && run.experiment.is_some()
-}
-
-pub(super) fn show(run: &Run, view: View, style: Style) -> String {
+pub(super) fn render_tuning(run: &Run, view: View, style: TextStyle) -> String {
     let (Some(tune), Some(experiment)) = (&run.tune, &run.experiment) else { return String::new() };
-    let mut page = Page::new(style);
-    let Some(tuned) = Tuned::of(experiment, tune) else { return String::new() };
-    page.hanging_bold("", &style.one_line(&verdict(&tuned, tune)));
-    table(&mut page, tune, &tuned);
-    for text in sentence::beside(&tuned, tune) {
-        page.hanging("  ", &style.one_line(&text));
+    let mut output = TextReport::new(style);
+    let Some(tuned) = TuningResult::from_experiment(experiment, tune) else { return String::new() };
+    output.add_bold_text(&style.to_one_line(&verdict_sentence(&tuned, tune)));
+    write_arms(&mut output, tune, &tuned);
+    for text in verdict_text::side_notes(&tuned, tune) {
+        output.add_indented(&style.to_one_line(&text));
     }
-    curve::show(&mut page, tune, &tuned);
-    counters::show(&mut page, run, experiment, tune, view);
-    regions::show(&mut page, run, tune, view);
+    sections::write_curve(&mut output, tune, &tuned);
+    sections::write_counters(&mut output, run, experiment, tune, view);
+    sections::write_regions(&mut output, run, tune, view);
     for note in &tune.notes {
-        page.hanging_dim("  note  ", &style.one_line(note));
+        output.add_dim_paragraph("  note  ", &style.to_one_line(note));
     }
-    page.gap();
-    experiment::footing(&mut page, experiment, view);
-    hints(&mut page, run, experiment, tune, tuned.says, view);
-    page.finish()
+    output.add_gap();
+    experiment::write_footer(&mut output, experiment, view);
+    write_hints(&mut output, run, experiment, tune, tuned.verdict, view);
+    output.into_text()
 }
 
-/// A line an arm; the arms of a curve have a table of their own.
-fn table(page: &mut Page, tune: &Tune, tuned: &Tuned) {
-    let shown: Vec<usize> = [On::Nothing, On::Plan, On::All].iter().filter_map(|on| tune.arm(*on)).collect();
-    let of = |at: &usize| tuned.arms.get(*at);
-    let scale = |unit: &str, value: fn(&ArmFound) -> Option<f64>| {
-        let largest = shown.iter().filter_map(|at| value(of(at)?)).fold(0.0, f64::max);
-        Scale::of(&Unit::from(unit), PageSize::USUAL, false, largest)
+/// Writes a line per arm; the arms of a curve have a separate table.
+fn write_arms(output: &mut TextReport, tune: &TuningRun, tuned: &TuningResult) {
+    let shown_arms: Vec<usize> = [HugePageSelection::None, HugePageSelection::Plan, HugePageSelection::All]
+        .iter()
+        .filter_map(|selection| tune.arm_index(*selection))
+        .collect();
+    let measured = |at: &usize| tuned.arms.get(*at);
+    let scale = |unit: &str, value: fn(&ArmResult) -> Option<f64>| {
+        let largest = shown_arms.iter().filter_map(|at| value(measured(at)?)).fold(0.0, f64::max);
+        UnitScale::for_values(&Unit::from(unit), PageSize::DEFAULT, false, largest)
     };
     let (cpu, wall) = (scale(Unit::NANOSECONDS, |of| of.cpu_ns), scale(Unit::NANOSECONDS, |of| of.wall_ns));
     let faults = scale(Unit::COUNT, |of| of.faults);
-    let own = scale(&tuned.unit.0, |of| of.value);
-    // The speed-up stands behind what it is of: the program's own figure, or else its time.
-    let is_own = tuned.by == measures::MERIT;
-    let titles = [
-        "arm".to_owned(),
-        titled("figure", &own),
-        if is_own { String::new() } else { titled("time", &wall) },
-        "speed-up".to_owned(),
-        "95 % interval".to_owned(),
-        titled("time", &wall),
-        titled("CPU", &cpu),
-        titled("user", &cpu),
-        titled("kernel", &cpu),
-        titled("page faults", &faults),
-        "huge pages".to_owned(),
-        "memory".to_owned(),
-        "predicted".to_owned(),
-    ];
-    let cell =
-        |value: Option<f64>, scale: &Scale| value.map_or("–".to_owned(), |value| scale.number(value));
-    let base = tune.arm(On::Nothing).and_then(|at| tuned.arms.get(at)?.memory);
-    let row = |at: &usize| {
-        let found = of(at)?;
-        let arm = tune.arms.get(*at)?;
-        let (speed, within) = speed_up(found.speed_up);
-        let is_base = arm.on == On::Nothing;
-        Some(vec![
-            clipped(&arm.name, NAME_MAX),
-            cell(found.value.filter(|_| is_own), &own),
-            cell(found.wall_ns.filter(|_| !is_own), &wall),
-            if is_base { "1".to_owned() } else { speed },
-            if is_base { String::new() } else { within },
-            cell(found.wall_ns.filter(|_| is_own), &wall),
-            cell(found.cpu_ns, &cpu),
-            cell(found.user_ns, &cpu),
-            cell(found.system_ns, &cpu),
-            cell(found.faults, &faults),
-            pages(found),
-            memory(found.memory, base.filter(|_| !is_base)),
-            found.predicted.map_or(String::new(), times),
-        ])
+    let output_figure = scale(&tuned.unit.0, |of| of.value);
+    // The speed-up follows the value that it refers to: the program's figure, or its time.
+    let is_output_figure = tuned.measure == measures::MERIT;
+    let cell = |value: Option<f64>, scale: &UnitScale| {
+        value.map_or("–".to_owned(), |value| scale.format_number(value))
     };
-    let rows: Vec<Vec<String>> = shown.iter().filter_map(row).collect();
-    fitting(page, &titles, &rows);
-    page.hanging_dim("  ", &by_what(tuned));
+    let baseline_memory =
+        tune.arm_index(HugePageSelection::None).and_then(|at| tuned.arms.get(at)?.peak_memory);
+    let is_base = |arm: &TuningArm| arm.selection == HugePageSelection::None;
+    let table = RowTable::<(&TuningArm, &ArmResult)>::new()
+        .left("arm", |(arm, _)| clip_name(&arm.name, NAME_MAX))
+        .right(column_title("figure", &output_figure), |(_, of)| {
+            cell(of.value.filter(|_| is_output_figure), &output_figure)
+        })
+        .right(if is_output_figure { String::new() } else { column_title("time", &wall) }, |(_, of)| {
+            cell(of.wall_ns.filter(|_| !is_output_figure), &wall)
+        })
+        .right("speed-up", |(arm, of)| match is_base(arm) {
+            true => "1".to_owned(),
+            false => speedup_cells(of.speed_up).0,
+        })
+        .right("95 % interval", |(arm, of)| match is_base(arm) {
+            true => String::new(),
+            false => speedup_cells(of.speed_up).1,
+        })
+        .right(column_title("time", &wall), |(_, of)| cell(of.wall_ns.filter(|_| is_output_figure), &wall))
+        .right(column_title("CPU", &cpu), |(_, of)| cell(of.cpu_ns, &cpu))
+        .right(column_title("user", &cpu), |(_, of)| cell(of.user_ns, &cpu))
+        .right(column_title("kernel", &cpu), |(_, of)| cell(of.system_ns, &cpu))
+        .right(column_title("page faults", &faults), |(_, of)| cell(of.faults, &faults))
+        .right("huge pages", |(_, of)| pages_cell(of))
+        .right("memory", |(arm, of)| memory_cell(of.peak_memory, baseline_memory.filter(|_| !is_base(arm))))
+        .right("predicted", |(_, of)| of.predicted_speed_up.map_or(String::new(), format_times));
+    let arms = shown_arms.iter().filter_map(|at| Some((tune.arms.get(*at)?, measured(at)?)));
+    write_fitting_table(output, &table.columns(), &table.rows(arms));
+    output.add_dim_indented(&judging_text(tuned));
 }
 
-/// The table with as many columns as the width takes, the least needed left out first; columns that hold
-/// nothing are left out anyway.
-fn fitting(page: &mut Page, titles: &[String], rows: &[Vec<String>]) {
+/// Writes the table with as many columns as fit, without the least necessary ones and without empty columns.
+fn write_fitting_table(output: &mut TextReport, columns: &[TableColumn<'_>], rows: &[Vec<String>]) {
     let is_filled = |at: usize| rows.iter().any(|row| !matches!(row[at].as_str(), "" | "–"));
-    let mut kept: Vec<usize> = (0..titles.len()).filter(|at| *at == 0 || is_filled(*at)).collect();
-    // Page faults, kernel and user time, CPU time: the sentences have their differences. Then time where a
-    // figure of its own judges, memory, and the interval.
+    let mut kept_columns: Vec<usize> = (0..columns.len()).filter(|at| *at == 0 || is_filled(*at)).collect();
+    // Page faults, kernel and user time, CPU time: the notes have their differences. Then time if a separate
+    // figure decides, memory, and the interval.
     for dropped in [usize::MAX, 9, 8, 7, 6, 5, 11, 4] {
-        kept.retain(|at| *at != dropped);
-        let column = |at: &usize| match at {
-            0 => Column::left(&titles[0]),
-            _ => Column::right(&titles[*at]),
-        };
-        let columns: Vec<Column<'_>> = kept.iter().map(column).collect();
-        let cells: Vec<Vec<String>> =
-            rows.iter().map(|row| kept.iter().map(|at| row[*at].clone()).collect()).collect();
-        if page.table_if_it_fits(2, &columns, &cells) {
+        kept_columns.retain(|at| *at != dropped);
+        if output.add_fitting_table(2, columns, rows, [&kept_columns]) {
             return;
         }
     }
     for row in rows {
-        page.facts("  ", &kept.iter().map(|at| row[*at].clone()).collect::<Vec<_>>(), "  ");
+        output.add_facts("  ", &kept_columns.iter().map(|at| row[*at].clone()).collect::<Vec<_>>(), "  ");
     }
 }
 
-/// What the speed-ups are of, and how far equal arms lie apart.
-fn by_what(tuned: &Tuned) -> String {
-    let by = match tuned.by.as_str() {
-        measures::MERIT => "the program's own figure".to_owned(),
-        by => measure_name(by),
+fn judging_text(tuned: &TuningResult) -> String {
+    let by = match tuned.measure.as_str() {
+        measures::MERIT => "the program's figure".to_owned(),
+        by => display_measure_name(by),
     };
     let noise = match &tuned.floor {
-        Some(found) => format!("noise floor {} ({} pairs of equals)", floor(found), found.pairs),
+        Some(found) => {
+            format!("noise floor {} ({} pairs of equal runs)", format_noise_floor(found), found.pairs)
+        }
         None => "noise floor unknown".to_owned(),
     };
     format!(
@@ -147,54 +128,63 @@ fn by_what(tuned: &Tuned) -> String {
     )
 }
 
-fn titled(name: &str, scale: &Scale) -> String {
+fn column_title(name: &str, scale: &UnitScale) -> String {
     if scale.unit.is_empty() { name.to_owned() } else { format!("{name} [{}]", scale.unit) }
 }
 
-/// `80.0 MiB` of the first arm, `+31 %` of the others.
-fn memory(of: Option<f64>, base: Option<f64>) -> String {
-    match (of, base.filter(|base| *base > 0.0)) {
+/// Formats a value: `80.0 MiB` of the first arm, `+31 %` of the others.
+fn memory_cell(measured: Option<f64>, base: Option<f64>) -> String {
+    match (measured, base.filter(|base| *base > 0.0)) {
         (None, _) => "–".to_owned(),
-        (Some(of), None) => bytes(Bytes(of as u64)),
+        (Some(of), None) => format_bytes(Bytes(of as u64)),
         (Some(of), Some(base)) => format!("{:+.0} %", (of / base - 1.0) * 100.0),
     }
 }
 
-/// `96`, or `95 of 96` where not all came.
-fn pages(found: &ArmFound) -> String {
-    match (found.regions, found.huge_pages) {
+/// Formats huge pages: `96`, or `95 of 96` if not all were allocated.
+fn pages_cell(arm: &ArmResult) -> String {
+    match (arm.planned_and_allocated, arm.huge_pages) {
         (Some((wanted, got)), _) if got < wanted => {
-            format!("{} of {}", count(got as u128), count(wanted as u128))
+            format!("{} of {}", format_count(got as u128), format_count(wanted as u128))
         }
-        (_, Some(pages)) => count(pages.round() as u128),
-        (Some((_, got)), None) => count(got as u128),
+        (_, Some(pages)) => format_count(pages.round() as u128),
+        (Some((_, got)), None) => format_count(got as u128),
         (None, None) => "–".to_owned(),
     }
 }
 
-fn speed_up(found: Option<(f64, Option<Interval>)>) -> (String, String) {
+fn speedup_cells(found: Option<(f64, Option<RatioInterval>)>) -> (String, String) {
     match found {
-        Some((value, interval)) => (format!("{}×", ratio(value, interval)), interval_or_none(interval)),
+        Some((value, interval)) => {
+            (format!("{}×", format_ratio(value, interval)), format_optional_interval(interval))
+        }
         None => ("–".to_owned(), "–".to_owned()),
     }
 }
 
-/// `1.24×`
-fn times(value: f64) -> String {
-    format!("{}×", ratio(value, None))
+/// Formats a speed-up: `1.24×`.
+fn format_times(value: f64) -> String {
+    format!("{}×", format_ratio(value, None))
 }
 
-/// What can be done next: a run that was stopped goes on; what won is applied; there is more of it to read.
-fn hints(page: &mut Page, run: &Run, experiment: &Experiment, tune: &Tune, says: Says, view: View) {
-    let style = page.style();
-    let is_whole = matches!(run.ending, Ending::Complete { .. });
+/// Writes the next commands: resume a stopped run, apply the better plan, read the full report.
+fn write_hints(
+    output: &mut TextReport,
+    run: &Run,
+    experiment: &Experiment,
+    tune: &TuningRun,
+    verdict: TuningVerdict,
+    view: View,
+) {
+    let style = output.style();
+    let is_whole = matches!(run.ending, RunEnd::Complete { .. });
     let mut facts = Vec::new();
     if !is_whole && tune.pid.is_none() {
         facts.push(format!("→ pagelab tune --resume {}", run.name));
     }
-    let plan = match says {
-        Says::All | Says::AllOnly => "all",
-        Says::Yes => tune.plan_file.as_str(),
+    let plan = match verdict {
+        TuningVerdict::AllHelpsMore | TuningVerdict::OnlyAllHelps => "all",
+        TuningVerdict::PlanHelps => tune.plan_file.as_str(),
         _ => "",
     };
     if is_whole && !plan.is_empty() {
@@ -203,14 +193,14 @@ fn hints(page: &mut Page, run: &Run, experiment: &Experiment, tune: &Tune, says:
             Some(pid) => format!("pagelab apply {plan} --pid {pid}"),
             None => format!("pagelab apply {plan} -- {words}"),
         };
-        facts.push(format!("→ {}", clipped(&apply, 200)));
+        facts.push(format!("→ {}", clip_name(&apply, 200)));
     }
     if is_whole && !view.verbose {
         facts.push(format!("→ pagelab report -v {}", run.name));
     }
-    let facts: Vec<String> = facts.iter().map(|fact| style.one_line(fact)).collect();
+    let facts: Vec<String> = facts.iter().map(|fact| style.to_one_line(fact)).collect();
     if !facts.is_empty() {
-        page.facts("", &facts, "   ");
+        output.add_fact_line(&facts);
     }
 }
 

@@ -1,225 +1,199 @@
 //! Simulations on a terminal: a table for each phase, a column for each scheme.
 
-use super::{SimFigure, SimReport, SimTable, SimValue, reclaim_share};
-use crate::study::{spanned, value};
-use crate::style::Style;
-use crate::text::{Column, Page};
+use std::collections::BTreeSet;
+
+use super::{
+    SimulationFigure, SimulationReport, SimulationSeries, SimulationTable, SimulationValue, reclaim_share,
+};
+use crate::simulated::{format_value, format_with_interval};
+use crate::style::TextStyle;
+use crate::text_report::{RowTable, TableColumn, TextReport};
 
 /// Orders of the paper's table of reclaim.
 pub const RECLAIM_ORDERS: [u8; 8] = [1, 2, 3, 4, 5, 6, 10, 12];
-/// Frames that the table is computed for: from 4 GiB on it is the same in all its digits.
+/// Frames for which the table is computed: from 4 GiB on, all its digits are the same.
 pub const RECLAIM_FRAMES: u64 = 1 << 20;
 
-/// The report as a terminal shows it.
-pub fn render(report: &SimReport, style: Style) -> String {
-    let mut page = Page::new(style);
-    page.hanging_bold("", &report.title);
-    page.facts("  ", &report.facts, "   ");
-    for phase in phases(report) {
-        table(&mut page, report, phase);
+/// Renders the report as on a terminal.
+pub fn render(report: &SimulationReport, style: TextStyle) -> String {
+    let mut output = TextReport::new(style);
+    output.add_bold_text(&report.title);
+    output.add_facts("  ", &report.facts, "   ");
+    for phase in list_phases(report) {
+        write_table(&mut output, report, phase);
     }
-    for (at, of) in report.tables.iter().enumerate() {
-        let is_first = at == 0 || report.tables[at - 1].title != of.title;
-        written(&mut page, of, is_first);
+    for (at, table) in report.tables.iter().enumerate() {
+        let is_first = at == 0 || report.tables[at - 1].title != table.title;
+        write_prepared_table(&mut output, table, is_first);
     }
-    lines(&mut page, report);
+    write_series(&mut output, report);
     if report.schemes.iter().any(|scheme| scheme.name.contains("linear")) {
-        reclaim(&mut page);
+        write_reclaim_table(&mut output);
     }
-    page.gap();
+    output.add_gap();
     for note in &report.notes {
-        page.hanging("  ", note);
+        output.add_indented(note);
     }
-    page.finish()
+    output.into_text()
 }
 
-/// The phases in the order in which figures name them.
-pub fn phases(report: &SimReport) -> Vec<&str> {
-    let mut found: Vec<&str> = Vec::new();
-    for figure in &report.figures {
-        if !found.contains(&figure.phase.as_str()) {
-            found.push(&figure.phase);
-        }
-    }
-    found
+/// Returns the phases in the order in which figures name them.
+pub fn list_phases(report: &SimulationReport) -> Vec<&str> {
+    let mut known = BTreeSet::new();
+    let phases = report.figures.iter().map(|figure| figure.phase.as_str());
+    phases.filter(|phase| known.insert(*phase)).collect()
 }
 
-/// What a figure is called, as on the terminal: that of a zone stands below the whole.
-pub fn name_of(figure: &SimFigure) -> String {
+/// Returns the display name of a figure: a figure of a zone is below that of the machine.
+pub fn figure_name(figure: &SimulationFigure) -> String {
     match &figure.zone {
         Some(zone) => format!("from {zone}"),
         None => figure.name.clone(),
     }
 }
 
-/// A value with its interval, as in the report of a study: `72 (64…80)`, `0.183`.
-pub fn value_text(value: &SimValue, unit: &str) -> String {
-    spanned(value.middle, value.interval(), unit)
+/// Formats a value with its interval, as in the report of a study: `72 (64…80)`, `0.183`.
+pub fn format_figure_value(value: &SimulationValue, unit: &str) -> String {
+    format_with_interval(value.median, value.interval(), unit)
 }
 
-/// A table that was written before.
-fn written(page: &mut Page, of: &SimTable, is_first: bool) {
+fn write_prepared_table(output: &mut TextReport, table: &SimulationTable, is_first: bool) {
     if is_first {
-        page.heading(&of.title);
+        output.add_heading(&table.title);
     } else {
-        page.gap();
+        output.add_gap();
     }
-    if !of.of.is_empty() {
-        page.hanging("  ", &of.of);
+    if !table.unit_noun.is_empty() {
+        output.add_indented(&table.unit_noun);
     }
-    let column = |(at, name)| if at < of.names { Column::left(name) } else { Column::right(name) };
-    let columns: Vec<Column> = of.columns.iter().map(String::as_str).enumerate().map(column).collect();
-    if !of.rows.is_empty() {
-        page.table(2, &columns, &of.rows);
+    if !table.rows.is_empty() {
+        output.add_table(2, &TableColumn::list(&table.columns, table.name_columns), &table.rows);
     }
-    if !of.words.is_empty() {
-        page.hanging_dim("  ", &of.words);
+    if !table.explanation.is_empty() {
+        output.add_dim_indented(&table.explanation);
     }
 }
 
-fn table(page: &mut Page, report: &SimReport, phase: &str) {
-    page.heading(if phase.is_empty() { "The whole load" } else { phase });
+fn write_table(output: &mut TextReport, report: &SimulationReport, phase: &str) {
+    output.add_heading(if phase.is_empty() { "The whole load" } else { phase });
     let mut rows = Vec::new();
     for figure in report.figures.iter().filter(|figure| figure.phase == phase) {
-        let at = |at: usize| figure.values.get(at).and_then(Option::as_ref);
-        let ours = (0..report.schemes.len())
-            .map(|scheme| at(scheme).map_or("-".to_owned(), |value| value_text(value, &figure.unit)));
-        rows.push([name_of(figure), figure.unit.clone()].into_iter().chain(ours).collect::<Vec<String>>());
-        if figure.paper.iter().any(Option::is_some) {
-            let said = (0..report.schemes.len()).map(|scheme| {
-                let said = figure.paper.get(scheme).copied().flatten();
-                said.map_or("-".to_owned(), |of| value(of, &figure.unit))
-            });
+        let ours = (0..report.schemes.len()).map(|scheme| own_value_text(figure, scheme));
+        rows.push(
+            [figure_name(figure), figure.unit.clone()].into_iter().chain(ours).collect::<Vec<String>>(),
+        );
+        if figure.paper_values.iter().any(Option::is_some) {
+            let said = (0..report.schemes.len())
+                .map(|scheme| paper_value_text(figure, scheme).unwrap_or("-".to_owned()));
             rows.push(["  in the paper".to_owned(), String::new()].into_iter().chain(said).collect());
         }
     }
-    let mut columns = vec![Column::left(""), Column::left("unit")];
-    columns.extend(report.schemes.iter().map(|scheme| Column::right(&scheme.name)));
-    if !page.table_if_it_fits(2, &columns, &rows) {
-        long_table(page, report, phase);
+    let mut columns = vec![TableColumn::left(""), TableColumn::left("unit")];
+    columns.extend(report.schemes.iter().map(|scheme| TableColumn::right(&scheme.name)));
+    if !output.add_table_if_fits(2, &columns, &rows) {
+        write_long_table(output, report, phase);
     }
 }
 
-/// The same where the columns of all schemes do not stand side by side: a line for each scheme.
-fn long_table(page: &mut Page, report: &SimReport, phase: &str) {
-    let mut rows = Vec::new();
-    for figure in report.figures.iter().filter(|figure| figure.phase == phase) {
-        for (at, scheme) in report.schemes.iter().enumerate() {
-            let name = if at == 0 { name_of(figure) } else { String::new() };
-            let ours = figure.values.get(at).and_then(Option::as_ref);
-            let paper = figure.paper.get(at).copied().flatten();
-            rows.push(vec![
-                name,
-                scheme.name.clone(),
-                ours.map_or("-".to_owned(), |value| value_text(value, &figure.unit)),
-                figure.unit.clone(),
-                paper.map_or(String::new(), |of| value(of, &figure.unit)),
-            ]);
-        }
-    }
-    let has_paper = rows.iter().any(|row| row.last().is_some_and(|cell| !cell.is_empty()));
-    let paper = if has_paper { "in the paper" } else { "" };
-    let columns = [
-        Column::left(""),
-        Column::left("scheme"),
-        Column::right(""),
-        Column::left("unit"),
-        Column::right(paper),
-    ];
-    page.table(2, &columns, &rows);
+fn own_value_text(figure: &SimulationFigure, scheme: usize) -> String {
+    let value = figure.values.get(scheme).and_then(Option::as_ref);
+    value.map_or("-".to_owned(), |value| format_figure_value(value, &figure.unit))
 }
 
-/// The first and the last value of each line.
-fn lines(page: &mut Page, report: &SimReport) {
+fn paper_value_text(figure: &SimulationFigure, scheme: usize) -> Option<String> {
+    Some(format_value((*figure.paper_values.get(scheme)?)?, &figure.unit))
+}
+
+/// Writes the same, a line per scheme, if the columns of all schemes do not fit side by side.
+fn write_long_table(output: &mut TextReport, report: &SimulationReport, phase: &str) {
+    let figures = report.figures.iter().filter(|figure| figure.phase == phase);
+    let has_paper = figures.clone().any(|figure| figure.paper_values.iter().any(Option::is_some));
+    let rows = figures.flat_map(|figure| (0..report.schemes.len()).map(move |scheme| (figure, scheme)));
+    RowTable::<(&SimulationFigure, usize)>::new()
+        .left("", |&(figure, scheme)| if scheme == 0 { figure_name(figure) } else { String::new() })
+        .left("scheme", |&(_, scheme)| report.schemes[scheme].name.clone())
+        .right("", |&(figure, scheme)| own_value_text(figure, scheme))
+        .left("unit", |(figure, _)| figure.unit.clone())
+        .right_if(has_paper, "in the paper", |&(figure, scheme)| {
+            paper_value_text(figure, scheme).unwrap_or_default()
+        })
+        .add_to(output, 2, rows);
+}
+
+/// Writes the first and the last value of each line.
+fn write_series(output: &mut TextReport, report: &SimulationReport) {
     if report.series.is_empty() {
         return;
     }
-    page.heading("Over time");
-    let columns = [
-        Column::left("line"),
-        Column::left("scheme"),
-        Column::left("over"),
-        Column::right("first"),
-        Column::right("lowest"),
-        Column::right("highest"),
-        Column::right("last"),
-        Column::left(""),
-    ];
-    let rows: Vec<Vec<String>> = report
-        .series
-        .iter()
-        .filter_map(|series| {
-            let values: Vec<f64> = series.points.iter().map(|&(_, value)| value).collect();
-            let (first, last) = (values.first()?, values.last()?);
-            let low = values.iter().copied().fold(f64::INFINITY, f64::min);
-            let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-            let scheme = report.schemes.get(series.scheme).map_or("", |scheme| &scheme.name);
-            let shown = |value: f64| format!("{value:.3}");
-            Some(vec![
-                series.name.clone(),
-                scheme.to_owned(),
-                format!("{} {}", series.points.len(), series.over),
-                shown(*first),
-                shown(low),
-                shown(high),
-                shown(*last),
-                spark(page.style(), &values),
-            ])
+    output.add_heading("Over time");
+    let style = output.style();
+    fn values(series: &SimulationSeries) -> impl Iterator<Item = f64> {
+        series.points.iter().map(|&(_, value)| value)
+    }
+    let decimals = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.3}"));
+    RowTable::<&SimulationSeries>::new()
+        .left("line", |series| series.name.clone())
+        .left("scheme", |series| {
+            report.schemes.get(series.scheme).map_or(String::new(), |scheme| scheme.name.clone())
         })
-        .collect();
-    page.table(2, &columns, &rows);
+        .left("over", |series| format!("{} {}", series.points.len(), series.axis))
+        .right("first", |series| decimals(values(series).next()))
+        .right("lowest", |series| decimals(values(series).reduce(f64::min)))
+        .right("highest", |series| decimals(values(series).reduce(f64::max)))
+        .right("last", |series| decimals(values(series).last()))
+        .left("", |series| sparkline(style, &values(series).collect::<Vec<_>>()))
+        .add_to(output, 2, report.series.iter().filter(|series| !series.points.is_empty()));
 }
 
-/// Columns of a line drawn in signs.
-const SPARKS: usize = 12;
+/// Characters of a line in text.
+const SPARK_COLUMNS: usize = 12;
 
-fn spark(style: Style, values: &[f64]) -> String {
-    let count = values.len().min(SPARKS);
-    (0..count).map(|at| style.spark(values[at * values.len() / count])).collect()
+fn sparkline(style: TextStyle, values: &[f64]) -> String {
+    let count = values.len().min(SPARK_COLUMNS);
+    (0..count).map(|at| style.spark_char(values[at * values.len() / count])).collect()
 }
 
-fn reclaim(page: &mut Page) {
-    page.heading("Pages to release before a block is sure to be free, if their order is random");
-    let rows: Vec<Vec<String>> = RECLAIM_ORDERS
-        .iter()
-        .filter_map(|&order| {
-            let share = reclaim_share(RECLAIM_FRAMES, order)?;
-            Some(vec![order.to_string(), format!("{:.2} %", share * 100.0)])
-        })
-        .collect();
-    page.table(2, &[Column::right("order"), Column::right("of a zone")], &rows);
+fn write_reclaim_table(output: &mut TextReport) {
+    output.add_heading("Pages to release until a block is certainly free, in random order");
+    let row = |&order: &u8| Some((order, reclaim_share(RECLAIM_FRAMES, order)?));
+    RowTable::<(u8, f64)>::new()
+        .right("order", |(order, _)| order.to_string())
+        .right("of a zone", |(_, share)| format!("{:.2} %", share * 100.0))
+        .add_to(output, 2, RECLAIM_ORDERS.iter().filter_map(row));
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sim::{SimScheme, SimSeries};
+    use crate::sim::SimulationScheme;
 
     #[test]
     fn a_table_for_each_phase_with_the_papers_figures_below_ours() {
-        let scheme = |name: &str| SimScheme { name: name.to_owned(), ..SimScheme::default() };
-        let value = |middle: f64, low: f64, high: f64| Some(SimValue { middle, low, high, seeds: 3 });
-        let figure = |phase: &str, zone: Option<&str>| SimFigure {
+        let scheme = |name: &str| SimulationScheme { name: name.to_owned(), ..SimulationScheme::default() };
+        let value = |middle: f64, low: f64, high: f64| {
+            Some(SimulationValue { median: middle, low, high, seed_count: 3 })
+        };
+        let figure = |phase: &str, zone: Option<&str>| SimulationFigure {
             phase: phase.to_owned(),
             name: "huge pages".to_owned(),
             zone: zone.map(str::to_owned),
             unit: "blocks".to_owned(),
             values: vec![value(70.0, 64.0, 81.0), None],
-            paper: if zone.is_none() { vec![Some(72.0), Some(82.0)] } else { Vec::new() },
+            paper_values: if zone.is_none() { vec![Some(72.0), Some(82.0)] } else { Vec::new() },
         };
-        let report = SimReport {
+        let report = SimulationReport {
             title: "highalloc on x86".to_owned(),
             schemes: vec![scheme("standard"), scheme("zone+linear")],
             figures: vec![figure("pass 1", None), figure("pass 1", Some("Normal")), figure("at rest", None)],
-            series: vec![SimSeries {
+            series: vec![SimulationSeries {
                 name: "F_u(10)".to_owned(),
-                over: "attempts".to_owned(),
+                axis: "attempts".to_owned(),
                 scheme: 1,
                 points: vec![(0, 1.0), (1, 0.25), (2, 0.5)],
             }],
-            ..SimReport::default()
+            ..SimulationReport::default()
         };
-        let text = render(&report, Style::PLAIN);
+        let text = render(&report, TextStyle::PLAIN);
         for part in [
             "huge pages      blocks  70 (64…81)            -\n",
             "in the paper                  72           82\n",
@@ -231,7 +205,7 @@ mod tests {
         ] {
             assert!(text.contains(part), "no {part:?} in\n{text}");
         }
-        let narrow = render(&report, Style { width: 46, ..Style::PLAIN });
+        let narrow = render(&report, TextStyle { width: 46, ..TextStyle::PLAIN });
         assert!(narrow.lines().all(|line| line.chars().count() <= 80), "{narrow}");
         let row = narrow.lines().find(|line| line.contains("huge pages ")).unwrap();
         let cells: Vec<&str> = row.split_whitespace().collect();

@@ -1,14 +1,14 @@
-//! Maps through their bytes, and bytes that are no maps.
+//! Tests: maps through their bytes, and invalid bytes.
 
 use super::*;
-use pagelab_model::page_map::Frames;
-use pagelab_model::seed::SplitMix64;
+use pagelab_model::page_map::FrameSpan;
+use pagelab_model::random::SplitMix64;
 use pagelab_model::{Order, PageSize, Pages, Pfn};
 
-fn layout(frames: u64) -> MapLayout {
-    let span = |first, count| Frames { first: Pfn(first), count: Pages(count) };
-    MapLayout {
-        page_size: PageSize::USUAL,
+fn layout(frames: u64) -> PageMapLayout {
+    let span = |first, count| FrameSpan { first: Pfn(first), count: Pages(count) };
+    PageMapLayout {
+        page_size: PageSize::DEFAULT,
         pageblock_order: Order(9),
         pmd_order: Order(9),
         spans: vec![span(16, 100), span(1 << 20, frames - 100)],
@@ -18,10 +18,10 @@ fn layout(frames: u64) -> MapLayout {
 }
 
 fn map(random: &mut SplitMix64, frames: u64, at_ns: u64) -> PageMap {
-    let class = |random: &mut SplitMix64| PageClass::ALL[random.below(15) as usize];
+    let class = |random: &mut SplitMix64| PageClass::ALL[random.next_below(15) as usize];
     let mut classes = Vec::new();
     while (classes.len() as u64) < frames {
-        let run = (1 + random.below(600)).min(frames - classes.len() as u64);
+        let run = (1 + random.next_below(600)).min(frames - classes.len() as u64);
         classes.extend(std::iter::repeat_n(class(random), run as usize));
     }
     PageMap { started_ns: at_ns, ended_ns: at_ns + 5, layout: layout(frames), classes }
@@ -34,7 +34,7 @@ fn written() -> Vec<(PageMap, bool, Vec<u8>)> {
     for number in 0..150 {
         let frames = if number < 100 { 5_000 } else { 6_000 };
         let map = map(&mut random, frames, number * 60);
-        let (is_key, data) = writer.next(&map).unwrap();
+        let (is_key, data) = writer.encode_next(&map).unwrap();
         all.push((map, is_key, data));
     }
     all
@@ -44,11 +44,11 @@ fn written() -> Vec<(PageMap, bool, Vec<u8>)> {
 fn every_map_comes_back_and_keys_stand_where_they_should() {
     let all = written();
     let keys: Vec<usize> = (0..all.len()).filter(|&at| all[at].1).collect();
-    assert_eq!(keys, [0, 60, 100], "one every {KEY_EVERY} maps, and where the layout changes");
+    assert_eq!(keys, [0, 60, 100], "one every {KEY_FRAME_INTERVAL} maps, and where the layout changes");
     for start in keys {
-        let mut reader = MapReader::default();
+        let mut reader = MapDecoder::default();
         for (at, (map, is_key, data)) in all.iter().enumerate().skip(start) {
-            assert!(reader.next(*is_key, data).unwrap() == *map, "map {at} from key {start}");
+            assert!(reader.decode_next(*is_key, data).unwrap() == *map, "map {at} from key {start}");
         }
     }
 }
@@ -56,11 +56,11 @@ fn every_map_comes_back_and_keys_stand_where_they_should() {
 #[test]
 fn a_delta_without_its_map_is_refused() {
     let all = written();
-    let mut reader = MapReader::default();
-    let problem = reader.next(false, &all[1].2).unwrap_err();
-    assert_eq!(problem, "the map that it was told from is not the one before it");
-    reader.next(true, &all[0].2).unwrap();
-    assert!(reader.next(false, &all[2].2).is_err(), "the one between is missing");
+    let mut reader = MapDecoder::default();
+    let problem = reader.decode_next(false, &all[1].2).unwrap_err();
+    assert_eq!(problem, "its reference map is not the previous map");
+    reader.decode_next(true, &all[0].2).unwrap();
+    assert!(reader.decode_next(false, &all[2].2).is_err(), "the one between is missing");
 }
 
 #[test]
@@ -70,13 +70,13 @@ fn damaged_bytes_are_an_error_or_another_map_and_never_a_panic() {
     let mut refused = 0;
     for _ in 0..600 {
         let mut data = all[0].2.clone();
-        if random.below(2) == 0 {
-            data.truncate(random.below(data.len() as u64) as usize);
+        if random.next_below(2) == 0 {
+            data.truncate(random.next_below(data.len() as u64) as usize);
         } else {
-            let at = random.below(data.len() as u64) as usize;
-            data[at] = random.draw() as u8;
+            let at = random.next_below(data.len() as u64) as usize;
+            data[at] = random.next_u64() as u8;
         }
-        refused += u32::from(MapReader::default().next(true, &data).is_err());
+        refused += u32::from(MapDecoder::default().decode_next(true, &data).is_err());
     }
     assert!(refused > 300, "{refused} of 600");
 }
@@ -88,10 +88,10 @@ fn what_is_no_map_is_not_stored() {
     let refuse = |change: &dyn Fn(&mut PageMap), said: &str| {
         let mut bad = good.clone();
         change(&mut bad);
-        let problem = MapEncoder::default().next(&bad).err().unwrap_or_default();
+        let problem = MapEncoder::default().encode_next(&bad).err().unwrap_or_default();
         assert!(problem.contains(said), "{problem} lacks {said}");
     };
-    refuse(&|map| map.classes.truncate(10), "1000 page frames and it has 10 classes");
+    refuse(&|map| map.classes.truncate(10), "1000 page frames, and it contains 10 classes");
     refuse(&|map| map.ended_ns = 1, "ended before it began");
     refuse(&|map| map.layout.spans.reverse(), "not in order");
 }

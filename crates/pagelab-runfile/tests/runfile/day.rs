@@ -1,13 +1,13 @@
-//! The size of a long recording: twelve hours of this machine's memory files at five seconds.
+//! Test of the size of a long recording: twelve hours of this machine's memory files at five seconds.
 
 use pagelab_host::paths;
 use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
-use pagelab_model::run::{Ending, Unit};
-use pagelab_model::seed::SplitMix64;
-use pagelab_runfile::{Writer, read};
+use pagelab_model::random::SplitMix64;
+use pagelab_model::run::{RunEnd, Unit};
+use pagelab_runfile::{RunWriter, read_run_file};
 
-use crate::made;
+use crate::fixtures;
 
 const TICKS: u64 = 12 * 3600 / 5;
 
@@ -41,13 +41,13 @@ fn columns() -> Vec<(&'static str, Vec<(String, u64)>)> {
 fn a_day_of_twelve_hours_stays_small() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("day.pagelab");
-    let mut writer = Writer::create(&path, &made::manifest()).unwrap();
+    let mut writer = RunWriter::create(&path, &fixtures::manifest()).unwrap();
     let mut random = SplitMix64::new(5);
     let mut files = Vec::new();
     let (mut all, mut changing) = (0, 0);
     for (name, values) in columns() {
-        let heads: Vec<_> = values.iter().map(|(name, _)| made::head(name, Unit::COUNT, true)).collect();
-        let id = writer.series(name, name, &heads).unwrap();
+        let heads: Vec<_> = values.iter().map(|(name, _)| fixtures::head(name, Unit::COUNT, true)).collect();
+        let id = writer.add_series(name, name, &heads).unwrap();
         all += values.len();
         changing += values.iter().filter(|(_, value)| *value > 0).count();
         files.push((id, values));
@@ -55,17 +55,17 @@ fn a_day_of_twelve_hours_stays_small() {
     for tick in 1..=TICKS {
         for (id, values) in &mut files {
             for (_, value) in values.iter_mut().filter(|(_, value)| *value > 0) {
-                *value += random.below(*value / 500 + 2);
+                *value += random.next_below(*value / 500 + 2);
             }
             let row: Vec<_> = values.iter().map(|(_, value)| i64::try_from(*value).ok()).collect();
-            writer.row(*id, tick * 5_000_000_000, &row).unwrap();
+            writer.add_row(*id, tick * 5_000_000_000, &row).unwrap();
         }
     }
-    writer.close(Ending::Complete { after_ns: TICKS * 5_000_000_000 }).unwrap();
+    writer.close(RunEnd::Complete { after_ns: TICKS * 5_000_000_000 }).unwrap();
     let bytes = std::fs::metadata(&path).unwrap().len();
     eprintln!("{bytes} bytes for {TICKS} ticks of {all} columns, {changing} of which change at every tick");
     assert!(bytes <= BYTES_MAX, "{bytes} bytes");
-    let run = read(&path).unwrap();
+    let run = read_run_file(&path).unwrap();
     assert_eq!(run.series.iter().map(|series| series.columns.len()).sum::<usize>(), all);
     assert!(run.series.iter().all(|series| series.at_ns.len() as u64 == TICKS));
 }

@@ -1,32 +1,33 @@
-//! A disk that becomes full at every moment of a file's life.
+//! Tests of a disk that becomes full at every moment of a file's life.
 
 use std::path::Path;
 use std::process::Command;
 
 use pagelab_model::run::*;
-use pagelab_runfile::{ErrorKind, Writer, read};
+use pagelab_runfile::{ErrorKind, RunWriter, read_run_file};
 
-use crate::{child, made};
+use crate::{child, fixtures};
 
 /// Sizes of the disk, from one on which not even the tables fit.
 const SIZES_KIB: [u64; 16] = [8, 16, 32, 48, 64, 80, 96, 112, 128, 160, 200, 256, 400, 600, 1_000, 3_000];
 
-/// On a disk of so many KiB that was mounted at `folder`: writes until it is full, then reads what is kept.
+/// On a disk of this many KiB mounted at `folder`: writes until it is full, then reads the stored records.
 pub fn fill(folder: &Path, kib: u64) {
     let path = folder.join("run.pagelab");
     let (mut committed, mut first) = (0u64, None);
-    match Writer::create(&path, &made::manifest()) {
+    match RunWriter::create(&path, &fixtures::manifest()) {
         Err(error) => {
-            said(&error, "make room there");
+            assert_message(&error, "hint: free space");
             assert_eq!(std::fs::read_dir(folder).unwrap().count(), 0, "something is left behind");
             println!("answer: {kib} KiB: nothing fits");
             return;
         }
         Ok(mut writer) => {
             let mut write = |at_ns: u64| {
-                let stream = writer.stream(&StreamHead { name: at_ns.to_string(), ..made::stream_head() })?;
+                let stream = writer
+                    .add_stream(&StreamHeader { name: at_ns.to_string(), ..fixtures::stream_head() })?;
                 for _ in 0..2_000 {
-                    writer.sample(stream, at_ns, 0.5)?;
+                    writer.add_sample(stream, at_ns, 0.5)?;
                 }
                 // Some of the batches are safe for certain.
                 if at_ns.is_multiple_of(3) { writer.flush().map(|()| committed = at_ns) } else { Ok(()) }
@@ -38,23 +39,25 @@ pub fn fill(folder: &Path, kib: u64) {
                 }
             }
             if let Some(first) = &first {
-                said(first, "make room there");
-                let again = writer.event(&Event { at_ns: 1, kind: String::new(), text: String::new() });
+                assert_message(first, "hint: free space");
+                let again =
+                    writer.add_event(&RunEvent { at_ns: 1, kind: String::new(), text: String::new() });
                 assert_eq!(again.unwrap_err().to_string(), first.to_string());
                 assert_eq!(writer.flush().unwrap_err().to_string(), first.to_string());
             }
-            let closed = writer.close(Ending::Complete { after_ns: 1 });
+            let closed = writer.close(RunEnd::Complete { after_ns: 1 });
             match (&first, closed) {
                 (Some(first), closed) => assert_eq!(closed.unwrap_err().to_string(), first.to_string()),
-                (None, Err(error)) => said(&error, "make room there"),
+                (None, Err(error)) => assert_message(&error, "hint: free space"),
                 (None, Ok(())) => {}
             }
         }
     }
-    let run = read(&path).unwrap_or_else(|error| panic!("{kib} KiB: {error}"));
+    let run = read_run_file(&path).unwrap_or_else(|error| panic!("{kib} KiB: {error}"));
     for stream in &run.streams {
         assert!(
-            stream.values.len() == 2_000 || Some(&stream.head) == run.streams.last().map(|last| &last.head)
+            stream.values.len() == 2_000
+                || Some(&stream.header) == run.streams.last().map(|last| &last.header)
         );
     }
     let kept = run.streams.iter().filter(|stream| stream.values.len() == 2_000).count() as u64;
@@ -62,11 +65,11 @@ pub fn fill(folder: &Path, kib: u64) {
     println!("answer: {kib} KiB: {kept} batches kept, {committed} flushed, {}", first.is_some());
 }
 
-fn said(error: &pagelab_runfile::Error, way_out: &str) {
+fn assert_message(error: &pagelab_runfile::Error, hint: &str) {
     assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
     let text = error.to_string();
     assert!(text.starts_with("cannot write ") && text.contains("run.pagelab: "), "{text}");
-    assert!(text.contains(way_out) && !text.contains('\n'), "{text}");
+    assert!(text.contains(hint) && !text.contains('\n'), "{text}");
 }
 
 #[test]
@@ -84,7 +87,7 @@ fn a_full_disk_loses_nothing_that_was_committed() {
         let script = format!("{mount} && shift && exec \"$@\"");
         let size = kib.to_string();
         let words = ["-m", "sh", "-c", &script, folder, &size];
-        let answer = child::answer(child::behind("unshare", &words, &["fill", folder, &size]));
+        let answer = child::read_answer(child::wrap_command("unshare", &words, &["fill", folder, &size]));
         eprintln!("{answer}");
         filled += usize::from(answer.ends_with("true"));
     }

@@ -1,18 +1,18 @@
-//! Run files written and read: whole, killed, on full disks, forged.
+//! Tests of run files: complete, killed, on full disks, forged.
 #![allow(clippy::unwrap_used, clippy::print_stderr, clippy::print_stdout, missing_docs)]
 
 mod child;
+mod crash;
 mod day;
 mod experiment;
+mod fixtures;
 mod full_disk;
-mod killed;
-mod look;
-mod made;
 mod maps;
-mod mutated;
-mod refused;
-mod resumed;
+mod mutation;
+mod refusal;
+mod resume;
 mod round_trip;
-mod studies;
+mod simulation;
+mod snapshot;
 mod trace;
 mod versions;

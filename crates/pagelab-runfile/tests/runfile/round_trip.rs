@@ -1,39 +1,43 @@
-//! What is written is read back, by us and by `sqlite3`.
+//! Tests of round trips, through pagelab and through `sqlite3`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-use pagelab_model::extfrag::{FallbackCounts, StackCounts, Stacks};
+use pagelab_model::extfrag::{FallbackCounts, FallbackStack, FallbackStacks};
+use pagelab_model::random::SplitMix64;
 use pagelab_model::run::*;
-use pagelab_model::seed::SplitMix64;
-use pagelab_runfile::{ErrorKind, Reader, Writer, read};
+use pagelab_runfile::{ErrorKind, RunReader, RunWriter, read_run_file};
 
-use crate::{look, made};
+use crate::{fixtures, snapshot};
 
-/// Records drawn from a seed, as they are to be read back.
-fn drawn(random: &mut SplitMix64) -> Run {
-    let series = (0..random.below(4)).map(|at| drawn_series(random, at)).collect();
-    let streams = (0..random.below(4)).map(|at| drawn_stream(random, at)).collect();
-    let mut events: Vec<Event> = (0..random.below(5))
-        .map(|_| Event { at_ns: random.below(9), kind: word(random), text: word(random) })
+/// Random records from a seed, as they must be read back.
+fn random_run(random: &mut SplitMix64) -> Run {
+    let series = (0..random.next_below(4)).map(|at| random_series(random, at)).collect();
+    let streams = (0..random.next_below(4)).map(|at| random_stream(random, at)).collect();
+    let mut events: Vec<RunEvent> = (0..random.next_below(5))
+        .map(|_| RunEvent {
+            at_ns: random.next_below(9),
+            kind: random_word(random),
+            text: random_word(random),
+        })
         .collect();
     events.sort_by_key(|event| event.at_ns);
-    let after_ns = random.below(1 << 62);
-    let ending = match random.below(3) {
-        0 => Ending::Complete { after_ns },
-        1 => Ending::Stopped { after_ns, why: word(random) },
-        _ => Ending::NotClosed,
+    let after_ns = random.next_below(1 << 62);
+    let ending = match random.next_below(3) {
+        0 => RunEnd::Complete { after_ns },
+        1 => RunEnd::Stopped { after_ns, reason: random_word(random) },
+        _ => RunEnd::NotClosed,
     };
-    let mut manifest = made::manifest();
-    manifest.seed = (random.below(2) == 0).then(|| random.draw());
-    manifest.kind = word(random);
-    manifest.started = Moment { realtime_ns: random.draw(), boottime_ns: random.draw() };
+    let mut manifest = fixtures::manifest();
+    manifest.seed = (random.next_below(2) == 0).then(|| random.next_u64());
+    manifest.kind = random_word(random);
+    manifest.started = ClockReading { realtime_ns: random.next_u64(), boottime_ns: random.next_u64() };
     Run { series, streams, events, ..Run::new(String::new(), manifest, ending) }
 }
 
 /// Words that are special somewhere: to SQL, to JSON, to a terminal.
-fn word(random: &mut SplitMix64) -> String {
+fn random_word(random: &mut SplitMix64) -> String {
     const WORDS: [&str; 12] = [
         "nr_free_pages",
         "at_ns",
@@ -48,87 +52,89 @@ fn word(random: &mut SplitMix64) -> String {
         " ",
         "rowid",
     ];
-    WORDS[random.below(WORDS.len() as u64) as usize].to_owned()
+    WORDS[random.next_below(WORDS.len() as u64) as usize].to_owned()
 }
 
-fn drawn_series(random: &mut SplitMix64, at: u64) -> Series {
-    let rows = random.below(30) as usize;
+fn random_series(random: &mut SplitMix64, at: u64) -> Series {
+    let rows = random.next_below(30) as usize;
     let mut columns: BTreeMap<String, Column> = BTreeMap::new();
     // Now and then more columns than fit in one table.
-    let wide = if random.below(8) == 0 { 2100 } else { 12 };
-    for number in 0..=random.below(wide) {
-        let name = if number % 5 == 0 { word(random) } else { format!("{}{number}", word(random)) };
-        let head = ColumnHead { name: name.clone(), unit: Unit(word(random)), is_counter: number % 2 == 0 };
-        let value = |random: &mut SplitMix64| (random.below(4) > 0).then(|| random.draw() as i64);
+    let wide = if random.next_below(8) == 0 { 2100 } else { 12 };
+    for number in 0..=random.next_below(wide) {
+        let name =
+            if number % 5 == 0 { random_word(random) } else { format!("{}{number}", random_word(random)) };
+        let head =
+            ColumnHeader { name: name.clone(), unit: Unit(random_word(random)), is_counter: number % 2 == 0 };
+        let value = |random: &mut SplitMix64| (random.next_below(4) > 0).then(|| random.next_u64() as i64);
         let first = value(random);
         let mut values: Vec<Option<i64>> = vec![first; rows];
-        if rows > 0 && random.below(3) > 0 {
-            let changes_at = random.below(rows as u64) as usize;
+        if rows > 0 && random.next_below(3) > 0 {
+            let changes_at = random.next_below(rows as u64) as usize;
             values[changes_at..].iter_mut().for_each(|cell| *cell = value(random));
         }
         let values = match values.iter().all(|value| *value == values[0]) {
-            true => Values::Constant(values.first().copied().flatten()),
-            false => Values::Varying(values),
+            true => ColumnValues::Constant(values.first().copied().flatten()),
+            false => ColumnValues::Varying(values),
         };
-        columns.insert(name, Column { head, values });
+        columns.insert(name, Column { header: head, values });
     }
-    let mut at_ns: Vec<u64> = (0..rows).map(|_| random.below(1 << 63)).collect();
+    let mut at_ns: Vec<u64> = (0..rows).map(|_| random.next_below(1 << 63)).collect();
     at_ns.sort_unstable();
     at_ns.dedup();
     let mut columns: Vec<Column> = columns.into_values().collect();
     // Two times may have been equal.
     for column in &mut columns {
-        if let Values::Varying(values) = &mut column.values {
+        if let ColumnValues::Varying(values) = &mut column.values {
             values.truncate(at_ns.len());
         }
     }
-    // Some series have the same name: a zone came, and the columns changed.
-    Series { name: format!("{}{}", word(random), at / 2), source: word(random), at_ns, columns }
+    // Some series have the same name: a zone was added, and the columns changed.
+    Series { name: format!("{}{}", random_word(random), at / 2), source: random_word(random), at_ns, columns }
 }
 
-fn drawn_stream(random: &mut SplitMix64, at: u64) -> Stream {
-    let samples = random.below(50) as usize;
-    let labels = vec![(word(random), word(random)), ("number".to_owned(), at.to_string())];
+fn random_stream(random: &mut SplitMix64, at: u64) -> SampleStream {
+    let samples = random.next_below(50) as usize;
+    let labels = vec![(random_word(random), random_word(random)), ("number".to_owned(), at.to_string())];
     let value =
-        |random: &mut SplitMix64| Some(f64::from_bits(random.draw())).filter(|value| value.is_finite());
-    Stream {
-        head: StreamHead { name: word(random), unit: Unit(word(random)), labels },
-        at_ns: (0..samples).map(|_| random.below(1 << 63)).collect(),
+        |random: &mut SplitMix64| Some(f64::from_bits(random.next_u64())).filter(|value| value.is_finite());
+    SampleStream {
+        header: StreamHeader { name: random_word(random), unit: Unit(random_word(random)), labels },
+        at_ns: (0..samples).map(|_| random.next_below(1 << 63)).collect(),
         values: (0..samples).map(|_| value(random).unwrap_or(1.5)).collect(),
     }
 }
 
 fn write(path: &Path, run: &Run) {
-    let mut writer = Writer::create(path, &run.manifest).unwrap();
+    let mut writer = RunWriter::create(path, &run.manifest).unwrap();
     for series in &run.series {
-        let heads: Vec<ColumnHead> = series.columns.iter().map(|column| column.head.clone()).collect();
-        let id = writer.series(&series.name, &series.source, &heads).unwrap();
+        let heads: Vec<ColumnHeader> = series.columns.iter().map(|column| column.header.clone()).collect();
+        let id = writer.add_series(&series.name, &series.source, &heads).unwrap();
         for (at, at_ns) in series.at_ns.iter().enumerate() {
-            let row: Vec<_> = series.columns.iter().map(|column| column.values.at(at)).collect();
-            writer.row(id, *at_ns, &row).unwrap();
+            let row: Vec<_> = series.columns.iter().map(|column| column.values.value_at(at)).collect();
+            writer.add_row(id, *at_ns, &row).unwrap();
         }
     }
     for stream in &run.streams {
-        let id = writer.stream(&stream.head).unwrap();
+        let id = writer.add_stream(&stream.header).unwrap();
         for (at_ns, value) in stream.at_ns.iter().zip(&stream.values) {
-            writer.sample(id, *at_ns, *value).unwrap();
+            writer.add_sample(id, *at_ns, *value).unwrap();
         }
     }
-    run.events.iter().for_each(|event| writer.event(event).unwrap());
+    run.events.iter().for_each(|event| writer.add_event(event).unwrap());
     match run.ending.clone() {
-        Ending::NotClosed => drop(writer),
+        RunEnd::NotClosed => drop(writer),
         ending => writer.close(ending).unwrap(),
     }
 }
 
 /// A column that turned out not to change, once its rows were cut, is a constant.
-fn settled(mut run: Run) -> Run {
+fn normalize_constants(mut run: Run) -> Run {
     for series in &mut run.series {
         let rows = series.at_ns.len();
         for column in &mut series.columns {
-            let first = column.values.at(0);
-            if (0..rows).all(|at| column.values.at(at) == first) {
-                column.values = Values::Constant(if rows == 0 { None } else { first });
+            let first = column.values.value_at(0);
+            if (0..rows).all(|at| column.values.value_at(at) == first) {
+                column.values = ColumnValues::Constant(if rows == 0 { None } else { first });
             }
         }
     }
@@ -136,45 +142,45 @@ fn settled(mut run: Run) -> Run {
 }
 
 #[test]
-fn drawn_records_come_back_as_they_were() {
+fn random_records_round_trip() {
     let folder = tempfile::tempdir().unwrap();
     for seed in 0..60 {
         let path = folder.path().join(format!("{seed}.pagelab"));
-        let mut run = settled(drawn(&mut SplitMix64::new(seed)));
+        let mut run = normalize_constants(random_run(&mut SplitMix64::new(seed)));
         write(&path, &run);
         run.name = path.display().to_string();
-        let read = read(&path).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        let read = read_run_file(&path).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         // Compared part by part, since a whole run is too long to print.
         assert_eq!(read.series.len(), run.series.len(), "seed {seed}");
         for (read, written) in read.series.iter().zip(&run.series) {
             assert_eq!(read, written, "seed {seed}");
         }
         assert_eq!(read, run, "seed {seed}");
-        by_sqlite3(&path, &run);
+        check_with_sqlite3(&path, &run);
     }
 }
 
-/// A real look at this machine, with all blocks of its census.
+/// A snapshot of this machine, with all blocks of its census.
 #[test]
-fn a_look_at_this_machine_comes_back_as_it_was() {
+fn a_snapshot_of_this_machine_round_trips() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("look.pagelab");
-    let snapshot = look::look();
-    let mut manifest = made::manifest();
+    let snapshot = snapshot::take_snapshot();
+    let mut manifest = fixtures::manifest();
     (manifest.machine, manifest.settings) = (snapshot.machine.clone(), snapshot.settings.clone());
-    let mut writer = Writer::create(&path, &manifest).unwrap();
-    writer.snapshot(&made::snapshot()).unwrap();
-    writer.snapshot_so_far(&made::snapshot()).unwrap();
-    writer.snapshot(&snapshot).unwrap();
-    writer.close(Ending::Complete { after_ns: 1 }).unwrap();
-    let run = read(&path).unwrap();
+    let mut writer = RunWriter::create(&path, &manifest).unwrap();
+    writer.add_snapshot(&fixtures::snapshot()).unwrap();
+    writer.add_partial_snapshot(&fixtures::snapshot()).unwrap();
+    writer.add_snapshot(&snapshot).unwrap();
+    writer.close(RunEnd::Complete { after_ns: 1 }).unwrap();
+    let run = read_run_file(&path).unwrap();
     assert_eq!(run.manifest, manifest);
     assert!(*run.snapshot.unwrap() == snapshot, "the look came back as another one");
-    assert_eq!(run.not_shown, ["1 earlier look at the machine"]);
+    assert_eq!(run.unknown_content, ["1 earlier look"]);
 }
 
 /// The same sums, values and integrity by a program that we did not write.
-fn by_sqlite3(path: &Path, run: &Run) {
+fn check_with_sqlite3(path: &Path, run: &Run) {
     let ask = |sql: &str| sqlite3(path, sql);
     let Some(verdict) = ask("PRAGMA integrity_check") else { return };
     assert_eq!(verdict, "ok\n");
@@ -201,7 +207,9 @@ fn by_sqlite3(path: &Path, run: &Run) {
         let series = &run.series[series.parse::<usize>().unwrap() - 1];
         let column = &series.columns[ordinal.parse::<usize>().unwrap()];
         let expected: String = (0..series.at_ns.len())
-            .map(|at| column.values.at(at).map_or("|blob\n".to_owned(), |value| format!("{value}|integer\n")))
+            .map(|at| {
+                column.values.value_at(at).map_or("|blob\n".to_owned(), |value| format!("{value}|integer\n"))
+            })
             .collect();
         assert_eq!(values, expected, "{line}");
     }
@@ -222,7 +230,7 @@ pub fn sqlite3(path: &Path, sql: &str) -> Option<String> {
 fn the_example_queries_of_the_documentation_work() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.pagelab");
-    made::file(&path);
+    fixtures::file(&path);
     let document = include_str!("../../../../docs/runfile.md");
     let blocks = document.split("```sql\n").skip(1).filter_map(|rest| rest.split("```").next());
     let mut asked = 0;
@@ -235,41 +243,41 @@ fn the_example_queries_of_the_documentation_work() {
 }
 
 #[test]
-fn what_cannot_be_stored_is_refused_and_the_file_goes_on() {
+fn records_that_cannot_be_stored_are_refused_and_the_file_stays_usable() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.pagelab");
-    let mut writer = Writer::create(&path, &made::manifest()).unwrap();
-    let series = writer.series("s", "here", &[made::head("c", Unit::COUNT, false)]).unwrap();
-    let stream = writer.stream(&made::stream_head()).unwrap();
-    writer.row(series, 5, &[Some(1)]).unwrap();
-    let twice = [made::head("c", Unit::COUNT, false), made::head("c", Unit::COUNT, true)];
-    let event = Event { at_ns: 1 << 63, kind: String::new(), text: String::new() };
+    let mut writer = RunWriter::create(&path, &fixtures::manifest()).unwrap();
+    let series = writer.add_series("s", "here", &[fixtures::head("c", Unit::COUNT, false)]).unwrap();
+    let stream = writer.add_stream(&fixtures::stream_head()).unwrap();
+    writer.add_row(series, 5, &[Some(1)]).unwrap();
+    let twice = [fixtures::head("c", Unit::COUNT, false), fixtures::head("c", Unit::COUNT, true)];
+    let event = RunEvent { at_ns: 1 << 63, kind: String::new(), text: String::new() };
     let refused = [
-        (writer.sample(stream, 1, f64::NAN), "not a number that can be stored"),
-        (writer.sample(stream, 1, f64::INFINITY), "not a number that can be stored"),
-        (writer.sample(stream, u64::MAX, 1.0), "no time since the start"),
-        (writer.row(series, 1 << 63, &[None]), "no time since the start"),
-        (writer.row(series, 6, &[]), "has 1 columns, not 0"),
-        (writer.row(series, 5, &[Some(2)]), "do not go forward at 5 ns"),
-        (writer.event(&event), "no time since the start"),
-        (writer.series("s", "", &twice).map(drop), "two columns called \"c\""),
-        (writer.series("s", "", &[]).map(drop), "has no columns"),
-        (writer.series("", "", &twice[..1]).map(drop), "has no name"),
-        (writer.stream(&made::stream_head()).map(drop), "two streams access time"),
-        (writer.blob("", 1, "", 0, b"").map(drop), "has no name"),
+        (writer.add_sample(stream, 1, f64::NAN), "not a number that can be stored"),
+        (writer.add_sample(stream, 1, f64::INFINITY), "not a number that can be stored"),
+        (writer.add_sample(stream, u64::MAX, 1.0), "is not a time since the start"),
+        (writer.add_row(series, 1 << 63, &[None]), "is not a time since the start"),
+        (writer.add_row(series, 6, &[]), "has 1 columns, not 0"),
+        (writer.add_row(series, 5, &[Some(2)]), "do not go forward at 5 ns"),
+        (writer.add_event(&event), "is not a time since the start"),
+        (writer.add_series("s", "", &twice).map(drop), "two columns called \"c\""),
+        (writer.add_series("s", "", &[]).map(drop), "has no columns"),
+        (writer.add_series("", "", &twice[..1]).map(drop), "has no name"),
+        (writer.add_stream(&fixtures::stream_head()).map(drop), "two streams access time"),
+        (writer.add_blob("", 1, "", 0, b"").map(drop), "has no name"),
     ];
     for (result, said) in refused {
         let error = result.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotStorable, "{error}");
         assert!(error.to_string().contains(said), "{error}");
     }
-    writer.sample(stream, 1, -0.0).unwrap();
+    writer.add_sample(stream, 1, -0.0).unwrap();
     writer.flush().unwrap();
     // While it is open, in the process that writes it.
-    assert_eq!(read(&path).unwrap().streams[0].values, [0.0]);
+    assert_eq!(read_run_file(&path).unwrap().streams[0].values, [0.0]);
     drop(writer);
-    let run = read(&path).unwrap();
-    assert_eq!((run.ending, run.series[0].at_ns.len()), (Ending::NotClosed, 1));
+    let run = read_run_file(&path).unwrap();
+    assert_eq!((run.ending, run.series[0].at_ns.len()), (RunEnd::NotClosed, 1));
 }
 
 #[test]
@@ -277,67 +285,67 @@ fn nothing_is_overwritten() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.pagelab");
     let check = |kind: ErrorKind, path: &Path, said: &str| {
-        let error = Writer::create(path, &made::manifest()).err().unwrap();
+        let error = RunWriter::create(path, &fixtures::manifest()).err().unwrap();
         assert_eq!(error.kind(), kind, "{error}");
         assert!(error.to_string().contains(said), "{error}");
     };
     for end in ["-wal", "-shm", "-journal"] {
         let beside = folder.path().join(format!("run.pagelab{end}"));
         std::fs::write(&beside, "x").unwrap();
-        check(ErrorKind::Exists, &path, "is left over from an earlier run");
+        check(ErrorKind::AlreadyExists, &path, "is left over from an earlier run");
         assert_eq!(std::fs::read(&beside).unwrap(), b"x");
         std::fs::remove_file(beside).unwrap();
     }
     std::fs::write(&path, "x").unwrap();
-    check(ErrorKind::Exists, &path, "it exists already");
+    check(ErrorKind::AlreadyExists, &path, "it already exists");
     let link = folder.path().join("link.pagelab");
     std::os::unix::fs::symlink("nowhere", &link).unwrap();
-    check(ErrorKind::Exists, &link, "it exists already");
-    check(ErrorKind::NotThere, &folder.path().join("no/run.pagelab"), "there is no such folder");
-    check(ErrorKind::NotThere, Path::new("/"), "no name of a file");
+    check(ErrorKind::AlreadyExists, &link, "it already exists");
+    check(ErrorKind::NotFound, &folder.path().join("no/run.pagelab"), "no directory");
+    check(ErrorKind::NotFound, Path::new("/"), "expected a file name");
     let left = std::fs::read_dir(folder.path()).unwrap().count();
     assert_eq!(left, 2);
 }
 
 #[test]
-fn blobs_come_back_by_name() {
+fn blobs_are_read_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.pagelab");
-    let mut writer = Writer::create(&path, &made::manifest()).unwrap();
+    let mut writer = RunWriter::create(&path, &fixtures::manifest()).unwrap();
     let mut random = SplitMix64::new(1);
-    let noise: Vec<u8> = (0..1 << 20).map(|_| random.draw() as u8).collect();
+    let noise: Vec<u8> = (0..1 << 20).map(|_| random.next_u64() as u8).collect();
     let contents: [&[u8]; 4] = [b"", b"x", &[0; 1 << 22], &noise];
     for (at, contents) in (0..).zip(contents) {
-        writer.blob("map", 1, &format!("number {at}"), at, contents).unwrap();
+        writer.add_blob("map", 1, &format!("number {at}"), at, contents).unwrap();
     }
-    writer.close(Ending::Complete { after_ns: 9 }).unwrap();
-    let reader = Reader::open(&path).unwrap();
-    let heads = reader.blobs().unwrap();
+    writer.close(RunEnd::Complete { after_ns: 9 }).unwrap();
+    let reader = RunReader::open(&path).unwrap();
+    let heads = reader.read_blob_headers().unwrap();
     assert_eq!(heads.len(), contents.len());
     for (at, (head, contents)) in heads.iter().zip(contents).enumerate() {
         assert_eq!((&*head.name, head.at_ns), (&*format!("number {at}"), at as u64));
-        assert!(reader.blob(head).unwrap() == contents, "{head:?}");
+        assert!(reader.read_blob(head).unwrap() == contents, "{head:?}");
     }
 }
 
 #[test]
-fn the_last_call_stacks_come_back_as_they_were() {
+fn call_stacks_round_trip() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("stacks.pagelab");
-    let stacks = |spoiling: u64| Stacks {
-        stacks: vec![StackCounts {
-            process: Some("find\u{2028}".to_owned()),
+    let stacks = |polluting: u64| FallbackStacks {
+        stacks: vec![FallbackStack {
+            comm: Some("find\u{2028}".to_owned()),
             kernel: vec!["get_page_from_freelist".to_owned(), "__d_alloc".to_owned()],
             user: vec!["/usr/bin/find+0x10".to_owned()],
-            counts: FallbackCounts { spoiling, events: u64::MAX, ..FallbackCounts::default() },
+            counts: FallbackCounts { polluting, events: u64::MAX, ..FallbackCounts::default() },
         }],
         lost: 3,
-        ..Stacks::default()
+        ..FallbackStacks::default()
     };
-    let mut writer = Writer::create(&path, &made::manifest()).unwrap();
-    (1..=3).for_each(|at| writer.stacks(at, &stacks(at)).unwrap());
-    writer.close(made::ending()).unwrap();
-    let run = read(&path).unwrap();
+    let mut writer = RunWriter::create(&path, &fixtures::manifest()).unwrap();
+    (1..=3).for_each(|at| writer.add_stacks(at, &stacks(at)).unwrap());
+    writer.close(fixtures::ending()).unwrap();
+    let run = read_run_file(&path).unwrap();
     assert_eq!(run.stacks.as_deref(), Some(&stacks(3)), "the last ones have all of the earlier ones");
-    assert!(run.not_shown.is_empty() && run.snapshot.is_none(), "{:?}", run.not_shown);
+    assert!(run.unknown_content.is_empty() && run.snapshot.is_none(), "{:?}", run.unknown_content);
 }

@@ -1,53 +1,53 @@
-//! Half of memory allocated at order 0, then freed in a random order: what LLFree's own benchmark does under
-//! the name of `rand`, so that both can be measured side by side.
+//! Bulk load: half of memory is allocated at order 0, then freed in random order, as in LLFree's own
+//! benchmark `rand`.
 //!
-//! All frames are movable: LLFree has no kinds. What is freed, in its order, is a list that is read from its
-//! begin to its end, so that the load by itself takes next to nothing.
+//! All frames are movable: LLFree has no migratetypes. The frees, in order, are a list that is read
+//! sequentially, so the load itself costs next to nothing.
 
 use std::ops::Range;
 
-use pagelab_model::seed::SplitMix64;
+use pagelab_model::random::SplitMix64;
 
-use super::{Engine, places_with};
-use crate::words::{Frame, Kind, Wrong};
+use super::{Engine, ranges_with_live_blocks};
+use crate::types::{AllocationType, Error, Frame};
 
-/// How far ahead frees are told to an engine that looks ahead.
-const AHEAD: usize = 32;
+/// Look-ahead of frees, in blocks.
+const PREFETCH_DISTANCE: usize = 32;
 
-/// An engine all of whose memory is free between two rounds.
+/// Rounds of the load on an engine; between two rounds all memory is free.
 #[derive(Clone, Debug)]
-pub struct Bulk<E> {
+pub struct BulkFill<E> {
     engine: E,
-    live: Vec<Frame>,
-    /// Frames that a round allocates.
-    half: usize,
+    live_blocks: Vec<Frame>,
+    /// Frames allocated in a round.
+    half_frames: usize,
     random: SplitMix64,
-    /// Allocations that were not to be had.
+    /// Failed allocations.
     pub failed: u64,
-    /// Blocks that were taken from another list.
-    pub stolen: u64,
+    /// Blocks taken from another migratetype (fallbacks).
+    pub fallbacks: u64,
 }
 
-impl<E: Engine> Bulk<E> {
-    /// Of an engine with all memory free.
-    pub fn new(engine: E, seed: u64) -> Bulk<E> {
-        let half = engine.frames() as usize / 2;
+impl<E: Engine> BulkFill<E> {
+    /// Rounds on an engine with all memory free.
+    pub fn new(engine: E, seed: u64) -> BulkFill<E> {
+        let half = engine.frame_count() as usize / 2;
         let (live, random) = (Vec::with_capacity(half), SplitMix64::new(seed));
-        Bulk { engine, live, half, random, failed: 0, stolen: 0 }
+        BulkFill { engine, live_blocks: live, half_frames: half, random, failed: 0, fallbacks: 0 }
     }
 
     /// Frames that a round allocates and frees.
-    pub fn frames(&self) -> u64 {
-        self.half as u64
+    pub fn frames_per_round(&self) -> u64 {
+        self.half_frames as u64
     }
 
-    /// The first half of a round: half of memory is allocated.
-    pub fn fill(&mut self) -> Result<(), Wrong> {
-        for _ in self.live.len()..self.half {
-            match self.engine.take(0, Kind::Movable)? {
+    /// First half of a round: half of memory is allocated.
+    pub fn fill_half(&mut self) -> Result<(), Error> {
+        for _ in self.live_blocks.len()..self.half_frames {
+            match self.engine.allocate_block(0, AllocationType::Movable)? {
                 Some((frame, stolen)) => {
-                    self.stolen += u64::from(stolen);
-                    self.live.push(frame);
+                    self.fallbacks += u64::from(stolen);
+                    self.live_blocks.push(frame);
                 }
                 None => self.failed += 1,
             }
@@ -55,40 +55,38 @@ impl<E: Engine> Bulk<E> {
         Ok(())
     }
 
-    /// Between the halves, which nobody times: the order of the frees is drawn (Fisher and Yates).
-    pub fn shuffle(&mut self) {
-        for last in (1..self.live.len()).rev() {
-            self.live.swap(last, self.random.below(last as u64 + 1) as usize);
-        }
+    /// Between the halves, outside the measured time: the order of the frees is shuffled.
+    pub fn shuffle_frees(&mut self) {
+        self.random.shuffle(&mut self.live_blocks);
     }
 
-    /// The second half: all of it is freed.
-    pub fn empty(&mut self) -> Result<(), Wrong> {
-        for &frame in &self.live {
-            self.engine.free(frame)?;
+    /// Second half of a round: all of it is freed.
+    pub fn free_all(&mut self) -> Result<(), Error> {
+        for &frame in &self.live_blocks {
+            self.engine.free_block(frame)?;
         }
-        self.live.clear();
+        self.live_blocks.clear();
         Ok(())
     }
 
-    /// The same, with the next 32 frees known to the engine, which ends as it does without.
-    pub fn empty_ahead(&mut self) -> Result<(), Wrong> {
-        for (at, &frame) in self.live.iter().enumerate() {
-            if let Some(&soon) = self.live.get(at + AHEAD) {
-                self.engine.expect_free(soon);
+    /// Second half with the next 32 frees known to the engine, whose final state is the same as without.
+    pub fn free_all_with_prefetch(&mut self) -> Result<(), Error> {
+        for (at, &frame) in self.live_blocks.iter().enumerate() {
+            if let Some(&block_ahead) = self.live_blocks.get(at + PREFETCH_DISTANCE) {
+                self.engine.prefetch_block(block_ahead);
             }
-            if let Some(&next) = self.live.get(at + AHEAD / 2) {
-                self.engine.expect_buddy(next);
+            if let Some(&next) = self.live_blocks.get(at + PREFETCH_DISTANCE / 2) {
+                self.engine.prefetch_buddy(next);
             }
-            self.engine.free(frame)?;
+            self.engine.free_block(frame)?;
         }
-        self.live.clear();
+        self.live_blocks.clear();
         Ok(())
     }
 
-    /// Where all that a round reads and writes lies in this process's memory.
-    pub fn places(&self) -> Vec<Range<usize>> {
-        places_with(&self.engine, &self.live)
+    /// Address ranges that a round reads and writes in this process.
+    pub fn memory_ranges(&self) -> Vec<Range<usize>> {
+        ranges_with_live_blocks(&self.engine, &self.live_blocks)
     }
 
     /// The engine.
@@ -100,40 +98,44 @@ impl<E: Engine> Bulk<E> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compact::Compact;
-    use crate::policy::Mobility;
-    use crate::words::Shape;
+    use crate::compact_buddy::CompactBuddy;
+    use crate::policies::GroupByMobility;
+    use crate::types::ZoneGeometry;
     use crate::zone::Zone;
 
-    const SHAPE: Shape = Shape { first: 0, frames: 1 << 16, max_order: 10, block_order: 9 };
+    const SHAPE: ZoneGeometry =
+        ZoneGeometry { first_frame: Frame::new(0), frames: 1 << 16, max_order: 10, pageblock_order: 9 };
 
     #[test]
     fn a_round_takes_half_of_memory_and_gives_all_of_it_back_with_look_ahead_or_without() {
-        let whole = Compact::new(SHAPE).unwrap().free_blocks().to_vec();
-        let mut plain = Bulk::new(Compact::new(SHAPE).unwrap(), 5);
+        let whole = CompactBuddy::new(SHAPE).unwrap().free_blocks().to_vec();
+        let mut plain = BulkFill::new(CompactBuddy::new(SHAPE).unwrap(), 5);
         let mut ahead = plain.clone();
         for _ in 0..2 {
-            plain.fill().unwrap();
-            ahead.fill().unwrap();
+            plain.fill_half().unwrap();
+            ahead.fill_half().unwrap();
             assert_eq!(plain.engine().free_frames(), SHAPE.frames / 2);
-            let in_turn = plain.live.clone();
-            plain.shuffle();
-            ahead.shuffle();
-            assert_eq!(plain.live, ahead.live);
-            let moved = plain.live.iter().zip(&in_turn).filter(|(one, other)| one != other).count();
+            let in_turn = plain.live_blocks.clone();
+            plain.shuffle_frees();
+            ahead.shuffle_frees();
+            assert_eq!(plain.live_blocks, ahead.live_blocks);
+            let moved = plain.live_blocks.iter().zip(&in_turn).filter(|(one, other)| one != other).count();
             assert!(moved > in_turn.len() * 9 / 10, "{moved} of {} are elsewhere", in_turn.len());
             plain.engine().validate().unwrap();
-            plain.empty().unwrap();
-            ahead.empty_ahead().unwrap();
+            plain.free_all().unwrap();
+            ahead.free_all_with_prefetch().unwrap();
             plain.engine().validate().unwrap();
             assert_eq!(plain.engine().free_blocks(), whole);
             assert_eq!(ahead.engine().free_blocks(), whole);
         }
-        assert_eq!((plain.failed, plain.stolen, plain.frames()), (0, 0, u64::from(SHAPE.frames / 2)));
-        let mut zone = Bulk::new(Zone::new(SHAPE, Mobility).unwrap(), 5);
-        zone.fill().unwrap();
-        zone.shuffle();
-        zone.empty_ahead().unwrap();
+        assert_eq!(
+            (plain.failed, plain.fallbacks, plain.frames_per_round()),
+            (0, 0, u64::from(SHAPE.frames / 2))
+        );
+        let mut zone = BulkFill::new(Zone::new(SHAPE, GroupByMobility).unwrap(), 5);
+        zone.fill_half().unwrap();
+        zone.shuffle_frees();
+        zone.free_all_with_prefetch().unwrap();
         zone.engine().validate().unwrap();
         assert_eq!(zone.engine().free_blocks(), whole);
     }

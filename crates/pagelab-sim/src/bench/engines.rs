@@ -1,193 +1,200 @@
-//! The engines as the benchmark drives them.
+//! Engines of the benchmark, behind one interface.
 
 use std::ops::Range;
 
-use super::Engine;
-use crate::compact::Compact;
-use crate::lists::Lists;
-use crate::memory::{Down, Memory, Request};
-use crate::percpu::PerCpu;
-use crate::policy::Policy;
-use crate::words::{Frame, Kind, Wrong};
+use super::{AllocateOutcome, Engine};
+use crate::compact_buddy::CompactBuddy;
+use crate::free_lists::FreeLists;
+use crate::memory::{Memory, Request, Watermark};
+use crate::pcp::PcpZone;
+use crate::policies::Policy;
+use crate::types::{AllocationType, Error, Frame};
 use crate::zone::Zone;
 
 impl<P: Policy> Engine for Zone<P> {
-    fn frames(&self) -> u32 {
-        self.shape().frames
+    fn frame_count(&self) -> u32 {
+        self.geometry().frames
     }
 
-    fn places(&self) -> Vec<Range<usize>> {
-        self.lists().places()
+    fn memory_ranges(&self) -> Vec<Range<usize>> {
+        self.free_lists().memory_ranges()
     }
 
     #[inline(always)]
-    fn take(&mut self, order: u8, kind: Kind) -> Result<Option<(Frame, bool)>, Wrong> {
-        if let Some(frame) = self.take_own(order, kind) {
+    fn allocate_block(&mut self, order: u8, alloc_type: AllocationType) -> AllocateOutcome {
+        if let Some(frame) = self.allocate_fast(order, alloc_type) {
             return Ok(Some((frame, false)));
         }
-        let taken = Zone::take(self, order, kind)?;
-        Ok(taken.map(|taken| (taken.frame, taken.stolen.is_some())))
+        let allocated = Zone::allocate_block(self, order, alloc_type)?;
+        Ok(allocated.map(|taken| (taken.frame, taken.fallback.is_some())))
     }
 
     #[inline(always)]
-    fn free(&mut self, frame: Frame) -> Result<(), Wrong> {
-        Zone::free(self, frame).map(drop)
+    fn free_block(&mut self, frame: Frame) -> Result<(), Error> {
+        Zone::free_block(self, frame).map(drop)
     }
 
     #[inline]
-    fn expect_free(&self, frame: Frame) {
-        Zone::expect_free(self, frame);
+    fn prefetch_block(&self, frame: Frame) {
+        Zone::prefetch_block(self, frame);
     }
 
     #[inline]
-    fn expect_buddy(&self, frame: Frame) {
-        if Lists::may_be_large(frame) {
-            Zone::expect_buddy(self, frame);
+    fn prefetch_buddy(&self, frame: Frame) {
+        if FreeLists::can_cross_group(frame) {
+            Zone::prefetch_buddy(self, frame);
         }
     }
 }
 
-/// All calls come from the first processor.
-impl<P: Policy> Engine for PerCpu<P> {
-    fn frames(&self) -> u32 {
-        self.zone().shape().frames
+/// All calls are made on the first processor.
+impl<P: Policy> Engine for PcpZone<P> {
+    fn frame_count(&self) -> u32 {
+        self.zone().geometry().frames
     }
 
-    fn places(&self) -> Vec<Range<usize>> {
-        self.zone().lists().places()
+    fn memory_ranges(&self) -> Vec<Range<usize>> {
+        self.zone().free_lists().memory_ranges()
     }
 
     #[inline(always)]
-    fn take(&mut self, order: u8, kind: Kind) -> Result<Option<(Frame, bool)>, Wrong> {
-        if let Some(frame) = self.take_own(0, order, kind) {
+    fn allocate_block(&mut self, order: u8, alloc_type: AllocationType) -> AllocateOutcome {
+        if let Some(frame) = self.allocate_fast(0, order, alloc_type) {
             return Ok(Some((frame, false)));
         }
-        let taken = PerCpu::take(self, 0, order, kind)?;
-        Ok(taken.map(|taken| (taken.frame, taken.stolen.is_some())))
+        let allocated = PcpZone::allocate_block(self, 0, order, alloc_type)?;
+        Ok(allocated.map(|taken| (taken.frame, taken.fallback.is_some())))
     }
 
     #[inline(always)]
-    fn free(&mut self, frame: Frame) -> Result<(), Wrong> {
-        PerCpu::free(self, 0, frame).map(drop)
+    fn free_block(&mut self, frame: Frame) -> Result<(), Error> {
+        PcpZone::free_block(self, 0, frame).map(drop)
     }
 
     #[inline]
-    fn expect_free(&self, frame: Frame) {
-        self.zone().expect_free(frame);
+    fn prefetch_block(&self, frame: Frame) {
+        self.zone().prefetch_block(frame);
     }
 
     #[inline]
-    fn expect_buddy(&self, frame: Frame) {
-        if Lists::may_be_large(frame) {
-            self.zone().expect_buddy(frame);
+    fn prefetch_buddy(&self, frame: Frame) {
+        if FreeLists::can_cross_group(frame) {
+            self.zone().prefetch_buddy(frame);
         }
     }
 }
 
-/// All requests come from node 0 and its first processor, may go to any zone, and down to the low mark.
+/// All requests come from node 0 and its first processor, may use any zone, and are limited by the low
+/// watermark.
 impl<P: Policy + Clone> Engine for Memory<P> {
-    fn frames(&self) -> u32 {
-        self.zones().map(|(setup, _)| setup.shape.frames).sum()
+    fn frame_count(&self) -> u32 {
+        self.zones().map(|(config, _)| config.geometry.frames).sum()
     }
 
-    fn places(&self) -> Vec<Range<usize>> {
-        self.zones().flat_map(|(_, zone)| zone.zone().lists().places()).collect()
+    fn memory_ranges(&self) -> Vec<Range<usize>> {
+        self.zones().flat_map(|(_, zone)| zone.zone().free_lists().memory_ranges()).collect()
     }
 
     #[inline(always)]
-    fn take(&mut self, order: u8, kind: Kind) -> Result<Option<(Frame, bool)>, Wrong> {
-        let request =
-            || Request { order, kind, height: u8::MAX, node: 0, cpu: 0, down: Down::ToLow, may_mix: true };
-        if let Some((_, frame)) = self.take_first(&request()) {
+    fn allocate_block(&mut self, order: u8, alloc_type: AllocationType) -> AllocateOutcome {
+        let request = || Request {
+            order,
+            alloc_type,
+            zone_index: u8::MAX,
+            node: 0,
+            cpu: 0,
+            watermark: Watermark::Low,
+            can_fragment: true,
+        };
+        if let Some((_, frame)) = self.allocate_fast(&request()) {
             return Ok(Some((frame, false)));
         }
-        let taken = self.take_any(request())?;
-        Ok(taken.map(|(_, taken)| (taken.frame, taken.stolen.is_some())))
+        let allocated = self.allocate_slow(request())?;
+        Ok(allocated.map(|(_, taken)| (taken.frame, taken.fallback.is_some())))
     }
 
     #[inline(always)]
-    fn free(&mut self, frame: Frame) -> Result<(), Wrong> {
-        Memory::free(self, 0, frame).map(drop)
+    fn free_block(&mut self, frame: Frame) -> Result<(), Error> {
+        Memory::free_block(self, 0, frame).map(drop)
     }
 
     #[inline]
-    fn expect_free(&self, frame: Frame) {
-        self.zone_at(frame).into_iter().for_each(|zone| zone.expect_free(frame));
+    fn prefetch_block(&self, frame: Frame) {
+        self.zone_containing(frame).into_iter().for_each(|zone| zone.prefetch_block(frame));
     }
 
     #[inline]
-    fn expect_buddy(&self, frame: Frame) {
-        if Lists::may_be_large(frame)
-            && let Some(zone) = self.zone_at(frame)
+    fn prefetch_buddy(&self, frame: Frame) {
+        if FreeLists::can_cross_group(frame)
+            && let Some(zone) = self.zone_containing(frame)
         {
-            zone.expect_buddy(frame);
+            zone.prefetch_buddy(frame);
         }
     }
 }
 
-impl Engine for Compact {
-    const FEW_AT_ONCE: bool = true;
+impl Engine for CompactBuddy {
+    const HAS_SMALL_PREFETCH_GROUP: bool = true;
 
-    fn frames(&self) -> u32 {
-        self.shape().frames
+    fn frame_count(&self) -> u32 {
+        self.geometry().frames
     }
 
-    fn places(&self) -> Vec<Range<usize>> {
-        Compact::places(self)
-    }
-
-    #[inline(always)]
-    fn take(&mut self, order: u8, kind: Kind) -> Result<Option<(Frame, bool)>, Wrong> {
-        let taken = Compact::take(self, order, kind)?;
-        Ok(taken.map(|taken| (taken.frame, taken.stolen.is_some())))
+    fn memory_ranges(&self) -> Vec<Range<usize>> {
+        CompactBuddy::memory_ranges(self)
     }
 
     #[inline(always)]
-    fn free(&mut self, frame: Frame) -> Result<(), Wrong> {
-        Compact::free(self, frame).map(drop)
+    fn allocate_block(&mut self, order: u8, alloc_type: AllocationType) -> AllocateOutcome {
+        let allocated = CompactBuddy::allocate_block(self, order, alloc_type)?;
+        Ok(allocated.map(|taken| (taken.frame, taken.fallback.is_some())))
+    }
+
+    #[inline(always)]
+    fn free_block(&mut self, frame: Frame) -> Result<(), Error> {
+        CompactBuddy::free_block(self, frame).map(drop)
     }
 
     #[inline]
-    fn expect_free(&self, frame: Frame) {
-        Compact::expect_free(self, frame);
+    fn prefetch_block(&self, frame: Frame) {
+        CompactBuddy::prefetch_block(self, frame);
     }
 
     #[inline]
-    fn expect_buddy(&self, frame: Frame) {
-        Compact::expect_merge(self, frame);
+    fn prefetch_buddy(&self, frame: Frame) {
+        CompactBuddy::prefetch_neighbors(self, frame);
     }
 }
 
-/// No allocator: what it gives are frames one after the other, and nothing is kept of them. So it shows what
-/// a load costs by itself.
+/// No allocator: returns consecutive frames and stores nothing. It shows the cost of the load itself.
 #[derive(Clone, Debug)]
-pub struct Nothing {
+pub struct NullAllocator {
     frames: u32,
-    next: Frame,
+    next_frame: u32,
 }
 
-impl Nothing {
-    /// Of so many frames.
-    pub fn new(frames: u32) -> Nothing {
-        Nothing { frames, next: 0 }
+impl NullAllocator {
+    /// An allocator of this number of frames.
+    pub fn new(frames: u32) -> NullAllocator {
+        NullAllocator { frames, next_frame: 0 }
     }
 }
 
-impl Engine for Nothing {
-    fn frames(&self) -> u32 {
+impl Engine for NullAllocator {
+    fn frame_count(&self) -> u32 {
         self.frames
     }
 
     #[inline(always)]
-    fn take(&mut self, order: u8, _kind: Kind) -> Result<Option<(Frame, bool)>, Wrong> {
-        // A block may go on behind the last frame: nobody looks.
-        let frame = if self.next < self.frames { self.next } else { 0 };
-        self.next = frame.saturating_add(1 << order);
-        Ok(Some((frame, false)))
+    fn allocate_block(&mut self, order: u8, _alloc_type: AllocationType) -> AllocateOutcome {
+        // A block may extend beyond the last frame: nothing checks it.
+        let frame = if self.next_frame < self.frames { self.next_frame } else { 0 };
+        self.next_frame = frame.saturating_add(1 << order);
+        Ok(Some((Frame::new(frame), false)))
     }
 
     #[inline(always)]
-    fn free(&mut self, frame: Frame) -> Result<(), Wrong> {
-        if frame < self.frames { Ok(()) } else { Err(Wrong::Outside(frame)) }
+    fn free_block(&mut self, frame: Frame) -> Result<(), Error> {
+        if frame.number() < self.frames { Ok(()) } else { Err(Error::OutsideZone(frame)) }
     }
 }

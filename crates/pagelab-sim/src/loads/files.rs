@@ -1,169 +1,176 @@
-//! Files: their pages in the page cache, and what the kernel keeps beside them.
+//! Files: their pages in the page cache, and the kernel's metadata of them.
 
-use super::slab::{Object, Slab};
-use super::world::World;
-use crate::machine::{Class, Held};
-use crate::words::Wrong;
+use super::load_context::LoadContext;
+use super::slab::{SlabCache, SlabObject};
+use crate::machine::{BlockHandle, PageUse};
+use crate::types::Error;
 
 /// The caches of a file system.
 #[derive(Clone, Debug)]
-pub(super) struct Caches {
-    inodes: Slab,
-    names: Slab,
-    /// Nodes of the trees that find the pages of a file.
-    nodes: Slab,
-    /// Heads of the buffers that pages were written through.
-    heads: Slab,
+pub(super) struct FsCaches {
+    inodes: SlabCache,
+    dentries: SlabCache,
+    /// Nodes of the radix trees of the page cache.
+    radix_tree_nodes: SlabCache,
+    /// Buffer heads of written pages.
+    buffer_heads: SlabCache,
 }
 
-impl Caches {
-    /// Objects on a page: ext3 inodes of 540 bytes, names of 140, tree nodes of 276, buffer heads of 52
-    /// (/proc/slabinfo of i386, Linux 2.6.16); of 64 bits 832, 240, 536 and 88 (that of x86-64).
-    pub(super) fn new(is_64: bool) -> Caches {
+impl FsCaches {
+    /// Objects per page: ext3 inodes of 540 bytes, names of 140, tree nodes of 276, buffer heads of 52
+    /// (/proc/slabinfo of i386, Linux 2.6.16); on 64 bits 832, 240, 536 and 88 (x86-64).
+    pub(super) fn new(is_64: bool) -> FsCaches {
         let [inodes, names, nodes, heads] = if is_64 { [4, 16, 7, 45] } else { [7, 28, 14, 77] };
-        Caches {
-            inodes: Slab::new(Class::Cache, inodes),
-            names: Slab::new(Class::Cache, names),
-            nodes: Slab::new(Class::Kernel, nodes),
-            heads: Slab::new(Class::Kernel, heads),
+        FsCaches {
+            inodes: SlabCache::new(PageUse::Slab, inodes),
+            dentries: SlabCache::new(PageUse::Slab, names),
+            radix_tree_nodes: SlabCache::new(PageUse::Kernel, nodes),
+            buffer_heads: SlabCache::new(PageUse::Kernel, heads),
         }
     }
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Page {
-    held: Held,
-    /// The buffer head of a page that was written.
-    head: Option<Object>,
+struct CachedPage {
+    block: BlockHandle,
+    /// Buffer head of a written page.
+    buffer_head: Option<SlabObject>,
 }
 
-/// A file.
 #[derive(Clone, Debug, Default)]
-pub(super) struct File {
-    inode: Option<Object>,
-    name: Option<Object>,
-    node: Option<Object>,
-    pages: Vec<Page>,
-    /// Where the next look for reclaimed pages begins.
-    swept: usize,
+pub(super) struct CachedFile {
+    inode: Option<SlabObject>,
+    dentry: Option<SlabObject>,
+    radix_tree_node: Option<SlabObject>,
+    pages: Vec<CachedPage>,
+    /// Index of the next page to check for reclaim.
+    sweep_position: usize,
 }
 
-impl File {
+impl CachedFile {
     pub(super) fn pages(&self) -> u32 {
         self.pages.len() as u32
     }
 }
 
 /// Pages of one node of a file's tree (`RADIX_TREE_MAP_SIZE`).
-const PER_NODE: usize = 64;
+const RADIX_TREE_MAP_SIZE: usize = 64;
 
-impl World<'_> {
-    /// Looks a file up: its name and inode are read if they are not there.
-    pub(super) fn look_up(&mut self, file: &mut File) -> Result<(), Wrong> {
-        let is_there = match file.inode {
-            Some(inode) => self.caches.inodes.touch(&mut self.machine, inode)?,
+impl LoadContext<'_> {
+    /// Looks up a file; its name and inode are read if they are not cached.
+    pub(super) fn look_up_file(&mut self, file: &mut CachedFile) -> Result<(), Error> {
+        let is_resident = match file.inode {
+            Some(inode) => self.caches.inodes.touch_object(&mut self.machine, inode)?,
             None => false,
         };
-        if !is_there {
+        if !is_resident {
             if let Some(inode) = file.inode.take() {
-                self.caches.inodes.give(&mut self.machine, inode)?;
+                self.caches.inodes.free_object(&mut self.machine, inode)?;
             }
-            file.inode = self.caches.inodes.take(&mut self.machine, self.cpu)?;
+            file.inode = self.caches.inodes.allocate_object(&mut self.machine, self.cpu)?;
         }
-        if file.name.is_none() {
-            file.name = self.caches.names.take(&mut self.machine, self.cpu)?;
+        if file.dentry.is_none() {
+            file.dentry = self.caches.dentries.allocate_object(&mut self.machine, self.cpu)?;
         }
         // Blocks of directories and of inode tables: 32 inodes or 64 names on each.
-        self.metadata += 1;
-        if self.metadata.is_multiple_of(24) {
-            let ask = self.page(Class::Buffer);
-            if let Some(held) = self.machine.ask(&ask)? {
-                self.blocks.push(held);
+        self.lookup_count += 1;
+        if self.lookup_count.is_multiple_of(24) {
+            let request = self.page_request(PageUse::BlockDevice);
+            if let Some(held) = self.machine.allocate_block(&request)? {
+                self.metadata_blocks.push(held);
             }
         }
         Ok(())
+    }
+
+    /// A new file with a number of pages, written or read.
+    pub(super) fn create_file(&mut self, pages: u32, is_written: bool) -> Result<CachedFile, Error> {
+        let mut file = CachedFile::default();
+        self.look_up_file(&mut file)?;
+        self.extend_file(&mut file, pages, is_written)?;
+        Ok(file)
     }
 
     /// Adds pages at the end of a file, written or read.
-    pub(super) fn extend(&mut self, file: &mut File, pages: u32, is_written: bool) -> Result<(), Wrong> {
+    pub(super) fn extend_file(
+        &mut self,
+        file: &mut CachedFile,
+        pages: u32,
+        is_written: bool,
+    ) -> Result<(), Error> {
         for _ in 0..pages {
-            let ask = self.page(Class::File);
-            let Some(held) = self.machine.ask(&ask)? else {
-                self.short += 1;
+            let request = self.page_request(PageUse::File);
+            let Some(held) = self.machine.allocate_block(&request)? else {
+                self.failed_pages += 1;
                 continue;
             };
-            if file.pages.len().is_multiple_of(PER_NODE) && file.node.is_none() {
-                file.node = self.caches.nodes.take(&mut self.machine, self.cpu)?;
+            if file.pages.len().is_multiple_of(RADIX_TREE_MAP_SIZE) && file.radix_tree_node.is_none() {
+                file.radix_tree_node =
+                    self.caches.radix_tree_nodes.allocate_object(&mut self.machine, self.cpu)?;
             }
             if is_written {
-                self.machine.write(held)?;
+                self.machine.write_block(held)?;
             }
-            let head = match is_written {
-                true => self.caches.heads.take(&mut self.machine, self.cpu)?,
+            let buffer_head = match is_written {
+                true => self.caches.buffer_heads.allocate_object(&mut self.machine, self.cpu)?,
                 false => None,
             };
-            file.pages.push(Page { held, head });
+            file.pages.push(CachedPage { block: held, buffer_head });
         }
         Ok(())
     }
 
-    /// Reads pages of a file; those that were reclaimed come from the disk again.
-    pub(super) fn read(&mut self, file: &File, from: u32, pages: u32) -> Result<(), Wrong> {
+    /// Reads pages of a file; reclaimed ones are read from the disk again.
+    pub(super) fn read_file(&mut self, file: &CachedFile, from: u32, pages: u32) -> Result<(), Error> {
         for page in file.pages.iter().skip(from as usize).take(pages as usize) {
-            if !self.machine.touch(page.held)? && !self.machine.bring_back(page.held, self.cpu)? {
-                self.short += 1;
-            }
+            self.touch_page(page.block)?;
         }
         Ok(())
     }
 
-    /// Gives back what belongs to pages of a file that were reclaimed; whether none of its pages is left.
-    pub(super) fn sweep(&mut self, file: &mut File) -> Result<bool, Wrong> {
+    /// Frees the metadata of reclaimed pages of a file; returns whether no page is left.
+    pub(super) fn sweep_file(&mut self, file: &mut CachedFile) -> Result<bool, Error> {
         let mut is_empty = true;
         for page in &mut file.pages {
-            if self.machine.frame(page.held)?.is_some() {
+            if self.machine.frame_of_block(page.block)?.is_some() {
                 is_empty = false;
-            } else if let Some(head) = page.head.take() {
-                self.caches.heads.give(&mut self.machine, head)?;
+            } else if let Some(head) = page.buffer_head.take() {
+                self.caches.buffer_heads.free_object(&mut self.machine, head)?;
             }
         }
-        if is_empty && let Some(node) = file.node.take() {
-            self.caches.nodes.give(&mut self.machine, node)?;
+        if is_empty && let Some(node) = file.radix_tree_node.take() {
+            self.caches.radix_tree_nodes.free_object(&mut self.machine, node)?;
         }
         Ok(is_empty)
     }
 
-    /// The same with the next pages of a large file, in turn.
-    pub(super) fn sweep_part(&mut self, file: &mut File, pages: u32) -> Result<(), Wrong> {
+    /// Frees the metadata of reclaimed pages among the next pages of a large file, in turn.
+    pub(super) fn sweep_file_part(&mut self, file: &mut CachedFile, pages: u32) -> Result<(), Error> {
         for _ in 0..pages.min(file.pages()) {
-            file.swept = (file.swept + 1) % file.pages.len();
-            let page = &mut file.pages[file.swept];
-            if let Some(head) = page.head
-                && self.machine.frame(page.held)?.is_none()
+            file.sweep_position = (file.sweep_position + 1) % file.pages.len();
+            let page = &mut file.pages[file.sweep_position];
+            if let Some(head) = page.buffer_head
+                && self.machine.frame_of_block(page.block)?.is_none()
             {
-                page.head = None;
-                self.caches.heads.give(&mut self.machine, head)?;
+                page.buffer_head = None;
+                self.caches.buffer_heads.free_object(&mut self.machine, head)?;
             }
         }
         Ok(())
     }
 
-    /// Deletes a file.
-    pub(super) fn delete(&mut self, file: File) -> Result<(), Wrong> {
+    pub(super) fn delete_file(&mut self, file: CachedFile) -> Result<(), Error> {
         for page in file.pages {
-            if let Some(head) = page.head {
-                self.caches.heads.give(&mut self.machine, head)?;
+            if let Some(head) = page.buffer_head {
+                self.caches.buffer_heads.free_object(&mut self.machine, head)?;
             }
-            self.machine.release(page.held)?;
+            self.machine.free_block(page.block)?;
         }
-        if let Some(node) = file.node {
-            self.caches.nodes.give(&mut self.machine, node)?;
-        }
-        if let Some(inode) = file.inode {
-            self.caches.inodes.give(&mut self.machine, inode)?;
-        }
-        if let Some(name) = file.name {
-            self.caches.names.give(&mut self.machine, name)?;
+        let FsCaches { inodes, dentries, radix_tree_nodes, .. } = &mut self.caches;
+        let objects =
+            [(radix_tree_nodes, file.radix_tree_node), (inodes, file.inode), (dentries, file.dentry)];
+        for (cache, object) in objects {
+            object.map_or(Ok(()), |object| cache.free_object(&mut self.machine, object))?;
         }
         Ok(())
     }

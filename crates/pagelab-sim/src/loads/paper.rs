@@ -3,287 +3,282 @@
 //! Steps and waits are those of the authors' scripts (VMRegress: bench-kbuild.sh, bench-aim9.sh,
 //! bench-hugepagecapability.sh, bench-stresshighalloc.sh, bench-hotremovecapability.sh).
 
-use super::crowd::Crowd;
-use super::files::File;
+use super::base_system::{BOOT_SECONDS, BaseSystem};
+use super::build::ParallelBuilds;
+use super::load_context::{LoadContext, LoadResult, TICKS_PER_SECOND, to_millionths};
 use super::process::Process;
-use super::rest::told;
-use super::system::{BOOT_SECONDS, System};
-use super::world::{Ran, TICKS, World};
-use crate::machine::{Ask, Class, Effort};
+use super::quiesced::{TICKS_BETWEEN_ATTEMPTS, add_huge_page_figures};
+use crate::machine::{AllocRequest, Effort, PageUse};
+use crate::types::Frame;
 
-/// Ticks between two attempts of the test module: a tenth of a second.
-const BETWEEN: u64 = 10;
 /// Seconds that builds run before the pool is grown, and before the attempts begin.
-const BEFORE: u64 = 60;
+const WARM_UP_SECONDS: u64 = 60;
+/// Repetitions of each operation of AIM9.
+const AIM9_RUNS: u64 = 50;
 /// Seconds between the passes under load and the end of the builds.
-const AFTER: u64 = 30;
+const COOL_DOWN_SECONDS: u64 = 30;
 
 /// Extracts and builds one kernel.
-pub(super) fn kbuild(world: &mut World<'_>) -> Ran {
-    let build = build_seconds(world);
-    world.takes(BOOT_SECONDS + Crowd::takes(world) + build);
-    let mut system = System::boot(world)?;
-    build_one(world, &mut system)?;
-    books(world)
+pub(super) fn run_kbuild(context: &mut LoadContext<'_>) -> LoadResult {
+    let build = build_seconds(context);
+    context.set_duration_seconds(BOOT_SECONDS + ParallelBuilds::startup_seconds(context) + build);
+    let mut system = BaseSystem::boot(context)?;
+    run_single_build(context, &mut system)?;
+    add_totals(context)
 }
 
 /// The pool of huge pages is grown during builds, at rest, and after a file as large as memory.
-pub(super) fn capability(world: &mut World<'_>) -> Ran {
-    world.takes(BOOT_SECONDS + capability_seconds(world));
-    let mut system = System::boot(world)?;
-    grow_pool(world, &mut system)?;
-    books(world)
+pub(super) fn run_hugetlb_capability(context: &mut LoadContext<'_>) -> LoadResult {
+    context.set_duration_seconds(BOOT_SECONDS + capability_seconds(context));
+    let mut system = BaseSystem::boot(context)?;
+    test_hugetlb_pool(context, &mut system)?;
+    add_totals(context)
 }
 
-/// A module asks for each huge page that the machine could have.
-pub(super) fn highalloc(world: &mut World<'_>) -> Ran {
-    world.takes(BOOT_SECONDS + highalloc_seconds(world));
-    let mut system = System::boot(world)?;
-    stress(world, &mut system)?;
-    books(world)
+/// A module requests each huge page that the machine could have.
+pub(super) fn run_highalloc(context: &mut LoadContext<'_>) -> LoadResult {
+    context.set_duration_seconds(BOOT_SECONDS + highalloc_seconds(context));
+    let mut system = BaseSystem::boot(context)?;
+    test_highalloc(context, &mut system)?;
+    add_totals(context)
 }
 
-/// All tests.
-pub(super) fn all(world: &mut World<'_>) -> Ran {
-    let builds = Crowd::takes(world) + build_seconds(world);
-    world.takes(BOOT_SECONDS + builds + 2 + capability_seconds(world) + highalloc_seconds(world));
-    let mut system = System::boot(world)?;
-    build_one(world, &mut system)?;
-    aim9(world)?;
-    grow_pool(world, &mut system)?;
-    stress(world, &mut system)?;
-    hot_remove(world)?;
-    books(world)
+pub(super) fn run_all(context: &mut LoadContext<'_>) -> LoadResult {
+    let builds = ParallelBuilds::startup_seconds(context) + build_seconds(context);
+    context.set_duration_seconds(
+        BOOT_SECONDS + builds + 2 + capability_seconds(context) + highalloc_seconds(context),
+    );
+    let mut system = BaseSystem::boot(context)?;
+    run_single_build(context, &mut system)?;
+    run_aim9(context)?;
+    test_hugetlb_pool(context, &mut system)?;
+    test_highalloc(context, &mut system)?;
+    test_hot_remove(context)?;
+    add_totals(context)
 }
 
-/// Seconds of one build, about: what each compilation takes in ticks, one at a time.
-fn build_seconds(world: &World<'_>) -> u64 {
-    world.parameter("units") * 45 / TICKS
+/// Approximate duration of a build in seconds: the ticks of each compilation, one at a time.
+fn build_seconds(context: &LoadContext<'_>) -> u64 {
+    context.parameter("units") * 45 / TICKS_PER_SECOND
 }
 
-fn capability_seconds(world: &World<'_>) -> u64 {
-    Crowd::takes(world) + BEFORE + System::flood_takes(world)
+fn capability_seconds(context: &LoadContext<'_>) -> u64 {
+    ParallelBuilds::startup_seconds(context) + WARM_UP_SECONDS + BaseSystem::large_file_seconds(context)
 }
 
-fn highalloc_seconds(world: &World<'_>) -> u64 {
-    Crowd::takes(world) + BEFORE + AFTER + 3 * u64::from(world.place.possible) * BETWEEN / TICKS
+fn highalloc_seconds(context: &LoadContext<'_>) -> u64 {
+    ParallelBuilds::startup_seconds(context)
+        + WARM_UP_SECONDS
+        + COOL_DOWN_SECONDS
+        + 3 * u64::from(context.model.max_huge_pages) * TICKS_BETWEEN_ATTEMPTS / TICKS_PER_SECOND
 }
 
-/// What is said of the end of a load.
-fn books(world: &mut World<'_>) -> Ran {
-    world.begin("in all")?;
-    let stats = world.machine.stats().clone();
+/// Figures at the end of a load.
+fn add_totals(context: &mut LoadContext<'_>) -> LoadResult {
+    context.begin_phase("in all")?;
+    let stats = context.machine.stats().clone();
     for (name, value, unit) in [
-        ("allocations", stats.served.iter().sum(), "blocks"),
-        ("taken from another list", stats.stolen, "blocks"),
-        ("direct reclaim", stats.direct, "times"),
-        ("scanned", stats.scanned, "pages"),
-        ("reclaimed", stats.reclaimed, "pages"),
-        ("swapped", stats.swapped, "pages"),
+        ("allocations", stats.allocations_served.iter().sum(), "blocks"),
+        ("fallbacks", stats.fallbacks, "blocks"),
+        ("direct reclaim", stats.direct_reclaims, "times"),
+        ("scanned", stats.pages_scanned, "pages"),
+        ("reclaimed", stats.pages_reclaimed, "pages"),
+        ("swapped", stats.pages_swapped, "pages"),
         ("read again", stats.refaults, "pages"),
-        ("written", stats.written, "pages"),
-        ("waits for the disk", stats.naps, "times"),
-        ("no room for", world.short, "pages"),
+        ("written", stats.pages_written, "pages"),
+        ("waits for the disk", stats.congestion_waits, "times"),
+        ("failed allocations", context.failed_pages, "pages"),
     ] {
-        world.figure(name, value, 1, unit);
+        context.add_figure(name, value, 1, unit);
     }
-    if world.place.tuning.boost_factor > 0 {
-        world.figure("marks raised", stats.boosts, 1, "times");
+    if context.model.tuning.watermark_boost_factor > 0 {
+        context.add_figure("marks raised", stats.watermark_boosts, 1, "times");
     }
-    if world.machine.memory().zones().any(|(_, zone)| zone.zone().border().is_some()) {
-        world.figure("emptied beside the border", stats.ways, 1, "times");
-        world.figure("not emptied beside the border", stats.ways_failed, 1, "times");
-        world.figure("left for the border", stats.left, 1, "pages");
-        world.figure("given back by the border", stats.given_back, 1, "pageblocks");
+    if context.machine.memory().zones().any(|(_, zone)| zone.zone().region_boundary().is_some()) {
+        context.add_figure("emptied beside the border", stats.region_expansions, 1, "times");
+        context.add_figure("not emptied beside the border", stats.region_expansions_failed, 1, "times");
+        context.add_figure("left for the border", stats.region_migrated_pages, 1, "pages");
+        context.add_figure("given back by the border", stats.region_pageblocks_returned, 1, "pageblocks");
     }
     Ok(())
 }
 
-fn build_one(world: &mut World<'_>, system: &mut System) -> Ran {
-    world.begin("kbuild")?;
-    let before = world.machine.stats().served.iter().sum::<u64>();
-    let mut tree = super::build::Tree::default();
-    while !world.write_tree(&mut tree, None, world.count("disk"), &system.archive)? {
-        world.pass()?;
+fn run_single_build(context: &mut LoadContext<'_>, system: &mut BaseSystem) -> LoadResult {
+    context.begin_phase("kbuild")?;
+    let allocations_before = context.machine.stats().allocations_served.iter().sum::<u64>();
+    let mut tree = super::build::SourceTree::default();
+    while !context.write_tree(&mut tree, None, &system.archive)? {
+        context.advance_tick()?;
     }
-    let mut build = world.begin_build(tree)?;
-    while world.machine.is_waiting() || !world.run_build(&mut build, &system.programs)? {
-        world.pass()?;
-        world.sweep_tree(&mut build.tree, 60)?;
+    let mut build = context.begin_build(tree)?;
+    while context.machine.is_io_blocked() || !context.run_build(&mut build, &system.programs)? {
+        context.advance_tick()?;
+        context.sweep_tree(&mut build.tree, 60)?;
     }
-    let units = u64::from(build.done);
-    // The tree stays on the disk, and in memory as long as there is room.
-    let tree = world.kill(build)?;
-    system.others.extend(tree.files);
-    let asked = world.machine.stats().served.iter().sum::<u64>() - before;
-    world.figure("compilations", units, 1, "times");
-    world.figure("allocations a compilation", asked, units.max(1), "blocks");
-    world.census()
+    let units = u64::from(build.compilations);
+    // The tree stays on the disk, and cached while there is memory.
+    let tree = context.kill_build(build)?;
+    system.boot_files.extend(tree.files);
+    let allocations = context.machine.stats().allocations_served.iter().sum::<u64>() - allocations_before;
+    context.add_figure("compilations", units, 1, "times");
+    context.add_figure("allocations a compilation", allocations, units.max(1), "blocks");
+    context.add_memory_figures()
 }
 
-fn unusable(world: &mut World<'_>) {
-    let order = world.place.huge;
-    let (value, per) = world.machine.unusable(order);
-    world.figure(&format!("F_u({order})"), value, per.max(1), "share");
-}
-
-/// What AIM9's operations ask of the allocator. Time is not simulated: there are no operations a second.
-fn aim9(world: &mut World<'_>) -> Ran {
-    world.begin("aim9")?;
-    let count = |world: &mut World<'_>, name: &str, runs: u64, one: &mut dyn FnMut(&mut World<'_>) -> Ran| {
-        let before = world.machine.stats().served.iter().sum::<u64>();
-        for _ in 0..runs {
-            world.moves();
-            one(world)?;
-            world.pass()?;
+/// The requests of AIM9's operations. Time is not simulated: there are no operations per second.
+fn run_aim9(context: &mut LoadContext<'_>) -> LoadResult {
+    context.begin_phase("aim9")?;
+    let measure = |context: &mut LoadContext<'_>,
+                   name: &str,
+                   operation: &mut dyn FnMut(&mut LoadContext<'_>) -> LoadResult| {
+        let before = context.machine.stats().allocations_served.iter().sum::<u64>();
+        for _ in 0..AIM9_RUNS {
+            context.pick_random_cpu();
+            operation(context)?;
+            context.advance_tick()?;
         }
-        let asked = world.machine.stats().served.iter().sum::<u64>() - before;
-        world.figure(&format!("{name}: allocations each"), asked, runs, "blocks");
-        Ran::Ok(())
+        let allocations = context.machine.stats().allocations_served.iter().sum::<u64>() - before;
+        context.add_figure(&format!("{name}: allocations each"), allocations, AIM9_RUNS, "blocks");
+        LoadResult::Ok(())
     };
-    // brk by 1 MiB, touched, and given back; brk alone asks for page tables at most.
-    count(world, "page_test", 50, &mut |world| {
-        let mut process = Process::default();
-        world.grow(&mut process, 256)?;
-        Ok(world.end(process)?)
-    })?;
-    count(world, "brk_test", 50, &mut |world| {
-        let mut process = Process::default();
-        world.grow(&mut process, 1)?;
-        Ok(world.end(process)?)
-    })?;
-    for (name, pages) in [("fork_test", 40), ("exec_test", 130)] {
-        count(world, name, 50, &mut |world| {
-            let mut process = world.start(25)?;
-            world.grow(&mut process, pages)?;
-            Ok(world.end(process)?)
+    // brk by 1 MiB, touched and freed; brk without access requests page tables at most.
+    for (name, pages) in [("page_test", 256), ("brk_test", 1)] {
+        measure(context, name, &mut |context| {
+            let mut process = Process::default();
+            context.grow_process(&mut process, pages)?;
+            Ok(context.end_process(process)?)
         })?;
     }
-    count(world, "creat_clo", 50, &mut |world| {
-        let mut file = File::default();
-        world.look_up(&mut file)?;
-        Ok(world.delete(file)?)
+    for (name, pages) in [("fork_test", 40), ("exec_test", 130)] {
+        measure(context, name, &mut |context| {
+            let mut process = context.start_process(25)?;
+            context.grow_process(&mut process, pages)?;
+            Ok(context.end_process(process)?)
+        })?;
+    }
+    measure(context, "creat_clo", &mut |context| {
+        let file = context.create_file(0, true)?;
+        Ok(context.delete_file(file)?)
     })
 }
 
-/// Grows the pool from nothing until an attempt fails, and gives it back (`set_max_huge_pages`).
-fn pool(world: &mut World<'_>) -> Ran {
+/// Grows the pool from zero until an attempt fails, and releases it (`set_max_huge_pages`).
+fn fill_hugetlb_pool(context: &mut LoadContext<'_>) -> LoadResult {
     let mut pages = Vec::new();
-    let ask = Ask { order: world.place.huge, effort: Effort::Once, ..Ask::page(Class::Huge) };
-    while let Some(held) = world.machine.ask(&ask)? {
+    let request = AllocRequest {
+        order: context.model.huge_order,
+        effort: Effort::NoRetry,
+        ..AllocRequest::for_base_page(PageUse::Hugetlb)
+    };
+    while let Some(held) = context.machine.allocate_block(&request)? {
         pages.push(held);
     }
-    unusable(world);
-    told(world, &pages, world.place.possible)?;
-    for held in pages {
-        world.machine.release(held)?;
-    }
-    Ok(())
+    context.add_unusable_figure();
+    add_huge_page_figures(context, &pages, context.model.max_huge_pages)?;
+    Ok(context.free_blocks(pages)?)
 }
 
-fn grow_pool(world: &mut World<'_>, system: &mut System) -> Ran {
-    world.begin("hugetlb during compile")?;
-    let mut crowd = Crowd::gather(world, system)?;
-    crowd.run(world, system, BEFORE)?;
-    pool(world)?;
-    world.figure("compilations", crowd.units(), 1, "times");
-    world.begin("hugetlb at rest before dd")?;
-    for tree in crowd.kill(world)? {
-        world.delete_tree(tree)?;
-    }
-    pool(world)?;
-    world.begin("hugetlb at rest after dd")?;
-    system.flood(world)?;
-    pool(world)
+fn test_hugetlb_pool(context: &mut LoadContext<'_>, system: &mut BaseSystem) -> LoadResult {
+    context.begin_phase("hugetlb during compile")?;
+    let mut builds = ParallelBuilds::start_all(context, system)?;
+    builds.run_seconds(context, system, WARM_UP_SECONDS)?;
+    fill_hugetlb_pool(context)?;
+    context.add_figure("compilations", builds.compilations(), 1, "times");
+    context.begin_phase("hugetlb at rest before dd")?;
+    builds.end_all(context)?;
+    fill_hugetlb_pool(context)?;
+    context.begin_phase("hugetlb at rest after dd")?;
+    system.write_and_read_large_file(context)?;
+    fill_hugetlb_pool(context)
 }
 
-fn stress(world: &mut World<'_>, system: &mut System) -> Ran {
-    world.begin("builds and updatedb")?;
-    let mut crowd = Crowd::gather(world, system)?;
-    crowd.begin_updatedb(world)?;
-    crowd.run(world, system, BEFORE)?;
-    attempts(world, system, &mut crowd, "highalloc under load, pass 1")?;
-    attempts(world, system, &mut crowd, "highalloc under load, pass 2")?;
-    crowd.run(world, system, AFTER)?;
-    world.figure("compilations", crowd.units(), 1, "times");
-    for tree in crowd.kill(world)? {
-        world.delete_tree(tree)?;
-    }
-    attempts(world, system, &mut crowd, "highalloc at rest")?;
-    world.census()
+fn test_highalloc(context: &mut LoadContext<'_>, system: &mut BaseSystem) -> LoadResult {
+    context.begin_phase("builds and updatedb")?;
+    let mut builds = ParallelBuilds::start_all(context, system)?;
+    builds.start_updatedb(context)?;
+    builds.run_seconds(context, system, WARM_UP_SECONDS)?;
+    attempt_huge_pages(context, system, &mut builds, "highalloc under load, pass 1")?;
+    attempt_huge_pages(context, system, &mut builds, "highalloc under load, pass 2")?;
+    builds.run_seconds(context, system, COOL_DOWN_SECONDS)?;
+    context.add_figure("compilations", builds.compilations(), 1, "times");
+    builds.end_all(context)?;
+    attempt_huge_pages(context, system, &mut builds, "highalloc at rest")?;
+    context.add_memory_figures()
 }
 
-/// One attempt for each huge page that the machine could have; what was got is kept until the last.
-fn attempts(world: &mut World<'_>, system: &mut System, crowd: &mut Crowd, phase: &str) -> Ran {
-    world.begin(phase)?;
-    let (order, possible) = (world.place.huge, world.place.possible);
-    let ask = Ask { order, ..Ask::page(Class::Huge) };
+/// One attempt for each huge page that the machine could have; allocated pages are held until the last
+/// attempt.
+fn attempt_huge_pages(
+    context: &mut LoadContext<'_>,
+    system: &mut BaseSystem,
+    builds: &mut ParallelBuilds,
+    phase: &str,
+) -> LoadResult {
+    context.begin_phase(phase)?;
+    let (order, possible) = (context.model.huge_order, context.model.max_huge_pages);
+    let request = AllocRequest { order, ..AllocRequest::for_base_page(PageUse::Hugetlb) };
     let mut pages = Vec::new();
-    let (mut usable, mut failures) = (Vec::new(), Vec::new());
+    let (mut unusable_points, mut failure_points) = (Vec::new(), Vec::new());
     for attempt in 0..u64::from(possible) {
-        let before = unusable_with(world, pages.len() as u64);
-        usable.push((attempt, millionths(before.0, before.1)));
-        match world.machine.ask(&ask)? {
+        let before = unusable_free_index_with(context, pages.len() as u64);
+        unusable_points.push((attempt, to_millionths(before.0, before.1)));
+        match context.machine.allocate_block(&request)? {
             Some(held) => pages.push(held),
-            None => failures.push((attempt, fragmentation(world))),
+            None => failure_points.push((attempt, fragmentation_index(context))),
         }
-        for _ in 0..BETWEEN {
-            crowd.step(world, system)?;
+        for _ in 0..TICKS_BETWEEN_ATTEMPTS {
+            builds.run_tick(context, system)?;
         }
     }
-    told(world, &pages, possible)?;
-    let (value, per) = unusable_with(world, pages.len() as u64);
-    world.figure(&format!("F_u({order}) at the end"), value, per.max(1), "share");
-    let mean = failures.iter().map(|point| point.1).sum::<i64>() / (failures.len() as i64).max(1);
-    world.figure(&format!("F_i({order}) of failures"), mean.max(0) as u64, 1_000_000, "share");
-    for held in pages {
-        world.machine.release(held)?;
-    }
-    world.follow("F_u", "attempts", usable);
-    world.follow("F_i", "attempts", failures);
+    add_huge_page_figures(context, &pages, possible)?;
+    let (value, per) = unusable_free_index_with(context, pages.len() as u64);
+    context.add_figure(&format!("F_u({order}) at the end"), value, per.max(1), "share");
+    let mean = failure_points.iter().map(|point| point.1).sum::<i64>() / (failure_points.len() as i64).max(1);
+    context.add_figure(&format!("F_i({order}) of failures"), mean.max(0) as u64, 1_000_000, "share");
+    context.free_blocks(pages)?;
+    context.add_order_series("F_u", "attempts", unusable_points);
+    context.add_order_series("F_i", "attempts", failure_points);
     Ok(())
 }
 
-/// F_u of the huge pages' order, with those that the test holds counted as free and whole: only so does it
-/// fall while they are taken, as in the paper's Figures 5 and 6.
-fn unusable_with(world: &World<'_>, held: u64) -> (u64, u64) {
-    let (value, free) = world.machine.unusable(world.place.huge);
-    (value, free + (held << world.place.huge))
-}
-
-fn millionths(value: u64, per: u64) -> i64 {
-    (u128::from(value) * 1_000_000 / u128::from(per.max(1))) as i64
+/// F_u of the huge pages' order, with the pages that the test holds counted as free and whole: only then does
+/// it fall while they are allocated, as in the paper's Figures 5 and 6.
+fn unusable_free_index_with(context: &LoadContext<'_>, held: u64) -> (u64, u64) {
+    let (value, free) = context.machine.unusable_free_frames(context.model.huge_order);
+    (value, free + (held << context.model.huge_order))
 }
 
 /// F_i of the huge pages' order, in millionths.
-fn fragmentation(world: &World<'_>) -> i64 {
+fn fragmentation_index(context: &LoadContext<'_>) -> i64 {
     let (mut free, mut blocks) = (0u64, 0u64);
-    for (_, zone) in world.machine.memory().zones() {
+    for (_, zone) in context.machine.memory().zones() {
         free += u64::from(zone.zone().free_frames());
         blocks += zone.zone().free_blocks().iter().map(|&count| u64::from(count)).sum::<u64>();
     }
-    if blocks == 0 { 0 } else { 1_000_000 - millionths(free, blocks << world.place.huge) }
+    if blocks == 0 { 0 } else { 1_000_000 - to_millionths(free, blocks << context.model.huge_order) }
 }
 
-/// Sections of memory that could be taken offline if pages of programs and files were moved away.
-fn hot_remove(world: &mut World<'_>) -> Ran {
-    world.begin("hot remove")?;
+/// Memory sections that could be taken offline if movable pages were migrated.
+fn test_hot_remove(context: &mut LoadContext<'_>) -> LoadResult {
+    context.begin_phase("hot remove")?;
     let (mut sections, mut without_kernel, mut without_caches) = (0, 0, 0);
-    let size = world.place.section;
-    let shapes: Vec<_> = world.machine.memory().zones().map(|(setup, _)| setup.shape).collect();
-    for shape in shapes {
-        for first in (shape.first.next_multiple_of(size)..shape.end()).step_by(size as usize) {
-            let used = |frame| world.machine.used_for(frame).map(|(class, _)| class);
-            let frames = first..shape.end().min(first + size);
+    let size = context.model.section_frames;
+    let order = size.ilog2() as u8;
+    let geometries: Vec<_> = context.machine.memory().zones().map(|(config, _)| config.geometry).collect();
+    for geometry in geometries {
+        for first in Frame::range(geometry.first_frame.align_up(order)..geometry.end()).step_by(size as usize)
+        {
+            let used = |frame| context.machine.use_of_frame(frame).map(|(class, _)| class);
+            let frames = Frame::range(first..geometry.end().min(first + size));
             let has_kernel =
-                frames.clone().any(|frame| matches!(used(frame), Some(Class::Kernel | Class::PageTable)));
-            let has_caches = frames.clone().any(|frame| used(frame) == Some(Class::Cache));
+                frames.clone().any(|frame| matches!(used(frame), Some(PageUse::Kernel | PageUse::PageTable)));
+            let has_caches = frames.clone().any(|frame| used(frame) == Some(PageUse::Slab));
             sections += 1;
             without_kernel += u64::from(!has_kernel);
             without_caches += u64::from(!has_kernel && !has_caches);
         }
     }
-    world.figure("sections without unmovable pages", without_kernel, sections.max(1), "share");
-    world.figure("and without caches", without_caches, sections.max(1), "share");
+    context.add_figure("sections without unmovable pages", without_kernel, sections.max(1), "share");
+    context.add_figure("and without caches", without_caches, sections.max(1), "share");
     Ok(())
 }

@@ -1,91 +1,88 @@
-//! Processes: memory that they use, their page tables, their stacks in the kernel.
+//! Processes: their memory, page tables and kernel stacks.
 
-use super::slab::Object;
-use super::world::World;
-use crate::machine::{Ask, Class, Held};
-use crate::words::Wrong;
+use super::load_context::LoadContext;
+use super::slab::SlabObject;
+use crate::machine::{AllocRequest, BlockHandle, PageUse};
+use crate::types::Error;
 
-/// A process.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Process {
     /// Stack (8 KiB on i386, 16 KiB on PPC64), task and memory descriptors, page directory.
-    kernel: Vec<Held>,
-    areas: Vec<Object>,
-    tables: Vec<Held>,
-    anonymous: Vec<Held>,
+    kernel_blocks: Vec<BlockHandle>,
+    vmas: Vec<SlabObject>,
+    page_tables: Vec<BlockHandle>,
+    anonymous_pages: Vec<BlockHandle>,
 }
 
 impl Process {
     pub(super) fn pages(&self) -> u32 {
-        self.anonymous.len() as u32
+        self.anonymous_pages.len() as u32
     }
 }
 
-impl World<'_> {
-    /// Starts a process with so many areas of address space.
-    pub(super) fn start(&mut self, areas: u32) -> Result<Process, Wrong> {
+impl LoadContext<'_> {
+    /// Starts a process with a number of areas of address space.
+    pub(super) fn start_process(&mut self, vmas: u32) -> Result<Process, Error> {
         let mut process = Process::default();
-        for order in [self.place.stack_order, 0, 0] {
-            let ask = Ask { order, ..self.page(Class::Kernel) };
-            process.kernel.extend(self.got(ask)?);
+        for order in [self.model.stack_order, 0, 0] {
+            let request = AllocRequest { order, ..self.page_request(PageUse::Kernel) };
+            process.kernel_blocks.extend(self.allocate_counted(request)?);
         }
-        for _ in 0..areas {
-            process.areas.extend(self.areas.take(&mut self.machine, self.cpu)?);
+        for _ in 0..vmas {
+            process.vmas.extend(self.vma_slab.allocate_object(&mut self.machine, self.cpu)?);
         }
-        for _ in 0..self.place.tables {
-            let ask = self.page(Class::PageTable);
-            process.tables.extend(self.got(ask)?);
+        for _ in 0..self.model.initial_tables {
+            let request = self.page_request(PageUse::PageTable);
+            process.page_tables.extend(self.allocate_counted(request)?);
         }
         Ok(process)
     }
 
-    /// Lets a process use more memory.
-    pub(super) fn grow(&mut self, process: &mut Process, pages: u32) -> Result<(), Wrong> {
+    pub(super) fn grow_process(&mut self, process: &mut Process, pages: u32) -> Result<(), Error> {
         for _ in 0..pages {
-            let ask = self.page(Class::Anonymous);
-            let Some(held) = self.got(ask)? else { continue };
-            process.anonymous.push(held);
-            if process.pages().is_multiple_of(self.place.table_span) {
-                let ask = self.page(Class::PageTable);
-                process.tables.extend(self.got(ask)?);
+            let request = self.page_request(PageUse::Anonymous);
+            let Some(held) = self.allocate_counted(request)? else { continue };
+            process.anonymous_pages.push(held);
+            if process.pages().is_multiple_of(self.model.pages_per_table) {
+                let request = self.page_request(PageUse::PageTable);
+                process.page_tables.extend(self.allocate_counted(request)?);
             }
         }
         Ok(())
     }
 
-    /// Lets a process use some of its memory again, drawn at random.
-    pub(super) fn use_again(&mut self, process: &Process, pages: u32) -> Result<(), Wrong> {
+    /// Accesses random parts of a process's memory.
+    pub(super) fn touch_random_pages(&mut self, process: &Process, pages: u32) -> Result<(), Error> {
         for _ in 0..pages {
-            let at = self.random.below(u64::from(process.pages())) as usize;
-            let Some(&held) = process.anonymous.get(at) else { break };
-            self.use_one(held)?;
+            let at = self.random.next_below(u64::from(process.pages())) as usize;
+            let Some(&held) = process.anonymous_pages.get(at) else { break };
+            self.touch_page(held)?;
         }
         Ok(())
     }
 
-    /// Lets a process use the memory again that it used first.
-    pub(super) fn use_first(&mut self, process: &Process, pages: usize) -> Result<(), Wrong> {
-        for &held in process.anonymous.iter().take(pages) {
-            self.use_one(held)?;
+    /// Accesses the memory that a process used first.
+    pub(super) fn touch_first_pages(&mut self, process: &Process, pages: usize) -> Result<(), Error> {
+        for &held in process.anonymous_pages.iter().take(pages) {
+            self.touch_page(held)?;
         }
         Ok(())
     }
 
-    fn use_one(&mut self, held: Held) -> Result<(), Wrong> {
-        if !self.machine.touch(held)? && !self.machine.bring_back(held, self.cpu)? {
-            self.short += 1;
+    /// Accesses a block; a reclaimed one is refaulted.
+    pub(super) fn touch_page(&mut self, block: BlockHandle) -> Result<(), Error> {
+        if !self.machine.touch_block(block)? && !self.machine.refault_block(block, self.cpu)? {
+            self.failed_pages += 1;
         }
         Ok(())
     }
 
-    /// Ends a process.
-    pub(super) fn end(&mut self, process: Process) -> Result<(), Wrong> {
-        for area in process.areas {
-            self.areas.give(&mut self.machine, area)?;
+    pub(super) fn end_process(&mut self, process: Process) -> Result<(), Error> {
+        for area in process.vmas {
+            self.vma_slab.free_object(&mut self.machine, area)?;
         }
-        for held in process.anonymous.into_iter().chain(process.tables).chain(process.kernel) {
-            self.machine.release(held)?;
-        }
-        Ok(())
+        self.free_blocks(
+            process.anonymous_pages.into_iter().chain(process.page_tables).chain(process.kernel_blocks),
+        )
     }
 }

@@ -1,61 +1,68 @@
-//! Slabs: objects that are smaller than a page. A page goes back when the last object on it does, so that
-//! few objects that live long keep many pages (mm/slab.c of Linux 2.6.16).
+//! Slabs: objects smaller than a page. A page is freed with the last object on it, so few objects with a long
+//! lifetime keep many pages (mm/slab.c of Linux 2.6.16).
 
-use crate::machine::{Ask, Class, Held, Machine};
-use crate::words::Wrong;
+use crate::machine::{AllocRequest, BlockHandle, Machine, PageUse};
+use crate::types::Error;
 
-/// An object: the page of its slab that it lies on.
+/// An object, as the page of its slab.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Object(u32);
+pub(super) struct SlabObject(u32);
 
 #[derive(Clone, Copy, Debug)]
-struct Page {
-    held: Option<Held>,
-    used: u16,
-    /// Whether its number is among those with room.
+struct SlabPage {
+    held: Option<BlockHandle>,
+    used_objects: u16,
+    /// Whether it is in the list of partial slabs.
     is_listed: bool,
 }
 
 /// One cache of objects of one size.
 #[derive(Clone, Debug)]
-pub(super) struct Slab {
-    class: Class,
-    per_page: u16,
-    pages: Vec<Page>,
-    with_room: Vec<u32>,
-    unused: Vec<u32>,
+pub(super) struct SlabCache {
+    class: PageUse,
+    objects_per_page: u16,
+    pages: Vec<SlabPage>,
+    partial_pages: Vec<u32>,
+    free_indexes: Vec<u32>,
 }
 
-impl Slab {
-    pub(super) fn new(class: Class, per_page: u16) -> Slab {
-        Slab { class, per_page, pages: Vec::new(), with_room: Vec::new(), unused: Vec::new() }
+impl SlabCache {
+    pub(super) fn new(class: PageUse, per_page: u16) -> SlabCache {
+        SlabCache {
+            class,
+            objects_per_page: per_page,
+            pages: Vec::new(),
+            partial_pages: Vec::new(),
+            free_indexes: Vec::new(),
+        }
     }
 
-    /// An object; `None`: no page for it.
-    pub(super) fn take(&mut self, machine: &mut Machine, cpu: u16) -> Result<Option<Object>, Wrong> {
-        while let Some(&at) = self.with_room.last() {
+    /// Allocates an object; `None`: no page for it.
+    pub(super) fn allocate_object(
+        &mut self,
+        machine: &mut Machine,
+        cpu: u16,
+    ) -> Result<Option<SlabObject>, Error> {
+        while let Some(&at) = self.partial_pages.last() {
             let page = &mut self.pages[at as usize];
-            let is_there = match page.held {
-                Some(held) => machine.frame(held)?.is_some(),
-                None => false,
-            };
-            if is_there && page.used < self.per_page {
-                page.used += 1;
-                if let Some(held) = page.held {
-                    machine.touch(held)?;
-                }
-                return Ok(Some(Object(at)));
+            if let Some(held) = page.held
+                && machine.frame_of_block(held)?.is_some()
+                && page.used_objects < self.objects_per_page
+            {
+                page.used_objects += 1;
+                machine.touch_block(held)?;
+                return Ok(Some(SlabObject(at)));
             }
             page.is_listed = false;
-            self.with_room.pop();
+            self.partial_pages.pop();
             if page.held.is_none() {
-                self.unused.push(at);
+                self.free_indexes.push(at);
             }
         }
-        let ask = Ask { cpu, ..Ask::page(self.class) };
-        let Some(held) = machine.ask(&ask)? else { return Ok(None) };
-        let page = Page { held: Some(held), used: 1, is_listed: true };
-        let at = match self.unused.pop() {
+        let request = AllocRequest { cpu, ..AllocRequest::for_base_page(self.class) };
+        let Some(held) = machine.allocate_block(&request)? else { return Ok(None) };
+        let page = SlabPage { held: Some(held), used_objects: 1, is_listed: true };
+        let at = match self.free_indexes.pop() {
             Some(at) => {
                 self.pages[at as usize] = page;
                 at
@@ -65,32 +72,33 @@ impl Slab {
                 self.pages.len() as u32 - 1
             }
         };
-        self.with_room.push(at);
-        Ok(Some(Object(at)))
+        self.partial_pages.push(at);
+        Ok(Some(SlabObject(at)))
     }
 
-    /// Gives an object back, and its page if that was the last one on it.
-    pub(super) fn give(&mut self, machine: &mut Machine, object: Object) -> Result<(), Wrong> {
+    /// Frees an object, and its page if that was the last object on it.
+    pub(super) fn free_object(&mut self, machine: &mut Machine, object: SlabObject) -> Result<(), Error> {
         let page = &mut self.pages[object.0 as usize];
-        page.used = page.used.saturating_sub(1);
-        if page.used == 0 {
+        debug_assert!(page.used_objects > 0, "an object of page {} is freed twice", object.0);
+        page.used_objects -= 1;
+        if page.used_objects == 0 {
             if let Some(held) = page.held.take() {
-                machine.release(held)?;
+                machine.free_block(held)?;
             }
             if !page.is_listed {
-                self.unused.push(object.0);
+                self.free_indexes.push(object.0);
             }
         } else if !page.is_listed {
             page.is_listed = true;
-            self.with_room.push(object.0);
+            self.partial_pages.push(object.0);
         }
         Ok(())
     }
 
-    /// Uses an object; whether its page is still there. One whose page was reclaimed is gone.
-    pub(super) fn touch(&self, machine: &mut Machine, object: Object) -> Result<bool, Wrong> {
+    /// Accesses an object; returns whether its page is resident. An object whose page was reclaimed is freed.
+    pub(super) fn touch_object(&self, machine: &mut Machine, object: SlabObject) -> Result<bool, Error> {
         match self.pages[object.0 as usize].held {
-            Some(held) => machine.touch(held),
+            Some(held) => machine.touch_block(held),
             None => Ok(false),
         }
     }
@@ -98,55 +106,55 @@ impl Slab {
 
 #[cfg(test)]
 mod tests {
+    use pagelab_model::simulation::SimulatedWorkload;
+
     use super::*;
-    use crate::loads::place::place;
+    use crate::loads::machine_model::build_machine;
     use crate::policies;
-    use crate::study::{Scheme, Spec};
+    use crate::study::SimulationSpec;
 
     #[test]
     fn a_page_goes_with_its_last_object_and_a_hole_is_filled_first() {
-        let spec = Spec {
+        let workload = SimulatedWorkload {
             machine: "64M".to_owned(),
             kernelcore: None,
-            scheme: Scheme::parse("standard").unwrap(),
             load: String::new(),
             parameters: Vec::new(),
-            seed: 0,
-            pictures: 0,
         };
-        let (config, _) = place(&spec).unwrap();
+        let spec = SimulationSpec::new(workload, "standard", 0, 0).unwrap();
+        let (config, _) = build_machine(&spec).unwrap();
         let mut machine = Machine::new(config, policies::TABLE[0].policy).unwrap();
-        let mut slab = Slab::new(Class::Kernel, 4);
-        let pages = |machine: &Machine| machine.stats().served[0];
-        let mut objects: Vec<Object> =
-            (0..12).map(|_| slab.take(&mut machine, 0).unwrap().unwrap()).collect();
+        let mut slab = SlabCache::new(PageUse::Kernel, 4);
+        let pages = |machine: &Machine| machine.stats().allocations_served[0];
+        let mut objects: Vec<SlabObject> =
+            (0..12).map(|_| slab.allocate_object(&mut machine, 0).unwrap().unwrap()).collect();
         assert_eq!(pages(&machine), 3);
-        // Of the middle page one goes and comes again: no new page.
-        slab.give(&mut machine, objects.remove(5)).unwrap();
-        let again = slab.take(&mut machine, 0).unwrap().unwrap();
+        // An object of the middle page is freed and allocated again: no new page.
+        slab.free_object(&mut machine, objects.remove(5)).unwrap();
+        let again = slab.allocate_object(&mut machine, 0).unwrap().unwrap();
         assert_eq!((pages(&machine), again.0), (3, 1));
         objects.push(again);
-        // Of each page one stays: no page goes back.
+        // An object of each page stays: no page is freed.
         let used = |machine: &Machine| machine.memory().zones().map(|(_, zone)| free(zone)).sum::<u64>();
         let before = used(&machine);
         for page in 0..3 {
             for _ in 0..3 {
                 let at = objects.iter().position(|object| object.0 == page).unwrap();
-                slab.give(&mut machine, objects.remove(at)).unwrap();
+                slab.free_object(&mut machine, objects.remove(at)).unwrap();
             }
         }
         assert_eq!(used(&machine), before);
         for object in objects {
-            slab.give(&mut machine, object).unwrap();
+            slab.free_object(&mut machine, object).unwrap();
         }
         assert_eq!(used(&machine), before + 3);
         machine.validate().unwrap();
-        // Pages that are gone are not handed out again.
-        slab.take(&mut machine, 0).unwrap().unwrap();
+        // Reclaimed pages are not reused.
+        slab.allocate_object(&mut machine, 0).unwrap().unwrap();
         assert_eq!(pages(&machine), 4);
     }
 
-    fn free(zone: &crate::percpu::PerCpu<crate::machine::AnyPolicy>) -> u64 {
-        u64::from(zone.zone().free_frames()) + u64::from(zone.kept_frames())
+    fn free(zone: &crate::pcp::PcpZone<crate::machine::AnyPolicy>) -> u64 {
+        u64::from(zone.zone().free_frames()) + u64::from(zone.pcp_frames())
     }
 }

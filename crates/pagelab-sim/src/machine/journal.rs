@@ -1,175 +1,173 @@
-//! What the machine decided, for the tests that compare it with its twin, and bugs that they plant. Nothing
-//! is kept outside of tests.
+//! Journal of the machine's decisions, for the comparison with its twin, and the bugs that tests inject.
+//! Nothing is kept outside of tests.
 
 use std::ops::Range;
 
-use super::compaction::{Came, Job};
-use super::lru::List;
-use crate::planted::Planted;
-use crate::words::Frame;
+use super::compaction::{CompactControl, CompactResult};
+use super::lru::LruList;
+use crate::injected_bugs::InjectedBug;
+use crate::types::Frame;
 
-/// What becomes of a page that reclaim looks at.
+/// Decision of reclaim about a scanned page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
-    /// It loses its frame.
+pub(super) enum PageVerdict {
+    /// Its frame is freed.
     Reclaim,
-    /// It goes to the active list.
+    /// It is activated.
     Activate,
-    /// It stays where it is, as the newest.
+    /// It stays on its list, as the newest page.
     Keep,
-    /// It lies in a zone that the request may not have.
+    /// It is in a zone that the request does not permit.
     Skip,
-    /// It is written first, and stays meanwhile.
+    /// It is written first, and stays on its list meanwhile.
     Write,
-    /// Others write it; it goes to the active list meanwhile (6.1).
-    Await,
+    /// The flusher writes it; it is activated meanwhile (6.1).
+    AwaitWriteback,
 }
 
 /// A decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(not(test), allow(dead_code, reason = "only tests keep and read them"))]
-pub(super) enum Event {
-    /// The page at the end of an inactive list.
-    Looked { list: List, handle: u32, verdict: Verdict },
-    /// Kinds were mixed in a zone so often: its marks are raised by so much.
-    Boosted { zone: usize, times: u32, now: u64 },
-    /// Background reclaim of a node is done.
-    Done { node: u16 },
-    /// Then its marks are raised by so much still.
-    Lowered { zone: usize, now: u64 },
-    /// A turn of background reclaim of 6.1 begins: whether the marks stand for the order, and pages to free
-    /// since they were raised.
-    Turn { order: u8, height: u8, is_balanced: bool, boost: u64 },
-    /// A turn of reclaim begins: the order that is short, and the highest zone that will do.
-    Planned { order: u8, height: u8, is_direct: bool },
-    /// The page at the end of an active list: whether pages of programs may leave it, and whether it stays.
-    Aged { list: List, handle: u32, takes_mapped: bool, stays: bool },
-    /// A page that is tried since others beside it are.
-    Beside { handle: u32, verdict: Verdict },
-    /// A page of the kernel's caches: objects that are left in it.
-    Shrunk { handle: u32, objects: u8 },
-    /// A region that linear reclaim assesses.
-    Region { from: Frame, order: u8, is_tried: bool },
-    /// A compaction that is asked for: whether it is put off.
-    Asked { zone: usize, order: u8, is_deferred: bool },
-    /// All pageblocks are worth a look again, if the zone was gone through.
-    Flushed { zone: usize },
-    /// A request was served after a compaction.
-    Forgiven { zone: usize, order: u8 },
-    /// The border should go over frames: whether all that lies there may leave.
-    Way { zone: usize, range: Range<Frame>, is_open: bool },
-    /// A page leaves.
-    Left { handle: u32, from: Frame, to: Frame },
-    /// All have left, or there was no room for one.
-    WayEnded { zone: usize, fits: bool },
-    /// The border went back over pageblocks that are free again.
-    GaveBack { zone: usize, pageblocks: u32 },
+pub(super) enum Decision {
+    /// Reclaim scanned the page at the end of an inactive list.
+    InactivePageScanned { list: LruList, handle: u32, verdict: PageVerdict },
+    /// Migratetypes were mixed `times` times in a zone; its watermarks are boosted by `boost` pages.
+    WatermarksBoosted { zone: usize, times: u32, boost: u64 },
+    /// `kswapd` of a node has finished.
+    KswapdFinished { node: u16 },
+    /// The boost that remains in a zone after `kswapd` has finished.
+    BoostReduced { zone: usize, boost: u64 },
+    /// A pass of `kswapd` of 6.1 begins. `is_balanced`: whether the watermarks hold for the order. `boost`:
+    /// pages to free for boosted watermarks.
+    KswapdPass { order: u8, zone_index: u8, is_balanced: bool, boost: u64 },
+    /// A pass of reclaim begins, for an order and for zones up to `zone_index`.
+    ReclaimPass { order: u8, zone_index: u8, is_direct: bool },
+    /// Reclaim scanned the page at the end of an active list: whether anonymous pages may be deactivated, and
+    /// whether this page stays active.
+    ActivePageScanned { list: LruList, handle: u32, can_reclaim_mapped: bool, stays_active: bool },
+    /// A page was scanned because it is adjacent to another scanned page.
+    NeighborScanned { handle: u32, verdict: PageVerdict },
+    /// A shrinker visited a page of the kernel's caches: objects that remain in it.
+    SlabPageShrunk { handle: u32, objects: u8 },
+    /// Linear reclaim assessed a region.
+    RegionAssessed { from: Frame, order: u8, is_tried: bool },
+    /// Compaction was requested; whether it is deferred.
+    CompactionRequested { zone: usize, order: u8, is_deferred: bool },
+    /// The skip bits of a zone are cleared if the zone was scanned completely.
+    SkipBitsReset { zone: usize },
+    /// A request was served after a compaction: the deferral of the zone is reset.
+    DeferralReset { zone: usize, order: u8 },
+    /// The unmovable region is to expand over `range`: whether all pages in it can be evacuated.
+    RegionExpansion { zone: usize, range: Range<Frame>, can_evacuate: bool },
+    /// A page was evacuated from the range.
+    BlockLeftRange { handle: u32, from: Frame, to: Frame },
+    /// The evacuation ended: all pages were evacuated, or there was no room for one.
+    RegionExpansionEnded { zone: usize, has_room: bool },
+    /// The boundary moved down over free pageblocks.
+    PageblocksReturned { zone: usize, pageblocks: u32 },
     /// A compaction begins.
-    Began { zone: usize, job: Job },
-    /// A slice of the disk's time begins, or a request waits for it; and pages that it finishes in it at
-    /// most.
-    Disk { pages: u64, is_nap: bool },
-    /// Reclaim wants so many pages to be written beside those that it writes itself.
-    Wanted { pages: u64 },
-    /// A page was written.
-    Finished { handle: u32 },
-    /// `pdflush` begins.
-    Flush,
-    /// It gives a page to the disk.
-    Sent { handle: u32 },
-    /// A page moves.
-    Moved { handle: u32, from: Frame, to: Frame },
-    /// It ended.
-    Ended { zone: usize, came: Came },
+    CompactionBegan { zone: usize, control: CompactControl },
+    /// A time slice of the disk begins, or a request waits for the disk. `pages`: the most that it writes in
+    /// it.
+    DiskSlice { pages: u64, is_congestion_wait: bool },
+    /// Reclaim asked the flusher to write `pages` pages, beside those that it writes itself.
+    WritebackRequested { pages: u64 },
+    /// The disk has written a page.
+    WriteCompleted { handle: u32 },
+    /// The flusher (`pdflush`) begins a run.
+    FlusherRun,
+    /// The flusher queued a page for writing.
+    FlusherWrite { handle: u32 },
+    /// Compaction migrated a page.
+    PageMigrated { handle: u32, from: Frame, to: Frame },
+    /// The compaction ended.
+    CompactionEnded { zone: usize, result: CompactResult },
 }
 
-/// Bugs that tests plant.
+/// Bugs that tests inject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(test), allow(dead_code, reason = "only tests plant them"))]
-pub(super) enum Flaw {
+#[cfg_attr(not(test), allow(dead_code, reason = "only tests inject them"))]
+pub(super) enum MachineBug {
     /// A pinned page is moved.
-    PinnedMoved,
+    PinnedPageMigrated,
     /// Regions begin in the middle of blocks of their order.
     RegionUnaligned,
-    /// A compaction that was put off once is put off for ever.
+    /// A compaction that was deferred once is deferred for ever.
     DeferralNeverEnds,
-    /// The active list is taken from before the inactive one.
-    ActiveFirst,
-    /// The free scanner goes on below the migrate scanner.
+    /// Reclaim scans the active list before the inactive one.
+    ActiveListFirst,
+    /// The free scanner continues below the migration scanner.
     ScannersCross,
-    /// The books keep the old frame of a moved page.
-    OwnerForgotten,
-    /// Pages that were used are reclaimed as the others.
+    /// The metadata keep the old frame of a migrated page.
+    HandleNotUpdated,
+    /// Referenced pages are reclaimed like unreferenced ones.
     NoSecondChance,
-    /// Swap has no end.
-    SwapWithoutEnd,
-    /// Linear reclaim tries regions that hold pages which cannot be reclaimed.
+    /// Swap is unlimited.
+    SwapUnlimited,
+    /// Linear reclaim tries regions that contain unreclaimable pages.
     RegionNotAssessed,
-    /// Pages that are careful about moving go into pageblocks of other kinds.
-    AnyBlockTaken,
-    /// Marks that were raised stay so.
-    BoostForGood,
-    /// Pages of programs are written to swap since marks were raised.
+    /// Asynchronous compaction migrates pages into pageblocks of other migratetypes.
+    AnyPageblockUsed,
+    /// Watermark boosts are never removed.
+    BoostNeverReduced,
+    /// `kswapd` swaps for boosted watermarks.
     BoostSwaps,
-    /// Background reclaim counts free memory that is not in whole pageblocks.
-    PiecesCount,
-    /// A pinned page leaves for the border.
-    PinnedLeaves,
-    /// A dirty page is dropped as a clean one.
-    DirtyDropped,
-    /// A page is freed while the disk writes it.
-    FreedInFlight,
-    /// A page that reclaim waited for stays where it is when it was written.
-    WrittenNotRotated,
-    /// Linear reclaim tries regions in which pages are being written.
-    RegionInFlight,
+    /// `kswapd` counts free memory outside whole pageblocks.
+    SmallBlocksCounted,
+    /// A pinned page is evacuated for the region boundary.
+    PinnedPageLeavesRegion,
+    /// A dirty page is reclaimed like a clean one.
+    DirtyPageDropped,
+    /// A page is freed during its writeback.
+    FreedUnderWriteback,
+    /// A written page that reclaim waits for is not moved to the end of its list.
+    WrittenPageNotRotated,
+    /// Linear reclaim tries regions that contain pages under writeback.
+    RegionUnderWriteback,
 }
 
 /// The journal.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Journal {
+pub(super) struct DecisionJournal {
     #[cfg(test)]
-    pub events: Vec<Event>,
-    pub flaw: Planted<Flaw>,
+    pub decisions: Vec<Decision>,
+    pub bug: InjectedBug<MachineBug>,
 }
 
-impl Journal {
-    #[cfg(test)]
-    pub fn note(&mut self, event: Event) {
-        self.events.push(event);
+impl DecisionJournal {
+    #[inline]
+    pub fn record(&mut self, _decision: Decision) {
+        #[cfg(test)]
+        self.decisions.push(_decision);
     }
 
-    #[cfg(not(test))]
     #[inline]
-    pub fn note(&mut self, _event: Event) {}
-
-    #[inline]
-    pub fn has(&self, flaw: Flaw) -> bool {
-        self.flaw.has(&flaw)
+    pub fn has_bug(&self, bug: MachineBug) -> bool {
+        self.bug.is_injected(&bug)
     }
 }
 
 #[cfg(test)]
-impl Flaw {
-    /// All of them.
-    pub const ALL: [Flaw; 18] = [
-        Flaw::PinnedMoved,
-        Flaw::RegionUnaligned,
-        Flaw::DeferralNeverEnds,
-        Flaw::ActiveFirst,
-        Flaw::ScannersCross,
-        Flaw::OwnerForgotten,
-        Flaw::NoSecondChance,
-        Flaw::SwapWithoutEnd,
-        Flaw::RegionNotAssessed,
-        Flaw::AnyBlockTaken,
-        Flaw::BoostForGood,
-        Flaw::BoostSwaps,
-        Flaw::PiecesCount,
-        Flaw::PinnedLeaves,
-        Flaw::DirtyDropped,
-        Flaw::FreedInFlight,
-        Flaw::WrittenNotRotated,
-        Flaw::RegionInFlight,
+impl MachineBug {
+    /// All bugs.
+    pub const ALL: [MachineBug; 18] = [
+        MachineBug::PinnedPageMigrated,
+        MachineBug::RegionUnaligned,
+        MachineBug::DeferralNeverEnds,
+        MachineBug::ActiveListFirst,
+        MachineBug::ScannersCross,
+        MachineBug::HandleNotUpdated,
+        MachineBug::NoSecondChance,
+        MachineBug::SwapUnlimited,
+        MachineBug::RegionNotAssessed,
+        MachineBug::AnyPageblockUsed,
+        MachineBug::BoostNeverReduced,
+        MachineBug::BoostSwaps,
+        MachineBug::SmallBlocksCounted,
+        MachineBug::PinnedPageLeavesRegion,
+        MachineBug::DirtyPageDropped,
+        MachineBug::FreedUnderWriteback,
+        MachineBug::WrittenPageNotRotated,
+        MachineBug::RegionUnderWriteback,
     ];
 }

@@ -1,120 +1,126 @@
-//! LRU lists, the newest in front. Links are kept by handle; lists count pages.
+//! LRU lists, newest first. Links are kept by handle; lists count pages.
 //!
-//! An area is what has lists of its own: a zone in 2.6.16, a node in 6.1.
+//! An area is a part of memory with its own lists: a zone in 2.6.16, a node in 6.1.
 
 #[derive(Clone, Copy, Debug)]
-struct Link {
+struct LruNode {
     next: u32,
     prev: u32,
 }
 
 /// Numbers from here on are the heads of lists.
-const HEADS: u32 = 1 << 31;
+const HEAD_BASE: u32 = 1 << 31;
 
-/// What lies on a list (`enum lru_list`; the last one stands for the lists of the shrinkers).
+/// LRU list (`enum lru_list`; the last one represents the shrinkers' lists).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Sort {
-    /// Pages of programs; in 2.6.16 those of files too.
+pub enum LruKind {
+    /// Anonymous pages; in 2.6.16 pages of files too.
     Anonymous,
     /// Pages of files.
     File,
     /// Pages of the kernel's caches.
-    Cache,
+    Slab,
 }
 
-/// A list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct List {
+pub struct LruList {
     /// Its area.
-    pub area: usize,
-    /// What lies on it.
-    pub sort: Sort,
+    pub lruvec: usize,
+    /// Its pages.
+    pub kind: LruKind,
     /// Whether it is the active one of its sort.
     pub is_active: bool,
 }
 
-impl List {
+impl LruList {
+    /// All lists of an area.
+    pub fn all_of_area(lruvec: usize) -> impl Iterator<Item = LruList> {
+        let kinds = [LruKind::Anonymous, LruKind::File, LruKind::Slab].into_iter();
+        kinds.flat_map(move |kind| [false, true].map(|is_active| LruList { lruvec, kind, is_active }))
+    }
+
     /// The other list of its sort.
-    pub fn turned(self) -> List {
-        List { is_active: !self.is_active, ..self }
+    pub fn counterpart(self) -> LruList {
+        LruList { is_active: !self.is_active, ..self }
     }
 
-    fn number(self) -> usize {
-        6 * self.area + 2 * self.sort as usize + usize::from(self.is_active)
+    fn index(self) -> usize {
+        6 * self.lruvec + 2 * self.kind as usize + usize::from(self.is_active)
     }
 }
 
-/// The lists.
 #[derive(Clone, Debug)]
-pub struct Lru {
-    links: Vec<Link>,
-    heads: Vec<Link>,
-    pages: Vec<u32>,
+pub struct LruLists {
+    nodes: Vec<LruNode>,
+    heads: Vec<LruNode>,
+    page_counts: Vec<u32>,
 }
 
-impl Lru {
-    /// Empty lists of so many areas.
-    pub fn new(areas: usize) -> Lru {
-        let heads = (0..6 * areas as u32).map(|list| Link { next: HEADS + list, prev: HEADS + list });
-        Lru { links: Vec::new(), heads: heads.collect(), pages: vec![0; 6 * areas] }
+impl LruLists {
+    /// Empty lists of a number of areas.
+    pub fn new(lruvecs: usize) -> LruLists {
+        let heads =
+            (0..6 * lruvecs as u32).map(|list| LruNode { next: HEAD_BASE + list, prev: HEAD_BASE + list });
+        LruLists { nodes: Vec::new(), heads: heads.collect(), page_counts: vec![0; 6 * lruvecs] }
     }
 
-    /// Makes room for so many handles.
-    pub fn grow(&mut self, handles: usize) {
-        self.links.resize(handles, Link { next: 0, prev: 0 });
+    /// Grows the links to a number of handles.
+    pub fn grow_to(&mut self, handles: usize) {
+        self.nodes.resize(handles, LruNode { next: 0, prev: 0 });
     }
 
-    fn link(&mut self, at: u32) -> &mut Link {
-        if at >= HEADS { &mut self.heads[(at - HEADS) as usize] } else { &mut self.links[at as usize] }
+    fn node_mut(&mut self, index: u32) -> &mut LruNode {
+        if index >= HEAD_BASE {
+            &mut self.heads[(index - HEAD_BASE) as usize]
+        } else {
+            &mut self.nodes[index as usize]
+        }
     }
 
-    /// Puts a handle of so many pages in front of a list.
-    pub fn add(&mut self, list: List, handle: u32, pages: u32) {
-        let list = list.number();
-        let head = HEADS + list as u32;
-        let next = self.heads[list].next;
-        self.links[handle as usize] = Link { next, prev: head };
-        self.heads[list].next = handle;
-        self.link(next).prev = handle;
-        self.pages[list] += pages;
+    /// Adds a handle with a number of pages at the head of a list.
+    pub fn add_newest(&mut self, list: LruList, handle: u32, pages: u32) {
+        let head = HEAD_BASE + list.index() as u32;
+        self.insert(list, handle, pages, LruNode { next: self.heads[list.index()].next, prev: head });
     }
 
-    /// Puts a handle of so many pages at the end of a list.
-    pub fn add_oldest(&mut self, list: List, handle: u32, pages: u32) {
-        let list = list.number();
-        let head = HEADS + list as u32;
-        let prev = self.heads[list].prev;
-        self.links[handle as usize] = Link { next: head, prev };
-        self.heads[list].prev = handle;
-        self.link(prev).next = handle;
-        self.pages[list] += pages;
+    /// Adds a handle with a number of pages at the tail of a list.
+    pub fn add_oldest(&mut self, list: LruList, handle: u32, pages: u32) {
+        let head = HEAD_BASE + list.index() as u32;
+        self.insert(list, handle, pages, LruNode { next: head, prev: self.heads[list.index()].prev });
     }
 
-    /// Takes a handle off its list.
-    pub fn remove(&mut self, list: List, handle: u32, pages: u32) {
-        let Link { next, prev } = self.links[handle as usize];
-        self.link(next).prev = prev;
-        self.link(prev).next = next;
-        self.pages[list.number()] -= pages;
+    fn insert(&mut self, list: LruList, handle: u32, pages: u32, node: LruNode) {
+        self.nodes[handle as usize] = node;
+        self.node_mut(node.prev).next = handle;
+        self.node_mut(node.next).prev = handle;
+        self.page_counts[list.index()] += pages;
+    }
+
+    /// Removes a handle from its list.
+    pub fn remove_handle(&mut self, list: LruList, handle: u32, pages: u32) {
+        let LruNode { next, prev } = self.nodes[handle as usize];
+        self.node_mut(next).prev = prev;
+        self.node_mut(prev).next = next;
+        self.page_counts[list.index()] -= pages;
     }
 
     /// The oldest handle of a list.
-    pub fn last(&self, list: List) -> Option<u32> {
-        let last = self.heads[list.number()].prev;
-        (last < HEADS).then_some(last)
+    pub fn oldest(&self, list: LruList) -> Option<u32> {
+        let last = self.heads[list.index()].prev;
+        (last < HEAD_BASE).then_some(last)
     }
 
-    /// How many pages are on a list.
-    pub fn pages(&self, list: List) -> u32 {
-        self.pages[list.number()]
+    /// Number of pages on a list.
+    pub fn page_count(&self, list: LruList) -> u32 {
+        self.page_counts[list.index()]
     }
 
     /// The handles of a list, the newest first.
-    pub fn handles(&self, list: List) -> impl Iterator<Item = u32> + '_ {
-        let mut at = self.heads[list.number()].next;
+    pub fn handles(&self, list: LruList) -> impl Iterator<Item = u32> + '_ {
+        let mut next = self.heads[list.index()].next;
         std::iter::from_fn(move || {
-            let handle = (at < HEADS).then_some(at)?;
-            at = self.links[handle as usize].next;
+            let handle = (next < HEAD_BASE).then_some(next)?;
+            next = self.nodes[handle as usize].next;
             Some(handle)
         })
     }

@@ -1,327 +1,327 @@
-//! Dirty pages on their way to the disk: who begins to write them, how many the disk takes in a slice of
-//! time, and when whoever writes has to wait (mm/page-writeback.c: `balance_dirty_pages`,
-//! `background_writeout`, `wb_kupdate`; mm/filemap.c: `end_page_writeback`; block/ll_rw_blk.c:
-//! `blk_congestion_wait`).
+//! Writeback of dirty pages: what starts it, how many pages the disk writes per time slice, and when writers
+//! wait (mm/page-writeback.c: `balance_dirty_pages`, `background_writeout`, `wb_kupdate`; mm/filemap.c:
+//! `end_page_writeback`; block/ll_rw_blk.c: `blk_congestion_wait`).
 //!
-//! A slice is what [`Machine::background`] lets pass: 10 ms where loads call it.
+//! A slice is what [`Machine::run_background`] lets pass: 10 ms where loads call it.
 
 use std::collections::VecDeque;
 
-use super::journal::{Event, Flaw};
-use super::{Class, Entry, Machine, NOWHERE, Release};
-use crate::words::Wrong;
+use super::journal::{Decision, MachineBug};
+use super::lru::{LruKind, LruLists};
+use super::{BlockEntry, Machine, NO_FRAME, PageUse, Release};
+use crate::types::{Error, corrupted};
 
-/// Slices after which a dirty page of a file is written though nobody needs its frame
+/// Time slices after which a dirty page of a file is written without demand for its frame
 /// (`dirty_expire_centisecs`: 30 s).
-pub(super) const EXPIRE: u64 = 3000;
+pub(super) const DIRTY_EXPIRE_SLICES: u64 = 3000;
 
-/// Pages of one of the disk's requests: so many pages of a program lie beside each other in swap
-/// (`SWAPFILE_CLUSTER` is a multiple of it), and files of a tree have three.
-pub(super) const REQUEST: u32 = 8;
+/// Pages of one disk request: this number of pages of a program is adjacent in swap (`SWAPFILE_CLUSTER` is a
+/// multiple of it); files of a tree have three.
+pub(super) const REQUEST_PAGES: u32 = 8;
 
-/// Where a page stands with the disk.
+/// Writeback state of a page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum State {
-    /// The disk has what it holds, or it needs none.
+pub(super) enum WritebackState {
+    /// Its contents are on the disk, or need not be.
     #[default]
     Clean,
-    /// It holds what the disk has not (`PG_dirty`).
+    /// Its contents are not on the disk (`PG_dirty`).
     Dirty,
     /// It is being written (`PG_writeback`).
-    Writing,
-    /// It is being written, and was written to since.
-    Again,
+    Writeback,
+    /// It is being written, and was written to since the write began.
+    WritebackRedirtied,
 }
 
-impl State {
-    /// Whether the disk is at work on it: nobody frees or moves it.
+impl WritebackState {
+    /// Whether the disk is writing it: it cannot be freed or moved.
     pub fn is_writing(self) -> bool {
-        matches!(self, State::Writing | State::Again)
+        matches!(self, WritebackState::Writeback | WritebackState::WritebackRedirtied)
     }
 }
 
-/// A page in a queue. It is there no more if its entry has another number.
+/// A queued page. The entry is stale if the page has another sequence number.
 #[derive(Clone, Copy, Debug)]
-struct Queued {
+struct QueuedPage {
     handle: u32,
-    number: u32,
-    /// The slice that it was put there.
-    since: u64,
+    queue_id: u32,
+    /// Time slice in which it was queued.
+    queued_at: u64,
 }
 
-/// The disk, and what waits for it.
+/// The disk and its queues.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Disk {
-    /// Pages that it was given, the first one first; and how many.
-    writing: VecDeque<Queued>,
-    pub writing_pages: u32,
-    /// Dirty pages of files, the one that is dirty longest first; and how many.
-    dirty: VecDeque<Queued>,
+pub(super) struct DiskModel {
+    /// Pages to write, the oldest first, and their number.
+    writeback_queue: VecDeque<QueuedPage>,
+    pub writeback_pages: u32,
+    /// Dirty pages of files, the oldest first, and their number.
+    dirty_queue: VecDeque<QueuedPage>,
     pub dirty_pages: u32,
-    /// Pages that reclaim wants to be written beside those that it writes itself.
-    pub wanted: u64,
-    /// Slices that passed.
-    now: u64,
-    /// Pages that it wrote ahead of its time, since requests waited for it.
-    ahead: u64,
-    /// What is read lies one behind the other.
+    /// Pages that reclaim asked the flusher to write, beside those that it writes itself.
+    pub requested_pages: u64,
+    /// Time slices so far.
+    current_slice: u64,
+    /// Pages written ahead of time, because requests waited for the disk.
+    owed_pages: u64,
+    /// Whether reads are sequential.
     is_streaming: bool,
-    numbers: u32,
+    next_queue_id: u32,
 }
 
-impl Disk {
-    fn number(&mut self) -> u32 {
-        self.numbers = self.numbers.wrapping_add(1);
-        self.numbers
+impl DiskModel {
+    fn take_queue_id(&mut self) -> u32 {
+        self.next_queue_id = self.next_queue_id.wrapping_add(1);
+        self.next_queue_id
     }
 }
 
 impl Machine {
-    /// Writes to a held block: it is dirty until the disk has it. Whether it is there.
-    pub fn write(&mut self, held: super::Held) -> Result<bool, Wrong> {
-        let is_there = self.entry(held)?.frame != NOWHERE;
-        if is_there {
-            self.soil(held.0);
+    /// Writes to a held block: it is dirty until the disk has written it. Returns whether the block is
+    /// resident.
+    pub fn write_block(&mut self, held: super::BlockHandle) -> Result<bool, Error> {
+        let is_resident = self.entry(held)?.frame != NO_FRAME;
+        if is_resident {
+            self.mark_dirty(held.0);
         }
-        Ok(is_there)
+        Ok(is_resident)
     }
 
-    /// Whether who writes to files must wait until fewer pages are dirty (`balance_dirty_pages`).
+    /// Whether writers to files must wait until fewer pages are dirty (`balance_dirty_pages`).
     pub fn is_throttled(&self) -> bool {
-        u64::from(self.disk.dirty_pages) + u64::from(self.disk.writing_pages) > self.dirty_limits().1
+        u64::from(self.disk.dirty_pages) + u64::from(self.disk.writeback_pages) > self.dirty_limits().1
     }
 
-    /// Whether requests waited for the disk longer than time has passed since: programs stand still.
-    pub fn is_waiting(&self) -> bool {
-        self.disk.ahead > 0
+    /// Whether requests have waited for the disk longer than time has passed since: programs stall.
+    pub fn is_io_blocked(&self) -> bool {
+        self.disk.owed_pages > 0
     }
 
-    /// Says whether what is brought back from now on lies one behind the other on the disk, as a large file
-    /// that is read from its beginning: no time goes by to find it.
-    pub fn stream(&mut self, is_streaming: bool) {
+    /// Sets whether refaulted pages are contiguous on the disk from now on, as those of a large file that is
+    /// read sequentially: no seek time passes.
+    pub fn set_streaming(&mut self, is_streaming: bool) {
         self.disk.is_streaming = is_streaming;
     }
 
-    /// Pages of files that are dirty, and pages that are being written.
-    pub fn dirty(&self) -> (u32, u32) {
-        (self.disk.dirty_pages, self.disk.writing_pages)
-    }
-
     pub(super) fn has_disk(&self) -> bool {
-        self.tuning.disk > 0
+        self.tuning.disk_pages_per_slice > 0
     }
 
-    /// Whether as much is on its way as the queue of the disk takes (`bdi_write_congested`).
+    /// Whether the queue of the disk is congested (`bdi_write_congested`).
     pub(super) fn is_congested(&self) -> bool {
-        self.disk.writing_pages >= self.tuning.queue
+        self.disk.writeback_pages >= self.tuning.queue_pages
     }
 
-    /// Whether the queue of the disk takes no more (`get_request_wait`): 128 requests, of which 113 are
-    /// congestion.
-    pub(super) fn is_full(&self) -> bool {
-        u64::from(self.disk.writing_pages) * 113 >= u64::from(self.tuning.queue) * 128
+    /// Whether the queue of the disk is full (`get_request_wait`): 128 requests; it is congested from 113 on.
+    pub(super) fn is_queue_full(&self) -> bool {
+        u64::from(self.disk.writeback_pages) * 113 >= u64::from(self.tuning.queue_pages) * 128
     }
 
-    /// Dirty pages beyond which they are written in the background, and beyond which who writes must wait
-    /// (`get_dirty_limits`).
+    /// Numbers of dirty pages above which the flusher writes them in the background, and above which writers
+    /// must wait (`get_dirty_limits`).
     fn dirty_limits(&self) -> (u64, u64) {
-        let all = self.owners.len() as u64;
+        let total_frames = self.handle_by_frame.len() as u64;
         match self.tuning.release {
             Release::V2_6_16 => {
-                let unmapped = 100 - u64::from(self.mapped) * 100 / all.max(1);
-                let most = (unmapped / 2).clamp(5, 40);
-                let some = if most <= 10 { most / 2 } else { 10 };
-                (all * some / 100, all * most / 100)
+                let unmapped = 100 - u64::from(self.mapped_pages) * 100 / total_frames.max(1);
+                let dirty_percent = (unmapped / 2).clamp(5, 40);
+                let background_percent = if dirty_percent <= 10 { dirty_percent / 2 } else { 10 };
+                (total_frames * background_percent / 100, total_frames * dirty_percent / 100)
             }
             Release::V6_1 => {
-                let free = |zone: &crate::percpu::PerCpu<_>| zone.zone().free_frames() + zone.kept_frames();
-                let free: u64 = self.memory.zones().map(|(_, zone)| u64::from(free(zone))).sum();
-                let files: u64 = (0..self.areas.len()).map(|area| u64::from(self.file_pages(area))).sum();
-                ((free + files) / 10, (free + files) / 5)
+                let files = |area| u64::from(self.pages_of_kind(area, LruKind::File));
+                let files: u64 = (0..self.lruvecs.len()).map(files).sum();
+                let available = self.free_frames() + files;
+                (available / 10, available / 5)
             }
         }
     }
 
-    /// Says that a page was written to.
-    pub(super) fn soil(&mut self, handle: u32) {
+    /// Records a write to a page.
+    pub(super) fn mark_dirty(&mut self, handle: u32) {
         if !self.has_disk() {
             return;
         }
         let entry = &mut self.entries[handle as usize];
-        match (entry.state, entry.class) {
-            (State::Clean, Class::File | Class::Buffer) => self.line_up(handle),
-            (State::Clean, Class::Anonymous) => entry.state = State::Dirty,
-            (State::Writing, Class::File | Class::Buffer | Class::Anonymous) => entry.state = State::Again,
+        match (entry.writeback_state, entry.page_use) {
+            (WritebackState::Clean, PageUse::File | PageUse::BlockDevice) => self.queue_dirty(handle),
+            (WritebackState::Clean, PageUse::Anonymous) => entry.writeback_state = WritebackState::Dirty,
+            (WritebackState::Writeback, PageUse::File | PageUse::BlockDevice | PageUse::Anonymous) => {
+                entry.writeback_state = WritebackState::WritebackRedirtied
+            }
             _ => {}
         }
     }
 
-    /// A page of a program is new, or back: it holds what swap has not.
-    pub(super) fn soil_new(&mut self, handle: u32) {
-        if self.entries[handle as usize].class == Class::Anonymous {
-            self.soil(handle);
+    /// An anonymous page is new or was refaulted: swap does not have its contents.
+    pub(super) fn mark_new_dirty(&mut self, handle: u32) {
+        if self.entries[handle as usize].page_use == PageUse::Anonymous {
+            self.mark_dirty(handle);
         }
     }
 
-    /// Puts a page of a file behind those that are dirty.
-    fn line_up(&mut self, handle: u32) {
-        let number = self.disk.number();
+    /// Adds a page of a file at the end of the dirty pages.
+    fn queue_dirty(&mut self, handle: u32) {
+        let queue_id = self.disk.take_queue_id();
         let entry = &mut self.entries[handle as usize];
-        (entry.state, entry.number) = (State::Dirty, number);
+        (entry.writeback_state, entry.queue_id) = (WritebackState::Dirty, queue_id);
         self.disk.dirty_pages += entry.pages();
-        self.disk.dirty.push_back(Queued { handle, number, since: self.disk.now });
+        self.disk.dirty_queue.push_back(QueuedPage { handle, queue_id, queued_at: self.disk.current_slice });
     }
 
-    /// Gives a dirty page to the disk.
-    pub(super) fn send(&mut self, handle: u32, is_hasty: bool) {
-        let number = self.disk.number();
+    /// Queues a dirty page for writing.
+    pub(super) fn submit_write(&mut self, handle: u32, is_reclaim_pending: bool) {
+        let queue_id = self.disk.take_queue_id();
         let entry = &mut self.entries[handle as usize];
-        if entry.class.is_file() {
+        if entry.page_use.is_file() {
             self.disk.dirty_pages -= entry.pages();
         }
-        (entry.state, entry.number) = (State::Writing, number);
-        entry.is_hasty |= is_hasty;
-        self.disk.writing_pages += entry.pages();
-        self.disk.writing.push_back(Queued { handle, number, since: self.disk.now });
-        self.stats.written += u64::from(entry.pages());
+        (entry.writeback_state, entry.queue_id) = (WritebackState::Writeback, queue_id);
+        entry.is_reclaim_pending |= is_reclaim_pending;
+        self.disk.writeback_pages += entry.pages();
+        self.disk.writeback_queue.push_back(QueuedPage {
+            handle,
+            queue_id,
+            queued_at: self.disk.current_slice,
+        });
+        self.stats.pages_written += u64::from(entry.pages());
     }
 
-    /// Takes a page off the queues that is about to lose its frame.
-    pub(super) fn forget_writes(&mut self, handle: u32) {
+    /// Removes a page that is about to be freed from the queues.
+    pub(super) fn cancel_writeback(&mut self, handle: u32) {
         let entry = &mut self.entries[handle as usize];
-        match entry.state {
-            State::Dirty if entry.class.is_file() => self.disk.dirty_pages -= entry.pages(),
-            State::Writing | State::Again => self.disk.writing_pages -= entry.pages(),
+        match entry.writeback_state {
+            WritebackState::Dirty if entry.page_use.is_file() => self.disk.dirty_pages -= entry.pages(),
+            WritebackState::Writeback | WritebackState::WritebackRedirtied => {
+                self.disk.writeback_pages -= entry.pages()
+            }
             _ => {}
         }
-        (entry.state, entry.number, entry.is_hasty) = (State::Clean, 0, false);
+        (entry.writeback_state, entry.queue_id, entry.is_reclaim_pending) = (WritebackState::Clean, 0, false);
     }
 
-    fn is_current(&self, queued: &Queued) -> bool {
+    fn is_current(&self, queued: &QueuedPage) -> bool {
         let entry = &self.entries[queued.handle as usize];
-        queued.number != 0 && entry.number == queued.number
+        queued.queue_id != 0 && entry.queue_id == queued.queue_id
     }
 
-    /// A slice of the disk's time: what it finishes, and what `pdflush` gives it next.
-    pub(super) fn slice(&mut self) {
+    /// A time slice of the disk: the pages that it finishes, and those that the flusher (`pdflush`) queues
+    /// next.
+    pub(super) fn run_disk_slice(&mut self) {
         if !self.has_disk() {
             return;
         }
-        self.disk.now += 1;
-        let pages = u64::from(self.tuning.disk);
-        let owed = self.disk.ahead.min(pages);
-        self.disk.ahead -= owed;
-        self.journal.note(Event::Disk { pages: pages - owed, is_nap: false });
-        self.finish(pages - owed);
-        self.flush();
+        self.disk.current_slice += 1;
+        let pages = u64::from(self.tuning.disk_pages_per_slice);
+        let repaid_pages = self.disk.owed_pages.min(pages);
+        self.disk.owed_pages -= repaid_pages;
+        self.journal.record(Decision::DiskSlice { pages: pages - repaid_pages, is_congestion_wait: false });
+        self.complete_writes(pages - repaid_pages);
+        self.run_flusher();
     }
 
-    /// A request waits for the disk (`blk_congestion_wait`): until one of the disk's requests is done, or
-    /// until its queue is no more congested. That time passes ahead of all others.
-    pub(super) fn nap(&mut self) {
-        if self.disk.writing_pages > 0 {
-            let over = self.disk.writing_pages.saturating_sub(self.tuning.queue);
-            let pages = u64::from(over + REQUEST);
-            self.journal.note(Event::Disk { pages, is_nap: true });
-            self.disk.ahead += pages;
-            self.stats.naps += 1;
-            self.finish(pages);
+    /// A request waits for the disk (`blk_congestion_wait`): until one write request is done, or the queue is
+    /// no longer congested. This time is charged in advance.
+    pub(super) fn congestion_wait(&mut self) {
+        if self.disk.writeback_pages > 0 {
+            let excess = self.disk.writeback_pages.saturating_sub(self.tuning.queue_pages);
+            let pages = u64::from(excess + REQUEST_PAGES);
+            self.journal.record(Decision::DiskSlice { pages, is_congestion_wait: true });
+            self.disk.owed_pages += pages;
+            self.stats.congestion_waits += 1;
+            self.complete_writes(pages);
         }
     }
 
-    /// Pages that were reclaimed are read: nothing is written meanwhile, and it takes time to find them. That
-    /// time passes ahead of all others, too.
-    pub(super) fn read_back(&mut self, pages: u32) {
+    /// Reclaimed pages are read again: nothing is written meanwhile, and seeks take time. This time is
+    /// charged in advance, too.
+    pub(super) fn account_refault_read(&mut self, pages: u32) {
         if self.has_disk() {
-            let sought = u64::from(self.tuning.seek) * u64::from(pages) / u64::from(REQUEST);
-            self.disk.ahead += u64::from(pages) + if self.disk.is_streaming { 0 } else { sought };
+            let seek_cost = u64::from(self.tuning.seek_pages) * u64::from(pages) / u64::from(REQUEST_PAGES);
+            self.disk.owed_pages += u64::from(pages) + if self.disk.is_streaming { 0 } else { seek_cost };
         }
     }
 
-    /// The disk finishes pages, in the order that it was given them.
-    fn finish(&mut self, pages: u64) {
-        let mut left = pages;
-        while left > 0 {
-            let Some(first) = self.disk.writing.pop_front() else { break };
+    /// The disk finishes pages in the order in which they were queued.
+    fn complete_writes(&mut self, pages: u64) {
+        let mut remaining = pages;
+        while remaining > 0 {
+            let Some(first) = self.disk.writeback_queue.pop_front() else { break };
             if !self.is_current(&first) {
                 continue;
             }
-            left = left.saturating_sub(u64::from(self.entries[first.handle as usize].pages()));
-            self.journal.note(Event::Finished { handle: first.handle });
-            self.finish_one(first.handle);
+            remaining = remaining.saturating_sub(u64::from(self.entries[first.handle as usize].pages()));
+            self.journal.record(Decision::WriteCompleted { handle: first.handle });
+            self.end_page_writeback(first.handle);
         }
     }
 
-    /// A page was written. One that reclaim waits for becomes the oldest of its list
+    /// A page was written. If reclaim waits for it, it becomes the oldest page of its list
     /// (`rotate_reclaimable_page`).
-    fn finish_one(&mut self, handle: u32) {
+    fn end_page_writeback(&mut self, handle: u32) {
         let entry = &mut self.entries[handle as usize];
-        self.disk.writing_pages -= entry.pages();
-        let is_again = entry.state == State::Again;
-        (entry.state, entry.number) = (State::Clean, 0);
-        let is_hasty = std::mem::take(&mut entry.is_hasty);
+        self.disk.writeback_pages -= entry.pages();
+        let is_redirtied = entry.writeback_state == WritebackState::WritebackRedirtied;
+        (entry.writeback_state, entry.queue_id) = (WritebackState::Clean, 0);
+        let is_reclaim_pending = std::mem::take(&mut entry.is_reclaim_pending);
         let entry = *entry;
-        if is_again && entry.class.is_file() {
-            self.line_up(handle);
-        } else if is_again {
-            self.entries[handle as usize].state = State::Dirty;
+        if is_redirtied && entry.page_use.is_file() {
+            self.queue_dirty(handle);
+        } else if is_redirtied {
+            self.entries[handle as usize].writeback_state = WritebackState::Dirty;
         }
         let stays_active = self.tuning.release == Release::V2_6_16 && entry.is_active;
-        if is_hasty && !is_again && !stays_active && !self.journal.has(Flaw::WrittenNotRotated) {
-            self.turn_oldest(handle);
+        if is_reclaim_pending
+            && !is_redirtied
+            && !stays_active
+            && !self.journal.has_bug(MachineBug::WrittenPageNotRotated)
+        {
+            self.move_in_lru(handle, false, LruLists::add_oldest);
         }
     }
 
-    /// Puts a page at the end of the inactive list of its sort.
-    fn turn_oldest(&mut self, handle: u32) {
-        let entry = self.entries[handle as usize];
-        let Some(list) = self.list(&entry) else { return };
-        self.lru.remove(list, handle, entry.pages());
-        self.entries[handle as usize].is_active = false;
-        self.lru.add_oldest(super::lru::List { is_active: false, ..list }, handle, entry.pages());
-    }
-
-    /// `pdflush` writes pages of files: as long as more are dirty than may be, those that have been for long,
-    /// and as many as reclaim wants.
-    fn flush(&mut self) {
-        self.journal.note(Event::Flush);
-        let most = self.dirty_limits().0;
+    /// The flusher (`pdflush`) writes pages of files: while more pages are dirty than the background limit,
+    /// those that have expired, and as many as reclaim requested.
+    fn run_flusher(&mut self) {
+        self.journal.record(Decision::FlusherRun);
+        let background_limit = self.dirty_limits().0;
         while !self.is_congested() {
-            let Some(first) = self.disk.dirty.front().copied() else { break };
-            if !self.is_current(&first) || self.entries[first.handle as usize].state != State::Dirty {
-                self.disk.dirty.pop_front();
+            let Some(first) = self.disk.dirty_queue.front().copied() else { break };
+            if !self.is_current(&first)
+                || self.entries[first.handle as usize].writeback_state != WritebackState::Dirty
+            {
+                self.disk.dirty_queue.pop_front();
                 continue;
             }
-            let is_old = self.disk.now - first.since >= EXPIRE;
-            let is_much = u64::from(self.disk.dirty_pages) > most;
-            if !is_old && !is_much && self.disk.wanted == 0 {
+            let is_expired = self.disk.current_slice - first.queued_at >= DIRTY_EXPIRE_SLICES;
+            let is_over_limit = u64::from(self.disk.dirty_pages) > background_limit;
+            if !is_expired && !is_over_limit && self.disk.requested_pages == 0 {
                 break;
             }
-            self.disk.dirty.pop_front();
+            self.disk.dirty_queue.pop_front();
             let pages = u64::from(self.entries[first.handle as usize].pages());
-            self.disk.wanted = self.disk.wanted.saturating_sub(pages);
-            self.journal.note(Event::Sent { handle: first.handle });
-            self.send(first.handle, false);
+            self.disk.requested_pages = self.disk.requested_pages.saturating_sub(pages);
+            self.journal.record(Decision::FlusherWrite { handle: first.handle });
+            self.submit_write(first.handle, false);
         }
         if self.disk.dirty_pages == 0 {
-            self.disk.wanted = 0;
+            self.disk.requested_pages = 0;
         }
     }
 
-    /// Checks the sums.
-    pub(super) fn validate_writes(&self) -> Result<(), Wrong> {
-        let sum = |is_counted: &dyn Fn(&Entry) -> bool| -> u32 {
-            let there = self.entries.iter().filter(|entry| entry.is_live && entry.frame != NOWHERE);
-            there.filter(|entry| is_counted(entry)).map(|entry| entry.pages()).sum()
+    pub(super) fn validate_writeback(&self) -> Result<(), Error> {
+        let sum = |is_counted: &dyn Fn(&BlockEntry) -> bool| -> u32 {
+            let resident = self.entries.iter().filter(|entry| entry.is_resident());
+            resident.filter(|entry| is_counted(entry)).map(|entry| entry.pages()).sum()
         };
-        let dirty = sum(&|entry| entry.class.is_file() && entry.state == State::Dirty);
-        let writing = sum(&|entry| entry.state.is_writing());
-        if (dirty, writing) == (self.disk.dirty_pages, self.disk.writing_pages) {
+        let dirty = sum(&|entry| entry.page_use.is_file() && entry.writeback_state == WritebackState::Dirty);
+        let writing = sum(&|entry| entry.writeback_state.is_writing());
+        if (dirty, writing) == (self.disk.dirty_pages, self.disk.writeback_pages) {
             return Ok(());
         }
-        Err(Wrong::Books(format!(
-            "{dirty} dirty pages of files and {writing} being written, the books say {} and {}",
-            self.disk.dirty_pages, self.disk.writing_pages
-        )))
+        corrupted(format!(
+            "{dirty} dirty pages of files and {writing} being written, the counters say {} and {}",
+            self.disk.dirty_pages, self.disk.writeback_pages
+        ))
     }
 }

@@ -1,132 +1,161 @@
-//! What Linux since 6.10 does when a list is empty: pageblocks are claimed whole, or one piece is cut out of
-//! another's block, and what is left stays where it was.
+//! Fallback of Linux since 6.10: a pageblock is claimed whole, or one block is stolen and the rest stays
+//! where it was.
 
-use crate::planted::Bug;
-use crate::policy::{Policy, Take};
-use crate::words::{Kind, Stolen};
+use crate::injected_bugs::Bug;
+use crate::policies::{Policy, StealExtent};
+use crate::types::{AllocationType, ZoneOffset};
 
-use super::{Found, Last, Manner, Zone};
+use super::{AllocFlags, FallbackBlock, RmqueueMode, TakenBlock, Zone, ZoneBlock};
 
 impl<P: Policy> Zone<P> {
     /// The largest block of others: its pageblock, or a piece of it (`__rmqueue_fallback`,
     /// `steal_suitable_fallback` of 6.10 to 6.14).
-    pub(super) fn claim_or_cut(&mut self, wanted: u8, order: u8, manner: &Manner) -> Option<Found> {
-        let (max, block_order) = (self.shape.max_order, self.shape.block_order);
-        let least = self.least(order, manner);
-        let (size, (from, at)) =
-            (least..=max).rev().find_map(|size| Some((size, self.other(wanted, size)?)))?;
-        if self.policy.take(wanted, size, block_order) != Take::Pageblock {
-            self.mixes();
-            return self.smallest_of_others(wanted, order);
+    pub(super) fn claim_largest_or_steal(
+        &mut self,
+        alloc_list: u8,
+        order: u8,
+        alloc_flags: &AllocFlags,
+    ) -> Option<TakenBlock> {
+        let pageblock_order = self.geometry.pageblock_order;
+        let min_order = self.min_fallback_order(order, alloc_flags);
+        let largest = self.find_largest_fallback(alloc_list, min_order)?;
+        let extent = self.policy.steal_extent(alloc_list, largest.block.order, pageblock_order);
+        if extent != StealExtent::Pageblock {
+            self.count_fragmentation_event();
+            return self.steal_smallest_block(alloc_list, order);
         }
-        self.claim(wanted, order, (from, at, size)).or_else(|| Some(self.cut(wanted, (from, at, size))))
+        self.claim_pageblock(alloc_list, order, largest)
+            .or_else(|| Some(self.steal_part(alloc_list, largest)))
     }
 
     /// Pageblocks from the largest block down; then the smallest block (`__rmqueue_claim`,
     /// `__rmqueue_steal` of 6.15 to 6.18).
-    pub(super) fn claim_then_cut(&mut self, wanted: u8, order: u8, manner: &mut Manner) -> Option<Found> {
-        let least = self.least(order, manner);
-        for size in (least..=self.shape.max_order).rev() {
-            if self.policy.take(wanted, size, self.shape.block_order) != Take::Pageblock {
+    pub(super) fn claim_then_steal(
+        &mut self,
+        alloc_list: u8,
+        order: u8,
+        alloc_flags: &mut AllocFlags,
+    ) -> Option<TakenBlock> {
+        let min_order = self.min_fallback_order(order, alloc_flags);
+        for size in (min_order..=self.geometry.max_order).rev() {
+            if self.policy.steal_extent(alloc_list, size, self.geometry.pageblock_order)
+                != StealExtent::Pageblock
+            {
                 break;
             }
-            let Some((from, at)) = self.other(wanted, size) else { continue };
-            if let Some(found) = self.claim(wanted, order, (from, at, size)) {
-                manner.last = Last::Own;
+            let Some(fallback) = self.find_fallback_block(alloc_list, size) else { continue };
+            if let Some(found) = self.claim_pageblock(alloc_list, order, fallback) {
+                alloc_flags.rmqueue_mode = RmqueueMode::Normal;
                 return Some(found);
             }
-            if self.has(Bug::ClaimsOnce) {
+            if self.has_bug(Bug::SingleClaimAttempt) {
                 break;
             }
         }
-        self.cut_smallest(wanted, order, manner)
+        self.steal_smallest(alloc_list, order, alloc_flags)
     }
 
     /// In a batch that found nothing to be claimed, the next piece: its list is still empty.
-    pub(super) fn go_on_cutting(&mut self, wanted: u8, order: u8, manner: &mut Manner) -> Option<Found> {
-        if self.has(Bug::BatchForgets) {
-            return self.claim_then_cut(wanted, order, manner);
+    pub(super) fn continue_stealing(
+        &mut self,
+        alloc_list: u8,
+        order: u8,
+        alloc_flags: &mut AllocFlags,
+    ) -> Option<TakenBlock> {
+        if self.has_bug(Bug::BatchForgetsStealMode) {
+            return self.claim_then_steal(alloc_list, order, alloc_flags);
         }
-        self.cut_smallest(wanted, order, manner)
+        self.steal_smallest(alloc_list, order, alloc_flags)
     }
 
     /// A piece of the smallest block of others, if kinds may be mixed.
-    pub(super) fn cut_smallest(&mut self, wanted: u8, order: u8, manner: &mut Manner) -> Option<Found> {
-        if !manner.may_mix && !self.has(Bug::MixesAnyway) {
+    pub(super) fn steal_smallest(
+        &mut self,
+        alloc_list: u8,
+        order: u8,
+        alloc_flags: &mut AllocFlags,
+    ) -> Option<TakenBlock> {
+        if !alloc_flags.can_fragment && !self.has_bug(Bug::NoFragmentIgnored) {
             return None;
         }
-        let found = self.smallest_of_others(wanted, order)?;
-        manner.last = Last::Cut;
+        let found = self.steal_smallest_block(alloc_list, order)?;
+        alloc_flags.rmqueue_mode = RmqueueMode::Steal;
         Some(found)
     }
 
-    fn smallest_of_others(&mut self, wanted: u8, order: u8) -> Option<Found> {
-        let mut sizes = order..=self.shape.max_order;
-        let (size, (from, at)) = sizes.find_map(|size| Some((size, self.other(wanted, size)?)))?;
-        Some(self.cut(wanted, (from, at, size)))
+    fn steal_smallest_block(&mut self, alloc_list: u8, order: u8) -> Option<TakenBlock> {
+        let smallest = self.find_smallest_fallback(alloc_list, order)?;
+        Some(self.steal_part(alloc_list, smallest))
     }
 
     /// A piece of the largest block of others, if the policy takes no more of it.
-    pub(super) fn piece(&mut self, wanted: u8, order: u8, manner: &Manner) -> Option<Found> {
-        let mut sizes = (self.least(order, manner)..=self.shape.max_order).rev();
-        let (size, (from, at)) = sizes.find_map(|size| Some((size, self.other(wanted, size)?)))?;
-        let take = self.policy.take(wanted, size, self.shape.block_order);
-        (take == Take::Piece).then(|| self.cut(wanted, (from, at, size)))
+    pub(super) fn steal_requested_order(
+        &mut self,
+        alloc_list: u8,
+        order: u8,
+        alloc_flags: &AllocFlags,
+    ) -> Option<TakenBlock> {
+        let min_order = self.min_fallback_order(order, alloc_flags);
+        let largest = self.find_largest_fallback(alloc_list, min_order)?;
+        let extent = self.policy.steal_extent(alloc_list, largest.block.order, self.geometry.pageblock_order);
+        (extent == StealExtent::RequestedOrder).then(|| self.steal_part(alloc_list, largest))
     }
 
     /// Of a free block just a piece: the rest stays on its list.
-    fn cut(&mut self, wanted: u8, (from, at, size): (u8, u32, u8)) -> Found {
-        let stolen = Stolen { frame: self.shape.first + at, order: size, wanted, from, owns: false };
-        self.remove(at, size);
-        let rest = if self.has(Bug::RestIsKept) { wanted } else { from };
-        Found { at, order: size, rest, stolen: Some(stolen) }
+    fn steal_part(&mut self, alloc_list: u8, taken: FallbackBlock) -> TakenBlock {
+        let fallback = self.fallback_of(taken, alloc_list, false);
+        let ZoneBlock { offset, order } = taken.block;
+        self.del_from_free_list(offset, order);
+        let remainder_list = if self.has_bug(Bug::RemainderNotReturned) { alloc_list } else { taken.list };
+        TakenBlock { offset, order, remainder_list, fallback: Some(fallback) }
     }
 
-    /// Counts that kinds are about to be mixed: whatever comes of it, as the kernel does.
-    pub(super) fn mixes(&mut self) {
-        if !self.has(Bug::MixingUncounted) {
-            self.mixings = self.mixings.wrapping_add(1);
+    /// Counts an attempt to mix migratetypes in a pageblock, as the kernel does, whether or not it succeeds.
+    pub(super) fn count_fragmentation_event(&mut self) {
+        if !self.has_bug(Bug::FragmentationUncounted) {
+            self.fragmentation_events = self.fragmentation_events.wrapping_add(1);
         }
     }
 
     /// The pageblock of a free block, if enough of it is free or alike.
-    fn claim(&mut self, wanted: u8, order: u8, (from, at, size): (u8, u32, u8)) -> Option<Found> {
-        let block_order = self.shape.block_order;
-        let block = (at >> block_order) as usize;
-        let stolen = Stolen { frame: self.shape.first + at, order: size, wanted, from, owns: true };
-        if size >= block_order {
-            self.own(block..block + (1 << (size - block_order)), wanted);
-            self.remove(at, size);
-            return Some(Found { at, order: size, rest: wanted, stolen: Some(stolen) });
+    fn claim_pageblock(&mut self, alloc_list: u8, order: u8, claimed: FallbackBlock) -> Option<TakenBlock> {
+        let pageblock_order = self.geometry.pageblock_order;
+        let ZoneBlock { offset, order: found_order } = claimed.block;
+        let pageblock = offset.pageblock_index(pageblock_order);
+        let fallback = Some(self.fallback_of(claimed, alloc_list, true));
+        if found_order >= pageblock_order {
+            self.set_owner(pageblock..pageblock + (1 << (found_order - pageblock_order)), alloc_list);
+            self.del_from_free_list(offset, found_order);
+            return Some(TakenBlock { offset, order: found_order, remainder_list: alloc_list, fallback });
         }
-        self.mixes();
-        let (free, movable) = self.count_pageblock(block);
-        if !self.is_enough(block, wanted, free, movable) {
+        self.count_fragmentation_event();
+        let (free, movable) = self.count_pageblock_frames(pageblock);
+        if !self.can_claim_pageblock(pageblock, alloc_list, free, movable) {
             return None;
         }
-        self.relist_pageblock(block, wanted);
-        self.own(block..block + 1, wanted);
-        let (at, found) = self.pop_smallest(wanted, order)?;
-        Some(Found { at, order: found, rest: wanted, stolen: Some(stolen) })
+        self.move_pageblock_blocks(pageblock, alloc_list);
+        self.set_owner(pageblock..pageblock + 1, alloc_list);
+        let (offset, found) = self.pop_smallest(alloc_list, order)?;
+        Some(TakenBlock { offset, order: found, remainder_list: alloc_list, fallback })
     }
 
     /// Free frames of a pageblock, and movable ones that are not free (`prep_move_freepages_block`).
-    fn count_pageblock(&self, block: usize) -> (u32, u32) {
-        let from = (block as u32) << self.shape.block_order;
-        let to = from + (1 << self.shape.block_order);
-        let (mut at, mut free, mut movable) = (from, 0, 0);
-        while at < to {
-            let state = self.lists.state(at);
-            let (order, counts) = match (state.free_order(), state.used_order()) {
+    fn count_pageblock_frames(&self, pageblock: usize) -> (u32, u32) {
+        let from = ZoneOffset::of_pageblock(pageblock as u32, self.geometry.pageblock_order);
+        let to = from + (1 << self.geometry.pageblock_order);
+        let (mut offset, mut free, mut movable) = (from, 0, 0);
+        while offset < to {
+            let state = self.free_lists.frame_state(offset);
+            let (order, counter) = match (state.free_order(), state.allocated_block()) {
                 (Some(order), _) => (order, &mut free),
-                (None, Some((order, Kind::Movable))) => (order, &mut movable),
+                (None, Some((order, AllocationType::Movable))) => (order, &mut movable),
                 (None, used) => {
-                    at += 1 << used.map_or(0, |(order, _)| order);
+                    offset += 1 << used.map_or(0, |(order, _)| order);
                     continue;
                 }
             };
-            *counts += 1 << order;
-            at += 1 << order;
+            *counter += 1 << order;
+            offset += 1 << order;
         }
         (free, movable.min(to - from))
     }

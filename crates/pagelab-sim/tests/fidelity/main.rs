@@ -1,16 +1,17 @@
-//! The paper's tests, run by the simulator, beside what the paper reports. The tables are printed, and kept
-//! in docs/fidelity.md.
+//! The paper's tests in the simulator, compared with the paper's figures. The tables are printed, and kept in
+//! docs/fidelity.md.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test panics to fail, and prints its tables")]
 
 use std::fmt::Write as _;
 use std::sync::Mutex;
 
-use pagelab_model::paper::{BREAKDOWN, FIGURE_11, LINEAR, PPC64_ZONE};
-use pagelab_sim::study::{Outcome, Scheme, Spec, run};
+use pagelab_model::published_figures::{FIGURE_11, NORMAL_ZONE_AT_REST, POOL_UNDER_LOAD, PPC64_UNUSABLE};
+use pagelab_model::simulation::SimulatedWorkload;
+use pagelab_sim::study::{SimulationOutcome, SimulationSpec, run_simulation};
 
-/// Boots of each run: one may be far from all others, so cells are the middle of three.
-const BOOTS: usize = 3;
+/// Boots of each run: one may be far from all others, so cells are the median of three.
+const BOOTS_PER_RUN: usize = 3;
 
 /// Machine, scheme, load and first seed of each run; every second seed is of the same run.
 const RUNS: [(&str, &str, &str, u64); 11] = [
@@ -28,56 +29,55 @@ const RUNS: [(&str, &str, &str, u64); 11] = [
 ];
 
 /// All outcomes. Runs are given to as many threads as there are processors; each is the same on any thread.
-struct Outcomes(Vec<[Outcome; BOOTS]>);
+struct Outcomes(Vec<[SimulationOutcome; BOOTS_PER_RUN]>);
 
 impl Outcomes {
-    fn all() -> Outcomes {
-        let next = Mutex::new(0..RUNS.len() * BOOTS);
-        let found = Mutex::new(vec![<[Outcome; BOOTS]>::default(); RUNS.len()]);
+    fn run_all() -> Outcomes {
+        let next_run = Mutex::new(0..RUNS.len() * BOOTS_PER_RUN);
+        let outcomes = Mutex::new(vec![<[SimulationOutcome; BOOTS_PER_RUN]>::default(); RUNS.len()]);
         let work = || {
             loop {
-                let Some(at) = next.lock().unwrap().next() else { break };
-                let (at, boot) = (at / BOOTS, at % BOOTS);
+                let Some(at) = next_run.lock().unwrap().next() else { break };
+                let (at, boot) = (at / BOOTS_PER_RUN, at % BOOTS_PER_RUN);
                 let (machine, scheme, load, first) = RUNS[at];
-                let spec = Spec {
+                let workload = SimulatedWorkload {
                     machine: machine.to_owned(),
                     kernelcore: None,
-                    scheme: Scheme::parse(scheme).unwrap(),
                     load: load.to_owned(),
                     parameters: Vec::new(),
-                    seed: first + 2 * boot as u64,
-                    pictures: 0,
                 };
-                let outcome = run(&spec, &mut |_| true).unwrap();
-                found.lock().unwrap()[at][boot] = outcome;
+                let seed = first + 2 * boot as u64;
+                let spec = SimulationSpec::new(workload, scheme, seed, 0).unwrap();
+                let outcome = run_simulation(&spec, &mut |_| true).unwrap();
+                outcomes.lock().unwrap()[at][boot] = outcome;
             }
         };
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
-        Outcomes(found.into_inner().unwrap())
+        Outcomes(outcomes.into_inner().unwrap())
     }
 
     /// Value and divisor of a figure of a run, the middle one of its boots; 0 for a zone that the machine
     /// does not have.
-    fn figure(&self, at: &(&str, &str, &str, u64), phase: &str, name: &str) -> (u64, u64) {
-        let run = RUNS.iter().position(|run| run == at).unwrap();
+    fn figure(&self, run_key: &(&str, &str, &str, u64), phase: &str, name: &str) -> (u64, u64) {
+        let run = RUNS.iter().position(|run| run == run_key).unwrap();
         let mut boots = self.0[run].each_ref().map(|outcome| {
             let mut of_phase = outcome.figures.iter().filter(|figure| figure.phase == phase).peekable();
-            assert!(of_phase.peek().is_some(), "{at:?} has no phase {phase}");
+            assert!(of_phase.peek().is_some(), "{run_key:?} has no phase {phase}");
             let figure = of_phase.find(|figure| figure.name == name);
-            figure.map_or((0, 1), |figure| (figure.value, figure.per))
+            figure.map_or((0, 1), |figure| (figure.value, figure.divisor))
         });
         boots.sort_by_key(|(value, per)| u128::from(*value) * 1_000_000_000 / u128::from(*per));
-        boots[BOOTS / 2]
+        boots[BOOTS_PER_RUN / 2]
     }
 
-    fn count(&self, at: &(&str, &str, &str, u64), phase: &str, name: &str) -> u64 {
-        self.figure(at, phase, name).0
+    fn count(&self, run_key: &(&str, &str, &str, u64), phase: &str, name: &str) -> u64 {
+        self.figure(run_key, phase, name).0
     }
 
     /// A share in hundredths.
-    fn hundredths(&self, at: &(&str, &str, &str, u64), phase: &str, name: &str) -> u64 {
-        let (value, per) = self.figure(at, phase, name);
+    fn hundredths(&self, run_key: &(&str, &str, &str, u64), phase: &str, name: &str) -> u64 {
+        let (value, per) = self.figure(run_key, phase, name);
         (value * 100 + per / 2) / per
     }
 }
@@ -90,27 +90,27 @@ const X86: [(&str, &str, &str, u64); 5] = [
     ("x86", "list2", "paper-light", 1),
 ];
 
-const REST: &str = "highalloc at rest";
+const QUIESCED_PHASE: &str = "highalloc at rest";
 
 /// Ours divided by the paper's, in hundredths; one block more on both sides, so that none is divided by 0.
-fn ratio(ours: u64, theirs: u64) -> String {
+fn format_ratio(ours: u64, theirs: u64) -> String {
     let hundredths = (100 * (ours + 1) + theirs.div_ceil(2)) / (theirs + 1);
     format!("{}.{:02}", hundredths / 100, hundredths % 100)
 }
 
-fn share(hundredths: u64) -> String {
+fn format_percent(hundredths: u64) -> String {
     format!("{}.{:02}", hundredths / 100, hundredths % 100)
 }
 
-/// The tables as they stand in the page.
-fn tables(found: &Outcomes) -> String {
+/// The tables as in the document.
+fn format_tables(found: &Outcomes) -> String {
     let mut text = String::new();
     let mut line = |line: String| {
         let _ = writeln!(text, "{line}");
     };
     line("### Figure 11: huge pages of 4 MiB on x86, of 379\n".to_owned());
     line(
-        "Each cell: ours, the middle of three boots; the paper's; their ratio (each with one added).\n"
+        "Each cell: simulator (median of three boots), paper, and their ratio (one added to each).\n"
             .to_owned(),
     );
     line("| test | zone | standard, clean | standard again, zone-0MB | zone, zone-1024MB | list | list, light |".to_owned());
@@ -120,52 +120,53 @@ fn tables(found: &Outcomes) -> String {
         let ours = X86.map(|run| found.count(&run, row.phase, row.name));
         let mut cells = String::new();
         for (ours, theirs) in ours.iter().zip(row.cells) {
-            let _ = write!(cells, " {ours} / {theirs} / {} |", ratio(*ours, theirs));
+            let _ = write!(cells, " {ours} / {theirs} / {} |", format_ratio(*ours, theirs));
         }
         line(format!("| {} | {zone} |{cells} {} | {} |", row.phase, ours[3], ours[4]));
     }
     line("\n### F_u and F_i of the order of huge pages at rest\n".to_owned());
-    line("| machine | scheme | F_u at the end | the paper's | F_i of failures |".to_owned());
+    line("| machine | scheme | F_u at the end | paper | F_i of failures |".to_owned());
     line("|---|---|---|---|---|".to_owned());
     for run in RUNS.iter().filter(|run| run.2.starts_with("paper")) {
         let order = if run.0 == "x86" { 10 } else { 12 };
-        let end = found.hundredths(run, REST, &format!("F_u({order}) at the end"));
-        let failures = found.hundredths(run, REST, &format!("F_i({order}) of failures"));
+        let end = found.hundredths(run, QUIESCED_PHASE, &format!("F_u({order}) at the end"));
+        let failures = found.hundredths(run, QUIESCED_PHASE, &format!("F_i({order}) of failures"));
         let light = if run.2 == "paper" { "" } else { ", light" };
         let again = if run.3 == 1 { "" } else { ", again" };
-        let theirs = if (run.0, run.1) == ("ppc64", "zone") { share(PPC64_ZONE) } else { String::new() };
+        let theirs =
+            if (run.0, run.1) == ("ppc64", "zone") { format_percent(PPC64_UNUSABLE) } else { String::new() };
         line(format!(
             "| {} | {}{light}{again} | {} | {theirs} | {} |",
             run.0,
             run.1,
-            share(end),
-            share(failures)
+            format_percent(end),
+            format_percent(failures)
         ));
     }
     line("\n### Lists: huge pages from ZONE_NORMAL at rest\n".to_owned());
-    line("| load | ours | the paper's | ratio |".to_owned());
+    line("| load | simulator | paper | ratio |".to_owned());
     line("|---|---|---|---|".to_owned());
-    for (load, theirs) in ["paper-light", "paper"].into_iter().zip(BREAKDOWN) {
-        let ours = found.count(&("x86", "list2", load, 1), REST, "from Normal");
+    for (load, theirs) in ["paper-light", "paper"].into_iter().zip(NORMAL_ZONE_AT_REST) {
+        let ours = found.count(&("x86", "list2", load, 1), QUIESCED_PHASE, "from Normal");
         line(format!(
             "| {} | {ours} | {theirs} | {} |",
             if load == "paper" { "full" } else { "light" },
-            ratio(ours, theirs)
+            format_ratio(ours, theirs)
         ));
     }
     line("\n### Linear reclaim: huge pages in the pool while kernels are built, x86\n".to_owned());
-    line("| scheme | ours | the paper's | ratio |".to_owned());
+    line("| scheme | simulator | paper | ratio |".to_owned());
     line("|---|---|---|---|".to_owned());
-    for (scheme, theirs) in ["standard", "zone", "zone+linear"].into_iter().zip(LINEAR) {
+    for (scheme, theirs) in ["standard", "zone", "zone+linear"].into_iter().zip(POOL_UNDER_LOAD) {
         let run = ("x86", scheme, "hugetlb-capability", 1);
         let ours = found.count(&run, "hugetlb during compile", "huge pages");
-        line(format!("| {scheme} | {ours} | {theirs} | {} |", ratio(ours, theirs)));
+        line(format!("| {scheme} | {ours} | {theirs} | {} |", format_ratio(ours, theirs)));
     }
     text
 }
 
 /// Figures of Figure 11 for all zones together, clean, zone-0MB and zone-1024MB: ours and the paper's.
-fn totals(found: &Outcomes) -> Vec<(&'static str, [u64; 3], [u64; 3])> {
+fn paper_totals(found: &Outcomes) -> Vec<(&'static str, [u64; 3], [u64; 3])> {
     let ours = |phase| [X86[0], X86[1], X86[2]].map(|run| found.count(&run, phase, "huge pages"));
     FIGURE_11
         .iter()
@@ -175,8 +176,8 @@ fn totals(found: &Outcomes) -> Vec<(&'static str, [u64; 3], [u64; 3])> {
 }
 
 /// What must hold of the tables.
-fn check(found: &Outcomes) {
-    for (phase, ours, theirs) in totals(found) {
+fn check_against_paper(found: &Outcomes) {
+    for (phase, ours, theirs) in paper_totals(found) {
         for (column, (ours, theirs)) in ours.into_iter().zip(theirs).enumerate() {
             // The paper's two equal kernels differ by a factor of 3.6 here: 72 and 20.
             let is_noise = phase.ends_with("pass 1") && column == 1;
@@ -185,20 +186,24 @@ fn check(found: &Outcomes) {
         }
         // Which of zone and standard is ahead takes more than one boot: docs/fidelity.md has twelve.
     }
-    let end = X86.map(|run| found.hundredths(&run, REST, "F_u(10) at the end"));
+    let end = X86.map(|run| found.hundredths(&run, QUIESCED_PHASE, "F_u(10) at the end"));
     let [clean, again, zone, list, light] = end;
     let least = zone.min(clean).min(again);
     assert!(list < least && light < least && zone <= clean.max(again), "F_u at rest on x86: {end:?}");
-    let order_12 = |scheme| found.hundredths(&("ppc64", scheme, "paper", 1), REST, "F_u(12) at the end");
-    assert!((PPC64_ZONE / 2..=2 * PPC64_ZONE).contains(&order_12("zone")) && order_12("zone") < 100);
+    let order_12 =
+        |scheme| found.hundredths(&("ppc64", scheme, "paper", 1), QUIESCED_PHASE, "F_u(12) at the end");
+    assert!((PPC64_UNUSABLE / 2..=2 * PPC64_UNUSABLE).contains(&order_12("zone")) && order_12("zone") < 100);
     assert!(
         order_12("zone") <= order_12("list2") && order_12("list2") <= order_12("standard"),
         "lists lie between on PPC64"
     );
     // The paper: 119 and 77; 83 in the authors' posting of January 2006.
-    let full = found.count(&("x86", "list2", "paper", 1), REST, "from Normal");
-    assert!((BREAKDOWN[1] / 2..=2 * BREAKDOWN[1]).contains(&full), "{full} from ZONE_NORMAL with lists");
-    let normal = |load| found.count(&("x86", "list2", load, 1), REST, "from Normal");
+    let full = found.count(&("x86", "list2", "paper", 1), QUIESCED_PHASE, "from Normal");
+    assert!(
+        (NORMAL_ZONE_AT_REST[1] / 2..=2 * NORMAL_ZONE_AT_REST[1]).contains(&full),
+        "{full} from ZONE_NORMAL with lists"
+    );
+    let normal = |load| found.count(&("x86", "list2", load, 1), QUIESCED_PHASE, "from Normal");
     assert!(normal("paper-light") > normal("paper"), "lists break down in ZONE_NORMAL under load");
     let pool = |scheme| {
         found.count(&("x86", scheme, "hugetlb-capability", 1), "hugetlb during compile", "huge pages")
@@ -208,12 +213,12 @@ fn check(found: &Outcomes) {
 
 #[test]
 fn the_papers_figures_beside_ours() {
-    let found = Outcomes::all();
-    let text = tables(&found);
+    let found = Outcomes::run_all();
+    let text = format_tables(&found);
     println!("{text}");
     let page = include_str!("../../../../docs/fidelity.md");
     let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("fidelity.md");
     std::fs::write(&path, &text).unwrap();
-    check(&found);
+    check_against_paper(&found);
     assert!(page.contains(&text), "docs/fidelity.md has other tables than those in {}", path.display());
 }

@@ -1,4 +1,4 @@
-//! One sweep: accessed bits are cleared, and after a while it is counted by mapping how many are set again.
+//! One sweep: accessed bits are cleared, and after a pause those that are set again are counted by mapping.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -13,118 +13,116 @@ use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
 use pagelab_model::process::Mapping;
 use pagelab_sys::clock;
-use pagelab_sys::realtime::Realtime;
+use pagelab_sys::scheduling::RealtimePriority;
 
 /// Clears the accessed bits of all pages of a process (`clear_refs`, Linux 2.6.22; 1: anonymous pages and
-/// files alike). The TLB is not flushed: what stays in it is not found accessed, so that walks are counted.
+/// files alike). The TLB is not flushed: pages with a cached translation are not found accessed, so walks are
+/// counted.
 const CLEAR_ALL: &[u8] = b"1";
 
-/// How often a pause looks whether it is cut short.
-const SLICE: Duration = Duration::from_millis(50);
+/// Interval at which a pause checks for a stop.
+const PAUSE_SLICE: Duration = Duration::from_millis(20);
 
 /// Waiting that matters at no pause.
-const SOON: Duration = Duration::from_millis(1);
+const WAIT_NEGLIGIBLE: Duration = Duration::from_millis(1);
 
-/// When all bits are cleared, the program has run for so long, by its CPU time, before it is looked. One that
-/// does not run is waited for a while.
-const RUNS: Duration = Duration::from_millis(1);
-const RUNS_WITHIN: Duration = Duration::from_millis(20);
+/// CPU time that the program runs between the end of clearing and the scan, at least. A program that does not
+/// run is awaited for a limited time.
+const CPU_TIME_MIN: Duration = Duration::from_millis(1);
+const CPU_TIME_WAIT_MAX: Duration = Duration::from_millis(20);
 
-/// Of a program that rests, a page may be found accessed that it had not touched: by the kernel, for it.
-const LAG_LEAST: Duration = Duration::from_micros(100);
+/// In an idle program, the kernel may have accessed a page on its behalf.
+const LAG_MIN: Duration = Duration::from_micros(100);
 
 /// Bytes that are read at most at once.
-const SOME: usize = 64 << 10;
+const READ_BYTES_MAX: usize = 64 << 10;
 
 /// A mapping, or a piece of one, after a sweep.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Piece {
-    /// Its addresses.
+pub struct ScannedPiece {
     pub addresses: Range<u64>,
     /// Bytes in memory.
     pub resident: u64,
     /// Of them, those found accessed.
     pub referenced: u64,
     /// Bytes on huge pages.
-    pub huge: u64,
-    /// CPU time that the program had between clearing and looking.
+    pub huge_bytes: u64,
+    /// CPU time of the program between clearing and scanning.
     pub lag_ns: u64,
 }
 
-/// What a sweep found.
 #[derive(Clone, Debug, Default)]
-pub struct Swept {
+pub struct SweepResult {
     text: Vec<u8>,
-    /// When all bits were cleared, by the program's CPU time since the first was: beside others it may not
-    /// run for a while, and accesses nothing then.
+    /// When all bits were cleared, by the program's CPU time since the first was: other programs may keep it
+    /// from running, and it accesses nothing then.
     cleared: Duration,
-    /// When the look began, by the same.
-    looking: Duration,
+    /// When the scan began, by the same.
+    scan_start: Duration,
     /// Of each part of the text: where it ends, and when it was there, by the same.
-    parts: Vec<(usize, Duration)>,
-    /// How long clearing took, and of that the time in which it wanted to clear, and waited.
-    clearing: (Duration, Duration),
+    text_parts: Vec<(usize, Duration)>,
+    /// The time of clearing, and of that the time in which it waited for a CPU.
+    clear_times: (Duration, Duration),
 }
 
-impl Swept {
-    /// Whether so much of the clearing was waiting that nobody knows which page was cleared when. Looking
-    /// tells its times as it goes.
+impl SweepResult {
+    /// Whether so much of the clearing was waiting that it is unknown which page was cleared when. Scanning
+    /// records its times.
     pub fn is_torn(&self) -> bool {
-        let (took, waited) = self.clearing;
-        waited * 4 > took && waited > SOON
+        let (took, waited) = self.clear_times;
+        waited * 4 > took && waited > WAIT_NEGLIGIBLE
     }
 
     /// Bytes in memory, and of them those found accessed.
-    pub fn young(&self) -> (u64, u64) {
-        sums(&self.text)
+    pub fn accessed_bytes(&self) -> (u64, u64) {
+        sum_fields(&self.text)
     }
 
-    /// By address; nothing of what is no longer there.
-    pub fn pieces(&self) -> io::Result<Vec<Piece>> {
-        let mappings = smaps::parse(&self.text).map_err(|_| gone())?;
-        Ok(pieces(&mappings, self.cleared, &self.looks()))
+    /// In address order, without pieces that no longer exist.
+    pub fn parse_pieces(&self) -> io::Result<Vec<ScannedPiece>> {
+        let mappings = smaps::parse(&self.text).map_err(|_| not_found_error())?;
+        Ok(build_pieces(&mappings, self.cleared, &self.scan_times()))
     }
 
-    /// When each mapping was looked at. Fields begin with a capital letter, the first line of a mapping with
+    /// When each mapping was scanned. Fields begin with a capital letter, the first line of a mapping with
     /// an address.
-    fn looks(&self) -> Vec<Duration> {
-        let (mut looks, mut from, mut begun) = (Vec::new(), 0, self.looking);
-        for &(end, at) in &self.parts {
+    fn scan_times(&self) -> Vec<Duration> {
+        let (mut times, mut from, mut begun) = (Vec::new(), 0, self.scan_start);
+        for &(end, at) in &self.text_parts {
             let text = self.text.get(from..end).unwrap_or_default();
             let is_first = |&(place, byte): &(usize, &u8)| {
                 !byte.is_ascii_uppercase() && (from + place == 0 || self.text[from + place - 1] == b'\n')
             };
             let count = text.iter().enumerate().filter(is_first).count() as u32;
-            looks.extend((0..count).map(|n| begun + (at - begun) * (2 * n + 1) / (2 * count)));
+            times.extend((0..count).map(|n| begun + (at - begun) * (2 * n + 1) / (2 * count)));
             (from, begun) = (end, at);
         }
-        looks
+        times
     }
 }
 
-/// All mappings of a process, with what is in memory of them.
-pub fn mappings(root: &Root, pid: u32) -> Result<Vec<Mapping>, pagelab_model::Absence> {
-    Reader::new(root).parse(&paths::process(pid, "smaps"), smaps::parse)
+/// All mappings of a process with their resident memory.
+pub fn read_mappings(root: &Root, pid: u32) -> Result<Vec<Mapping>, pagelab_model::Absence> {
+    Reader::new(root).parse(&paths::process_file(pid, "smaps"), smaps::parse)
 }
 
 /// Opens what clears accessed bits: the owner of the process and root may.
-pub fn clearer(pid: u32) -> io::Result<File> {
-    OpenOptions::new().write(true).open(paths::process(pid, "clear_refs"))
+pub fn open_clear_refs(pid: u32) -> io::Result<File> {
+    OpenOptions::new().write(true).open(paths::process_file(pid, "clear_refs"))
 }
 
-/// Clears all accessed bits.
-pub fn clear(clearer: &mut File) -> io::Result<()> {
-    clearer.write_all(CLEAR_ALL)
+pub fn clear_accessed_bits(clear_refs: &mut File) -> io::Result<()> {
+    clear_refs.write_all(CLEAR_ALL)
 }
 
 /// Bytes in memory of a process, and of them those that are found accessed.
-pub fn young(root: &Root, pid: u32) -> Option<(u64, u64)> {
-    Some(sums(&root.read(&paths::process(pid, "smaps_rollup")).ok()?))
+pub fn read_accessed_bytes(root: &Root, pid: u32) -> Option<(u64, u64)> {
+    Some(sum_fields(&root.read(&paths::process_file(pid, "smaps_rollup")).ok()?))
 }
 
-/// The sums of `Rss` and `Referenced` in a text of smaps, in bytes. Each sweep asks for them before the next
+/// The sums of `Rss` and `Referenced` in a text of smaps, in bytes. Each sweep needs them before the next
 /// one, with mappings split, so nothing else of the text is read here.
-fn sums(text: &[u8]) -> (u64, u64) {
+fn sum_fields(text: &[u8]) -> (u64, u64) {
     let kib = |line: &[u8], field: &[u8]| -> Option<u64> {
         let digits = line.strip_prefix(field)?.trim_ascii().strip_suffix(b"kB")?.trim_ascii();
         std::str::from_utf8(digits).ok()?.parse::<u64>().ok()
@@ -137,74 +135,81 @@ fn sums(text: &[u8]) -> (u64, u64) {
     (resident.saturating_mul(1024), referenced.saturating_mul(1024))
 }
 
-/// Sweeps once; a person who has seen enough cuts the pause short. One that is short is not put off by other
-/// programs, if it may be so: of one that is, nobody knows which page was cleared when.
-pub fn sweep(
+/// Sweeps once; a stop ends the pause early. A short one runs at a real-time priority, if permitted: if it
+/// were preempted, it would be unknown which page was cleared when.
+pub fn sweep_process(
     root: &Root,
     pid: u32,
     is_short: bool,
-    clearer: &mut File,
+    clear_refs: &mut File,
     pause: Duration,
     stop: &AtomicBool,
-) -> io::Result<Swept> {
-    let mut smaps = root.file(&paths::process(pid, "smaps")).map_err(|_| gone())?;
-    let _soon = is_short.then(Realtime::enter);
-    let ran_ns = || clock::process_cpu_ns(pid).map_err(|_| gone());
+) -> io::Result<SweepResult> {
+    let mut smaps =
+        root.open_regular_file(&paths::process_file(pid, "smaps")).map_err(|_| not_found_error())?;
+    let _priority = is_short.then(RealtimePriority::enter);
+    let ran_ns = || clock::process_cpu_ns(pid).map_err(|_| not_found_error());
     let began_ns = ran_ns()?;
-    let ran = || ran_ns().map(|now| Duration::from_nanos(now.saturating_sub(began_ns)));
+    let cpu_time = || ran_ns().map(|now| Duration::from_nanos(now.saturating_sub(began_ns)));
     let (began, began_cpu) = (Instant::now(), clock::thread_cpu_ns());
-    clear(clearer)?;
-    let (took, cleared) = (began.elapsed(), ran()?);
+    clear_accessed_bits(clear_refs)?;
+    let (took, cleared) = (began.elapsed(), cpu_time()?);
     let waited = took.saturating_sub(Duration::from_nanos(clock::thread_cpu_ns() - began_cpu));
-    let end = Instant::now() + pause;
-    while Instant::now() < end && !stop.load(Ordering::Relaxed) {
-        thread::sleep(end.saturating_duration_since(Instant::now()).min(SLICE));
+    wait_unless_stopped(pause, stop);
+    let deadline = Instant::now() + CPU_TIME_WAIT_MAX;
+    while cpu_time()? < cleared + CPU_TIME_MIN && Instant::now() < deadline && !stop.load(Ordering::Relaxed) {
+        thread::sleep(CPU_TIME_MIN / 4);
     }
-    let late = Instant::now() + RUNS_WITHIN;
-    while ran()? < cleared + RUNS && Instant::now() < late && !stop.load(Ordering::Relaxed) {
-        thread::sleep(RUNS / 4);
-    }
-    let looking = ran()?;
-    let (mut text, mut parts) = (Vec::new(), Vec::new());
-    let mut some = vec![0; SOME];
+    let scan_start = cpu_time()?;
+    let (mut text, mut text_parts) = (Vec::new(), Vec::new());
+    let mut buffer = vec![0; READ_BYTES_MAX];
     loop {
-        // The kernel gives a few mappings at a time.
-        match smaps.read(&mut some)? {
+        // The kernel returns a few mappings at a time.
+        match smaps.read(&mut buffer)? {
             0 => break,
-            read => text.extend_from_slice(&some[..read]),
+            read => text.extend_from_slice(&buffer[..read]),
         }
-        parts.push((text.len(), ran()?));
+        text_parts.push((text.len(), cpu_time()?));
     }
-    Ok(Swept { text, cleared, looking, parts, clearing: (took, waited) })
+    Ok(SweepResult { text, cleared, scan_start, text_parts, clear_times: (took, waited) })
 }
 
-fn gone() -> io::Error {
+/// Waits for a pause, which a stop ends early.
+pub fn wait_unless_stopped(pause: Duration, stop: &AtomicBool) {
+    let end = Instant::now() + pause;
+    while Instant::now() < end && !stop.load(Ordering::Relaxed) {
+        thread::sleep(end.saturating_duration_since(Instant::now()).min(PAUSE_SLICE));
+    }
+}
+
+fn not_found_error() -> io::Error {
     io::Error::from(io::ErrorKind::NotFound)
 }
 
-/// Clearing goes up through the pages in memory, so a page's part of them tells when it was cleared.
-fn pieces(mappings: &[Mapping], cleared: Duration, looks: &[Duration]) -> Vec<Piece> {
+/// Clearing goes up through the pages in memory, so a page's position among them gives the time at which it
+/// was cleared.
+fn build_pieces(mappings: &[Mapping], cleared: Duration, scan_times: &[Duration]) -> Vec<ScannedPiece> {
     let bytes =
         |mapping: &Mapping, field: &str| mapping.fields_kib.get(field).unwrap_or(0).saturating_mul(1024);
     let all = mappings.iter().map(|mapping| bytes(mapping, "Rss")).sum::<u64>().max(1) as f64;
     let mut before = 0f64;
-    let of = |(mapping, look): (&Mapping, &Duration)| {
+    let to_piece = |(mapping, scan_time): (&Mapping, &Duration)| {
         let resident = bytes(mapping, "Rss");
         let part = (before + resident as f64 / 2.0) / all;
         before += resident as f64;
-        let lag = look.saturating_sub(cleared.mul_f64(part.min(1.0)));
-        Piece {
+        let lag = scan_time.saturating_sub(cleared.mul_f64(part.min(1.0)));
+        ScannedPiece {
             addresses: mapping.start..mapping.end,
             resident,
             referenced: bytes(mapping, "Referenced"),
-            huge: ["AnonHugePages", "ShmemPmdMapped", "FilePmdMapped"]
+            huge_bytes: ["AnonHugePages", "ShmemPmdMapped", "FilePmdMapped"]
                 .iter()
                 .map(|f| bytes(mapping, f))
                 .sum(),
-            lag_ns: u64::try_from(lag.max(LAG_LEAST).as_nanos()).unwrap_or(u64::MAX),
+            lag_ns: u64::try_from(lag.max(LAG_MIN).as_nanos()).unwrap_or(u64::MAX),
         }
     };
-    mappings.iter().zip(looks).map(of).collect()
+    mappings.iter().zip(scan_times).map(to_piece).collect()
 }
 
 #[cfg(test)]
@@ -218,17 +223,17 @@ mod tests {
         };
         let (first, rest) = (one(10), [one(11), one(12)].concat());
         let ms = Duration::from_millis;
-        let swept = Swept {
-            parts: vec![(first.len(), ms(14)), (first.len() + rest.len(), ms(30))],
+        let swept = SweepResult {
+            text_parts: vec![(first.len(), ms(14)), (first.len() + rest.len(), ms(30))],
             text: (first + &rest).into_bytes(),
             cleared: ms(6),
-            looking: ms(10),
-            clearing: (ms(6), ms(1)),
+            scan_start: ms(10),
+            clear_times: (ms(6), ms(1)),
         };
-        let lags: Vec<u64> = swept.pieces().unwrap().iter().map(|piece| piece.lag_ns).collect();
-        // Looked at after 12, 18 and 26 ms; cleared after 1, 3 and 5 ms.
+        let lags: Vec<u64> = swept.parse_pieces().unwrap().iter().map(|piece| piece.lag_ns).collect();
+        // Scanned after 12, 18 and 26 ms; cleared after 1, 3 and 5 ms.
         assert_eq!(lags, [11_000_000, 15_000_000, 21_000_000]);
-        assert_eq!(swept.young(), (3 * 4096, 3 * 4096));
-        assert!(!swept.is_torn() && Swept { clearing: (ms(6), ms(3)), ..swept }.is_torn());
+        assert_eq!(swept.accessed_bytes(), (3 * 4096, 3 * 4096));
+        assert!(!swept.is_torn() && SweepResult { clear_times: (ms(6), ms(3)), ..swept }.is_torn());
     }
 }

@@ -1,4 +1,4 @@
-//! The run itself: the program, QEMU around it, and how it ended.
+//! Run of a program under QEMU, and its exit.
 
 use std::ffi::OsString;
 use std::fs;
@@ -9,156 +9,149 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-use pagelab_packages::apt::Watcher;
+use pagelab_packages::apt::FetchObserver;
 use pagelab_sys::wait::{Rusage, wait4};
 
-use super::account::Account;
+use super::account::SharedAccount;
 use super::qemu::Qemu;
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 
-/// How often a program that runs is looked at.
-const LOOK: Duration = Duration::from_millis(5);
-/// What the kernel reads of a program file (BINPRM_BUF_SIZE, 5.1 and later).
-const HEAD: u64 = 256;
+/// Interval at which a running program is polled.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// Bytes of a program file that the kernel reads (BINPRM_BUF_SIZE, 5.1 and later).
+const HEADER_BYTES: u64 = 256;
 /// Scripts that are interpreted by scripts, at most.
-const SCRIPTS_MOST: usize = 4;
+const SCRIPT_DEPTH_MAX: usize = 4;
 
 /// A program file that QEMU can run, with its arguments.
 #[derive(Debug)]
-pub struct Program {
+pub struct EmulatedProgram {
     /// The file.
     pub path: PathBuf,
     /// Its own name, as the program sees it.
     pub name: OsString,
-    /// Its arguments.
     pub arguments: Vec<OsString>,
 }
 
-/// How a run ended.
+/// End of a run.
 #[derive(Debug)]
-pub struct Ran {
+pub struct EmulationResult {
     /// The program's end.
     pub status: ExitStatus,
-    /// What QEMU and the program used, with all descendants that were waited for.
-    pub used: Rusage,
+    /// Resource usage of QEMU and the program, with all descendants that were waited for.
+    pub rusage: Rusage,
     /// From start to end.
     pub wall_ns: u64,
     /// Its process.
     pub pid: u32,
 }
 
-impl Ran {
+impl EmulationResult {
     /// The exit code, or 128 and the signal's number.
-    pub fn exit(&self) -> u8 {
+    pub fn exit_code(&self) -> u8 {
         let signal = self.status.signal().map(|signal| 128 + signal);
         u8::try_from(self.status.code().or(signal).unwrap_or(0) & 0xff).unwrap_or(0)
     }
 }
 
-impl Program {
-    /// The program of a command line, behind all `#!` lines.
-    pub fn find(command: &[OsString]) -> Result<Program, Error> {
-        let cannot = |message: String| Err(Error::new(ErrorKind::CannotStart, message));
+impl EmulatedProgram {
+    /// The program of a command line, after all `#!` lines are resolved.
+    pub fn resolve(command: &[OsString]) -> Result<EmulatedProgram, Error> {
         let Some((name, arguments)) = command.split_first() else {
-            return cannot("no command was given: write it behind `--`".to_owned());
+            return Err(Error::cannot_start("no command given: add `-- COMMAND`"));
         };
-        let mut path = crate::program::find(name)?;
+        let mut path = crate::program::find_program(name)?;
         let (mut name, mut arguments) = (name.clone(), arguments.to_vec());
-        for _ in 0..SCRIPTS_MOST {
-            let start = match first_bytes(&path) {
-                Ok(start) => start,
-                Err(error) => return cannot(format!("cannot read {}: {error}", path.display())),
-            };
+        for _ in 0..SCRIPT_DEPTH_MAX {
+            let start = read_header(&path)
+                .map_err(|error| Error::cannot_start(format!("cannot read {}: {error}", path.display())))?;
             let Some(line) = start.strip_prefix(b"#!") else {
-                check(&path, &start)?;
-                return Ok(Program { path, name, arguments });
+                check_format(&path, &start)?;
+                return Ok(EmulatedProgram { path, name, arguments });
             };
             let line = line.split(|&byte| byte == b'\n').next().unwrap_or(line).trim_ascii();
             let mut words = line.splitn(2, |&byte| byte == b' ' || byte == b'\t');
             let interpreter = OsString::from_vec(words.next().unwrap_or_default().to_vec());
-            let mut with: Vec<OsString> =
+            let mut script_arguments: Vec<OsString> =
                 words.next().map(|word| OsString::from_vec(word.trim_ascii().to_vec())).into_iter().collect();
-            with.push(path.into_os_string());
-            with.extend(arguments);
-            (path, name, arguments) = (PathBuf::from(&interpreter), interpreter, with);
+            script_arguments.push(path.into_os_string());
+            script_arguments.extend(arguments);
+            (path, name, arguments) = (PathBuf::from(&interpreter), interpreter, script_arguments);
         }
-        cannot(format!("{} is a script of a script of a script", path.display()))
+        Err(Error::cannot_start(format!("{}: too many nested script interpreters", path.display())))
     }
 }
 
-fn first_bytes(path: &Path) -> std::io::Result<Vec<u8>> {
+fn read_header(path: &Path) -> std::io::Result<Vec<u8>> {
     let mut start = Vec::new();
-    fs::File::open(path)?.take(HEAD).read_to_end(&mut start)?;
+    fs::File::open(path)?.take(HEADER_BYTES).read_to_end(&mut start)?;
     Ok(start)
 }
 
 /// QEMU's user mode for x86-64 runs programs for x86-64.
-fn check(path: &Path, start: &[u8]) -> Result<(), Error> {
+fn check_format(path: &Path, start: &[u8]) -> Result<(), Error> {
     const X86_64: [u8; 2] = [0x3e, 0];
     let path = path.display();
-    let what = match start {
+    let format_name = match start {
         [0x7f, b'E', b'L', b'F', 2, 1, ..] if start.get(18..20) == Some(&X86_64) => return Ok(()),
-        [0x7f, b'E', b'L', b'F', 1, ..] => "a program of 32 bits",
+        [0x7f, b'E', b'L', b'F', 1, ..] => "a 32-bit program",
         [0x7f, b'E', b'L', b'F', ..] => "a program for another processor",
-        _ => "no program of Linux (ELF) and no script",
+        _ => "neither an ELF file nor a script",
     };
-    let message = format!(
-        "{path} is {what}; the source `exact` models programs for x86-64: profile it with --source accessed"
-    );
-    Err(Error::new(ErrorKind::NotAvailable, message))
+    Err(Error::not_available(format!(
+        "cannot profile {path} by exact: expected a program for x86-64, found {format_name}; hint: --source \
+         accessed"
+    )))
 }
 
-/// Runs the program to its end. A signal that asks us to stop is passed on to it.
-pub fn run(
-    program: &Program,
+/// Runs the program to its end. A signal that stops pagelab is passed on to it.
+pub fn run_program(
+    program: &EmulatedProgram,
     qemu: &Qemu,
-    account: &Account,
-    watcher: &mut dyn Watcher,
-) -> Result<Ran, Error> {
+    account: &SharedAccount,
+    observer: &mut dyn FetchObserver,
+) -> Result<EmulationResult, Error> {
     let (launcher, prefix) = qemu.command(&account.path());
     let mut command = Command::new(launcher);
     command.args(&prefix).arg("-0").arg(&program.name).arg(&program.path).args(&program.arguments);
-    // The first word is QEMU's own business; it is what stands in front of the prefix.
+    // The first word is the launcher itself, before the prefix.
     command.arg0(launcher);
     pagelab_sys::spawn::die_with_parent(&mut command);
-    let begun = Instant::now();
-    let child = command.spawn().map_err(|error| {
-        let message = format!("cannot start {}: {error}", launcher.display());
-        Error::new(ErrorKind::CannotStart, message)
-    })?;
+    let start_time = Instant::now();
+    let child = command
+        .spawn()
+        .map_err(|error| Error::cannot_start(format!("cannot start {}: {error}", launcher.display())))?;
     let pid = child.id();
-    let mut told = None;
+    let mut sent_signal = None;
     loop {
-        let ended = wait4(pid, true).map_err(|error| {
-            Error::new(ErrorKind::Refused, format!("cannot wait for the program: {error}"))
-        })?;
-        if let Some((status, used)) = ended {
-            let wall_ns = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
-            return Ok(Ran { status, used, wall_ns, pid });
+        let exited = wait4(pid, true)
+            .map_err(|error| Error::refused(format!("cannot wait for the program: {error}")))?;
+        if let Some((status, rusage)) = exited {
+            let wall_ns = u64::try_from(start_time.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            return Ok(EmulationResult { status, rusage, wall_ns, pid });
         }
-        if told.is_none() {
-            told = watcher.stop();
-            let signal = told.and_then(rustix::process::Signal::from_named_raw);
+        if sent_signal.is_none() {
+            sent_signal = observer.stop_signal();
+            let signal = sent_signal.and_then(rustix::process::Signal::from_named_raw);
             let process = rustix::process::Pid::from_raw(pid as i32);
             if let (Some(process), Some(signal)) = (process, signal) {
                 let _ = rustix::process::kill_process(process, signal);
             }
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
-/// Why there is nothing in the account.
-pub fn nothing_seen(program: &Program, ran: &Ran) -> Error {
-    let message = format!(
-        "QEMU ended before the program began ({}): what it said stands above; does `qemu-x86_64 {}` run it?",
-        ran.status,
-        program.path.display()
-    );
-    Error::new(ErrorKind::CannotStart, message)
+/// Reason for an empty account.
+pub fn empty_account_error(program: &EmulatedProgram, result: &EmulationResult) -> Error {
+    Error::cannot_start(format!(
+        "cannot start {path}: QEMU exited first ({}), see its messages above; hint: try `qemu-x86_64 {path}`",
+        result.status,
+        path = program.path.display()
+    ))
 }
 
 /// A path out of the account.
-pub fn path_of(bytes: &[u8]) -> PathBuf {
+pub fn path_from_bytes(bytes: &[u8]) -> PathBuf {
     PathBuf::from(std::ffi::OsStr::from_bytes(bytes))
 }

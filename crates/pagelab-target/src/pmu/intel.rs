@@ -1,9 +1,9 @@
-//! Which of Intel's processors tell the data address of a miss of the second-level TLB.
+//! Intel processors that report the data address of second-level TLB misses.
 
 use pagelab_sys::perf_ring::AccessSampling;
 
-/// Where a row is from: constraints of precise events in arch/x86/events/intel/ds.c (6.18).
-/// In these tables 0x11d0 and 0x12d0 stand with DATALA: the record has the linear address.
+/// Source of a row: constraints of precise events in arch/x86/events/intel/ds.c (6.18). In these tables
+/// 0x11d0 and 0x12d0 have DATALA: the record has the linear address.
 const HSW: &str = "intel_hsw_pebs_event_constraints, intel_bdw_pebs_event_constraints";
 const SKL: &str = "intel_skl_pebs_event_constraints";
 const ICL: &str = "intel_icl_pebs_event_constraints";
@@ -49,8 +49,8 @@ pub const STLB_MISS_LOADS: u64 = 0x11d0;
 /// `MEM_INST_RETIRED.STLB_MISS_STORES`.
 pub const STLB_MISS_STORES: u64 = 0x12d0;
 
-/// The kernel's table that says so, where precise samples of [`STLB_MISS_LOADS`] have data addresses.
-pub fn tells_stlb_addresses(model: u32) -> Option<&'static str> {
+/// The kernel's table that describes it, where precise samples of [`STLB_MISS_LOADS`] have data addresses.
+pub fn find_pebs_constraints(model: u32) -> Option<&'static str> {
     MODELS.iter().find(|(known, _)| *known == model).map(|(_, table)| *table)
 }
 
@@ -58,7 +58,7 @@ pub fn tells_stlb_addresses(model: u32) -> Option<&'static str> {
 /// those of Intel's core PMUs (`format/event` config:0-7, `format/umask` config:8-15, `format/ldlat`
 /// config1:0-15).
 /// `None`: a term that is not known here.
-pub fn event(text: &str, kind: u32) -> Option<AccessSampling> {
+pub fn parse_event(text: &str, kind: u32) -> Option<AccessSampling> {
     let mut found = AccessSampling { kind, ..AccessSampling::default() };
     for term in text.trim().split(',') {
         let (name, value) = term.split_once('=')?;
@@ -77,9 +77,9 @@ pub fn event(text: &str, kind: u32) -> Option<AccessSampling> {
     Some(found)
 }
 
-/// Where a flag of one bit stands, from a PMU's folder `format`: `config:19` or `config2:0`. The number of
-/// the word, and the bit.
-pub fn one_bit(text: &str) -> Option<(u32, u32)> {
+/// Position of a flag of one bit, from a PMU's folder `format`: `config:19` or `config2:0`. Returns the
+/// number of the word, and the bit.
+pub fn parse_format_bit(text: &str) -> Option<(u32, u32)> {
     let (word, bit) = text.trim().split_once(':')?;
     let number = word.strip_prefix("config")?;
     let word = if number.is_empty() { 0 } else { number.parse().ok()? };

@@ -1,8 +1,8 @@
-//! Which events of this machine tell addresses of TLB misses.
+//! The events of this machine that record addresses of TLB misses.
 
 use std::io;
 
-use pagelab_formats::{cpuinfo, scalar};
+use pagelab_formats::{cpuinfo, setting};
 use pagelab_host::paths::{self, PMUS};
 use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
@@ -11,39 +11,39 @@ use pagelab_sys::perf_ring::{AccessSampling, PerfEvent};
 use rustix::io::Errno;
 
 use super::intel;
-use crate::error::{Error, ErrorKind};
-use crate::sampled::meaning::{ADDR, DATA_SRC, RAW};
+use crate::error::Error;
+use crate::sampling::tlb_info::{ADDR, DATA_SRC, RAW};
 
-/// Bits of `sample_type` beside those of [`crate::sampled::meaning`].
+/// Bits of `sample_type` beside those of [`crate::sampling::tlb_info`].
 const TID: u64 = 1 << 1;
 const TIME: u64 = 1 << 2;
 const CPU: u64 = 1 << 7;
 const PERIOD: u64 = 1 << 8;
 const IDENTIFIER: u64 = 1 << 16;
-/// What every sample has. The number in front tells which event it is of.
-pub const COMMON: u64 = IDENTIFIER | TID | TIME | ADDR | CPU | PERIOD;
+/// The fields of every sample. Its first number identifies the event.
+pub const COMMON_SAMPLE_TYPE: u64 = IDENTIFIER | TID | TIME | ADDR | CPU | PERIOD;
 
-/// Samples a second that are asked for, as perf does by default.
-const FREQUENCY: u64 = 4000;
+/// Samples a second, perf's default.
+const SAMPLE_FREQUENCY: u64 = 4000;
 /// Micro-operations between two samples of AMD IBS; a multiple of 16 (arch/x86/events/amd/ibs.c).
 const IBS_PERIOD: u64 = 0x2_0000;
-/// Cycles that a sampled load takes at least, where the machine does not say: as perf mem does.
-const LATENCY: u64 = 30;
+/// Minimum cycles of a sampled load, if the machine does not state them: as in perf mem.
+const LOAD_LATENCY_MIN: u64 = 30;
 
 /// One event that is sampled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sampler {
     /// Its name, for messages and for what its samples mean.
     pub name: String,
-    /// How it is opened.
+    /// Attributes with which it is opened.
     pub sampling: AccessSampling,
     /// Another event that must lead its group: `mem-loads-aux` on Sapphire Rapids and later.
     pub leader: Option<AccessSampling>,
 }
 
-/// How this machine samples.
+/// Sampling hardware of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hardware {
+pub struct SamplingHardware {
     /// The PMU: `cpu`, `ibs_op`.
     pub pmu: String,
     /// Its number.
@@ -54,37 +54,37 @@ pub struct Hardware {
     pub samplers: Vec<Sampler>,
 }
 
-/// What opens an event of this process for a moment, or says why not.
+/// Opens an event of this process for a moment, or returns the reason why it cannot.
 pub type TryOpen<'a> = dyn Fn(&AccessSampling, Option<&AccessSampling>) -> io::Result<()> + 'a;
 
 /// Opens it on the first CPU for this process, not enabled.
-pub fn try_here(sampling: &AccessSampling, leader: Option<&AccessSampling>) -> io::Result<()> {
-    let leader = leader.map(|leader| PerfEvent::accesses(0, 0, leader, None)).transpose()?;
-    PerfEvent::accesses(0, 0, sampling, leader.as_ref()).map(drop)
+pub fn try_open_here(sampling: &AccessSampling, leader: Option<&AccessSampling>) -> io::Result<()> {
+    let leader = leader.map(|leader| PerfEvent::open_accesses(0, 0, leader, None)).transpose()?;
+    PerfEvent::open_accesses(0, 0, sampling, leader.as_ref()).map(drop)
 }
 
-/// How the machine under this root samples, or why it does not: what is missing, and the way out.
-pub fn available(root: &Root, try_open: &TryOpen<'_>) -> Result<Hardware, Error> {
+/// Sampling method of the machine under this root, or the reason why there is none, with a hint.
+pub fn find_hardware(root: &Root, try_open: &TryOpen<'_>) -> Result<SamplingHardware, Error> {
     let reader = Reader::new(root);
-    let found = find(&reader).map_err(|why| {
-        let wanted = "hardware samples of TLB misses are not available here, because";
-        let out = "use --source accessed (accessed bits, any machine) or --source exact (QEMU)";
-        Error::new(ErrorKind::NotAvailable, format!("{wanted} {why}; {out}"))
+    let found = list_hardware(&reader).map_err(|why| {
+        let hint = "use --source accessed (accessed bits, any machine) or --source exact (QEMU)";
+        Error::not_available(format!("cannot sample TLB misses: {why}; hint: {hint}"))
     })?;
-    let mut tried = Vec::new();
+    let mut refusals = Vec::new();
     for hardware in found {
-        match opens(&hardware, try_open) {
+        match keep_openable_events(&hardware, try_open) {
             Ok(hardware) => return Ok(hardware),
-            Err(error) => tried.push((hardware, error)),
+            Err(error) => refusals.push((hardware, error)),
         }
     }
-    let (hardware, error) = tried.remove(0);
-    Err(refused(&reader, &hardware, &error))
+    let (hardware, error) = refusals.remove(0);
+    Err(open_error(&reader, &hardware, &error))
 }
 
-/// What can be tried, best first; or why nothing can. A name in the list of PMUs is presence enough.
-fn find(reader: &Reader<'_>) -> Result<Vec<Hardware>, String> {
-    let pmus = reader.root().list(PMUS).map_err(|_| {
+/// Methods to try, best first, or the reason why there is none. A name in the list of PMUs is presence
+/// enough.
+fn list_hardware(reader: &Reader<'_>) -> Result<Vec<SamplingHardware>, String> {
+    let pmus = reader.root().list_dir(PMUS).map_err(|_| {
         "the kernel lists no performance counters (it is built without CONFIG_PERF_EVENTS, or a container \
          hides them)"
             .to_owned()
@@ -95,19 +95,19 @@ fn find(reader: &Reader<'_>) -> Result<Vec<Hardware>, String> {
     let mut found = Vec::new();
     let mut missing = Vec::new();
     if has("ibs_op") {
-        found.extend(ibs(reader, cpu.as_ref()));
+        found.extend(find_ibs_events(reader, cpu.as_ref()));
     }
     match core {
-        Some(pmu) if max_precise(reader, pmu) == Some(0) => {
+        Some(pmu) if read_max_precise(reader, pmu) == Some(0) => {
             missing.push(format!(
                 "the counters of `{pmu}` have no precise samples (a virtual machine without PEBS)"
             ));
         }
         Some(pmu) => {
-            found.extend(stlb_misses(reader, pmu, cpu.as_ref()));
-            found.extend(sampled_loads(reader, pmu, cpu.as_ref()));
+            found.extend(find_stlb_miss_events(reader, pmu, cpu.as_ref()));
+            found.extend(find_load_events(reader, pmu, cpu.as_ref()));
             if found.is_empty() {
-                missing.push(format!("`{pmu}` has no event mem-loads, and there is no ibs_op"));
+                missing.push(format!("`{pmu}` has no event mem-loads, and there is no ibs_op PMU"));
             }
         }
         None if found.is_empty() => {
@@ -121,150 +121,144 @@ fn find(reader: &Reader<'_>) -> Result<Vec<Hardware>, String> {
     }
     if let Some(spe) = pmus.iter().find(|pmu| pmu.starts_with("arm_spe")) {
         missing = vec![format!(
-            "Arm's statistical profiling ({spe}) is there, but its trace is not decoded by this build; \
-             record with perf mem record, and give the text of `perf script --itrace=M -F \
-             +addr,+data_src` to --source perf-data"
+            "Arm's statistical profiling ({spe}) exists, but its trace is not supported; hint: use perf mem \
+             record, and pass the text of `perf script --itrace=M -F +addr,+data_src` to --source perf-data"
         )];
     }
     if found.is_empty() { Err(missing.join("; ")) } else { Ok(found) }
 }
 
-fn file(pmu: &str, file: &str) -> String {
+fn pmu_file(pmu: &str, file: &str) -> String {
     format!("{PMUS}/{pmu}/{file}")
 }
 
-fn kind(reader: &Reader<'_>, pmu: &str) -> Option<u32> {
-    reader.line(&file(pmu, "type")).ok()?.trim().parse().ok()
+fn read_pmu_type(reader: &Reader<'_>, pmu: &str) -> Option<u32> {
+    reader.read_line(&pmu_file(pmu, "type")).ok()?.trim().parse().ok()
 }
 
-fn max_precise(reader: &Reader<'_>, pmu: &str) -> Option<u64> {
-    reader.parse(&file(pmu, "caps/max_precise"), scalar::parse_u64).ok()
+fn read_max_precise(reader: &Reader<'_>, pmu: &str) -> Option<u64> {
+    reader.parse(&pmu_file(pmu, "caps/max_precise"), setting::parse_u64).ok()
 }
 
-fn cpuid(cpu: Option<&Cpu>) -> String {
-    let part = |of: fn(&Cpu) -> Option<u32>| cpu.and_then(of).unwrap_or(0);
+fn format_cpuid(cpu: Option<&Cpu>) -> String {
+    let part = |field: fn(&Cpu) -> Option<u32>| cpu.and_then(field).unwrap_or(0);
     let vendor = cpu.map_or("", |cpu| cpu.vendor.as_str());
     format!("{vendor},{},{},{}", part(|cpu| cpu.family), part(|cpu| cpu.model), part(|cpu| cpu.stepping))
 }
 
 /// Samples a second, at most what the kernel allows at the moment.
-fn frequency(reader: &Reader<'_>) -> u64 {
-    let most = reader.parse(paths::PERF_EVENT_SAMPLE_RATE, scalar::parse_u64);
-    most.map_or(FREQUENCY, |most| FREQUENCY.min(most)).max(1)
+fn read_sample_frequency(reader: &Reader<'_>) -> u64 {
+    let rate_max = reader.parse(paths::PERF_EVENT_SAMPLE_RATE, setting::parse_u64);
+    rate_max.map_or(SAMPLE_FREQUENCY, |most| SAMPLE_FREQUENCY.min(most)).max(1)
+}
+
+/// An event of Intel with precise samples of user accesses, with these fields beside the common ones.
+fn sample_precisely(reader: &Reader<'_>, event: AccessSampling, fields: u64) -> AccessSampling {
+    AccessSampling {
+        sample_type: COMMON_SAMPLE_TYPE | fields,
+        period_or_frequency: read_sample_frequency(reader),
+        is_frequency: true,
+        precise: 2,
+        is_user_only: true,
+        ..event
+    }
 }
 
 /// Intel: events that count misses of the second-level TLB, with the address of each that is sampled.
-fn stlb_misses(reader: &Reader<'_>, pmu: &str, cpu: Option<&Cpu>) -> Option<Hardware> {
-    let of = cpu.filter(|cpu| cpu.vendor == "GenuineIntel" && cpu.family == Some(6))?;
-    intel::tells_stlb_addresses(of.model?)?;
-    let kind = kind(reader, pmu)?;
-    let sampler = |name: &str, config| Sampler {
-        name: name.to_owned(),
-        sampling: AccessSampling {
-            kind,
-            config,
-            sample_type: COMMON,
-            period_or_frequency: frequency(reader),
-            by_frequency: true,
-            precise: 2,
-            user_only: true,
-            ..AccessSampling::default()
-        },
-        leader: None,
+fn find_stlb_miss_events(reader: &Reader<'_>, pmu: &str, cpu: Option<&Cpu>) -> Option<SamplingHardware> {
+    let intel_cpu = cpu.filter(|cpu| cpu.vendor == "GenuineIntel" && cpu.family == Some(6))?;
+    intel::find_pebs_constraints(intel_cpu.model?)?;
+    let kind = read_pmu_type(reader, pmu)?;
+    let sampler = |name: &str, config| {
+        let event = AccessSampling { kind, config, ..AccessSampling::default() };
+        Sampler { name: name.to_owned(), sampling: sample_precisely(reader, event, 0), leader: None }
     };
     let samplers = vec![
         sampler("mem_inst_retired.stlb_miss_loads", intel::STLB_MISS_LOADS),
         sampler("mem_inst_retired.stlb_miss_stores", intel::STLB_MISS_STORES),
     ];
-    Some(Hardware { pmu: pmu.to_owned(), kind, cpuid: cpuid(cpu), samplers })
+    Some(SamplingHardware { pmu: pmu.to_owned(), kind, cpuid: format_cpuid(cpu), samplers })
 }
 
-/// Intel: loads that take longer than a limit, with what they met. Stores have no such event that says more.
-fn sampled_loads(reader: &Reader<'_>, pmu: &str, cpu: Option<&Cpu>) -> Option<Hardware> {
-    let kind = kind(reader, pmu)?;
+/// Intel: loads that take longer than a limit, with their data source. Stores have no such event with more
+/// detail.
+fn find_load_events(reader: &Reader<'_>, pmu: &str, cpu: Option<&Cpu>) -> Option<SamplingHardware> {
+    let kind = read_pmu_type(reader, pmu)?;
     let event = |name: &str| {
-        let text = reader.line(&file(pmu, &format!("events/{name}"))).ok()?;
-        intel::event(&text, kind)
+        let text = reader.read_line(&pmu_file(pmu, &format!("events/{name}"))).ok()?;
+        intel::parse_event(&text, kind)
     };
     let loads = event("mem-loads")?;
-    let sampling = AccessSampling {
-        config1: loads.config1.max(LATENCY),
-        sample_type: COMMON | DATA_SRC,
-        period_or_frequency: frequency(reader),
-        by_frequency: true,
-        precise: 2,
-        user_only: true,
-        ..loads
-    };
-    let leader = event("mem-loads-aux").map(|leader| AccessSampling { user_only: true, ..leader });
+    let loads = AccessSampling { config1: loads.config1.max(LOAD_LATENCY_MIN), ..loads };
+    let sampling = sample_precisely(reader, loads, DATA_SRC);
+    let leader = event("mem-loads-aux").map(|leader| AccessSampling { is_user_only: true, ..leader });
     let samplers = vec![Sampler { name: format!("{pmu}/mem-loads/"), sampling, leader }];
-    Some(Hardware { pmu: pmu.to_owned(), kind, cpuid: cpuid(cpu), samplers })
+    Some(SamplingHardware { pmu: pmu.to_owned(), kind, cpuid: format_cpuid(cpu), samplers })
 }
 
-/// AMD: every so many micro-operations one is followed. First with the data source (6.2 and later), then with
-/// the raw registers; users alone where the kernel can filter them (6.14 and later, `swfilt`), else all.
-fn ibs(reader: &Reader<'_>, cpu: Option<&Cpu>) -> Vec<Hardware> {
+/// AMD: one micro-operation per period is tagged. First with the data source (6.2 and later), then with the
+/// raw registers; users alone where the kernel can filter them (6.14 and later, `swfilt`), else all.
+fn find_ibs_events(reader: &Reader<'_>, cpu: Option<&Cpu>) -> Vec<SamplingHardware> {
     const PMU: &str = "ibs_op";
-    let Some(kind) = kind(reader, PMU) else { return Vec::new() };
+    let Some(kind) = read_pmu_type(reader, PMU) else { return Vec::new() };
     let bit = |format: &str| {
-        let text = reader.line(&file(PMU, &format!("format/{format}"))).ok()?;
-        intel::one_bit(&text)
+        let text = reader.read_line(&pmu_file(PMU, &format!("format/{format}"))).ok()?;
+        intel::parse_format_bit(&text)
     };
     let counts_ops = bit("cnt_ctl").filter(|(word, _)| *word == 0).map_or(0, |(_, bit)| 1 << bit);
     let filter = bit("swfilt").filter(|(word, _)| *word == 2).map(|(_, bit)| 1 << bit);
-    let hardware = |what: u64| {
+    let hardware = |extra_sample_type: u64| {
         let sampling = AccessSampling {
             kind,
             config: counts_ops,
             config2: filter.unwrap_or(0),
-            sample_type: COMMON | what,
+            sample_type: COMMON_SAMPLE_TYPE | extra_sample_type,
             period_or_frequency: IBS_PERIOD,
-            user_only: filter.is_some(),
+            is_user_only: filter.is_some(),
             ..AccessSampling::default()
         };
         let samplers = vec![Sampler { name: "ibs_op//".to_owned(), sampling, leader: None }];
-        Hardware { pmu: PMU.to_owned(), kind, cpuid: cpuid(cpu), samplers }
+        SamplingHardware { pmu: PMU.to_owned(), kind, cpuid: format_cpuid(cpu), samplers }
     };
     vec![hardware(DATA_SRC), hardware(RAW)]
 }
 
 /// The same with those events that the kernel opens; the error of the first if it opens none.
-fn opens(hardware: &Hardware, try_open: &TryOpen<'_>) -> io::Result<Hardware> {
+fn keep_openable_events(hardware: &SamplingHardware, try_open: &TryOpen<'_>) -> io::Result<SamplingHardware> {
     let mut first = None;
-    let mut kept = Vec::new();
+    let mut openable = Vec::new();
     for sampler in &hardware.samplers {
         match try_open(&sampler.sampling, sampler.leader.as_ref()) {
-            Ok(()) => kept.push(sampler.clone()),
+            Ok(()) => openable.push(sampler.clone()),
             Err(error) => first = first.or(Some(error)),
         }
     }
     match first {
-        Some(error) if kept.is_empty() => Err(error),
-        _ => Ok(Hardware { samplers: kept, ..hardware.clone() }),
+        Some(error) if openable.is_empty() => Err(error),
+        _ => Ok(SamplingHardware { samplers: openable, ..hardware.clone() }),
     }
 }
 
 /// Why the kernel opens no event of hardware that is there.
-fn refused(reader: &Reader<'_>, hardware: &Hardware, error: &io::Error) -> Error {
+fn open_error(reader: &Reader<'_>, hardware: &SamplingHardware, error: &io::Error) -> Error {
     let name = hardware.samplers.first().map_or("", |sampler| sampler.name.as_str());
-    let level = reader.line(paths::PERF_EVENT_PARANOID).unwrap_or_else(|_| "unknown".to_owned());
-    let everybody = hardware.samplers.iter().any(|sampler| !sampler.sampling.user_only);
+    let level = reader.read_line(paths::PERF_EVENT_PARANOID).unwrap_or_else(|_| "unknown".to_owned());
+    let samples_kernel = hardware.samplers.iter().any(|sampler| !sampler.sampling.is_user_only);
     let why = match Errno::from_io_error(error) {
-        Some(Errno::ACCESS | Errno::PERM) if everybody => format!(
-            "not permitted: this kernel samples {} with the kernel's own accesses alone \
-             (kernel.perf_event_paranoid is {level}); run as root, give pagelab CAP_PERFMON, or sysctl \
+        Some(Errno::ACCESS | Errno::PERM) if samples_kernel => format!(
+            "not permitted: this kernel samples {} only together with kernel accesses \
+             (kernel.perf_event_paranoid is {level}); hint: run as root, give pagelab CAP_PERFMON, or sysctl \
              kernel.perf_event_paranoid=1",
             hardware.pmu
         ),
         Some(Errno::ACCESS | Errno::PERM) => format!(
-            "not permitted (kernel.perf_event_paranoid is {level}): own processes of an ordinary user can be \
-             sampled at 2 or less; run as root, give pagelab CAP_PERFMON, or sysctl \
-             kernel.perf_event_paranoid=2"
+            "not permitted (kernel.perf_event_paranoid is {level}): users can sample their own processes at \
+             2 or less; hint: run as root, give pagelab CAP_PERFMON, or sysctl kernel.perf_event_paranoid=2"
         ),
         Some(Errno::BUSY) => {
-            "the counter is taken by somebody else, the NMI watchdog perhaps; end the other user".to_owned()
+            "the counter is in use, possibly by the NMI watchdog; hint: stop the other user".to_owned()
         }
-        _ => format!("the kernel does not open it: {error}; use --source accessed"),
+        _ => format!("{error}; hint: --source accessed"),
     };
-    Error::new(ErrorKind::NotAvailable, format!("hardware samples of TLB misses by {name}: {why}"))
+    Error::not_available(format!("cannot sample TLB misses by {name}: {why}"))
 }

@@ -1,251 +1,241 @@
-//! Samples a program that is started here, or one that runs, and makes a profile of what came.
+//! Hardware sampling of a program that is started, or of a running process, into a profile.
 
-use std::fs;
-use std::io::{self, PipeWriter, Read, Write};
+use std::io::{PipeWriter, Read, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use std::{fs, io, thread};
 
-use pagelab_formats::perf_data::{About, Attr, Decoder, Endian, Event, EventAbout, Mapping, Queue};
+use pagelab_formats::perf_data::{
+    Decoder, Endian, Event, EventInfo, EventQueue, FileInfo, Mapping, PerfEventAttr,
+};
 use pagelab_formats::{cpu_list, maps};
 use pagelab_host::paths;
 use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
-use pagelab_model::Profile;
-use pagelab_model::profile::{Begun, ProfileSource};
+use pagelab_model::TlbProfile;
+use pagelab_model::profile::{ImageStart, ProfileSource};
 use pagelab_sys::clock::thread_cpu_ns;
-use pagelab_sys::perf_ring::{self, AccessSampling, PerfEvent, Ring};
-use pagelab_sys::spawn;
+use pagelab_sys::perf_ring::{AccessSampling, PerfEvent, Ring};
+use pagelab_sys::{perf_ring, spawn};
 use rustix::io::Errno;
 
-use super::probe::{Hardware, Sampler};
-use crate::error::{Error, ErrorKind};
-use crate::identity;
-use crate::sampled::{self, Sampled};
+use super::probe::{Sampler, SamplingHardware};
+use crate::error::Error;
+use crate::sampling::SampleCollector;
+use crate::{program, sampling};
 
-/// What is sampled.
+/// The program or process to be sampled.
 #[derive(Debug)]
-pub enum Target {
+pub enum RecordTarget {
     /// A program, from its start to its end, with all that it starts.
     Start(Command),
     /// A running process with all its threads.
     Attach(u32),
 }
 
-/// How.
+/// Options of a recording.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct RecordOptions {
     /// Pages, and a range if there is one.
-    pub sampled: sampled::Options,
+    pub sampling_options: sampling::SamplingOptions,
     /// Room for records on each CPU, for each event.
     pub ring_bytes: u64,
-    /// How long at most; `None`: as long as the program runs.
-    pub most: Option<Duration>,
+    /// The longest duration; `None`: until the program ends.
+    pub duration_max: Option<Duration>,
 }
 
-/// What came of it.
+/// The result of a recording.
 #[derive(Debug)]
-pub struct Ran {
+pub struct RecordingResult {
     /// The profile.
-    pub profile: Profile,
-    /// What the samples were.
-    pub seen: sampled::Seen,
-    /// How the program ended; `None` for one that ran already, or goes on.
+    pub profile: TlbProfile,
+    /// Exit of the program; `None` if it was already running, or continues.
     pub status: Option<ExitStatus>,
 }
 
-/// A waiting reader looks this often whether the program has ended.
-const LOOK: Duration = Duration::from_millis(100);
-/// Threads that begin while a process is attached to are looked for again, so many times.
-const ROUNDS: usize = 16;
+/// Interval at which a waiting reader checks whether the program has ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// Searches for threads that begin while a process is attached to.
+const ATTACH_ROUNDS: usize = 16;
 
-/// Samples until the program ends, the time is over, or `stop` says so.
-pub fn record(
-    hardware: &Hardware,
-    target: Target,
-    options: &Options,
+/// Samples until the program ends, the time is over, or `stop` returns true.
+pub fn record_profile(
+    hardware: &SamplingHardware,
+    target: RecordTarget,
+    options: &RecordOptions,
     stop: &dyn Fn() -> bool,
-) -> Result<Ran, Error> {
+) -> Result<RecordingResult, Error> {
     let began_ns = thread_cpu_ns();
     let mut recording = Recording::new(hardware, options);
     let cpus = Reader::new(&Root::live())
         .parse(paths::CPU_ONLINE, cpu_list::parse)
-        .map_err(|absence| Error::new(ErrorKind::NotAvailable, absence.reason()))?;
+        .map_err(|absence| Error::not_available(absence.reason()))?;
     let started = Instant::now();
-    let arguments = match &target {
-        Target::Start(command) => {
+    let (mut child, pid, arguments) = match target {
+        RecordTarget::Start(command) => {
             let words = std::iter::once(command.get_program()).chain(command.get_args());
-            words.map(|word| word.to_string_lossy().into_owned()).collect()
+            let arguments = words.map(|word| word.to_string_lossy().into_owned()).collect();
+            let held_program = HeldProgram::start(command)?;
+            let pid = held_program.pid;
+            recording.open_task_events(pid, &cpus, true)?;
+            (Some(held_program.release()?), pid, arguments)
         }
-        Target::Attach(_) => Vec::new(),
-    };
-    let (mut child, pid) = match target {
-        Target::Start(command) => {
-            let held = Held::start(command)?;
-            recording.open(held.pid, &cpus, true)?;
-            let pid = held.pid;
-            (Some(held.let_go()?), pid)
-        }
-        Target::Attach(pid) => {
-            recording.attach(pid, &cpus)?;
-            (None, pid)
+        RecordTarget::Attach(pid) => {
+            recording.attach_process(pid, &cpus)?;
+            (None, pid, Vec::new())
         }
     };
     let mut status = None;
     loop {
-        perf_ring::wait(&recording.rings, LOOK).map_err(|error| cannot("wait for samples", &error))?;
-        recording.drain();
+        perf_ring::wait_for_records(&recording.rings, POLL_INTERVAL)
+            .map_err(|error| refused_error("wait for samples", &error))?;
+        recording.drain_rings();
         if let Some(child) = &mut child {
-            status = child.try_wait().map_err(|error| cannot("wait for the program", &error))?;
+            status = child.try_wait().map_err(|error| refused_error("wait for the program", &error))?;
         }
-        let over = options.most.is_some_and(|most| started.elapsed() >= most);
-        let gone = child.is_none() && !pagelab_sys::presence::process(pid);
-        if status.is_some() || over || gone || stop() {
+        let is_timed_out = options.duration_max.is_some_and(|duration_max| started.elapsed() >= duration_max);
+        let is_gone = child.is_none() && !pagelab_sys::kernel_support::process_exists(pid);
+        if status.is_some() || is_timed_out || is_gone || stop() {
             break;
         }
     }
     recording.disable();
-    recording.drain();
+    recording.drain_rings();
     let wall = started.elapsed();
-    let (mut profile, seen) = recording.finish();
-    named(&mut profile, pid, arguments);
+    let mut profile = recording.finish();
+    complete_images(&mut profile, pid, arguments);
     profile.wall_ns = u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX);
     profile.effort.cpu_ns = Some(thread_cpu_ns().saturating_sub(began_ns));
-    Ok(Ran { profile, seen, status })
+    Ok(RecordingResult { profile, status })
 }
 
-/// Says of images what the kernel's records do not: which one was started here, and which file each program
-/// is.
-fn named(profile: &mut Profile, pid: u32, arguments: Vec<String>) {
+/// Adds to images what is not in the kernel's records: which one was started here, and the file of each
+/// program.
+fn complete_images(profile: &mut TlbProfile, pid: u32, arguments: Vec<String>) {
     for image in &mut profile.images {
         if !image.program.path.is_empty() {
-            image.program = identity::of(Path::new(&image.program.path));
+            image.program = program::identify_program(Path::new(&image.program.path));
         }
     }
     let first = profile.images.iter_mut().find(|image| image.pid == pid && image.parent.is_none());
     if let Some(first) = first.filter(|_| !arguments.is_empty()) {
-        (first.begun, first.arguments) = (Begun::Launched, arguments.clone());
+        (first.begun, first.arguments) = (ImageStart::Launched, arguments.clone());
     }
     profile.command = arguments;
 }
 
-fn cannot(what: &str, error: &io::Error) -> Error {
-    Error::new(ErrorKind::Refused, format!("cannot {what}: {error}"))
+fn refused_error(what: &str, error: &io::Error) -> Error {
+    Error::refused(format!("cannot {what}: {error}"))
 }
 
 /// A program that waits before its first instruction.
-struct Held {
+struct HeldProgram {
     pid: u32,
-    word: PipeWriter,
-    starter: JoinHandle<io::Result<Child>>,
+    release_pipe: PipeWriter,
+    spawner: JoinHandle<io::Result<Child>>,
 }
 
-impl Held {
-    fn start(mut command: Command) -> Result<Held, Error> {
+impl HeldProgram {
+    fn start(mut command: Command) -> Result<HeldProgram, Error> {
         let name = command.get_program().to_string_lossy().into_owned();
-        let failed = |error: io::Error| {
-            let message = format!("cannot start {name}: {error}; give a program that can be run");
-            Error::new(ErrorKind::CannotStart, message)
-        };
-        let (mut said, say) = io::pipe().map_err(failed)?;
-        let (wait, word) = io::pipe().map_err(failed)?;
-        spawn::hold(&mut command, say.into(), wait.into(), word.as_fd());
+        let failed = |error: io::Error| Error::cannot_start(format!("cannot start {name}: {error}"));
+        let (mut pid_reader, pid_writer) = io::pipe().map_err(failed)?;
+        let (release_reader, release_pipe) = io::pipe().map_err(failed)?;
+        spawn::hold_before_exec(&mut command, pid_writer.into(), release_reader.into(), release_pipe.as_fd());
         // Dropping the command closes this process's copies of the child's ends.
-        let starter = thread::spawn(move || command.spawn());
+        let spawner = thread::spawn(move || command.spawn());
         let mut pid = [0; 4];
-        if said.read_exact(&mut pid).is_err() {
-            let ended = starter.join().map_or(Ok(()), |started| started.map(drop));
+        if pid_reader.read_exact(&mut pid).is_err() {
+            let ended = spawner.join().map_or(Ok(()), |started| started.map(drop));
             return Err(failed(ended.err().unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into())));
         }
-        Ok(Held { pid: u32::from_ne_bytes(pid), word, starter })
+        Ok(HeldProgram { pid: u32::from_ne_bytes(pid), release_pipe, spawner })
     }
 
-    /// Lets it run. Where the program cannot be started after all, this says so.
-    fn let_go(mut self) -> Result<Child, Error> {
-        let failed = |error: io::Error| {
-            Error::new(ErrorKind::CannotStart, format!("cannot start the program: {error}"))
-        };
-        self.word.write_all(b"g").map_err(failed)?;
-        let started = self.starter.join().map_err(|_| failed(io::ErrorKind::Other.into()))?;
+    /// Resumes it. Returns an error if the program cannot be started after all.
+    fn release(mut self) -> Result<Child, Error> {
+        let failed = |error: io::Error| Error::cannot_start(format!("cannot start the program: {error}"));
+        self.release_pipe.write_all(b"g").map_err(failed)?;
+        let started = self.spawner.join().map_err(|_| failed(io::ErrorKind::Other.into()))?;
         started.map_err(failed)
     }
 }
 
-/// Rings, and what is read from them.
+/// Rings and their reader.
 struct Recording<'a> {
     samplers: &'a [Sampler],
-    options: &'a Options,
-    about: About,
+    options: &'a RecordOptions,
+    file_info: FileInfo,
     /// One for each event, with that event alone.
     decoders: Vec<Decoder>,
     rings: Vec<Ring>,
     /// Which event and CPU a ring is of.
-    of: Vec<(usize, u32)>,
+    ring_sources: Vec<(usize, u32)>,
     /// Events that write to the ring of another one, and leaders of groups.
-    others: Vec<PerfEvent>,
-    queue: Queue,
-    sampled: Sampled,
+    other_events: Vec<PerfEvent>,
+    queue: EventQueue,
+    collector: SampleCollector,
     malformed: u64,
 }
 
 impl<'a> Recording<'a> {
-    fn new(hardware: &'a Hardware, options: &'a Options) -> Recording<'a> {
+    fn new(hardware: &'a SamplingHardware, options: &'a RecordOptions) -> Recording<'a> {
         let attr = |sampler: &Sampler| {
-            let of = &sampler.sampling;
-            Attr {
-                kind: of.kind,
-                config: of.config,
-                period_or_frequency: of.period_or_frequency,
-                sample_type: of.sample_type,
-                flags: of.flags(),
-                ..Attr::default()
+            let sampling = &sampler.sampling;
+            PerfEventAttr {
+                kind: sampling.kind,
+                config: sampling.config,
+                period_or_frequency: sampling.period_or_frequency,
+                sample_type: sampling.sample_type,
+                flags: sampling.attr_flags(),
+                ..PerfEventAttr::default()
             }
         };
-        let event = |sampler: &Sampler| EventAbout { name: sampler.name.clone(), attr: attr(sampler) };
-        let about = About {
+        let event = |sampler: &Sampler| EventInfo { name: sampler.name.clone(), attr: attr(sampler) };
+        let file_info = FileInfo {
             arch: std::env::consts::ARCH.to_owned(),
             cpuid: hardware.cpuid.clone(),
             events: hardware.samplers.iter().map(event).collect(),
             pmus: vec![(hardware.kind, hardware.pmu.clone())],
-            ..About::default()
+            ..FileInfo::default()
         };
         let decoder = |sampler: &Sampler| {
             let mut decoder = Decoder::new(Endian::NATIVE);
-            decoder.add(attr(sampler), []);
+            decoder.add_event(attr(sampler), []);
             decoder
         };
         Recording {
             samplers: &hardware.samplers,
             options,
-            about,
+            file_info,
             decoders: hardware.samplers.iter().map(decoder).collect(),
             rings: Vec::new(),
-            of: Vec::new(),
-            others: Vec::new(),
-            queue: Queue::default(),
-            sampled: Sampled::new(options.sampled.clone()),
+            ring_sources: Vec::new(),
+            other_events: Vec::new(),
+            queue: EventQueue::default(),
+            collector: SampleCollector::new(options.sampling_options.clone()),
             malformed: 0,
         }
     }
 
-    /// Opens all events of a task on all CPUs.
-    fn open(&mut self, task: u32, cpus: &[u32], from_exec: bool) -> Result<(), Error> {
+    fn open_task_events(&mut self, task: u32, cpus: &[u32], from_exec: bool) -> Result<(), Error> {
         for (event, sampler) in self.samplers.iter().enumerate() {
             for &cpu in cpus {
-                match self.open_one(task, cpu, (event, sampler), from_exec) {
+                match self.open_event(task, cpu, (event, sampler), from_exec) {
                     Ok(()) => {}
                     // The CPU went offline since the list was read.
                     Err(error) if Errno::from_io_error(&error) == Some(Errno::NODEV) => {}
-                    Err(error) => return Err(self.refused(sampler, &error)),
+                    Err(error) => return Err(self.open_error(sampler, &error)),
                 }
             }
         }
         Ok(())
     }
 
-    fn open_one(
+    fn open_event(
         &mut self,
         task: u32,
         cpu: u32,
@@ -253,140 +243,138 @@ impl<'a> Recording<'a> {
         from_exec: bool,
     ) -> io::Result<()> {
         let wakeup_bytes = u32::try_from(self.options.ring_bytes / 4).unwrap_or(u32::MAX);
-        let with = |of: &AccessSampling| AccessSampling { from_exec, wakeup_bytes, ..*of };
-        let leader =
-            sampler.leader.as_ref().map(|leader| PerfEvent::accesses(task, cpu, &with(leader), None));
-        let leader = leader.transpose()?;
-        // One ring of a CPU tells mappings; the other events of it would tell the same again.
-        let sampling = AccessSampling { tells_mappings: event == 0, ..with(&sampler.sampling) };
-        let opened = PerfEvent::accesses(task, cpu, &sampling, leader.as_ref())?;
-        let place = self.of.iter().position(|of| *of == (event, cpu));
-        match place {
+        let with_wakeup =
+            |of: &AccessSampling| AccessSampling { enable_on_exec: from_exec, wakeup_bytes, ..*of };
+        let open_leader = |leader| PerfEvent::open_accesses(task, cpu, &with_wakeup(leader), None);
+        let leader = sampler.leader.as_ref().map(open_leader).transpose()?;
+        // One ring of a CPU records mappings; its other events would record the same ones.
+        let sampling = AccessSampling { reports_mappings: event == 0, ..with_wakeup(&sampler.sampling) };
+        let opened = PerfEvent::open_accesses(task, cpu, &sampling, leader.as_ref())?;
+        match self.ring_sources.iter().position(|of| *of == (event, cpu)) {
             Some(place) => {
-                opened.send_to(&self.rings[place])?;
-                self.others.push(opened);
+                opened.set_output(&self.rings[place])?;
+                self.other_events.push(opened);
             }
             None => {
                 self.rings.push(Ring::new(opened, self.options.ring_bytes)?);
-                self.of.push((event, cpu));
+                self.ring_sources.push((event, cpu));
             }
         }
-        self.others.extend(leader);
+        self.other_events.extend(leader);
         Ok(())
     }
 
-    /// Opens the events for all threads of a process, enables them, and reads what it has mapped.
-    fn attach(&mut self, pid: u32, cpus: &[u32]) -> Result<(), Error> {
-        let no_such = || {
-            let message = format!("no process has the number {pid}; look with ps");
-            Error::new(ErrorKind::BadInput, message)
-        };
+    /// Opens the events for all threads of a process, enables them, and reads its mappings.
+    fn attach_process(&mut self, pid: u32, cpus: &[u32]) -> Result<(), Error> {
         let mut opened = Vec::new();
-        for _ in 0..ROUNDS {
-            let tasks = fs::read_dir(paths::process(pid, "task")).map_err(|_| no_such())?;
+        for _ in 0..ATTACH_ROUNDS {
+            let tasks = fs::read_dir(paths::process_file(pid, "task"));
+            let tasks = tasks.map_err(|error| match Errno::from_io_error(&error) {
+                Some(errno) => Error::cannot_open_process("sample", pid, errno),
+                None => Error::no_such_process("sample", pid),
+            })?;
             let tasks = tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse::<u32>().ok());
             let new: Vec<u32> = tasks.filter(|task| !opened.contains(task)).collect();
             for &task in &new {
-                self.open(task, cpus, false)?;
+                self.open_task_events(task, cpus, false)?;
             }
             if new.is_empty() {
                 break;
             }
             opened.extend(new);
         }
-        let events = self.rings.iter().map(Ring::event).chain(&self.others);
+        let events = self.rings.iter().map(Ring::event).chain(&self.other_events);
         for event in events {
-            event.enable().map_err(|error| cannot("enable an event", &error))?;
+            event.enable().map_err(|error| refused_error("enable an event", &error))?;
         }
-        self.mapped(pid).ok_or_else(no_such)
+        self.read_mappings(pid).ok_or_else(|| Error::no_such_process("sample", pid))
     }
 
-    /// What a process has mapped already.
-    fn mapped(&mut self, pid: u32) -> Option<()> {
-        let text = fs::read(paths::process(pid, "maps")).ok()?;
+    fn read_mappings(&mut self, pid: u32) -> Option<()> {
+        let text = fs::read(paths::process_file(pid, "maps")).ok()?;
         let found = maps::parse(&text).ok()?;
-        let name = fs::read_to_string(paths::process(pid, "comm")).unwrap_or_default();
+        let name = fs::read_to_string(paths::process_file(pid, "comm")).unwrap_or_default();
         let name = name.trim_end().to_owned();
-        self.sampled.take(&self.about, Event::Named { pid, tid: pid, name, exec: false });
+        self.collector.add_event(&self.file_info, Event::Named { pid, tid: pid, name, is_exec: false });
         for map in found {
             let name = if map.name.is_empty() { "//anon".to_owned() } else { map.name };
             let (start, bytes, offset) = (map.start, map.end - map.start, map.offset);
-            let mapping = Mapping { pid, start, bytes, offset, name, build_id: None, kernel: false };
-            self.sampled.take(&self.about, Event::Mapped(mapping));
+            let mapping = Mapping { pid, start, bytes, offset, name, build_id: None, is_kernel: false };
+            self.collector.add_event(&self.file_info, Event::Mapped(mapping));
         }
         Some(())
     }
 
     fn disable(&self) {
-        // One that cannot be disabled goes on into a ring that nobody reads.
-        for event in self.rings.iter().map(Ring::event).chain(&self.others) {
+        // One that cannot be disabled continues to write into a ring that is not read.
+        for event in self.rings.iter().map(Ring::event).chain(&self.other_events) {
             let _ = event.disable();
         }
     }
 
-    /// Reads what came into the rings up to now.
-    fn drain(&mut self) {
-        let Recording { rings, of, decoders, about, queue, sampled, malformed, .. } = self;
-        let mut out = |event| sampled.take(about, event);
-        for (ring, &(event, _)) in rings.iter_mut().zip(of.iter()) {
-            ring.look();
+    fn drain_rings(&mut self) {
+        let mut out = |event| self.collector.add_event(&self.file_info, event);
+        for (ring, &(event, _)) in self.rings.iter_mut().zip(&self.ring_sources) {
+            ring.update_head();
             loop {
-                let bytes = match ring.record() {
+                let bytes = match ring.next_record() {
                     Ok(Some(record)) => {
-                        match decoders[event].decode(record, 0) {
-                            Ok(Some((time, read))) => queue.push(time, with_event(read, event), &mut out),
+                        match self.decoders[event].decode(record, 0) {
+                            Ok(Some((time, read))) => {
+                                self.queue.push(time, set_event_index(read, event), &mut out)
+                            }
                             Ok(None) => {}
-                            Err(_) => *malformed += 1,
+                            Err(_) => self.malformed += 1,
                         }
                         record.len()
                     }
                     Ok(None) => break,
                     Err(_) => {
-                        *malformed += 1;
+                        self.malformed += 1;
                         break;
                     }
                 };
-                ring.pass(bytes);
+                ring.advance(bytes);
             }
-            ring.release();
+            ring.release_space();
         }
-        queue.round(&mut out);
+        self.queue.end_round(&mut out);
     }
 
-    fn finish(mut self) -> (Profile, sampled::Seen) {
-        let Recording { about, queue, sampled, .. } = &mut self;
-        queue.finish(&mut |event| sampled.take(about, event));
-        let (seen, late) = (self.sampled.seen(), self.queue.late());
-        let mut profile = self.sampled.finish(ProfileSource::Pmu, &self.about);
+    fn finish(mut self) -> TlbProfile {
+        self.queue.finish(&mut |event| self.collector.add_event(&self.file_info, event));
+        let late = self.queue.late_events();
+        let mut profile = self.collector.finish(ProfileSource::Pmu, &self.file_info);
         let names: Vec<&str> = self.samplers.iter().map(|sampler| sampler.name.as_str()).collect();
         profile.notes.push(format!("events: {}", names.join(", ")));
         if self.malformed + late > 0 {
-            let Recording { malformed, .. } = self;
-            profile.notes.push(format!("{malformed} records could not be read, {late} came out of order"));
+            profile
+                .notes
+                .push(format!("{} records were malformed, {late} were out of order", self.malformed));
         }
-        (profile, seen)
+        profile
     }
 
-    fn refused(&self, sampler: &Sampler, error: &io::Error) -> Error {
+    fn open_error(&self, sampler: &Sampler, error: &io::Error) -> Error {
         let why = match Errno::from_io_error(error) {
             Some(Errno::ACCESS | Errno::PERM) => {
-                "not permitted: it is another user's process, one that changed its user, or its rings are \
-                 more than kernel.perf_event_mlock_kb allows; run as root"
+                "not permitted: another user's process, a process that changed its user, or ring buffers \
+                 above kernel.perf_event_mlock_kb; hint: run as root"
                     .to_owned()
             }
-            Some(Errno::SRCH) => "the process is gone".to_owned(),
-            Some(Errno::MFILE) => "this process may not have so many open files: ulimit -n 65536".to_owned(),
-            Some(Errno::BUSY) => "the counter is taken by somebody else; end the other user".to_owned(),
-            _ => format!("{error}; use --source accessed"),
+            Some(Errno::SRCH) => "the process exited".to_owned(),
+            Some(Errno::MFILE) => "too many open files; hint: ulimit -n 65536".to_owned(),
+            Some(Errno::BUSY) => "the counter is in use; hint: stop the other user".to_owned(),
+            _ => format!("{error}; hint: --source accessed"),
         };
-        Error::new(ErrorKind::NotAvailable, format!("cannot sample by {}: {why}", sampler.name))
+        Error::not_available(format!("cannot sample by {}: {why}", sampler.name))
     }
 }
 
 /// A sample read by the decoder of its own event, with that event's place in the list.
-fn with_event(event: Event, place: usize) -> Event {
+fn set_event_index(event: Event, event_index: usize) -> Event {
     match event {
-        Event::Sample(sample) => Event::Sample(pagelab_formats::perf_data::Sample { event: place, ..sample }),
+        Event::Sample(sample) => Event::Sample(pagelab_formats::perf_data::Sample { event_index, ..sample }),
         other => other,
     }
 }

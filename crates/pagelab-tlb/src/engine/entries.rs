@@ -1,37 +1,37 @@
-//! The entries of all TLBs of a pass in flat columns: they are found by page, and given up by age.
+//! The entries of all TLBs of a pass in flat columns: they are found by page and evicted by age.
 //!
-//! What counts as the age of an entry is its stamp, the access that used it last, unless something outside
-//! knows of a later use. So a stamp may be too small and never too large: an entry whose stamp is right and
-//! the smallest is the oldest, and the others need not be looked at.
+//! The age of an entry is its stamp, the access that used it last, unless the hit filter has a later use. So
+//! a stamp may be too small and never too large: an entry whose stamp is right and the smallest is the least
+//! recently used one, and the others need not be checked.
 
 /// No page.
 pub(super) const EMPTY: u64 = u64::MAX;
 /// Bits of a key below the page number.
 pub(super) const CODE_BITS: u32 = 3;
 /// The end of a chain.
-const NOWHERE: u32 = u32::MAX;
-/// Ways of a set that are searched one by one, at most. Above, keys are found by hash and the oldest entry by
-/// clans: exact as well, and the cost does not grow with the ways.
-const NARROW: usize = 16;
+const CHAIN_END: u32 = u32::MAX;
+/// Ways of a set that are searched one by one, at most. In wider sets keys are found by hash and the oldest
+/// entry by groups of ways: as exact, and the cost does not grow with the ways.
+const LINEAR_SEARCH_WAYS: usize = 16;
 /// Entries of a wide set for which one lower bound of their stamps is kept.
-const CLAN: usize = 8;
+const BOUND_GROUP: usize = 8;
 
-/// One TLB.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Array {
-    at: usize,
+pub(super) struct TlbArray {
+    /// Its first entry.
+    start: usize,
     sets: u64,
     /// `sets - 1` where that is a mask.
     mask: Option<u64>,
     ways: usize,
-    /// Of a wide one: where its chains begin, and bits of the hash that chooses one; 0 bits: it is narrow.
+    /// Of a wide one: its first chain, and bits of the hash that chooses one; 0 bits: it is narrow.
     heads_at: usize,
     heads_bits: u32,
-    /// Of a wide one: where the bounds of its clans begin.
+    /// Of a wide one: its first bound.
     bounds_at: usize,
 }
 
-impl Array {
+impl TlbArray {
     #[inline]
     fn set(&self, number: u64) -> usize {
         self.mask.map_or_else(|| number % self.sets, |mask| number & mask) as usize
@@ -50,53 +50,52 @@ impl Array {
     }
 }
 
-/// The entries.
 #[derive(Debug, Default)]
 pub(super) struct Entries {
     /// Translations: (page number of its size) << [`CODE_BITS`] | code.
     keys: Vec<u64>,
-    /// Last use of each, in accesses; 0 where there is none.
+    /// Last use of each, in accesses; 0 if there is none.
     stamps: Vec<u64>,
     /// Of entries of wide sets: the next one of the chain.
     next: Vec<u32>,
     heads: Vec<u32>,
-    /// No stamp of the clan is smaller.
+    /// By group of ways: no stamp of the group is smaller.
     bounds: Vec<u64>,
-    arrays: Vec<Array>,
+    arrays: Vec<TlbArray>,
 }
 
 impl Entries {
-    /// One more TLB, which is empty.
-    pub fn add(&mut self, sets: u32, ways: u32) -> Array {
+    /// Adds an empty TLB.
+    pub fn add(&mut self, sets: u32, ways: u32) -> TlbArray {
         let (at, count) = (self.keys.len(), sets as usize * ways as usize);
         let (sets, ways) = (u64::from(sets), ways as usize);
         let mask = sets.is_power_of_two().then(|| sets - 1);
-        let mut array = Array { at, sets, mask, ways, ..Array::default() };
+        let mut array = TlbArray { start: at, sets, mask, ways, ..TlbArray::default() };
         self.keys.resize(at + count, EMPTY);
         self.stamps.resize(at + count, 0);
-        self.next.resize(at + count, NOWHERE);
-        if ways > NARROW {
+        self.next.resize(at + count, CHAIN_END);
+        if ways > LINEAR_SEARCH_WAYS {
             // Twice as many chains as entries.
             array.heads_bits = (2 * count).next_power_of_two().trailing_zeros();
             (array.heads_at, array.bounds_at) = (self.heads.len(), self.bounds.len());
-            self.heads.resize(array.heads_at + (1 << array.heads_bits), NOWHERE);
-            self.bounds.resize(array.bounds_at + sets as usize * ways.div_ceil(CLAN), 0);
+            self.heads.resize(array.heads_at + (1 << array.heads_bits), CHAIN_END);
+            self.bounds.resize(array.bounds_at + sets as usize * ways.div_ceil(BOUND_GROUP), 0);
         }
         self.arrays.push(array);
         array
     }
 
-    /// All places so far.
-    pub fn places(&self) -> usize {
+    /// Entries of all TLBs so far.
+    pub fn entry_count(&self) -> usize {
         self.keys.len()
     }
 
-    /// Where a page is.
+    /// The position of a page.
     #[inline]
-    pub fn find(&self, array: &Array, number: u64, key: u64) -> Option<usize> {
+    pub fn find(&self, array: &TlbArray, number: u64, key: u64) -> Option<usize> {
         if array.is_wide() {
             let mut at = self.heads[array.head(key)];
-            while at != NOWHERE {
+            while at != CHAIN_END {
                 if self.keys[at as usize] == key {
                     return Some(at as usize);
                 }
@@ -104,33 +103,38 @@ impl Entries {
             }
             return None;
         }
-        let start = array.at + array.set(number) * array.ways;
+        let start = array.start + array.set(number) * array.ways;
         let mut found = None;
-        // Without a way out in the middle: a branch that is foretold wrongly costs more than the rest.
-        for (way, &held) in self.keys[start..start + array.ways].iter().enumerate() {
-            if held == key {
+        // No early return: a mispredicted branch costs more than the remaining ways.
+        for (way, &stored) in self.keys[start..start + array.ways].iter().enumerate() {
+            if stored == key {
                 found = Some(start + way);
             }
         }
         found
     }
 
-    /// The oldest entry of the set of a page: (place, stamp). `used` tells of a later use of the page in a
-    /// place, 0 if it knows of none.
+    /// The least recently used entry of the set of a page: (position, stamp). `last_use` is a later use of
+    /// the page at a position, 0 if there is none.
     #[inline]
-    pub fn oldest(&mut self, array: &Array, number: u64, used: impl Fn(usize, u64) -> u64) -> (usize, u64) {
+    pub fn oldest(
+        &mut self,
+        array: &TlbArray,
+        number: u64,
+        last_use: impl Fn(usize, u64) -> u64,
+    ) -> (usize, u64) {
         let set = array.set(number);
-        let start = array.at + set * array.ways;
+        let start = array.start + set * array.ways;
         if !array.is_wide() {
-            return self.oldest_of(start, array.ways, &used);
+            return self.oldest_way(start, array.ways, &last_use);
         }
-        let clans = array.ways.div_ceil(CLAN);
-        let bounds_at = array.bounds_at + set * clans;
+        let groups = array.ways.div_ceil(BOUND_GROUP);
+        let bounds_at = array.bounds_at + set * groups;
         loop {
-            let (clan, next) = least(&self.bounds[bounds_at..bounds_at + clans]);
-            let first = clan * CLAN;
-            let found = self.oldest_of(start + first, CLAN.min(array.ways - first), &used);
-            self.bounds[bounds_at + clan] = found.1;
+            let (group, next) = two_smallest(&self.bounds[bounds_at..bounds_at + groups]);
+            let first = group * BOUND_GROUP;
+            let found = self.oldest_way(start + first, BOUND_GROUP.min(array.ways - first), &last_use);
+            self.bounds[bounds_at + group] = found.1;
             if found.1 <= next {
                 return found;
             }
@@ -138,11 +142,16 @@ impl Entries {
     }
 
     #[inline]
-    fn oldest_of(&mut self, start: usize, ways: usize, used: &impl Fn(usize, u64) -> u64) -> (usize, u64) {
+    fn oldest_way(
+        &mut self,
+        start: usize,
+        ways: usize,
+        last_use: &impl Fn(usize, u64) -> u64,
+    ) -> (usize, u64) {
         loop {
             let (way, stamp) = {
                 let stamps = &self.stamps[start..start + ways];
-                // By arithmetic: where the least one stands cannot be foretold.
+                // By arithmetic: a branch on the position of the smallest one cannot be predicted.
                 let (mut way, mut least) = (0, u64::MAX);
                 for (other, &stamp) in stamps.iter().enumerate() {
                     way = if stamp < least { other } else { way };
@@ -151,7 +160,7 @@ impl Entries {
                 (way, least)
             };
             let at = start + way;
-            let later = used(at, self.keys[at]);
+            let later = last_use(at, self.keys[at]);
             if later <= stamp {
                 return (at, stamp);
             }
@@ -159,9 +168,9 @@ impl Entries {
         }
     }
 
-    /// Puts a page into a place, and gives what was there.
+    /// Replaces the page at a position, and returns the old one.
     #[inline]
-    pub fn put(&mut self, array: &Array, at: usize, key: u64, now: u64) -> u64 {
+    pub fn replace(&mut self, array: &TlbArray, at: usize, key: u64, now: u64) -> u64 {
         let old = std::mem::replace(&mut self.keys[at], key);
         self.stamps[at] = now;
         if array.is_wide() {
@@ -174,16 +183,16 @@ impl Entries {
         old
     }
 
-    /// The entry was used; never earlier than what is known.
+    /// Records a use of an entry; an earlier one than the last changes nothing.
     #[inline]
-    pub fn used(&mut self, at: usize, when: u64) {
+    pub fn set_last_use(&mut self, at: usize, when: u64) {
         if let Some(stamp) = self.stamps.get_mut(at) {
             *stamp = (*stamp).max(when);
         }
     }
 
     #[inline]
-    fn unchain(&mut self, array: &Array, at: usize, key: u64) {
+    fn unchain(&mut self, array: &TlbArray, at: usize, key: u64) {
         let head = array.head(key);
         let after = self.next[at];
         if self.heads[head] as usize == at {
@@ -191,7 +200,7 @@ impl Entries {
             return;
         }
         let mut before = self.heads[head];
-        while before != NOWHERE {
+        while before != CHAIN_END {
             let next = self.next[before as usize];
             if next as usize == at {
                 self.next[before as usize] = after;
@@ -199,31 +208,33 @@ impl Entries {
             }
             before = next;
         }
+        debug_assert!(false, "key {key:x} is on no chain");
     }
 
-    /// Forgets the entries that `is_gone` says.
-    pub fn forget(&mut self, is_gone: impl Fn(u64) -> bool) {
+    /// Invalidates the entries that `is_stale` selects.
+    pub fn invalidate(&mut self, is_stale: impl Fn(u64) -> bool) {
         for index in 0..self.arrays.len() {
             let array = self.arrays[index];
-            for at in array.at..array.at + array.sets as usize * array.ways {
+            for at in array.start..array.start + array.sets as usize * array.ways {
                 let key = self.keys[at];
-                if key == EMPTY || !is_gone(key) {
+                if key == EMPTY || !is_stale(key) {
                     continue;
                 }
                 (self.keys[at], self.stamps[at]) = (EMPTY, 0);
                 if array.is_wide() {
                     self.unchain(&array, at, key);
-                    let (set, way) = ((at - array.at) / array.ways, (at - array.at) % array.ways);
-                    self.bounds[array.bounds_at + set * array.ways.div_ceil(CLAN) + way / CLAN] = 0;
+                    let (set, way) = ((at - array.start) / array.ways, (at - array.start) % array.ways);
+                    self.bounds
+                        [array.bounds_at + set * array.ways.div_ceil(BOUND_GROUP) + way / BOUND_GROUP] = 0;
                 }
             }
         }
     }
 }
 
-/// Which number is the least, and the least of the others.
+/// The index of the smallest number, and the smallest of the others.
 #[inline]
-fn least(numbers: &[u64]) -> (usize, u64) {
+fn two_smallest(numbers: &[u64]) -> (usize, u64) {
     let (mut which, mut first, mut second) = (0, u64::MAX, u64::MAX);
     for (other, &number) in numbers.iter().enumerate() {
         let is_less = number < first;
@@ -237,27 +248,28 @@ fn least(numbers: &[u64]) -> (usize, u64) {
 #[cfg(test)]
 impl Entries {
     /// Each page of a wide TLB is found by its chain, no chain has another, and no bound is above a stamp of
-    /// its clan.
+    /// its group.
     pub fn validate(&self) {
         for array in self.arrays.iter().filter(|array| array.is_wide()) {
-            let places = array.at..array.at + array.sets as usize * array.ways;
+            let positions = array.start..array.start + array.sets as usize * array.ways;
             let mut chained = 0;
             for &head in &self.heads[array.heads_at..array.heads_at + (1 << array.heads_bits)] {
                 let mut at = head;
-                while at != NOWHERE {
-                    assert!(places.contains(&(at as usize)));
+                while at != CHAIN_END {
+                    assert!(positions.contains(&(at as usize)));
                     chained += 1;
-                    assert!(chained <= places.len(), "a chain goes in a circle");
+                    assert!(chained <= positions.len(), "a chain goes in a circle");
                     at = self.next[at as usize];
                 }
             }
-            let held: Vec<usize> = places.filter(|&at| self.keys[at] != EMPTY).collect();
-            assert_eq!(chained, held.len());
-            for at in held {
+            let occupied: Vec<usize> = positions.filter(|&at| self.keys[at] != EMPTY).collect();
+            assert_eq!(chained, occupied.len());
+            for at in occupied {
                 let key = self.keys[at];
                 assert_eq!(self.find(array, key >> CODE_BITS, key), Some(at));
-                let (set, way) = ((at - array.at) / array.ways, (at - array.at) % array.ways);
-                let bound = self.bounds[array.bounds_at + set * array.ways.div_ceil(CLAN) + way / CLAN];
+                let (set, way) = ((at - array.start) / array.ways, (at - array.start) % array.ways);
+                let bound =
+                    self.bounds[array.bounds_at + set * array.ways.div_ceil(BOUND_GROUP) + way / BOUND_GROUP];
                 assert!(bound <= self.stamps[at]);
             }
         }

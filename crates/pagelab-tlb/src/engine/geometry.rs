@@ -1,17 +1,17 @@
-//! The shape of the TLBs and of the caches of page walks that the model has, as plain words: it is handed
-//! from one process to another.
+//! The geometry of the modelled TLBs and paging-structure caches, encoded as 64-bit words to pass it from one
+//! process to another.
 
-/// Sizes of pages that the model tells apart.
-pub const SIZES: usize = 5;
+/// Page sizes that the model distinguishes.
+pub const PAGE_SIZES: usize = 5;
 /// Levels of page tables above the entries of base pages whose entries are cached: PDE, PDPTE, PML4E.
-pub const UPPER: usize = 3;
+pub const UPPER_LEVELS: usize = 3;
 
 /// log2 of the entries of a page table for base pages of 2^`base_shift` bytes and entries of 8 bytes.
 pub const fn index_bits(base_shift: u32) -> u32 {
     base_shift - 3
 }
 
-/// One TLB: entries in sets that are searched as a whole, the least recently used of a set gives way.
+/// One TLB: set-associative, the least recently used entry of a set is evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArrayShape {
     /// Sets, 1 or more; the low bits of the page number choose one, or the remainder if it is no power of 2.
@@ -32,25 +32,26 @@ pub struct Geometry {
     /// log2 of the page sizes in bytes, rising; the first is the base page.
     pub shifts: Vec<u32>,
     /// TLBs by level, the first level first. TLBs of one level that hold the same size are searched
-    /// together, and the least recently used entry of both sets gives way.
+    /// together, and the least recently used entry of both sets is evicted.
     pub levels: Vec<Vec<ArrayShape>>,
-    /// (sets, ways) of the caches of entries that point to page tables: those of PDEs (which end a walk of a
-    /// base page one load early), PDPTEs, PML4Es. 0 ways: there is none.
-    pub walk_caches: [(u32, u32); UPPER],
+    /// (sets, ways) of the paging-structure caches: of PDEs (which save a walk of a base page all loads but
+    /// one), PDPTEs, PML4Es. 0 ways: no such cache.
+    pub walk_caches: [(u32, u32); UPPER_LEVELS],
 }
 
 impl Geometry {
     /// log2 of the base page.
     pub fn base_shift(&self) -> u32 {
+        debug_assert!(!self.shifts.is_empty(), "a geometry without a base page");
         self.shifts.first().copied().unwrap_or(0)
     }
 
-    /// The size of page that the TLBs see where memory lies in pages of 2^`shift` bytes: the largest one that
-    /// is no larger and that some TLB holds. A page that no TLB holds is broken up into smaller ones.
+    /// The page size that the TLBs hold for memory in pages of 2^`shift` bytes: the largest one that is no
+    /// larger and that some TLB holds. A page that no TLB holds is split into smaller ones.
     pub fn code_for(&self, shift: u32) -> u8 {
         let held = self.levels.iter().flatten().fold(0u8, |held, array| held | array.holds);
         let fits = |&code: &usize| self.shifts[code] <= shift && held & (1 << code) != 0;
-        (0..self.shifts.len().min(SIZES)).rev().find(fits).unwrap_or(0) as u8
+        (0..self.shifts.len().min(PAGE_SIZES)).rev().find(fits).unwrap_or(0) as u8
     }
 
     /// Whether loads and stores have TLBs of their own at the first level.
@@ -74,27 +75,27 @@ impl Geometry {
         words
     }
 
-    /// From words, with how many they were; `None` if they are not what [`Geometry::encode`] writes.
+    /// From words, and their number; `None` if [`Geometry::encode`] does not write such words.
     pub fn decode(words: &[u64]) -> Option<(Geometry, usize)> {
         /// More than any processor has.
-        const MOST: u64 = 64;
-        /// So that a set fits into memory whatever the words say.
-        const ENTRIES_MOST: u64 = 1 << 24;
+        const COUNT_MAX: u64 = 64;
+        /// So that a TLB of any description fits into memory.
+        const ENTRIES_MAX: u64 = 1 << 24;
         let mut at = 0;
         let mut next = || {
             let word = words.get(at).copied();
             at += 1;
             word
         };
-        let count = next().filter(|&count| (1..=SIZES as u64).contains(&count))?;
-        let shifts = (0..count).map(|_| next().filter(|&shift| shift < MOST).map(|shift| shift as u32));
+        let count = next().filter(|&count| (1..=PAGE_SIZES as u64).contains(&count))?;
+        let shifts = (0..count).map(|_| next().filter(|&shift| shift < COUNT_MAX).map(|shift| shift as u32));
         let shifts: Vec<u32> = shifts.collect::<Option<_>>()?;
         let mut levels = Vec::new();
-        for _ in 0..next().filter(|&count| count <= MOST)? {
+        for _ in 0..next().filter(|&count| count <= COUNT_MAX)? {
             let mut level = Vec::new();
-            for _ in 0..next().filter(|&count| count <= MOST)? {
+            for _ in 0..next().filter(|&count| count <= COUNT_MAX)? {
                 let (sets, ways, holds, sides) = (next()?, next()?, next()?, next()?);
-                if sets == 0 || ways == 0 || sets.saturating_mul(ways) > ENTRIES_MOST {
+                if sets == 0 || ways == 0 || sets.saturating_mul(ways) > ENTRIES_MAX {
                     return None;
                 }
                 level.push(ArrayShape {
@@ -107,10 +108,10 @@ impl Geometry {
             }
             levels.push(level);
         }
-        let mut walk_caches = [(0, 0); UPPER];
+        let mut walk_caches = [(0, 0); UPPER_LEVELS];
         for cache in &mut walk_caches {
             let (sets, ways) = (next()?, next()?);
-            if sets.saturating_mul(ways) > ENTRIES_MOST {
+            if sets.saturating_mul(ways) > ENTRIES_MAX {
                 return None;
             }
             *cache = (sets as u32, ways as u32);

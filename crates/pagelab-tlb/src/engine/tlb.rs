@@ -1,93 +1,92 @@
-//! The model of one core's TLBs: several passes over the same accesses side by side, each with its own sizes
-//! of pages. The first pass has base pages alone.
+//! The model of one core's TLBs: several passes over the same accesses side by side, each with its own page
+//! sizes. The first pass has base pages alone.
 //!
 //! An access crosses no page: one that does counts for the page that it begins in. Replacement is exact LRU
-//! in a set. Instruction fetches are not seen.
+//! in a set. Instruction fetches are not modelled.
 
-use super::front::{Front, NONE, SLOTS, each};
 use super::geometry::Geometry;
-use super::pass::{Access, Found, Pass, Walk};
+use super::hit_filter::{HitFilter, NO_PAGE, SLOTS, iter_slots};
+use super::tlb_pass::{AccessOutcome, AccessResult, EvictedPage, PageAccess, PageWalk, TlbPass};
 
-/// Who keeps account, and knows how large pages are.
-pub trait Account {
-    /// The size of the page that base page `page` lies in, in this pass (1 and later; pass 0 has base pages),
-    /// by its place in the geometry's sizes.
-    fn code(&mut self, pass: usize, page: u64) -> u8;
-    /// A base page will soon be accounted.
-    fn expect(&mut self, _page: u64) {}
-    /// A word of the model will soon be needed.
-    fn fetch(&self, _word: &u64) {}
+/// The receiver of what the model counts. It also chooses the page sizes.
+pub trait AccessSink {
+    /// The size of the page that contains base page `page` in this pass (1 and later; pass 0 has base pages),
+    /// as an index in the geometry's sizes.
+    fn page_size_code(&mut self, pass: usize, page: u64) -> u8;
+    /// A base page will soon be recorded.
+    fn prefetch_page(&mut self, _page: u64) {}
+    /// A word of the model will soon be read.
+    fn prefetch_word(&self, _word: &u64) {}
     /// So many accesses to a base page; `written`: one was a store.
-    fn touched(&mut self, page: u64, accesses: u64, written: bool);
+    fn record_accesses(&mut self, page: u64, accesses: u64, written: bool);
     /// A page walk in a pass.
-    fn walked(&mut self, pass: usize, page: u64, walk: &Walk);
-    /// A stretch of accesses that were counted is over, with so many walks in the first pass, after so many
-    /// accesses in all.
-    fn stretched(&mut self, _walks: u64, _accesses: u64) {}
+    fn record_walk(&mut self, pass: usize, page: u64, walk: &PageWalk);
+    /// A sampling window has ended, with its walks in the first pass, and all accesses so far.
+    fn record_window(&mut self, _walks: u64, _accesses: u64) {}
 }
 
-/// Which stretches of accesses are looked at: the first `watched` of every `period`.
+/// Sampling windows: the first `sampled` accesses of every `period`.
 ///
-/// A later stretch begins with TLBs as they were long ago. Its first part ([`Window::warm_up`]) only brings
-/// them up to date, and is not counted.
+/// A later window begins with TLBs as they were at the end of the one before. Its first part
+/// ([`SamplingWindow::warm_up`]) only brings them up to date, and is not counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Window {
-    /// Accesses that are looked at.
-    pub watched: u64,
-    /// Accesses from the begin of one stretch to the next.
+pub struct SamplingWindow {
+    /// Accesses of a window.
+    pub sampled: u64,
+    /// Accesses from the begin of one window to the next.
     pub period: u64,
 }
 
-impl Window {
-    /// The first accesses of a later stretch, which are modelled and not counted.
+impl SamplingWindow {
+    /// The first accesses of a later window, which are modelled and not counted.
     pub fn warm_up(&self) -> u64 {
-        self.watched / 8
+        self.sampled / 8
     }
 }
 
-/// What is done with accesses.
+/// Handling of accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum SamplingStage {
     /// They are modelled and counted.
     Counting,
-    /// They are not looked at.
-    Resting,
+    /// They are not modelled.
+    Skipping,
     /// They are modelled and not counted.
-    Warming,
+    WarmingUp,
 }
 
 /// The model.
 #[derive(Debug)]
 pub struct Tlb {
     now: u64,
-    front: Front,
-    passes: Vec<Pass>,
-    window: Option<Window>,
-    stage: Stage,
+    filter: HitFilter,
+    passes: Vec<TlbPass>,
+    window: Option<SamplingWindow>,
+    stage: SamplingStage,
     /// The last access of this stage.
-    edge: u64,
-    /// Accesses in stretches that are over and were not counted.
+    stage_end: u64,
+    /// Accesses that were not counted, but for those of the current stage.
     skipped: u64,
-    /// Where the stretch that is not counted began.
-    skips_from: u64,
-    /// Walks of the first pass since counting began.
-    walked: u64,
+    /// The last access before the current ones that are not counted.
+    skip_start: u64,
+    /// Walks of the first pass in the current window.
+    counted_walks: u64,
 }
 
 impl Tlb {
     /// Empty TLBs for `passes` passes.
-    pub fn new(geometry: &Geometry, passes: usize, window: Option<Window>) -> Tlb {
-        let window = window.filter(|window| window.watched < window.period);
+    pub fn new(geometry: &Geometry, passes: usize, window: Option<SamplingWindow>) -> Tlb {
+        let window = window.filter(|window| window.sampled < window.period);
         Tlb {
             now: 0,
-            front: Front::new(passes, geometry.splits_stores()),
-            passes: (0..passes).map(|_| Pass::new(geometry)).collect(),
+            filter: HitFilter::new(passes, geometry.splits_stores()),
+            passes: (0..passes).map(|_| TlbPass::new(geometry)).collect(),
             window,
-            stage: Stage::Counting,
-            edge: window.map_or(u64::MAX, |window| window.watched),
+            stage: SamplingStage::Counting,
+            stage_end: window.map_or(u64::MAX, |window| window.sampled),
             skipped: 0,
-            skips_from: 0,
-            walked: 0,
+            skip_start: 0,
+            counted_walks: 0,
         }
     }
 
@@ -98,16 +97,16 @@ impl Tlb {
 
     /// Those of them that were not counted.
     pub fn skipped(&self) -> u64 {
-        self.skipped + if self.stage == Stage::Counting { 0 } else { self.now - self.skips_from }
+        self.skipped + if self.stage == SamplingStage::Counting { 0 } else { self.now - self.skip_start }
     }
 
-    /// Whether accesses are not looked at, and may as well not be told.
-    pub fn is_resting(&self) -> bool {
-        self.stage == Stage::Resting
+    /// Whether accesses are not modelled, so that calls of [`Tlb::access`] may be left out.
+    pub fn is_skipping(&self) -> bool {
+        self.stage == SamplingStage::Skipping
     }
 
-    /// So many accesses were not told while it rested.
-    pub fn rested(&mut self, accesses: u64) {
+    /// Counts accesses for which [`Tlb::access`] was not called while it skips.
+    pub fn skip_accesses(&mut self, accesses: u64) {
         self.now += accesses;
     }
 
@@ -118,137 +117,144 @@ impl Tlb {
 
     /// An access to a base page.
     #[inline(always)]
-    pub fn access(&mut self, page: u64, store: bool, account: &mut impl Account) {
+    pub fn access(&mut self, page: u64, store: bool, sink: &mut impl AccessSink) {
         self.now += 1;
-        if self.stage == Stage::Resting && self.now <= self.edge {
+        if self.stage == SamplingStage::Skipping && self.now <= self.stage_end {
             return;
         }
-        let slot = self.front.slot_of(page, store) & (2 * SLOTS - 1);
-        let known = &mut self.front.slots[slot];
+        let slot = self.filter.slot_of(page, store) & (2 * SLOTS - 1);
+        let known = &mut self.filter.slots[slot];
         if known.page == page {
             known.last = self.now;
             known.count += 1;
             known.written |= store;
             return;
         }
-        self.access_slowly(page, store, account);
+        self.access_slowly(page, store, sink);
     }
 
     #[inline(never)]
-    fn access_slowly(&mut self, page: u64, store: bool, account: &mut impl Account) {
-        let slot = self.front.slot_of(page, store);
-        if self.now > self.edge {
-            self.cross_edge(account);
+    fn access_slowly(&mut self, page: u64, store: bool, sink: &mut impl AccessSink) {
+        let slot = self.filter.slot_of(page, store);
+        if self.now > self.stage_end {
+            self.advance_stage(sink);
         }
-        if self.stage == Stage::Resting {
+        if self.stage == SamplingStage::Skipping {
             return;
         }
-        account.expect(page);
-        if let Some(word) = self.passes.first().and_then(|first| first.line_of(page)) {
-            account.fetch(word);
+        sink.prefetch_page(page);
+        if let Some(word) = self.passes.first().and_then(|first| first.last_walk_of_line(page)) {
+            sink.prefetch_word(word);
         }
-        self.depart(slot, account);
+        self.flush_slot(slot, sink);
         for index in 0..self.passes.len() {
-            let code = if index == 0 { 0 } else { account.code(index, page) };
-            let it = (page, store, code);
-            let Access { found, position, evicted } = self.passes[index].access(it, self.now, &self.front);
-            self.front.positions[slot * self.passes.len() + index] = position;
-            if let Found::Walk(walk) = &found
-                && self.stage == Stage::Counting
+            let code = if index == 0 { 0 } else { sink.page_size_code(index, page) };
+            let access = PageAccess { page, store, code };
+            let AccessResult { outcome, position, evicted } =
+                self.passes[index].access(access, self.now, &self.filter);
+            self.filter.positions[slot * self.passes.len() + index] = position;
+            if let AccessOutcome::Walk(walk) = &outcome
+                && self.stage == SamplingStage::Counting
             {
-                self.walked += u64::from(index == 0);
-                account.walked(index, page, walk);
+                self.counted_walks += u64::from(index == 0);
+                sink.record_walk(index, page, walk);
             }
-            if let Some(base) = evicted {
-                self.drop_evicted(index, position, base, account);
+            if let Some(evicted) = evicted {
+                self.flush_evicted(index, position, evicted, sink);
             }
             if code != 0 {
-                self.passes[index].hold(position, slot);
+                self.passes[index].add_holder(position, slot);
             }
         }
-        let known = &mut self.front.slots[slot];
+        let known = &mut self.filter.slots[slot];
         (known.page, known.last, known.count, known.written) = (page, self.now, 1, store);
-        // Where the first level of some pass does not hold it, nothing may be skipped.
+        // If the first level of some pass does not hold it, its next access needs a lookup.
         let passes = self.passes.len();
-        if self.front.positions[slot * passes..][..passes].contains(&u32::MAX) {
-            self.depart(slot, account);
+        if self.filter.positions[slot * passes..][..passes].contains(&u32::MAX) {
+            self.flush_slot(slot, sink);
         }
     }
 
-    /// The page of a slot is accounted, the passes are told of its last use, and the slot is free.
-    fn depart(&mut self, slot: usize, account: &mut impl Account) {
-        let known = self.front.slots[slot];
-        if known.page == NONE {
+    /// Records the accesses of a slot's page and, in the passes, its last use, and empties the slot.
+    fn flush_slot(&mut self, slot: usize, sink: &mut impl AccessSink) {
+        let known = self.filter.slots[slot];
+        if known.page == NO_PAGE {
             return;
         }
-        if self.stage == Stage::Counting {
-            account.touched(known.page, known.count, known.written);
+        if self.stage == SamplingStage::Counting {
+            sink.record_accesses(known.page, known.count, known.written);
         }
         let passes = self.passes.len();
         for (index, pass) in self.passes.iter_mut().enumerate() {
-            pass.release(self.front.positions[slot * passes + index], slot, known.last);
+            pass.release(self.filter.positions[slot * passes + index], slot, known.last);
         }
-        self.front.slots[slot].page = NONE;
+        self.filter.slots[slot].page = NO_PAGE;
     }
 
-    /// Slots whose page is no longer in the first level of a pass are free.
-    fn drop_evicted(&mut self, index: usize, position: u32, base: Option<u64>, account: &mut impl Account) {
-        match base {
-            Some(page) => {
+    /// Empties the slots whose pages are no longer in the first level of a pass.
+    fn flush_evicted(
+        &mut self,
+        index: usize,
+        position: u32,
+        evicted: EvictedPage,
+        sink: &mut impl AccessSink,
+    ) {
+        match evicted {
+            EvictedPage::Base(page) => {
                 for store in [false, true] {
-                    let slot = self.front.slot_of(page, store);
-                    if self.front.slots[slot].page == page && self.front.position(slot, index) == position {
-                        self.depart(slot, account);
+                    let slot = self.filter.slot_of(page, store);
+                    if self.filter.slots[slot].page == page && self.filter.position(slot, index) == position {
+                        self.flush_slot(slot, sink);
                     }
                 }
             }
-            None => {
-                for slot in each(&self.passes[index].holders(position)) {
-                    self.depart(slot, account);
+            EvictedPage::Larger => {
+                for slot in iter_slots(&self.passes[index].holders(position)) {
+                    self.flush_slot(slot, sink);
                 }
             }
         }
     }
 
-    fn cross_edge(&mut self, account: &mut impl Account) {
+    fn advance_stage(&mut self, sink: &mut impl AccessSink) {
         let Some(window) = self.window else { return };
-        self.flush(account);
+        self.flush(sink);
         let before = self.now - 1;
         let (stage, accesses) = match self.stage {
-            Stage::Counting => {
-                self.skips_from = before;
-                (Stage::Resting, window.period - window.watched)
+            SamplingStage::Counting => {
+                self.skip_start = before;
+                (SamplingStage::Skipping, window.period - window.sampled)
             }
-            Stage::Resting => {
-                let rested = before - self.skips_from;
-                self.passes.iter_mut().for_each(|pass| pass.rested(rested, window.watched));
-                (Stage::Warming, window.warm_up())
+            SamplingStage::Skipping => {
+                let skipped = before - self.skip_start;
+                self.passes.iter_mut().for_each(|pass| pass.skip_accesses(skipped, window.sampled));
+                (SamplingStage::WarmingUp, window.warm_up())
             }
-            Stage::Warming => {
-                self.skipped += before - self.skips_from;
-                (Stage::Counting, window.watched - window.warm_up())
+            SamplingStage::WarmingUp => {
+                self.skipped += before - self.skip_start;
+                (SamplingStage::Counting, window.sampled - window.warm_up())
             }
         };
-        self.edge = before + accesses;
-        let counted = self.stage == Stage::Counting;
+        self.stage_end = before + accesses;
+        let was_counting = self.stage == SamplingStage::Counting;
         self.stage = stage;
-        if counted {
-            account.stretched(std::mem::take(&mut self.walked), before);
+        if was_counting {
+            sink.record_window(std::mem::take(&mut self.counted_walks), before);
         }
     }
 
-    /// All that is pending is accounted. The state of the TLBs stays what it is.
-    pub fn flush(&mut self, account: &mut impl Account) {
-        for slot in 0..self.front.used() {
-            self.depart(slot, account);
+    /// Records all pending accesses. The state of the TLBs does not change.
+    pub fn flush(&mut self, sink: &mut impl AccessSink) {
+        for slot in 0..self.filter.slot_count() {
+            self.flush_slot(slot, sink);
         }
     }
 
-    /// The translations of base pages `from..to` are forgotten, as at an unmapping; what is pending is
-    /// accounted.
-    pub fn forget(&mut self, from: u64, to: u64, account: &mut impl Account) {
-        self.flush(account);
-        self.passes.iter_mut().for_each(|pass| pass.forget(from, to));
+    /// Records all pending accesses, and invalidates the translations of base pages `from..to`, as at an
+    /// unmapping.
+    pub fn invalidate(&mut self, from: u64, to: u64, sink: &mut impl AccessSink) {
+        self.flush(sink);
+        self.passes.iter_mut().for_each(|pass| pass.invalidate(from, to));
     }
 }
 

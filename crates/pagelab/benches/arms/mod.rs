@@ -1,11 +1,12 @@
-//! A program under several plans, in turns.
+//! One program under several plans, interleaved.
 
 #![allow(dead_code, reason = "each bench uses a part")]
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use pagelab_metrics::effect::{Interval, Paired};
+use pagelab_metrics::effect::{PairedRatios, RatioInterval};
+use pagelab_model::order_statistics;
 use serde_json::Value;
 
 /// One way to run the program.
@@ -25,15 +26,13 @@ impl Arm {
     }
 
     pub fn median(&self) -> f64 {
-        let mut sorted = self.ns.clone();
-        sorted.sort_by(f64::total_cmp);
-        f64::midpoint(sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2])
+        median(&self.ns)
     }
 
     /// How many times as fast as `base`, in pairs of a round: the interval at 95 %.
-    pub fn interval(&self, base: &Arm) -> Interval {
+    pub fn interval(&self, base: &Arm) -> RatioInterval {
         let logs = base.ns.iter().zip(&self.ns).map(|(base, ns)| (base / ns).ln());
-        Paired::of_logs(logs).by_t().unwrap_or(Interval { low: 0.0, high: f64::INFINITY })
+        PairedRatios::from_logs(logs).t_interval().unwrap_or(RatioInterval { low: 0.0, high: f64::INFINITY })
     }
 
     pub fn range(&self) -> (f64, f64) {
@@ -42,43 +41,41 @@ impl Arm {
 }
 
 /// Runs all arms so many times, there and back, so that a drift of the machine falls on all alike.
-pub fn run(arms: &mut [Arm], rounds: usize, once: impl Fn(&Arm) -> f64) {
+pub fn run_interleaved(arms: &mut [Arm], rounds: usize, measure: impl Fn(&Arm) -> f64) {
     for round in 0..rounds {
         let mut order: Vec<usize> = (0..arms.len()).collect();
         if round % 2 == 1 {
             order.reverse();
         }
         for at in order {
-            let ns = once(&arms[at]);
+            let ns = measure(&arms[at]);
             arms[at].ns.push(ns);
         }
     }
 }
 
 /// Nanoseconds of CPU time of a read, as the workload itself measures them.
-pub fn read_time(folder: &Path, how: &[&str], command: &[&str]) -> f64 {
+pub fn read_time(folder: &Path, options: &[&str], command: &[&str]) -> f64 {
     let mut args = vec!["apply"];
-    args.extend(how);
+    args.extend(options);
     args.push("--");
     args.extend(command);
-    let done: Value = serde_json::from_str(&pagelab(folder, &args)).unwrap();
+    let done: Value = serde_json::from_str(&run_pagelab(folder, &args)).unwrap();
     done["merit"]["value"].as_f64().unwrap()
 }
 
-/// The middle one.
+/// Median of the values.
 pub fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    f64::midpoint(sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2])
+    order_statistics::median(&mut values.to_vec()).unwrap_or(f64::NAN)
 }
 
 /// A line of a bar.
-pub fn say(bar: &str, value: f64, how: &str) {
-    println!(r#"{{"bar":"{bar}","value":{value:.4},"unit":"ratio","how":"{how}"}}"#);
+pub fn print_bar(bar: &str, value: f64, method: &str) {
+    println!(r#"{{"bar":"{bar}","value":{value:.4},"unit":"ratio","how":"{method}"}}"#);
 }
 
 /// What pagelab prints; it must end well.
-pub fn pagelab(folder: &Path, args: &[&str]) -> String {
+pub fn run_pagelab(folder: &Path, args: &[&str]) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pagelab"));
     command.args(args).current_dir(folder).stdin(Stdio::null()).stderr(Stdio::piped());
     let output = command.output().unwrap();

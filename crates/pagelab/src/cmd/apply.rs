@@ -1,163 +1,123 @@
-//! `pagelab apply`: runs a program with huge pages where a plan says, or gives them to one that runs.
-
-mod dry;
-mod front;
-mod json;
-mod loose;
-mod pool;
-pub mod supervise;
+//! `pagelab apply`: runs a program with planned huge pages, or adds them to a running process.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use pagelab_formats::plan_toml;
-use pagelab_host::machine;
-use pagelab_host::reader::Reader;
-use pagelab_host::root::Root;
-use pagelab_model::{Bytes, PageSize};
-use pagelab_target::outside::Outside;
-use pagelab_target::supervise::{Choice, Spec, Thp};
+use clap::ArgAction;
+use pagelab_formats::duration;
+use pagelab_sys::spawn;
+use pagelab_tune::apply::{self, ApplyRequest, ApplySubject};
 
-use crate::exit::{Exit, Failure};
-use crate::input;
+use crate::atomic_file::check_output;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output;
+use crate::output_args::ForceArgs;
+use crate::value_parsers::{Choice, choice, parse_pid};
 
-/// What `apply` was asked for.
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// The plan: a file of `pagelab plan`, or `none`, or `all`
+    /// File written by `pagelab plan`, `-` for standard input, `none` (no advice: only the program's own
+    /// requests) or `all` (advice for all anonymous memory)
     #[arg(value_name = "PLAN")]
-    plan: PathBuf,
+    pub plan: PathBuf,
+    /// Collapse memory of a running process into huge pages, instead of starting a command
+    #[arg(long, value_name = "PID", conflicts_with = "command", value_parser = parse_pid)]
+    pid: Option<u32>,
+    /// Also use planned huge pages where the program set MADV_NOHUGEPAGE
+    #[arg(long = "override")]
+    overrides: bool,
+    /// Accept a plan for another build of the program
+    #[arg(long)]
+    stale: bool,
+    /// Write a summary to this file, as JSON
+    #[arg(long, value_name = "FILE")]
+    summary: Option<PathBuf>,
     #[command(flatten)]
-    how: How,
+    replacement: ForceArgs,
+    /// Do not trace the program; collapse its memory into huge pages from another process. The program then
+    /// survives a kill of pagelab, and gets huge pages after the first touch
+    #[arg(long, conflicts_with = "pid")]
+    no_tracer: bool,
+    /// Kind of huge pages: transparent, or from the hugetlb pool, which grows for the duration of the run
+    #[arg(long = "backing", value_name = "BACKING", default_value = "thp",
+        conflicts_with_all = ["pid", "no_tracer"],
+        action = ArgAction::Set, value_parser = choice(&BACKINGS))]
+    uses_hugetlb: bool,
+    /// Time limit for one region of a running process
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration::parse)]
+    deadline: Duration,
+    /// Print the plan and change nothing
+    #[arg(long)]
+    dry_run: bool,
     /// The command to run
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
-/// How it is done.
-#[derive(Clone, Debug, clap::Args)]
-struct How {
-    /// Give the huge pages to a running process instead
-    #[arg(long, value_name = "PID", conflicts_with = "command")]
-    pid: Option<u32>,
-    /// Where the program itself is against huge pages, ask again after it
-    #[arg(long = "override")]
-    overrides: bool,
-    /// Carry out a plan for another build of the program too
-    #[arg(long)]
-    stale: bool,
-    /// Write what came of it to this file, as JSON
-    #[arg(long, value_name = "FILE.json")]
-    summary: Option<PathBuf>,
-    /// Collapse from outside while it runs, without tracing it: it survives any
-    /// kill, and gets its huge pages after the first touch
-    #[arg(long, conflicts_with = "pid")]
-    no_tracer: bool,
-    /// What the huge pages are: transparent ones, or pages of the hugetlb pool, which
-    /// is made large enough for the plan meanwhile
-    #[arg(long, value_enum, default_value_t, conflicts_with_all = ["pid", "no_tracer"])]
-    backing: Backing,
-    /// How long one region of a running process may take
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = pagelab_formats::duration::parse)]
-    deadline: std::time::Duration,
-    /// Say what would be done, and do nothing
-    #[arg(long)]
-    dry_run: bool,
-}
-
-/// What huge pages are made of.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-enum Backing {
-    /// Transparent huge pages
-    #[default]
-    Thp,
-    /// Pages of the hugetlb pool, to compare with: the program must not cut or grow them
-    Hugetlb,
-}
+/// Kinds of huge pages: whether they are from the hugetlb pool.
+const BACKINGS: [Choice<bool>; 2] = [
+    (&["thp"], "Transparent huge pages", false),
+    (
+        &["hugetlb"],
+        "Pages of the hugetlb pool, for comparison: the program must not split or resize them",
+        true,
+    ),
+];
 
 const AFTER_HELP: &str = "\
-PLAN is a file, or a word: `none` advises nothing (huge pages come only where
-the program itself asks), `all` advises all anonymous memory.
-
 Examples:
   pagelab apply plan.toml -- xz -9k file    advice before the first touch
-  pagelab apply none -- xz -9k file         the same supervisor, no huge pages
-  pagelab apply plan.toml --pid 4121        a process that runs
+  pagelab apply none -- xz -9k file         the same supervisor, without advice
+  pagelab apply plan.toml --pid 4121        a running process
+  pagelab apply - -- ./server <plan.toml    the plan from standard input
 
-The exit code is the program's, or 128 plus the signal that ended it.
-docs/apply.md says who dies with whom.";
+The exit code is the program's, or 128 plus the signal that ended it.\ndocs/apply.md describes what happens \
+ if one of the processes is killed.";
 
-/// Runs the program.
+/// Runs the program, or applies the plan to a running process.
 pub fn run(args: &Args) -> Result<u8, Failure> {
-    let choice = args.choice()?;
-    if args.command.is_empty() && args.how.pid.is_none() {
-        let message = "what shall run with this plan? give a command behind `--`, or --pid PID";
-        return Err(super::usage(message));
+    if args.command.is_empty() && args.pid.is_none() {
+        return Err(Failure::no_command("`-- COMMAND` or `--pid PID`"));
     }
-    if let Some(pid) = args.how.pid {
-        let outside = args.outside(pid, choice)?;
-        return if args.how.dry_run { dry::running(outside) } else { front::run(args, front::signals()?) };
+    if let Some(path) = &args.summary {
+        check_output(path, args.replacement.force)?;
     }
-    let spec = args.spec(choice)?;
-    dry::refuse_stale(&spec)?;
-    match (args.how.dry_run, args.how.no_tracer) {
-        (true, _) => dry::launched(&spec),
-        (false, true) => loose::run(args, spec),
-        (false, false) => {
-            let signals = front::signals()?;
-            let pool = pool::enlarge(&spec)?;
-            let code = front::run(args, signals);
-            pool.into_iter().for_each(pool::give_back);
-            code
-        }
+    let request = ApplyRequest {
+        plan: args.plan.clone().into_os_string(),
+        subject: match args.pid {
+            Some(pid) => ApplySubject::Process(pid),
+            None => ApplySubject::Launch(args.command.clone()),
+        },
+        overrides: args.overrides,
+        allow_stale: args.stale,
+        summary: args.summary.clone().map(PathBuf::into_os_string),
+        is_untraced: args.no_tracer,
+        uses_hugetlb: args.uses_hugetlb,
+        region_deadline: args.deadline,
+    };
+    if !args.dry_run {
+        return apply::run_apply(&request);
     }
+    output::print(&apply::describe_apply(&request)?)?;
+    Ok(Exit::Success as u8)
 }
 
-impl Args {
-    /// The plan that was named.
-    fn choice(&self) -> Result<Choice, Failure> {
-        match self.plan.to_str() {
-            Some("none") => return Ok(Choice::Nothing),
-            Some("all") => return Ok(Choice::All),
-            _ => {}
-        }
-        let (name, text) = input::read(&self.plan, input::Reader::Made("`pagelab plan -o FILE`"))?;
-        let plan = plan_toml::parse(&text, huge_page())
-            .map_err(|error| Failure::new(Exit::BadInput, error.in_file(&name)))?;
-        Ok(Choice::Plan(plan))
-    }
-
-    /// The running process.
-    fn outside(&self, pid: u32, choice: Choice) -> Result<Outside, Failure> {
-        let outside = Outside::of(pid, choice, self.how.stale, huge_page().0);
-        outside.map_err(super::target_failure)
-    }
-
-    /// All that the supervisor must know.
-    fn spec(&self, choice: Choice) -> Result<Spec, Failure> {
-        let name = self.command.first().cloned().unwrap_or_default();
-        let program = super::program(&name)?;
-        Ok(Spec {
-            program,
-            arguments: self.command.clone(),
-            choice,
-            overrides: self.how.overrides,
-            hugetlb: self.how.backing == Backing::Hugetlb,
-            stale: self.how.stale,
-            thp: Thp::OnlyAdvised,
-            sees_all: false,
-            page: page_size().bytes(),
-            huge: huge_page().0,
-        })
-    }
+#[derive(Debug, clap::Args)]
+pub struct SuperviseArgs {
+    /// Read the job from this file descriptor
+    #[arg(long, value_name = "FD")]
+    job: i32,
+    /// Report to this file descriptor
+    #[arg(long, value_name = "FD")]
+    tell: i32,
 }
 
-/// The size of a huge page here; where the kernel has none, that of its architecture.
-fn huge_page() -> Bytes {
-    machine::pmd_size(&Reader::new(&Root::live()), page_size())
-}
-
-fn page_size() -> PageSize {
-    machine::live_page_size().unwrap_or(PageSize::USUAL)
+/// Runs the supervisor process of a front end.
+pub fn supervise(args: &SuperviseArgs) -> Outcome {
+    let (job, reports) = (spawn::adopt_fd(args.job)?, spawn::adopt_fd(args.tell)?);
+    apply::run_supervisor(File::from(job), File::from(reports))?;
+    Ok(Exit::Success)
 }

@@ -1,168 +1,160 @@
-//! `pagelab can`: whether so many huge pages can be had, now, after compaction, after dropping the cache.
+//! `pagelab can`: predicts whether N huge pages can be allocated: now, after compaction, after dropping
+//! caches.
 
-mod plan;
-mod really;
-
-use std::io::Write;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use pagelab_contig::look::{LookOptions, look};
+use pagelab_command::arguments::parse_page_size;
+use pagelab_contig::memory_snapshot::{SnapshotOptions, take_snapshot};
 use pagelab_formats::mountinfo;
+use pagelab_fragment::forecast_verification::allocate_at_each_step;
 use pagelab_host::extfrag::mount_point;
 use pagelab_host::guard::Knob;
-use pagelab_host::machine::Known;
+use pagelab_host::machine::MachineOverrides;
 use pagelab_host::paths;
 use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
-use pagelab_metrics::can::{Ask, Forecast, How, Step, forecast};
-use pagelab_model::{AbsentWhy, Bytes, Snapshot};
-use pagelab_report::can::{Got, render};
+use pagelab_metrics::forecast::{AllocationMethod, AllocationRequest, ReclaimStep, predict};
+use pagelab_model::size::{format_argument, format_exact};
+use pagelab_model::{Bytes, NodeId, Order, PageSize, Snapshot, size};
+use pagelab_report::forecast::render;
 use pagelab_report::json;
-use pagelab_sys::affinity::Pinned;
+use pagelab_sys::scheduling::PinnedThread;
 
-use crate::exit::{Exit, Failure, Outcome};
-use crate::out;
+use super::{unknown_node, usage_error};
+use crate::exit::{Exit, Failure, Outcome, absence_failure, read_failure_for};
+use crate::value_parsers::{Choice, choice, choice_word};
+use crate::{output, value_parsers};
 
-/// What `can` was asked for.
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// How many huge pages, or contiguous runs
-    #[arg(
-        value_name = "N",
-        allow_negative_numbers = true,
-        value_parser = count
-    )]
+    /// Number of huge pages or contiguous blocks
+    #[arg(value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
     count: u64,
-    /// Of which size: 2M, 1G, any power of two [default: the size that a PMD maps]
-    #[arg(long, value_name = "SIZE")]
-    size: Option<String>,
-    /// By which way [default: thp where it has the size, else hugetlb, else contig]
-    #[arg(long, value_enum)]
-    how: Option<Way>,
-    /// From one NUMA node instead of all
-    #[arg(long, value_name = "N")]
+    /// Size of each: 2M, 1G, any power of two [default: the size that a PMD maps]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    size: Option<Bytes>,
+    /// Allocation method [default: thp if it has the size, else hugetlb, else contig]
+    #[arg(long, value_parser = choice(&METHODS))]
+    how: Option<AllocationMethod>,
+    /// Use one NUMA node instead of all
+    #[arg(long, value_name = "N", value_parser = value_parsers::parse_node)]
     node: Option<u32>,
-    /// What may be done for a yes
-    #[arg(long, value_enum, default_value_t = After::Cache)]
-    after: After,
-    /// Really ask, at each step, and give everything back: compacts memory and drops page cache
+    /// Steps that may be taken before the answer
+    #[arg(long, default_value = "cache", value_parser = choice(&STEPS))]
+    after: ReclaimStep,
+    /// Allocate at each step and release everything: compacts memory and drops page cache
     #[arg(long, conflicts_with_all = ["root", "from"])]
     really: bool,
-    /// Read a tree saved by `pagelab capture` (folder, .tar, .tar.zst) instead of this machine
+    /// Read a tree saved by `pagelab capture` (directory, .tar, .tar.zst) instead of this machine
     #[arg(long, value_name = "DIR|TAR", conflicts_with = "from")]
     root: Option<PathBuf>,
-    /// Read what `pagelab checkup --run` kept in this run file
+    /// Read FILE instead of this machine: a run file with a snapshot, as `pagelab checkup -o FILE` writes it
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
-    /// Base page size of a saved tree that does not say, such as 64K
-    #[arg(long, value_name = "SIZE", requires = "root")]
-    page_size: Option<String>,
-    /// One JSON document (docs/json.md)
+    /// Base page size of a saved tree that does not state it, for example 64K
+    #[arg(long, value_name = "SIZE", requires = "root", value_parser = parse_page_size)]
+    page_size: Option<PageSize>,
+    /// Print JSON (docs/json.md)
     #[arg(long)]
     json: bool,
 }
 
 const AFTER_HELP: &str = "\
 Examples:
-  pagelab can 4000                        2 MiB pages, whatever it takes
-  pagelab can 4000 --after nothing        as memory lies: exit code 0 yes, 1 no
+  pagelab can 4000                        2 MiB pages, after any step
+  pagelab can 4000 --after nothing        now: exit code 0 yes, 1 no
   pagelab can 4 --size 1G                 a hugetlb pool
-  pagelab can 1 --size 64M --how contig   for a driver, in one piece
-  pagelab can 500 --really                ask, time, give back, compare
+  pagelab can 1 --size 64M --how contig   one contiguous block for a driver
+  pagelab can 500 --really                allocate, time, release, compare
 
-Needs root for more than `now`. Exit code 0: yes; 1: no; 4: not known here. How it predicts, and how well: \
-docs/can.md.";
+Steps beyond `nothing` require root. Exit code 0: yes; 1: no; 4: unknown. docs/can.md describes the \
+ prediction and its accuracy.";
 
-/// The longest that reading every page may take: a sample says too little.
+/// Time limit of the census: a sample of the pageblocks is too inaccurate.
 const CENSUS_TIME: Duration = Duration::from_secs(30);
 
-/// By which way of the kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Way {
-    /// Transparent huge pages, of PMD size or one of the smaller sizes (mTHP)
-    Thp,
-    /// A hugetlb pool
-    Hugetlb,
-    /// Contiguous memory for the kernel itself, such as for drivers
-    Contig,
-}
+const METHODS: [Choice<AllocationMethod>; 3] = [
+    (
+        &["thp"],
+        "Transparent huge pages, of PMD size or one of the smaller sizes (mTHP)",
+        AllocationMethod::Thp,
+    ),
+    (&["hugetlb"], "A hugetlb pool", AllocationMethod::Hugetlb),
+    (&["contig"], "Contiguous memory for the kernel, for example for drivers", AllocationMethod::Contig),
+];
 
-/// What may be done for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum After {
-    /// Nothing: as memory lies
-    Nothing,
-    /// Compaction
-    Compaction,
-    /// Dropping the page cache, and compaction
-    Cache,
-}
+/// Steps before the allocation.
+const STEPS: [Choice<ReclaimStep>; 3] = [
+    (&["nothing"], "Use memory as it is now", ReclaimStep::Nothing),
+    (&["compaction"], "Compaction", ReclaimStep::Compaction),
+    (&["cache"], "Dropping the page cache, then compaction", ReclaimStep::DropCache),
+];
 
-impl After {
-    fn step(self) -> Step {
-        match self {
-            After::Nothing => Step::Nothing,
-            After::Compaction => Step::Compaction,
-            After::Cache => Step::Cache,
-        }
-    }
-}
-
-/// How many: a size in its place is a usual mistake.
-fn count(text: &str) -> Result<u64, String> {
-    match text.parse() {
-        Ok(0) => Err("a count of at least 1 is wanted".to_owned()),
+/// Parses the count. A size in its place is a common mistake.
+fn parse_count(text: &str) -> Result<u64, String> {
+    match size::strip_grouping(text).parse() {
+        Ok(0) => Err("expected a count of at least 1".to_owned()),
         Ok(count) => Ok(count),
-        Err(_) => Err("a count from 1 on is wanted, such as 4000; sizes go by --size".to_owned()),
+        Err(_) => Err("expected a count, for example 4000; use --size for a size".to_owned()),
     }
 }
 
-/// Predicts, asks if that is wanted, prints.
+/// Predicts, allocates if requested, and prints.
 pub fn run(args: &Args) -> Outcome {
-    // From the look to the last question on one CPU, whose lists the forecast then knows.
-    let pinned = if args.really { Pinned::here().ok() } else { None };
-    let snapshot = snapshot(args)?;
-    let ask = Ask { cpu: pinned.as_ref().map(Pinned::cpu), ..plan::ask(args, &snapshot)? };
-    let mut forecast = forecast(&snapshot, ask).map_err(|absence| {
-        let (source, reason) = (&absence.source, absence.reason());
-        let way_out = absence.way_out.as_ref().map_or(String::new(), |way_out| format!("; {way_out}"));
-        let exit = if absence.why == AbsentWhy::Malformed { Exit::BadInput } else { Exit::NotAvailable };
-        Failure::new(exit, format!("nothing can be predicted: {source}: {reason}{way_out}"))
+    // One CPU from the snapshot to the last request, so that the forecast knows its per-CPU lists.
+    let pinned = if args.really { PinnedThread::to_current_cpu().ok() } else { None };
+    let snapshot = read_snapshot(args)?;
+    let ask = AllocationRequest {
+        cpu: pinned.as_ref().map(PinnedThread::cpu),
+        ..resolve_request(args, &snapshot)?
+    };
+    let mut forecast = predict(&snapshot, ask).map_err(|absence| {
+        let failure = absence_failure(absence);
+        Failure::cannot(failure.exit(), "predict the allocation", failure)
     })?;
-    let is_yes = forecast.is_yes(args.after.step());
-    forecast.notes.extend(pool_notes(args, &snapshot, ask, is_yes));
-    let got = if args.really { really::ask(&snapshot, &forecast)? } else { Vec::new() };
-    print(args, &snapshot, &forecast, &got)?;
-    if snapshot.problems.iter().any(|problem| problem.bad_input) {
+    let is_yes = forecast.is_met_after(args.after);
+    forecast.notes.extend(hugetlb_pool_notes(args, &snapshot, ask, is_yes));
+    let got = if args.really { allocate_at_each_step(&snapshot, &forecast)? } else { Vec::new() };
+    match args.json {
+        true => output::print_json(&json::forecast::to_document(&snapshot, &forecast, &got, args.after))?,
+        false => output::print(&render(&snapshot, &forecast, &got, args.after, output::stdout_style()))?,
+    }
+    if snapshot.problems.iter().any(|problem| problem.is_bad_input) {
         return Ok(Exit::BadInput);
     }
-    Ok(match forecast.is_yes(args.after.step()) {
-        Some(true) => Exit::Done,
-        Some(false) => Exit::No,
+    Ok(match forecast.is_met_after(args.after) {
+        Some(true) => Exit::Success,
+        Some(false) => Exit::NegativeAnswer,
         None => Exit::NotAvailable,
     })
 }
 
-/// The pool of the size: what is in it, what limits it, and the command that would make it so large, unless
-/// the forecast says that none does.
-fn pool_notes(args: &Args, snapshot: &Snapshot, ask: Ask, is_yes: Option<bool>) -> Vec<String> {
-    let size = snapshot.machine.page_size.block(ask.order);
+/// Describes the hugetlb pool of the size: its pages, its limit, and the command that enlarges it, unless the
+/// forecast is that no command succeeds.
+fn hugetlb_pool_notes(
+    args: &Args,
+    snapshot: &Snapshot,
+    request: AllocationRequest,
+    is_yes: Option<bool>,
+) -> Vec<String> {
+    let size = snapshot.machine.page_size.block_bytes(request.order);
     let pools = snapshot.settings.hugetlb.as_ref().map_or(&[][..], |pools| pools);
     let pool = pools.iter().find(|pool| pool.page_size == size);
-    let Some(pool) = pool.filter(|_| ask.how == How::Hugetlb) else { return Vec::new() };
+    let Some(pool) = pool.filter(|_| request.method == AllocationMethod::Hugetlb) else { return Vec::new() };
     let mut notes = vec![format!(
         "the pool has {} pages: {} free, of which {} are reserved; {} surplus, at most {} of these",
         pool.total, pool.free, pool.reserved, pool.surplus, pool.overcommit
     )];
     let unpromised = pool.free.saturating_sub(pool.reserved);
-    let wanted = pool.total.saturating_add(ask.count.saturating_sub(unpromised));
+    let wanted = pool.total.saturating_add(request.count.saturating_sub(unpromised));
     let usual = snapshot.meminfo.as_ref().ok().and_then(|info| info.bytes("Hugepagesize"));
-    let knob = Knob::hugetlb(size, ask.node);
-    let is_usual = usual == Some(size) && ask.node.is_none();
-    notes.extend(match (ask.count <= unpromised, is_yes) {
-        (true, _) => Some("the pool has as many already".to_owned()),
+    let knob = Knob::hugetlb(size, request.node);
+    let is_usual = usual == Some(size) && request.node.is_none();
+    notes.extend(match (request.count <= unpromised, is_yes) {
+        (true, _) => Some("the pool already has this many".to_owned()),
         (false, Some(false)) => None,
         (false, _) if is_usual => {
             Some(format!("sysctl vm.nr_hugepages={wanted} makes the pool large enough"))
@@ -174,18 +166,18 @@ fn pool_notes(args: &Args, snapshot: &Snapshot, ask: Ask, is_yes: Option<bool>) 
         let root = Root::live();
         let mounts = Reader::new(&root).parse(paths::SELF_MOUNTINFO, mountinfo::parse);
         let mounted = mount_point(&mounts, "cgroup2").unwrap_or_default();
-        let file = format!("{mounted}{}/{}", cgroup.path.trim_end_matches('/'), hugetlb_limit(size));
+        let file = format!("{mounted}{}/{}", cgroup.path.trim_end_matches('/'), hugetlb_limit_file(size));
         if let Ok(text) = root.read(&file) {
             let limit = String::from_utf8_lossy(&text).trim().parse().map(Bytes);
-            let limit = limit.map_or("no limit".to_owned(), pagelab_report::style::bytes);
-            notes.push(format!("hugetlb limit of this control group: {limit} ({file})"));
+            let limit = limit.map_or("no limit".to_owned(), pagelab_report::style::format_bytes);
+            notes.push(format!("hugetlb limit of this cgroup: {limit} ({file})"));
         }
     }
     notes
 }
 
-/// The file of a control group's limit (Documentation/admin-guide/cgroup-v2.rst, HugeTLB).
-fn hugetlb_limit(size: Bytes) -> String {
+/// Returns the file name of a cgroup's limit (Documentation/admin-guide/cgroup-v2.rst, HugeTLB).
+fn hugetlb_limit_file(size: Bytes) -> String {
     let (number, unit) = match size.0 {
         bytes if bytes >= 1 << 30 => (bytes >> 30, "GB"),
         bytes if bytes >= 1 << 20 => (bytes >> 20, "MB"),
@@ -194,44 +186,94 @@ fn hugetlb_limit(size: Bytes) -> String {
     format!("hugetlb.{number}{unit}.max")
 }
 
-fn snapshot(args: &Args) -> Result<Snapshot, Failure> {
+fn read_snapshot(args: &Args) -> Result<Snapshot, Failure> {
     if let Some(path) = &args.from {
-        let run = pagelab_runfile::read(path)
-            .map_err(|error| super::report::refusal_by(&error, "`pagelab checkup --run FILE`"))?;
+        let run = pagelab_runfile::read_run_file(path)
+            .map_err(|error| read_failure_for(&error, "`pagelab checkup -o FILE`"))?;
         return run.snapshot.map(|snapshot| *snapshot).ok_or_else(|| {
-            let message = format!(
-                "{}: it holds no look at a machine; `pagelab checkup --run FILE` makes one",
-                path.display()
-            );
-            Failure::new(Exit::BadInput, message)
+            Failure::expected(path.display(), "a run file with a snapshot", "none")
+                .hint("create one with `pagelab checkup -o FILE`")
         });
     }
-    let root = super::root(args.root.as_deref())?;
-    let page_size = args.page_size.as_deref().map(super::page_size).transpose()?;
-    let page_size = page_size.map(|size| (size, "--page-size".to_owned()));
+    let root = super::open_root(args.root.as_deref())?;
+    let page_size = args.page_size.map(|size| (size, "--page-size".to_owned()));
     let of_manifest = |root: &Root| Some((root.manifest()?.page_size?, "manifest".to_owned()));
-    let known = Known { page_size: page_size.or_else(|| of_manifest(&root)), hypervisor: None };
-    let options = LookOptions { pagetypeinfo: true, seed: 1, known, census_time: CENSUS_TIME, settle: true };
-    Ok(look(&root, &options))
-}
-
-fn print(args: &Args, snapshot: &Snapshot, forecast: &Forecast, got: &[Got]) -> Result<(), Failure> {
-    let mut out = out::stdout();
-    let step = args.after.step();
-    let text = match args.json {
-        true => json::to_text(&json::can::document(snapshot, forecast, got, step))
-            .map_err(|error| Failure::new(Exit::Bug, "JSON").because(error))?,
-        false => render(snapshot, forecast, got, step, out::style()),
+    let known = MachineOverrides { page_size: page_size.or_else(|| of_manifest(&root)), hypervisor: None };
+    let options = SnapshotOptions {
+        pagetypeinfo: true,
+        seed: 1,
+        known_machine: known,
+        census_time_budget: CENSUS_TIME,
+        drain_pcp: true,
     };
-    out.write_all(text.as_bytes())?;
-    Ok(out.flush()?)
+    Ok(take_snapshot(&root, &options))
 }
 
-/// The name of a way, as it is typed.
-fn word(how: How) -> &'static str {
-    match how {
-        How::Thp => "thp",
-        How::Hugetlb => "hugetlb",
-        How::Contig => "contig",
+/// Builds the request and checks it against the machine.
+fn resolve_request(args: &Args, snapshot: &Snapshot) -> Result<AllocationRequest, Failure> {
+    let page_size = snapshot.machine.page_size;
+    let pmd_size = page_size.block_bytes(snapshot.pmd_order);
+    let size = args.size.unwrap_or(pmd_size);
+    let wrong = |why: &str| Err(usage_error(&format!("--size {}: {why}", format_argument(size))));
+    let memory = snapshot.meminfo.as_ref().ok().and_then(|info| info.bytes("MemTotal"));
+    let Some(order) = page_size.order_for_size(size) else {
+        if !size.0.is_power_of_two() {
+            return wrong("expected a power of two, for example 64K, 2M, 1G");
+        }
+        let page = format_exact(Bytes(page_size.bytes()));
+        return wrong(&format!("it is smaller than a base page, {page}"));
+    };
+    if order == Order(0) {
+        return wrong("that is one base page; expected at least 2 pages");
     }
+    if let Some(memory) = memory.filter(|&memory| size > memory) {
+        return wrong(&format!("this machine has only {} of memory", format_exact(memory)));
+    }
+    let method = resolve_method(args, snapshot, size)?;
+    let zones = snapshot.buddyinfo.as_ref().map_or(&[][..], |buddy| &buddy.zones);
+    let nodes: BTreeSet<u32> = zones.iter().map(|zone| zone.key.node.0).collect();
+    if let Some(node) = args.node.filter(|node| !nodes.is_empty() && !nodes.contains(node)) {
+        return Err(unknown_node(node, &nodes));
+    }
+    Ok(AllocationRequest { count: args.count, order, method, node: args.node.map(NodeId), cpu: None })
+}
+
+/// Returns the method of `--how`, or the first that supports the size.
+fn resolve_method(args: &Args, snapshot: &Snapshot, size: Bytes) -> Result<AllocationMethod, Failure> {
+    let thp = snapshot.settings.thp.as_ref();
+    let pmd_size = snapshot.machine.page_size.block_bytes(snapshot.pmd_order);
+    let mut thp_sizes: Vec<Bytes> =
+        thp.map_or(&[][..], |thp| &thp.sizes).iter().map(|size| size.size).collect();
+    if thp.is_ok() && !thp_sizes.contains(&pmd_size) {
+        thp_sizes.push(pmd_size);
+    }
+    let pools = snapshot.settings.hugetlb.as_ref().map_or(&[][..], |pools| pools);
+    let pool_sizes: Vec<Bytes> = pools.iter().map(|pool| pool.page_size).collect();
+    let list =
+        |sizes: &[Bytes]| sizes.iter().map(|&size| format_argument(size)).collect::<Vec<_>>().join(", ");
+    let (how, sizes, absence) = match args.how {
+        None if thp_sizes.contains(&size) => return Ok(AllocationMethod::Thp),
+        None if pool_sizes.contains(&size) => return Ok(AllocationMethod::Hugetlb),
+        None | Some(AllocationMethod::Contig) => return Ok(AllocationMethod::Contig),
+        Some(AllocationMethod::Thp) => (AllocationMethod::Thp, &thp_sizes, thp.err()),
+        Some(AllocationMethod::Hugetlb) => {
+            (AllocationMethod::Hugetlb, &pool_sizes, snapshot.settings.hugetlb.as_ref().err())
+        }
+    };
+    if let Some(absence) = absence {
+        let action = format_args!("allocate by {}", choice_word(&METHODS, &how));
+        let (source, reason) = (&absence.source, absence.reason());
+        let reason = format_args!("this kernel does not support it: {source}: {reason}");
+        return Err(Failure::cannot(Exit::NotAvailable, action, reason).hint("use --how contig"));
+    }
+    if sizes.contains(&size) {
+        return Ok(how);
+    }
+    let message = format!(
+        "--how {} --size {}: this kernel supports {}; hint: use one of these sizes, or --how contig",
+        choice_word(&METHODS, &how),
+        format_argument(size),
+        if sizes.is_empty() { "none".to_owned() } else { list(sizes) }
+    );
+    Err(usage_error(&message))
 }

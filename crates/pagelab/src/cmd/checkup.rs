@@ -1,194 +1,159 @@
-//! `pagelab checkup`: the state of this machine's physical memory, why it is so, and what to do.
+//! `pagelab checkup`: shows the state of physical memory, its causes, and what to do.
 
-mod hypervisor;
-pub mod probing;
-mod recording;
-
-use std::io::Write;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
-use pagelab_contig::look::census_options;
-use pagelab_host::census::census;
-use pagelab_host::collect::{CollectOptions, collect, identify};
-use pagelab_host::machine::Known;
-use pagelab_host::paths::PAGETYPEINFO;
-use pagelab_host::reader::Reader;
-use pagelab_host::root::Root;
+use pagelab_command::arguments::parse_page_size;
 use pagelab_metrics::checkup::Checkup;
 use pagelab_metrics::findings::Finding;
-use pagelab_model::machine::{CpuidLeaf, Tlb};
-use pagelab_model::run::{Moment, Stream};
-use pagelab_model::{AbsentWhy, Bytes, Machine, PageSize, Reading, Snapshot};
-use pagelab_report::checkup::{View, brief, render};
-use pagelab_report::style::bytes;
+use pagelab_model::run::SampleStream;
+use pagelab_model::{AbsenceReason, Bytes, PageSize, Snapshot};
+use pagelab_probe::checkup_session::CheckupSession;
+use pagelab_probe::journalled_probe::StreamRecorder;
+use pagelab_probe::snapshot_recording::Recording;
+use pagelab_report::checkup::{View, render, render_brief};
+use pagelab_report::style::format_bytes;
 use pagelab_report::{html, json};
 use pagelab_sys::cpuid;
-use probing::Kept;
-use recording::Recording;
 
+use crate::atomic_file::{NewRunFile, OutputFile, check_output};
 use crate::exit::{Exit, Failure, Outcome};
-use crate::whole_file::{self, Target};
-use crate::{manifest, out};
+use crate::output_args::OutputArgs;
+use crate::{manifest, output, value_parsers};
 
-/// What `checkup` was asked for.
+const OUTPUT_HELP: &str = "Also write the snapshot and all samples to this run file, for `pagelab report`";
+
 #[derive(Debug, clap::Args)]
-#[command(after_help = AFTER_HELP)]
+#[command(after_help = AFTER_HELP, mut_arg("output", |arg| arg.help(OUTPUT_HELP)))]
 pub struct Args {
-    /// Everything, not the summary alone
+    /// Print all details
     #[arg(short, long)]
     verbose: bool,
-    /// The findings to act on alone, for cron: exit code 0 none, 1 findings
+    /// Print only findings that need action, for cron: exit code 0 none, 1 findings
     #[arg(long, conflicts_with_all = ["verbose", "json"])]
     brief: bool,
-    /// The whole look as one JSON document (docs/json.md)
+    /// Print the snapshot and the findings as JSON (docs/json.md)
     #[arg(long)]
     json: bool,
-    /// Write the report as one page of HTML that needs nothing else, besides printing it
+    /// Also write the report as one self-contained HTML page
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Read a tree saved by `pagelab capture` (folder, .tar, .tar.zst) instead of this machine
+    /// Read a tree saved by `pagelab capture` (directory, .tar, .tar.zst) instead of this machine
     #[arg(long, value_name = "DIR|TAR", conflicts_with = "probe")]
     root: Option<PathBuf>,
-    /// Write everything that was seen and measured into a new run file, for `pagelab report`
-    #[arg(long, value_name = "FILE")]
-    run: Option<PathBuf>,
-    /// Ask for huge pages and measure what they would buy; all is given back
+    #[command(flatten)]
+    output: OutputArgs,
+    /// Allocate huge pages, measure their benefit, and release them
     #[arg(long)]
     probe: bool,
-    /// The paper's fragmentation index beside the kernel's; implies -v
+    /// Add the fragmentation index in the form of Gorman and Whitcroft 2006; implies -v
     #[arg(long)]
     paper: bool,
-    /// Free blocks by migratetype; implies -v (pagetypeinfo: up to 50 ms with interrupts off)
+    /// Add free blocks by migratetype; implies -v (pagetypeinfo: up to 50 ms with interrupts off)
     #[arg(long)]
     migratetypes: bool,
-    /// Memory eligible for huge pages, from the smaps of the largest processes; implies -v
+    /// Add the THP eligibility of the largest processes, from smaps; implies -v
     #[arg(long)]
     deep: bool,
-    /// TLB geometry to assume, such as l1d=64x4:4K,l2=2048x16:4K+2M
+    /// TLB geometry to assume, for example l1d=64x4:4K,l2=2048x16:4K+2M
     #[arg(long, value_name = "GEOMETRY")]
     tlb: Option<String>,
-    /// Base page size of a saved tree that does not say, such as 64K
-    #[arg(long, value_name = "SIZE", requires = "root")]
-    page_size: Option<String>,
-    /// Seed of everything random: the sample of pageblocks, the probe's order
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    /// Base page size of a saved tree that does not state it, for example 64K
+    #[arg(long, value_name = "SIZE", requires = "root", value_parser = parse_page_size)]
+    page_size: Option<PageSize>,
+    /// Seed of the random sample of pageblocks and of the probe's order
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parsers::parse_seed)]
     seed: u64,
 }
 
 const AFTER_HELP: &str = "\
-Read-only, unless --probe is given; --run and --html write the file that they name, and nothing else. \
-Ends in at most 10 seconds.
+Read-only, except --probe, and the files of --output and --html. Takes at most 10 seconds.
 
 Examples:
   pagelab checkup                          this machine, on one screen
-  pagelab checkup --probe --run a.pagelab  measure, and keep everything
-  pagelab report a.pagelab                 read it again, anywhere
-  pagelab checkup --root memory.tar.zst    a machine that was captured";
+  pagelab checkup --probe -o a.pagelab     measure, and write a run file
+  pagelab report a.pagelab                 show the run file on any machine
+  pagelab checkup --root memory.tar.zst    a captured machine";
 
-/// Wall time after which a probe is over, counted from the start, so that a checkup ends in 10 s.
-const PROBE_ENDS: Duration = Duration::from_millis(9_500);
-
-/// Everything resolved before anything is read.
-struct Plan<'a> {
-    root: Root,
-    tlb: Option<Tlb>,
-    page_size: Option<PageSize>,
-    /// What the processor says of itself; empty for a saved tree, which is of another.
-    leaves: Vec<CpuidLeaf>,
-    html: Option<Target>,
-    started: Moment,
-    args: &'a Args,
-}
-
-/// Looks, judges, prints.
+/// Reads the machine, computes the findings, and prints.
 pub fn run(args: &Args) -> Outcome {
-    let plan = resolve(args)?;
-    let recording = record(&plan)?;
-    let kept = Kept::new(plan.started, recording.as_ref(), plan.html.is_some());
-    let snapshot = look(&plan, &kept);
+    let (session, html) = &resolve_plan(args)?;
+    let recording = args.output.run_file().map(|file| session.begin_recording(&file)).transpose()?;
+    let kept = StreamRecorder::new(session.started, recording.as_ref(), html.is_some());
+    let snapshot = session.read_snapshot(&kept);
     let streams = kept.into_streams();
-    if is_empty(&snapshot) {
+    if has_no_data(&snapshot) {
         recording.into_iter().for_each(Recording::abandon);
-        let (exit, way_out) = match plan.root.is_live() {
-            true => (Exit::NotAvailable, "is the process file system mounted?"),
+        let (exit, hint) = match session.root.is_live() {
+            true => (Exit::NotAvailable, "mount procfs"),
             false => (
                 Exit::BadInput,
-                "make a tree with `pagelab capture DIR`; a single file is read by `pagelab frag --from`",
+                "create a tree with `pagelab capture DIR`; `pagelab frag --from` reads a single file",
             ),
         };
-        let what =
-            format!("{}: none of the kernel's memory files could be read; {way_out}", plan.root.name());
-        return Err(Failure::new(exit, what));
+        let action = format_args!("read {}", session.root.name());
+        return Err(Failure::cannot(exit, action, "no memory file of the kernel is readable").hint(hint));
     }
-    // Before anything is printed: the reader of the output may go away.
+    // Files are written before anything is printed: the reader of the output may close it.
     let recorded = recording.map(|recording| recording.finish(&snapshot));
-    let html = plan.html.as_ref().map(|target| (target, write_page(&plan, &snapshot, streams, target)));
-    let checkup = Checkup::of(&snapshot);
+    let checkup = Checkup::from_snapshot(&snapshot);
+    let html =
+        html.as_ref().map(|target| (target, write_html(session, (&snapshot, &checkup), streams, target)));
     print(args, &snapshot, &checkup)?;
-    if let Some((target, Ok(size))) = &html {
-        out::note(&format!("→ {}, {}: opens in any browser", target.name(), bytes(*size)));
-    }
-    if let Some((_, Err(failure))) = html {
-        return Err(failure);
+    if let Some((target, written)) = html {
+        output::print_note(&format!("→ {}, {}", target.name(), format_bytes(written?)));
     }
     if args.brief {
-        not_seen(&snapshot);
+        warn_about_unread(&snapshot);
     }
     if let Some(path) = recorded.transpose()? {
-        out::note(&format!("→ pagelab report {}", path.display()));
+        output::print_note(&format!("→ pagelab report {}", path.display()));
     }
-    let is_bad = snapshot.problems.iter().any(|problem| problem.bad_input);
+    let is_bad = snapshot.problems.iter().any(|problem| problem.is_bad_input);
     if is_bad && args.brief {
-        snapshot.problems.iter().for_each(|problem| out::complain(&format!("pagelab: {}", problem.message)));
+        snapshot.problems.iter().for_each(|problem| output::warn(&format!("warning: {}", problem.message)));
     }
     let is_to_act_on = checkup.findings.iter().any(Finding::needs_action);
     Ok(match (is_bad, args.brief && is_to_act_on) {
         (true, _) => Exit::BadInput,
-        (false, true) => Exit::No,
-        (false, false) => Exit::Done,
+        (false, true) => Exit::NegativeAnswer,
+        (false, false) => Exit::Success,
     })
 }
 
 fn print(args: &Args, snapshot: &Snapshot, checkup: &Checkup) -> Result<(), Failure> {
-    let mut out = out::stdout();
-    let style = out::style();
+    let style = output::stdout_style();
     if args.json {
-        let document = json::checkup::document(snapshot, checkup);
-        let text =
-            json::to_text(&document).map_err(|error| Failure::new(Exit::Bug, "JSON").because(error))?;
-        out.write_all(text.as_bytes())?;
+        output::print_json(&json::checkup::to_document(snapshot, checkup))
     } else if args.brief {
-        out.write_all(brief(snapshot, checkup, style).as_bytes())?;
+        output::print(&render_brief(snapshot, checkup, style))
     } else {
-        // What these ask for stands in the full report alone.
+        // Only the full report contains what these options add.
         let verbose = args.verbose || args.paper || args.migratetypes || args.deep;
-        let view = View { verbose, paper: args.paper, saved: false };
-        out.write_all(render(snapshot, checkup, view, style).as_bytes())?;
+        let view = View { verbose, with_paper_index: args.paper, is_saved: false };
+        output::print(&render(snapshot, checkup, view, style))
     }
-    Ok(out.flush()?)
 }
 
-/// Writes the page and says how large it became.
-fn write_page(
-    plan: &Plan<'_>,
-    snapshot: &Snapshot,
-    streams: Vec<Stream>,
-    target: &Target,
+/// Writes the HTML page and returns its size.
+fn write_html(
+    session: &CheckupSession,
+    (snapshot, checkup): (&Snapshot, &Checkup),
+    streams: Vec<SampleStream>,
+    target: &OutputFile,
 ) -> Result<Bytes, Failure> {
-    let manifest = manifest::of_this_process("checkup", Some(plan.args.seed), plan.started, snapshot);
-    let run = manifest::run_of(plan.root.name(), manifest, snapshot.clone(), streams);
-    let page =
-        html::page(&[run]).map_err(|error| Failure::new(Exit::Bug, "the page's data").because(error))?;
+    let manifest = manifest::build_for_process("checkup", Some(session.seed), session.started, snapshot);
+    let run = manifest::run_from_snapshot(session.root.name(), manifest, snapshot.clone(), streams);
+    let page = html::render_judged_page(&run, checkup)
+        .map_err(|error| Failure::not_serialized("the page", error))?;
     target.write(page.as_bytes())?;
     Ok(Bytes(page.len() as u64))
 }
 
-/// Nothing found is not the same as nothing there: cron's reader is told what this user could not see.
-fn not_seen(snapshot: &Snapshot) {
+/// Warns about files that this user cannot read, so that the lack of findings is not misread.
+fn warn_about_unread(snapshot: &Snapshot) {
     let mut hidden = Vec::new();
     if let Err(absence) = &snapshot.census
-        && absence.why == AbsentWhy::NotPermitted
+        && absence.why == AbsenceReason::NotPermitted
     {
         hidden.push("pageblocks".to_owned());
     }
@@ -198,103 +163,45 @@ fn not_seen(snapshot: &Snapshot) {
         hidden.push(format!("{count} processes"));
     }
     if !hidden.is_empty() && snapshot.taken.euid.is_some_and(|euid| euid != 0) {
-        out::complain(&format!("pagelab: not seen without root: {}", hidden.join(", ")));
+        output::warn(&format!("warning: not visible without root: {}", hidden.join(", ")));
     }
-    let unjudged = snapshot.unread_files();
+    let unjudged = snapshot.list_unread_files();
     if !unjudged.is_empty() {
-        out::complain(&format!("pagelab: not judged, since it could not be read: {}", unjudged.join(", ")));
+        output::warn(&format!("warning: not judged, because it cannot be read: {}", unjudged.join(", ")));
     }
 }
 
-fn resolve(args: &Args) -> Result<Plan<'_>, Failure> {
+/// Resolves the arguments before the machine is read: the session, and the page to write.
+fn resolve_plan(args: &Args) -> Result<(CheckupSession, Option<OutputFile>), Failure> {
     let tlb = args.tlb.as_deref().map(pagelab_tlb::syntax::parse).transpose().map_err(|error| {
-        let message = format!("--tlb {}: {error}", args.tlb.as_deref().unwrap_or_default());
-        Failure::new(Exit::Usage, message)
+        super::usage_error(&format!("--tlb {}: {error}", args.tlb.as_deref().unwrap_or_default()))
     })?;
-    let page_size = args.page_size.as_deref().map(super::page_size).transpose()?;
-    if args.run.is_some() && args.run == args.html {
-        let message = "--run and --html name the same file: give each its own";
-        return Err(Failure::new(Exit::Usage, message));
+    if args.html.is_some() && args.output.path() == args.html.as_deref() {
+        return Err(super::usage_error("--output and --html cannot name the same file"));
     }
-    if let Some(path) = &args.run {
-        whole_file::refuse_dash(path, "--run", "file")?;
-    }
-    let html = args.html.as_deref().map(|path| whole_file::target(path, "--html")).transpose()?;
-    let root = super::root(args.root.as_deref())?;
-    let leaves = if root.is_live() { cpuid::leaves() } else { Vec::new() };
-    Ok(Plan { root, tlb, page_size, leaves, html, started: manifest::now(), args })
+    args.output.run_file().as_ref().map_or(Ok(()), NewRunFile::check)?;
+    let html = args.html.as_deref().map(|path| check_output(path, args.output.replaces())).transpose()?;
+    let root = super::open_root(args.root.as_deref())?;
+    let leaves = if root.is_live() { cpuid::read_leaves() } else { Vec::new() };
+    let session = CheckupSession {
+        root,
+        tlb,
+        page_size: args.page_size,
+        leaves,
+        started: manifest::current_moment(),
+        seed: args.seed,
+        with_pagetypeinfo: args.migratetypes,
+        with_smaps: args.deep,
+        with_probe: args.probe,
+    };
+    Ok((session, html))
 }
 
-/// Begins the run file that was asked for, with the machine that the look will be of.
-fn record(plan: &Plan<'_>) -> Result<Option<Recording>, Failure> {
-    let Some(path) = &plan.args.run else { return Ok(None) };
-    let reader = Reader::new(&plan.root);
-    let (mut machine, settings) = identify(&reader, &known(plan));
-    machine.tlb = tlb(plan, &machine);
-    let mut known = Snapshot::unread(plan.root.name(), machine.page_size);
-    (known.machine, known.settings) = (machine, settings);
-    let manifest = manifest::of_this_process("checkup", Some(plan.args.seed), plan.started, &known);
-    Recording::begin(path, &manifest).map(Some)
-}
-
-/// Without any of these there is nothing to say.
-fn is_empty(snapshot: &Snapshot) -> bool {
+/// Whether all files that a report requires are missing.
+fn has_no_data(snapshot: &Snapshot) -> bool {
     snapshot.buddyinfo.is_err()
         && snapshot.meminfo.is_err()
         && snapshot.vmstat.is_err()
         && snapshot.zoneinfo.is_err()
         && snapshot.problems.is_empty()
-}
-
-/// What is known of the machine beside its files.
-fn known(plan: &Plan<'_>) -> Known {
-    let page_size = plan
-        .page_size
-        .map(|size| (size, "--page-size".to_owned()))
-        .or_else(|| Some((plan.root.manifest()?.page_size?, "manifest".to_owned())));
-    Known { page_size, hypervisor: hypervisor::from_cpuid(&plan.leaves) }
-}
-
-fn tlb(plan: &Plan<'_>, machine: &Machine) -> Reading<Tlb> {
-    match (&machine.cpu, &plan.tlb) {
-        (Ok(cpu), _) => pagelab_tlb::choose(cpu, &plan.leaves, plan.tlb.clone()),
-        (Err(_), Some(tlb)) => Ok(tlb.clone()),
-        (Err(_), None) => machine.tlb.clone(),
-    }
-}
-
-/// Reads everything that was asked for, from the files to the probe.
-fn look(plan: &Plan<'_>, samples: &Kept<'_>) -> Snapshot {
-    let begun = Instant::now();
-    let reader = Reader::new(&plan.root);
-    // Of a saved tree it costs nothing, and `can` reads it too: both predict from the same files.
-    let is_saved = !plan.root.is_live() && plan.root.read(PAGETYPEINFO).is_ok();
-    let mut options = CollectOptions {
-        pagetypeinfo: plan.args.migratetypes || is_saved,
-        known: known(plan),
-        taken_realtime_ns: plan.root.manifest().and_then(|manifest| manifest.realtime_ns),
-        ..CollectOptions::default()
-    };
-    options.processes.deep = plan.args.deep;
-    let mut snapshot = collect(&reader, &options);
-    snapshot.machine.tlb = tlb(plan, &snapshot.machine);
-    snapshot.census = match &snapshot.zoneinfo {
-        Ok(zoneinfo) => {
-            let options = census_options(&snapshot, plan.args.seed);
-            reader.noted(census(&plan.root, &reader, zoneinfo, &options))
-        }
-        Err(absence) => Err(absence.clone()),
-    };
-    if let Some(absence) = plan.root.manifest_absence() {
-        let _ = reader.noted::<()>(Err(absence.clone()));
-    }
-    snapshot.problems = reader.into_problems();
-    if plan.args.probe {
-        if let Some(recording) = samples.recording {
-            recording.so_far(&snapshot);
-        }
-        let left = PROBE_ENDS.saturating_sub(begun.elapsed());
-        probing::probe(&mut snapshot, plan.args.seed, left, samples);
-    }
-    snapshot
 }

@@ -1,30 +1,27 @@
-//! `pagelab compare`: the same experiment in several runs, side by side.
+//! `pagelab compare`: compares runs of one experiment.
 
-use std::io::Write;
 use std::path::PathBuf;
 
-use pagelab_metrics::compare::compare;
+use pagelab_metrics::compare::compare_runs;
 use pagelab_model::experiment::Experiment;
 use pagelab_model::run::Run;
-use pagelab_report::compare::{View, letter, render};
+use pagelab_report::compare::{render, run_letter};
 use pagelab_report::json;
-use pagelab_runfile::Reader;
+use pagelab_runfile::RunReader;
 
-use super::report::refusal;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::out;
+use crate::output;
 
-/// What `compare` was asked for.
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// Run files of the same experiment; the others are compared with the first
+    /// Run files of one experiment; the first is the reference
     #[arg(required = true, num_args = 2.., value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Every measure and every difference, not the summary alone
+    /// Print every measure and every difference
     #[arg(short, long)]
     verbose: bool,
-    /// Everything as one JSON document (docs/json.md)
+    /// Print JSON (docs/json.md)
     #[arg(long, conflicts_with = "verbose")]
     json: bool,
 }
@@ -34,61 +31,52 @@ Examples:
   pagelab compare before.pagelab after.pagelab
   pagelab compare -v linux-6.12.pagelab linux-6.18.pagelab vm.pagelab
 
-What differs between machines, kernels and settings comes first. Then a row for each measure and a column \
-for each run, with the ratio to the first run, its interval and a verdict.
+Differences of machines, kernels and settings come first. Then one row per measure and one column per run, \
+ with the ratio to the first run, its interval and a verdict.
 
-Only what is the same in all runs is compared: workloads of one name with one command and one input, \
-variants of one name with one set of settings. What is not is named with its reason. The exit code is 3 if \
-nothing can be compared.
+Only equal parts are compared: workloads with the same name, command and input, variants with the same name \
+ and settings. Other parts are listed with the reason. The exit code is 3 if nothing can be compared.
 
-docs/compare.md says how the intervals are made and what each verdict means.";
+docs/compare.md describes the intervals and the verdicts.";
 
-/// Reads all files, and compares what they have in common.
+/// Reads all files, and compares their common parts.
 pub fn run(args: &Args) -> Outcome {
     let mut runs = Vec::new();
     for file in &args.files {
-        let read = Reader::open(file).and_then(|reader| reader.run());
-        runs.push(read.map_err(|error| refusal(&error))?);
+        runs.push(RunReader::open(file)?.read_run()?);
     }
-    let mut experiments: Vec<(String, &Experiment)> = Vec::new();
-    for (at, run) in runs.iter().enumerate() {
+    let letters: Vec<String> = (0..runs.len()).map(run_letter).collect();
+    let mut experiments: Vec<(&str, &Experiment)> = Vec::new();
+    for (run, letter) in runs.iter().zip(&letters) {
         let Some(experiment) = run.experiment.as_deref() else {
-            let message = format!(
-                "{}: the run is no experiment but {}: `pagelab compare` takes what `pagelab run` writes",
-                run.name, run.manifest.kind
-            );
-            return Err(Failure::new(Exit::BadInput, message));
+            let failure = Failure::expected(&run.name, "an experiment", &run.manifest.kind);
+            return Err(failure.hint("`pagelab compare` reads run files of `pagelab run`"));
         };
-        experiments.push((letter(at), experiment));
+        // Its measures are differences paired by seed, in several phases, and its sweeps are sparse.
+        if experiment.plan.is_simulated() {
+            let failure = Failure::expected(&run.name, "an experiment of a host", "simulations");
+            return Err(failure.hint("`pagelab sim compare` compares schemes"));
+        }
+        experiments.push((letter.as_str(), experiment));
     }
-    let named: Vec<(&str, &Experiment)> = experiments.iter().map(|(name, of)| (name.as_str(), *of)).collect();
-    let found = compare(&named).map_err(|refused| nothing(&runs, &refused))?;
-    let mut out = out::stdout();
+    let comparison = compare_runs(&experiments).map_err(|refused| nothing_in_common(&runs, &refused))?;
     if args.json {
-        let text = json::to_text(&json::compare::document(&runs, &found));
-        let text = text.map_err(|error| Failure::new(Exit::Bug, "JSON").because(error))?;
-        out.write_all(text.as_bytes())?;
+        output::print_json(&json::compare::to_document(&runs, &comparison))?;
     } else {
-        let view = View { verbose: args.verbose };
-        out.write_all(render(&runs, &found, view, out::style()).as_bytes())?;
+        output::print(&render(&runs, &comparison, args.verbose, output::stdout_style()))?;
     }
-    out.flush()?;
-    Ok(Exit::Done)
+    Ok(Exit::Success)
 }
 
-/// Nothing is the same in all runs.
-fn nothing(runs: &[Run], refused: &[String]) -> Failure {
-    const SHOWN: usize = 8;
-    let mut reasons: Vec<&str> = refused.iter().take(SHOWN).map(String::as_str).collect();
+/// Returns the failure for runs without a common part.
+fn nothing_in_common(runs: &[Run], refused: &[String]) -> Failure {
+    const SHOWN_MAX: usize = 8;
+    let mut reasons: Vec<&str> = refused.iter().take(SHOWN_MAX).map(String::as_str).collect();
     if reasons.is_empty() {
-        reasons.push("no trial of what they have in common ended as it should");
+        reasons.push("no common trial ended successfully");
     }
     let names: Vec<String> =
-        runs.iter().enumerate().map(|(at, run)| format!("{} is {}", letter(at), run.name)).collect();
-    let message = format!(
-        "nothing can be compared: {}; {}: give runs of one recipe",
-        reasons.join("; "),
-        names.join(", ")
-    );
-    Failure::new(Exit::BadInput, message)
+        runs.iter().enumerate().map(|(at, run)| format!("{} ({})", run.name, run_letter(at))).collect();
+    let action = format_args!("compare {}", names.join(" with "));
+    Failure::cannot(Exit::BadInput, action, reasons.join("; ")).hint("use runs of one recipe")
 }

@@ -1,17 +1,18 @@
-//! `pagelab frag`: fragmentation indices of this machine, of a saved buddyinfo, or of a report.
+//! `pagelab frag`: shows fragmentation indices of this machine, a saved buddyinfo or an allocation failure
+//! report.
 
-mod load;
-mod plan;
-
-use std::io::Write;
 use std::path::PathBuf;
 
-use pagelab_report::frag::{explain, kernel_file, table};
+use pagelab_command::arguments::parse_page_size;
+use pagelab_map::free_blocks::{self, FragInput, FragPlan, FragView};
+use pagelab_model::{Order, PageSize};
+use pagelab_report::frag::{self, KernelFile, format_kernel_file};
 use pagelab_report::json;
 
+use super::usage_error;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::out;
-use plan::{Plan, View};
+use crate::output;
+use crate::value_parsers::{Choice, choice, choice_word, parse_bounded, parse_count};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -21,99 +22,123 @@ Examples:
   pagelab frag --from bug.txt --report 1   the first of several reports
   pagelab frag --format extfrag            as extfrag/extfrag_index in debugfs
 
-F_u(j), unusable free space index: share of the free memory in blocks that are
-        smaller than order j; 0 none, 1 all
-F_i(j), fragmentation index: why a request of order j fails; near 0 for lack of
-        memory, near 1 for fragmentation, −1 where it does not fail
+F_u(j), unusable free space index: share of the free memory in blocks\n        smaller than order j; 0 none, \
+ 1 all
+F_i(j), fragmentation index: why a request of order j fails; near 0 for lack of\n        memory, near 1 for \
+ fragmentation, −1 if it does not fail
 ";
 
-/// What `frag` was asked for.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Read this text, or - for standard input: buddyinfo, or a kernel log with reports
+    /// Read FILE instead of this machine: buddyinfo, a kernel log with failure reports, or a run file with a
+    /// snapshot; - for standard input
     ///
-    /// Which of the two it is, is told from its lines. Lines of other kinds are passed over.
+    /// The kind is detected from the contents. Other lines of a text are skipped.
     #[arg(long, value_name = "FILE")]
-    from: Option<PathBuf>,
+    pub from: Option<PathBuf>,
 
-    /// Read the saved tree of a machine's files instead of this machine
+    /// Read a saved tree instead of this machine
     #[arg(long, value_name = "DIR|TAR")]
     root: Option<PathBuf>,
 
-    /// Of several reports or readings in the text, take this one, counted from 1 [default: the last]
-    #[arg(long, value_name = "N")]
+    /// Use this report or reading, counted from 1 [default: the last]
+    #[arg(long, value_name = "N", value_parser = parse_count)]
     report: Option<usize>,
 
-    /// Base page size, where the source does not say it: 4K, 16K, 64K
-    #[arg(long, value_name = "SIZE")]
-    page_size: Option<String>,
+    /// Base page size, if the source does not state it: 4K, 16K, 64K
+    #[arg(long, value_name = "SIZE", value_parser = parse_page_size)]
+    page_size: Option<PageSize>,
 
-    /// What to print [default: table]
-    #[arg(long, value_enum)]
-    format: Option<Format>,
+    /// Output format [default: table]
+    #[arg(long, value_parser = choice(&FORMATS))]
+    format: Option<FragView>,
 
-    /// Answer for blocks of 2^J pages [default: the order of the request that failed, where a report
-    /// names it, else that of a PMD huge page]
-    #[arg(long, value_name = "J", value_parser = order)]
+    /// Buddy order J of the answer [default: the order of the failed request in a report, else that of a PMD
+    /// huge page]
+    #[arg(long, value_name = "J", value_parser = parse_bounded::<u8, 0, 63>)]
     order: Option<u8>,
 
-    /// Show the paper's form of F_i as well: 1 − (free / 2^J) / blocks
+    /// Also print F_i in the form of Gorman and Whitcroft 2006: 1 − (free / 2^J) / blocks
     #[arg(long)]
     paper: bool,
 
-    /// Work the indices out line by line
+    /// Show the calculation of the indices line by line
     #[arg(long)]
     explain: bool,
 
-    /// The same as --format json
+    /// Print JSON (docs/json.md)
     #[arg(long)]
     json: bool,
 }
 
-/// An order: blocks of 2^J pages.
-fn order(text: &str) -> Result<u8, String> {
-    text.parse().map_err(|_| "an order is wanted, a whole number such as 9".to_owned())
-}
+const FORMATS: [Choice<FragView>; 4] = [
+    (&["table"], "Aligned columns, the summary first", FragView::Table),
+    (
+        &["unusable"],
+        "Identical to the kernel's extfrag/unusable_index",
+        FragView::Kernel(KernelFile::UnusableIndex),
+    ),
+    (
+        &["extfrag"],
+        "Identical to the kernel's extfrag/extfrag_index",
+        FragView::Kernel(KernelFile::FragmentationIndex),
+    ),
+    (&["json"], "", FragView::Json),
+];
 
-impl Args {
-    /// Whether standard input is what it reads.
-    pub fn reads_stdin(&self) -> bool {
-        let names = ["-", "/dev/stdin", "/dev/fd/0"];
-        self.from.as_ref().is_some_and(|from| names.iter().any(|name| from.as_os_str() == *name))
-    }
-}
-
-/// What to print.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Format {
-    /// Aligned columns, the answer first
-    Table,
-    /// Byte for byte the kernel's extfrag/unusable_index
-    Unusable,
-    /// Byte for byte the kernel's extfrag/extfrag_index
-    Extfrag,
-    /// Every number, as written down in docs/json.md
-    Json,
-}
-
-/// Prints the indices.
 pub fn run(args: &Args) -> Outcome {
-    let plan = Plan::resolve(args)?;
-    let report = load::report(&plan)?;
-    let style = out::style();
+    let plan = resolve_plan(args)?;
+    let report = free_blocks::load_report(&plan)?;
+    let style = output::stdout_style();
     let text = match plan.view {
-        View::Kernel(which) => kernel_file(&report.buddyinfo, which),
-        View::Table { paper } => {
-            let options = table::Options { paper, one_order: plan.order.is_some() };
-            table::render(&report, options, &style)
+        FragView::Kernel(which) => format_kernel_file(&report.buddyinfo, which),
+        FragView::Table => {
+            let options = frag::TableOptions { paper: args.paper, is_single_order: args.order.is_some() };
+            frag::render_table(&report, options, &style)
         }
-        View::Explain { paper } => explain::render(&report, paper, &style),
-        View::Json => json::to_text(&json::frag::document(&report))
-            .map_err(|error| Failure::new(Exit::Bug, "cannot write JSON").because(error))?,
+        FragView::Explain => frag::render_explanation(&report, args.paper, &style),
+        FragView::Json => output::json_text(&json::frag::to_document(&report))?,
     };
-    let mut out = out::stdout();
-    out.write_all(text.as_bytes())?;
-    out.flush()?;
-    Ok(Exit::Done)
+    output::print(&text)?;
+    Ok(Exit::Success)
+}
+
+/// Checks the arguments against each other, before a file is opened.
+fn resolve_plan(args: &Args) -> Result<FragPlan, Failure> {
+    let view = resolve_view(args)?;
+    let input = match (&args.from, &args.root) {
+        (Some(_), Some(_)) => return Err(usage_error("--from and --root cannot be used together")),
+        (Some(path), None) => FragInput::File(path.clone()),
+        (None, Some(path)) => FragInput::Tree(path.clone()),
+        (None, None) => FragInput::Live,
+    };
+    if args.report.is_some() && args.from.is_none() {
+        return Err(usage_error("--report requires --from FILE"));
+    }
+    Ok(FragPlan { input, report: args.report, page_size: args.page_size, order: args.order.map(Order), view })
+}
+
+fn resolve_view(args: &Args) -> Result<FragView, Failure> {
+    let view = match args.format {
+        Some(view) if args.json && view != FragView::Json => {
+            let name = choice_word(&FORMATS, &view);
+            return Err(usage_error(&format!("--json and --format {name} cannot be used together")));
+        }
+        None if args.json => FragView::Json,
+        format => format.unwrap_or(FragView::Table),
+    };
+    let refused = |what: &str, why: &str| {
+        let name = choice_word(&FORMATS, &view);
+        Err(usage_error(&format!("{what} cannot be used with --format {name}: {why}")))
+    };
+    match view {
+        FragView::Table if args.explain => Ok(FragView::Explain),
+        _ if args.explain => refused("--explain", "the calculation is printed as text"),
+        FragView::Kernel(_) if args.paper => refused("--paper", "the kernel's file has no paper form"),
+        FragView::Kernel(_) if args.order.is_some() => {
+            refused("--order", "the kernel's file has every order")
+        }
+        _ => Ok(view),
+    }
 }

@@ -1,26 +1,24 @@
-//! `pagelab guest`: disposable QEMU guests on stock kernels.
+//! `pagelab guest`: disposable QEMU guests with stock kernels.
 
-mod answer;
-mod command;
+mod guest_command;
 mod memory;
 mod run;
 pub mod setup;
 
 use std::path::PathBuf;
 
-use pagelab_guest::cache::Cache;
-use pagelab_guest::error::{Error, Kind};
+use pagelab_guest::cache::KernelCache;
+use pagelab_guest::error::{Error, ErrorKind};
 use pagelab_packages::store;
 
 use crate::exit::{Exit, Failure};
-use crate::out;
+use crate::output;
 
-/// What `guest` was asked for.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(subcommand)]
-    what: What,
+    what: GuestAction,
 }
 
 const EXAMPLES: &str = "\
@@ -30,51 +28,44 @@ Examples:
   pagelab guest run --nodes 2 --append kernelcore=256M -- checkup
   pagelab guest run --take saved.tar.zst -- capture saved.tar.zst
 
-A guest is a machine of its own with this pagelab as its only program. Nothing of it is left. It is \
-emulated, and needs no /dev/kvm.";
+A guest is a separate machine with this pagelab as its only program. It is removed afterwards. It is \
+ emulated, and needs no /dev/kvm.";
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
-    /// Fetch a distribution's kernel into the cache, without installing it
+enum GuestAction {
+    /// Download a distribution kernel into the cache, without installing it
     Setup(setup::Args),
-    /// Run a command line of pagelab in a guest; its output and exit code become ours
+    /// Run a pagelab command in a guest, and return its output and exit code
     Run(Box<run::Args>),
 }
 
-/// Runs it; the exit code may be that of the command in the guest.
+/// Runs the command; the exit code may be that of the command in the guest.
 pub fn run(args: &Args) -> Result<u8, Failure> {
     match &args.what {
-        What::Setup(args) => setup::run(args).map(|exit| exit as u8),
-        What::Run(args) => run::run(args),
+        GuestAction::Setup(args) => setup::run(args).map(|exit| exit as u8),
+        GuestAction::Run(args) => run::run(args),
     }
 }
 
-/// The cache in `folder`, or where this user's programs keep what can be fetched again.
-fn cache(folder: Option<&PathBuf>) -> Result<Cache, Failure> {
+/// Opens the cache in `folder`, or in the cache directory of this user.
+fn open_cache(folder: Option<&PathBuf>) -> Result<KernelCache, Failure> {
     let none = || {
-        let message =
-            "no place to keep kernels: neither XDG_CACHE_HOME nor HOME is set; --cache DIR names one";
-        Failure::new(Exit::NotAvailable, message)
+        let reason = "neither XDG_CACHE_HOME nor HOME is set";
+        Failure::cannot(Exit::NotAvailable, "find a cache directory", reason).hint("use --cache DIR")
     };
-    let folder = folder.cloned().or_else(store::usual_folder).ok_or_else(none)?;
-    Ok(Cache::below(&folder))
+    let folder = folder.cloned().or_else(store::default_cache_dir).ok_or_else(none)?;
+    Ok(KernelCache::in_dir(&folder))
 }
 
-/// An error of the guest crate with its exit code. A signal that asked to stop ends the process here.
-fn failure(error: Error) -> Failure {
+/// Converts an error of a guest or of a download to a failure with its exit code. After a signal it ends this
+/// process.
+pub fn guest_failure(error: Error) -> Failure {
     let exit = match error.kind() {
-        Kind::Usage => Exit::Usage,
-        Kind::Input => Exit::BadInput,
-        Kind::NotAvailable => Exit::NotAvailable,
-        Kind::Refused | Kind::Output => Exit::Partial,
-        Kind::Stopped(signal) => {
-            out::complain(&format!("pagelab: {error}"));
-            out::ended_by(128 + signal)
-        }
+        ErrorKind::Usage => Exit::Usage,
+        ErrorKind::Input => Exit::BadInput,
+        ErrorKind::NotAvailable => Exit::NotAvailable,
+        ErrorKind::SystemRefused | ErrorKind::Output => Exit::Partial,
+        ErrorKind::Stopped(signal) => output::exit_with_stopped(error, signal),
     };
-    let message = error.to_string();
-    match error.into_cause() {
-        Some(cause) => Failure::new(exit, message).because(cause),
-        None => Failure::new(exit, message),
-    }
+    Failure::new(exit, error.to_string()).with_cause(error.into_cause())
 }

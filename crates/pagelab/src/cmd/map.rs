@@ -1,252 +1,256 @@
-//! `pagelab map`: a picture of physical memory, of what changed in it, or of what lies behind one process.
+//! `pagelab map`: map of physical memory, of its changes, or of the memory of one process.
 
-mod check;
-mod draw;
-pub mod explain;
-mod moment;
-mod plan;
-mod process;
-
-use std::io::Write;
 use std::path::PathBuf;
 
-use pagelab_report::json;
-use pagelab_report::map::MapReport;
-use pagelab_report::map::difference::DifferenceReport;
-use pagelab_report::picture::difference::{Difference, Unlike};
-use pagelab_report::picture::drawing::Drawing;
-use serde_json::Value;
+use pagelab_command::arguments::parse_page_size;
+use pagelab_map::plan::{MapPlan, MapRequest, MapSourceArg, PictureFile, PictureFormat};
+use pagelab_map::{buddyinfo_check, print_difference, print_map, process};
+use pagelab_model::{Order, PageSize, size};
+use pagelab_report::memory_picture::colour_scheme::ColourScheme;
+use pagelab_report::memory_picture::pixel_path::PixelLayout;
+use pagelab_report::memory_picture::raster::{PIXELS_MAX, PixelBlend};
 
-use crate::exit::{Exit, Failure, Outcome};
-use crate::out;
-use draw::Picture;
-use moment::Taken;
-pub use moment::off_lists;
-use plan::{Plan, Wanted};
+use super::usage_error;
+use crate::atomic_file::check_output;
+use crate::exit::{Failure, Outcome};
+use crate::output_args::ForceArgs;
+use crate::value_parsers::{Choice, choice, parse_pid};
 
 const EXAMPLES: &str = "\
 Examples:
-  pagelab map                       memory of this machine on the terminal
-  pagelab map -o mem.png            one pixel a page
-  pagelab map -o mem.svg --order hilbert --grid
-  pagelab map --scheme classic --width 2048 -o mem.png
+  pagelab map                       this machine, on the terminal
+  pagelab map -o mem.png            one pixel per page
+  pagelab map -o mem.svg --layout hilbert --grid
+  pagelab map --colours classic --width 2048 -o mem.png
   pagelab map --diff before.tar.zst now -o changed.svg
-  pagelab map day.pagelab@2h5min    a map of a recording (record --maps)
-  pagelab map --pid 4121            runs and folios behind a process
-  pagelab map --pid 4121 --explain  what each of its mappings is
-  pagelab map --check               free blocks against buddyinfo
+  pagelab map day.pagelab@2h5min    a recorded map (record --maps)
+  pagelab map --pid 4121            contiguous runs and folios of a process
+  pagelab map --pid 4121 --explain  explain its mappings
+  pagelab map --check               compare free blocks with buddyinfo
 
-Reading kpageflags needs root. A saved tree (pagelab capture) or a recording (record --maps) needs nothing.
+Reading kpageflags requires root; a saved tree (pagelab capture) or a recording (record --maps) does not.
 ";
 
-/// What `map` was asked for.
+const PROCESS: &str = "Memory of a process";
+const PICTURE: &str = "Picture";
+
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Which memory: now, a saved tree of a machine's files, or FILE.pagelab@TIME: the last map that a
-    /// recording has until that time since its start; @first, @last
+    /// Source: `now`, a saved tree, or a map of a recording: FILE.pagelab@TIME is the last map at or before
+    /// that time; TIME may be `first` or `last`
     #[arg(value_name = "MOMENT", default_value = "now")]
     moment: PathBuf,
 
-    /// The same as a saved tree given as MOMENT
+    /// A saved tree; same as giving it as MOMENT
     #[arg(long, value_name = "DIR|TAR")]
     root: Option<PathBuf>,
 
-    /// Show what became of each page from A to B: now, saved trees, or maps of recordings
+    /// Show what changed from A to B: now, saved trees, or maps of recordings
     #[arg(long, num_args = 2, value_names = ["A", "B"])]
     diff: Option<Vec<PathBuf>>,
 
-    /// Compare free blocks rebuilt from kpageflags with buddyinfo; the exit code says whether they agree
+    /// Compare free blocks derived from kpageflags with buddyinfo; exit code 1 if they differ
     #[arg(long)]
     check: bool,
 
-    /// Show the physical memory behind one process: contiguous runs and folio sizes by mapping
-    #[arg(long, value_name = "PID")]
+    /// Show the physical memory of one process: contiguous runs and folio sizes by mapping
+    #[arg(long, help_heading = PROCESS, value_name = "PID", value_parser = parse_pid)]
     pid: Option<u32>,
 
-    /// With --pid: every mapping, not only the largest
-    #[arg(long, requires = "pid")]
+    /// With --pid: show every mapping
+    #[arg(long, help_heading = PROCESS, requires = "pid")]
     all: bool,
 
-    /// With --pid: what each mapping is, in plain words, and whether huge pages may come into it
-    #[arg(long, requires = "pid", conflicts_with = "all")]
+    /// With --pid: explain each mapping and its THP eligibility
+    #[arg(long, help_heading = PROCESS, requires = "pid", conflicts_with = "all")]
     explain: bool,
 
-    /// Write the picture to a file, whose name ends in .png, .svg or .html; may be given again
-    #[arg(short, long, value_name = "FILE")]
+    /// Write the picture to a file ending in .png, .svg or .html; may be repeated
+    #[arg(short, long, help_heading = PICTURE, value_name = "FILE")]
     output: Vec<PathBuf>,
 
-    /// Write a page that names what is under the pointer; the same as --output with a name in .html
-    #[arg(long, value_name = "FILE")]
+    /// Write an interactive page; same as --output FILE.html
+    #[arg(long, help_heading = PICTURE, value_name = "FILE")]
     html: Option<PathBuf>,
 
-    /// What a pixel's colour tells apart
-    #[arg(long, value_enum, default_value = "full")]
-    scheme: SchemeArg,
+    #[command(flatten)]
+    replacement: ForceArgs,
 
-    /// How the pixels follow each other
-    #[arg(long, value_enum, default_value = "rows")]
-    order: OrderArg,
+    /// Colours of page classes
+    #[arg(long, help_heading = PICTURE, alias = "scheme", default_value = "full",
+        value_parser = choice(&COLOURS))]
+    colours: ColourScheme,
 
-    /// Pages that share a pixel, a power of two, or auto: as few as make at most 4096 pixels a side
-    #[arg(long, value_name = "PAGES", default_value = "auto")]
+    /// Layout of pixels
+    #[arg(long, help_heading = PICTURE, default_value = "rows", value_parser = choice(&LAYOUTS))]
+    layout: PixelLayout,
+
+    /// Refused: a map has no buddy order
+    #[arg(long = "order", value_name = "J", hide = true, value_parser = refuse_order)]
+    _order: Option<String>,
+
+    /// Pages per pixel, a power of two, or auto: at most 4096 pixels a side
+    #[arg(long, help_heading = PICTURE, value_name = "PAGES", default_value = "auto")]
     scale: String,
 
-    /// Pixels in a row [default: a power of two that makes a square, about]
-    #[arg(long, value_name = "PIXELS")]
+    /// Pixels in a row [default: the power of two closest to a square]
+    #[arg(long, help_heading = PICTURE, value_name = "PIXELS")]
     width: Option<u64>,
 
-    /// What a pixel of several pages shows
-    #[arg(long, value_enum, default_value = "majority")]
-    blend: BlendArg,
+    /// Colour of a pixel that represents several pages
+    #[arg(long, help_heading = PICTURE, default_value = "majority", value_parser = choice(&BLENDS))]
+    blend: PixelBlend,
 
     /// Shade the edges of pageblocks
-    #[arg(long)]
+    #[arg(long, help_heading = PICTURE)]
     grid: bool,
 
-    /// Letters instead of colours on the terminal
-    #[arg(long)]
+    /// Use letters instead of colours on the terminal
+    #[arg(long, help_heading = PICTURE)]
     letters: bool,
 
-    /// Base page size of a saved tree that does not say it: 4K, 16K, 64K
-    #[arg(long, value_name = "SIZE")]
-    page_size: Option<String>,
+    /// Base page size of a saved tree that does not state it: 4K, 16K, 64K
+    #[arg(long, value_name = "SIZE", value_parser = parse_page_size)]
+    page_size: Option<PageSize>,
 
-    /// Every number as one JSON document (docs/json.md)
+    /// Print JSON (docs/json.md)
     #[arg(long)]
     json: bool,
 }
 
-/// Colours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum SchemeArg {
-    /// A colour for each class of pages
-    Full,
-    /// Free white, page cache grey, all else black
-    Classic,
+const COLOURS: [Choice<ColourScheme>; 2] = [
+    (&["full"], "One colour for each page class", ColourScheme::Full),
+    (&["classic"], "Free white, page cache grey, other pages black", ColourScheme::Classic),
+];
+
+const LAYOUTS: [Choice<PixelLayout>; 3] = [
+    (&["rows"], "Row by row", PixelLayout::Rows),
+    (&["tiles"], "One rectangle for each pageblock", PixelLayout::Tiles),
+    (&["hilbert"], "Hilbert curve: adjacent memory is adjacent in the picture", PixelLayout::Hilbert),
+];
+
+/// Colour of a pixel that represents several pages.
+const BLENDS: [Choice<PixelBlend>; 3] = [
+    (&["majority"], "The most frequent class", PixelBlend::Majority),
+    (&["mix"], "The mean colour", PixelBlend::Mix),
+    (&["worst"], "The class that obstructs large blocks most", PixelBlend::Worst),
+];
+
+/// Error of an option whose name has another meaning in the other commands.
+fn refuse_order(_: &str) -> Result<String, String> {
+    Err("--order is the buddy order in other commands; the order of pixels is --layout, for example \
+         --layout hilbert"
+        .to_owned())
 }
 
-/// Orders of pixels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum OrderArg {
-    /// Row by row
-    Rows,
-    /// A rectangle for each pageblock
-    Tiles,
-    /// A Hilbert curve: near in memory is near in the picture
-    Hilbert,
-}
-
-/// What a pixel of several pages shows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum BlendArg {
-    /// The class that most of its pages have
-    Majority,
-    /// The mean of their colours
-    Mix,
-    /// The class that is most in the way of large blocks
-    Worst,
-}
-
-/// Draws, counts or compares.
 pub fn run(args: &Args) -> Outcome {
-    let plan = Plan::resolve(args)?;
-    match &plan.wanted {
-        Wanted::Check(moment) => check::run(&plan, moment),
-        Wanted::Process(pid) if args.explain => explain::run(*pid, plan.json),
-        Wanted::Process(pid) => process::run(&plan, *pid),
-        Wanted::Map(moment) => one(&plan, &moment.take(&plan)?),
-        Wanted::Difference(before, after) => {
-            let (before, after) = (before.take(&plan)?, after.take(&plan)?);
-            two(&plan, &before, &after)
+    let plan = resolve_plan(args)?;
+    match &plan.request {
+        MapRequest::Check(moment) => buddyinfo_check::run(&plan, moment),
+        MapRequest::Process(pid) if args.explain => process::explain(*pid, plan.json),
+        MapRequest::Process(pid) => process::run(&plan, *pid),
+        MapRequest::Map(moment) => print_map(&plan, &moment.load(&plan)?),
+        MapRequest::Difference(before, after) => {
+            let (before, after) = (before.load(&plan)?, after.load(&plan)?);
+            print_difference(&plan, &before, &after)
         }
     }
 }
 
-fn one(plan: &Plan, taken: &Taken) -> Outcome {
-    let report = MapReport {
-        source: taken.source.clone(),
-        map: &taken.map,
-        scheme: plan.scheme,
-        notes: taken.notes.clone(),
-    };
-    let title = format!("Physical memory of {}", taken.source.name);
-    let subtitle = [report.headline(), report.about()];
-    let legend = report.legend();
-    let picture = Picture {
-        plan,
-        title: &title,
-        subtitle: &subtitle,
-        legend: &legend,
-        facts: draw::facts(&title, &taken.source, &taken.map),
-        layout: &taken.map.layout,
-        draw: &|pixel| Drawing::of_map(&taken.map, plan.scheme, pixel),
-    };
-    let written = picture.write(|picture, style, colours| report.text(picture, style, colours))?;
-    if plan.json {
-        return print_json(&json::map::map(&report, &written));
+/// Checks the arguments against each other, and looks at the places of the files to write.
+fn resolve_plan(args: &Args) -> Result<MapPlan, Failure> {
+    let request = resolve_request(args)?;
+    let width = check_width(args)?;
+    let replaces = args.replacement.force;
+    let mut outputs = Vec::new();
+    for path in &args.output {
+        let format = PictureFormat::from_path(path)?;
+        outputs.push(PictureFile { target: check_output(path, replaces)?, format });
     }
-    picture.print(&written, |picture, style, colours| report.text(picture, style, colours))
+    if let Some(path) = &args.html {
+        outputs.push(PictureFile { target: check_output(path, replaces)?, format: PictureFormat::Html });
+    }
+    Ok(MapPlan {
+        request,
+        outputs,
+        scheme: args.colours,
+        pixel_layout: args.layout,
+        pixel_pages: parse_scale(&args.scale)?,
+        width,
+        blend: args.blend,
+        grid: args.grid,
+        force_letters: args.letters,
+        page_size: args.page_size,
+        all_mappings: args.all,
+        json: args.json,
+    })
 }
 
-fn two(plan: &Plan, before: &Taken, after: &Taken) -> Outcome {
-    let difference = Difference::of(&before.map, &after.map).map_err(|unlike| {
-        let (a, b) = (&before.source.name, &after.source.name);
-        let why = match unlike {
-            Unlike::PageSize => "their pages are of different sizes",
-            Unlike::NoFrameInCommon => "they have no page frame in common",
+fn resolve_request(args: &Args) -> Result<MapRequest, Failure> {
+    let moment = MapSourceArg::parse(&args.moment)?;
+    let moment = match (&args.root, moment) {
+        (Some(root), MapSourceArg::Now) => MapSourceArg::Tree(root.clone()),
+        (None, moment) => moment,
+        (Some(_), _) => {
+            return Err(usage_error("--root and MOMENT cannot be used together"));
+        }
+    };
+    if let Some(pid) = args.pid {
+        let others = [
+            ("--check", args.check),
+            ("--diff", args.diff.is_some()),
+            ("--output", !args.output.is_empty()),
+            ("--html", args.html.is_some()),
+            ("MOMENT or --root", moment != MapSourceArg::Now),
+        ];
+        return match others.iter().find(|(_, given)| *given) {
+            Some((other, _)) => {
+                let why = "a process is read on the running machine, and has no picture";
+                Err(usage_error(&format!("--pid and {other} cannot be used together: {why}")))
+            }
+            None => Ok(MapRequest::Process(pid)),
         };
-        let message = format!("--diff {a} {b}: {why}; give two maps of one machine");
-        Failure::new(Exit::BadInput, message)
-    })?;
-    let mut notes = [before.notes.clone(), after.notes.clone()].concat();
-    if let (Some(a), Some(b)) = (&before.source.host, &after.source.host)
-        && a != b
-    {
-        notes.push(format!("the maps are of machines with different names, {a} and {b}"));
     }
-    let report = DifferenceReport {
-        before: before.source.clone(),
-        after: after.source.clone(),
-        difference: &difference,
-        notes,
-    };
-    let title = format!("Physical memory: from {} to {}", before.source.name, after.source.name);
-    let when = format!(
-        "{} {} to {} {}",
-        before.source.name,
-        before.source.taken(),
-        after.source.name,
-        after.source.taken()
-    );
-    let subtitle = [report.headline(), when];
-    let legend: Vec<(usize, u64)> =
-        difference.counts().into_iter().enumerate().filter(|(_, pages)| *pages > 0).collect();
-    let picture = Picture {
-        plan,
-        title: &title,
-        subtitle: &subtitle,
-        legend: &legend,
-        facts: draw::facts(&title, &after.source, &after.map),
-        layout: &difference.layout,
-        draw: &|pixel| difference.drawing(pixel),
-    };
-    let written = picture.write(|picture, style, colours| report.text(picture, style, colours))?;
-    if plan.json {
-        return print_json(&json::map::difference(&report, &written));
+    match args.diff.as_deref() {
+        Some(_) if args.check => Err(usage_error("--check and --diff cannot be used together")),
+        None if args.check && !(args.output.is_empty() && args.html.is_none()) => {
+            Err(usage_error("--check draws no picture; hint: remove --output and --html"))
+        }
+        None if args.check => Ok(MapRequest::Check(moment)),
+        None => Ok(MapRequest::Map(moment)),
+        Some(_) if moment != MapSourceArg::Now => {
+            Err(usage_error("--diff cannot be used with MOMENT or --root"))
+        }
+        Some([before, after]) => {
+            Ok(MapRequest::Difference(MapSourceArg::parse(before)?, MapSourceArg::parse(after)?))
+        }
+        Some(_) => Err(usage_error("--diff requires two sources: --diff A B")),
     }
-    picture.print(&written, |picture, style, colours| report.text(picture, style, colours))
 }
 
-fn print_json(document: &Value) -> Outcome {
-    let text = json::to_text(document)
-        .map_err(|error| Failure::new(Exit::Bug, "cannot write JSON").because(error))?;
-    print(&text)
+/// Exponent of a scale: a power of two, so that a pageblock is a whole number of pixels or the reverse.
+fn parse_scale(text: &str) -> Result<Option<Order>, Failure> {
+    if text == "auto" {
+        return Ok(None);
+    }
+    let pages = size::strip_grouping(text).parse::<u64>();
+    let pages = pages.ok().filter(|pages| pages.is_power_of_two() && *pages <= 1 << 30);
+    let order = pages.and_then(|pages| u8::try_from(pages.trailing_zeros()).ok()).map(Order);
+    order.map(Some).ok_or_else(|| {
+        let wanted = "expected a power of two up to 1073741824, or auto";
+        usage_error(&format!("--scale {text}: {wanted}"))
+    })
 }
 
-fn print(text: &str) -> Outcome {
-    let mut out = out::stdout();
-    out.write_all(text.as_bytes())?;
-    out.flush()?;
-    Ok(Exit::Done)
+fn check_width(args: &Args) -> Result<Option<u64>, Failure> {
+    let Some(width) = args.width else { return Ok(None) };
+    if args.layout == PixelLayout::Hilbert {
+        let why = "a Hilbert curve fills squares, whose side is set by --scale";
+        return Err(usage_error(&format!("--width and --layout hilbert cannot be used together: {why}")));
+    }
+    if width == 0 || width > PIXELS_MAX {
+        return Err(usage_error(&format!("--width {width}: expected 1 to {PIXELS_MAX} pixels")));
+    }
+    Ok(Some(width))
 }

@@ -1,83 +1,79 @@
-//! `pagelab recipes`: the experiments that come with pagelab.
+//! `pagelab recipes`: the experiments included in pagelab.
 
-use std::io::Write;
+use pagelab_experiment::recipe::{self, BUILT_IN_RECIPES, BuiltInRecipe, Recipe};
+use pagelab_experiment::simulation_recipe::{self, SimulationRecipe};
+use pagelab_report::json::document_header;
+use pagelab_report::json::object::{JsonObject, to_array};
+use pagelab_report::text_report::TextReport;
 
-use pagelab_experiment::recipe::{self, BUILT_IN, BuiltIn, Recipe, find};
-use pagelab_experiment::simulated::{self, Simulated};
-use pagelab_report::json::header;
-use pagelab_report::json::object::{Object, array};
-use pagelab_report::text::Page;
-
-use super::usage;
-use crate::exit::{Exit, Failure, Outcome};
-use crate::out;
+use crate::exit::{Exit, Failure, Outcome, usage_error};
+use crate::output;
 
 const AFTER_HELP: &str = "\
 Examples:
-  pagelab recipes                      what there is
-  pagelab recipes explain thp          what it does, and how to read its result
-  pagelab recipes show thp > own.toml  the file, to be changed and run
+  pagelab recipes                      list the recipes
+  pagelab recipes explain thp          explain one and its result
+  pagelab recipes show thp > own.toml  copy one to change it
   pagelab run own.toml
 
 docs/recipes.md lists every key of a recipe.
 ";
 
-/// What `recipes` was asked for.
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
     #[command(subcommand)]
-    what: Option<What>,
+    what: Option<RecipesAction>,
 
-    /// The list as one JSON document (docs/json.md)
+    /// Print the list as JSON (docs/json.md)
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
-    /// All recipes, with the question that each answers; the default
+enum RecipesAction {
+    /// List all recipes, with the question that each answers; the default
     List,
-    /// The file of a recipe as it is
+    /// Print the file of a recipe
     Show {
-        /// Its name
+        /// Name of the recipe
         name: String,
     },
-    /// What a recipe does and how its result is to be read
+    /// Explain what a recipe does and how to interpret its result
     Explain {
-        /// Its name
+        /// Name of the recipe
         name: String,
     },
 }
 
-/// Lists, shows or explains.
+/// Lists, shows or explains recipes.
 pub fn run(args: &Args) -> Outcome {
+    if args.json && !matches!(args.what, None | Some(RecipesAction::List)) {
+        return Err(usage_error("--json prints the list: it cannot be used with show or explain"));
+    }
     let text = match &args.what {
-        None | Some(What::List) if args.json => json()?,
-        None | Some(What::List) => list()?,
-        Some(What::Show { name }) => built_in(name)?.text.to_owned(),
-        Some(What::Explain { name }) => explain(&told(built_in(name)?)?),
+        None | Some(RecipesAction::List) if args.json => list_json()?,
+        None | Some(RecipesAction::List) => list_text()?,
+        Some(RecipesAction::Show { name }) => find_built_in(name)?.text.to_owned(),
+        Some(RecipesAction::Explain { name }) => explain_text(&describe(find_built_in(name)?)?),
     };
-    let mut out = out::stdout();
-    out.write_all(text.as_bytes())?;
-    out.flush()?;
-    Ok(Exit::Done)
+    output::print(&text)?;
+    Ok(Exit::Success)
 }
 
-/// All that come with pagelab.
-fn all() -> impl Iterator<Item = &'static BuiltIn> {
-    BUILT_IN.iter().chain(simulated::BUILT_IN)
+fn built_in_recipes() -> impl Iterator<Item = &'static BuiltInRecipe> {
+    BUILT_IN_RECIPES.iter().chain(simulation_recipe::BUILT_IN_SIMULATIONS)
 }
 
-fn built_in(name: &str) -> Result<&'static BuiltIn, Failure> {
-    find(name).or_else(|| simulated::find(name)).ok_or_else(|| {
-        let names: Vec<&str> = all().map(|recipe| recipe.name).collect();
-        usage(&format!("there is no recipe {name:?}; there are {}", names.join(", ")))
+pub(super) fn find_built_in(name: &str) -> Result<&'static BuiltInRecipe, Failure> {
+    built_in_recipes().find(|recipe| recipe.name == name).ok_or_else(|| {
+        let names: Vec<&str> = built_in_recipes().map(|recipe| recipe.name).collect();
+        Failure::unknown("recipe", name, &names)
     })
 }
 
-/// What a recipe is and does, of whatever place.
-struct Told {
+/// Description of a recipe of either kind.
+struct RecipeDescription {
     name: String,
     question: String,
     explanation: String,
@@ -85,15 +81,15 @@ struct Told {
     variants: Vec<String>,
 }
 
-/// What comes with pagelab is tested to be good.
-fn told(built_in: &BuiltIn) -> Result<Told, Failure> {
-    let bug = |bad: recipe::Bad| Failure::new(Exit::Bug, bad.to_string());
-    if simulated::is_simulated(built_in.text) {
-        let recipe = Simulated::parse("built in", built_in.text).map_err(bug)?;
+/// Describes a built-in recipe; tests check that all of them parse.
+fn describe(built_in: &BuiltInRecipe) -> Result<RecipeDescription, Failure> {
+    let bug = |bad: recipe::RecipeError| Failure::new(Exit::Bug, bad.to_string());
+    if simulation_recipe::is_simulation_recipe(built_in.text) {
+        let recipe = SimulationRecipe::parse("built in", built_in.text).map_err(bug)?;
         let loads = recipe.loads.iter().flat_map(|load| {
             recipe.machines.iter().map(move |machine| format!("{} on {}", load.name, machine.name))
         });
-        return Ok(Told {
+        return Ok(RecipeDescription {
             workloads: loads.collect(),
             name: recipe.name,
             question: recipe.question,
@@ -102,7 +98,7 @@ fn told(built_in: &BuiltIn) -> Result<Told, Failure> {
         });
     }
     let recipe = Recipe::parse("built in", built_in.text).map_err(bug)?;
-    Ok(Told {
+    Ok(RecipeDescription {
         name: recipe.name,
         question: recipe.question,
         explanation: recipe.explanation,
@@ -111,43 +107,42 @@ fn told(built_in: &BuiltIn) -> Result<Told, Failure> {
     })
 }
 
-fn list() -> Result<String, Failure> {
-    let mut page = Page::new(out::style());
-    let widest = all().map(|recipe| recipe.name.len()).max().unwrap_or(0);
-    for built_in in all() {
-        page.hanging(&format!("{:widest$}  ", built_in.name), &told(built_in)?.question);
+fn list_text() -> Result<String, Failure> {
+    let mut page = TextReport::new(output::stdout_style());
+    let widest = built_in_recipes().map(|recipe| recipe.name.len()).max().unwrap_or(0);
+    for built_in in built_in_recipes() {
+        page.add_paragraph(&format!("{:widest$}  ", built_in.name), &describe(built_in)?.question);
     }
-    page.gap();
-    page.line("→ pagelab recipes explain NAME        → pagelab run NAME --dry-run");
-    Ok(page.finish())
+    page.add_gap();
+    page.add_line("→ pagelab recipes explain NAME        → pagelab run NAME --dry-run");
+    Ok(page.into_text())
 }
 
-fn explain(recipe: &Told) -> String {
-    let mut page = Page::new(out::style());
-    page.hanging("", &format!("{}: {}", recipe.name, recipe.question));
-    page.gap();
-    recipe.explanation.trim().lines().for_each(|line| page.line(line));
-    page.gap();
-    page.hanging("workloads  ", &recipe.workloads.join(", "));
-    page.hanging("variants   ", &recipe.variants.join(", "));
-    page.gap();
-    page.line(format!("→ pagelab run {} --dry-run", recipe.name));
-    page.finish()
+fn explain_text(recipe: &RecipeDescription) -> String {
+    let mut page = TextReport::new(output::stdout_style());
+    page.add_text(&format!("{}: {}", recipe.name, recipe.question));
+    page.add_gap();
+    recipe.explanation.trim().lines().for_each(|line| page.add_line(line));
+    page.add_gap();
+    page.add_paragraph("workloads  ", &recipe.workloads.join(", "));
+    page.add_paragraph("variants   ", &recipe.variants.join(", "));
+    page.add_gap();
+    page.add_line(format!("→ pagelab run {} --dry-run", recipe.name));
+    page.into_text()
 }
 
-fn json() -> Result<String, Failure> {
-    let recipes: Vec<Told> = all().map(told).collect::<Result<_, Failure>>()?;
-    let document = header("recipes").put(
+fn list_json() -> Result<String, Failure> {
+    let recipes: Vec<RecipeDescription> = built_in_recipes().map(describe).collect::<Result<_, Failure>>()?;
+    let document = document_header("recipes").field(
         "recipes",
-        array(&recipes, |recipe| {
-            Object::new()
-                .put("name", recipe.name.as_str())
-                .put("question", recipe.question.as_str())
-                .put("explanation", recipe.explanation.trim())
-                .put("workloads", recipe.workloads.clone())
-                .put("variants", recipe.variants.clone())
+        to_array(&recipes, |recipe| {
+            JsonObject::new()
+                .field("name", recipe.name.as_str())
+                .field("question", recipe.question.as_str())
+                .field("explanation", recipe.explanation.trim())
+                .field("workloads", recipe.workloads.clone())
+                .field("variants", recipe.variants.clone())
         }),
     );
-    let document: serde_json::Value = document.into();
-    pagelab_report::json::to_text(&document).map_err(|error| Failure::new(Exit::Bug, "JSON").because(error))
+    output::json_text(&document)
 }

@@ -1,345 +1,333 @@
 //! `pagelab run`: an experiment, from its recipe to its run file and report.
 
 pub mod gate;
-pub mod load;
-mod model;
-mod plan;
 mod progress;
-mod ready;
+pub mod recipe_file;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
-use pagelab_experiment::resolve::{Overrides, Resolved};
-use pagelab_experiment::session::{Came, News, Session, Times};
-use pagelab_experiment::simulated;
-use pagelab_experiment::swap::Swap;
-use pagelab_experiment::trial::Bench;
-use pagelab_host::capture::Stop;
-use pagelab_host::guard::Site;
-use pagelab_model::run::{Ending, Run};
+use pagelab_experiment::engine::SessionEvent;
+use pagelab_experiment::host_place::{self, HostPlace};
+use pagelab_experiment::processor_model;
+use pagelab_experiment::recipe::Recipe;
+use pagelab_experiment::resolve::{ExperimentOverrides, ResolvedExperiment};
+pub use pagelab_experiment::session::SessionFile;
+use pagelab_experiment::session::{ExperimentSession, SessionEnd};
+use pagelab_experiment::simulation_recipe;
+use pagelab_experiment::swap_file::ExperimentSwap;
+use pagelab_experiment::trial::TrialContext;
+use pagelab_host::guard::GuardSite;
+use pagelab_model::experiment::{Plan, ScheduleSlot};
 use pagelab_model::{Bytes, Snapshot};
-use pagelab_runfile::Writer;
-use pagelab_sys::cpuid;
+use pagelab_probe::machine_tlb::{known_tlb, read_snapshot};
+use pagelab_report::json;
+use pagelab_report::run_plan::{RunPlanView, render};
+use pagelab_runfile::{ErrorKind, RunWriter, read_run_file};
+use pagelab_study::session::{self, SimulationOptions, experiment_failure, watch_signals};
+use pagelab_study::simulation_plan::RecipeOverrides;
 
-use super::{report, sim, tune, usage};
+use super::{report, sim, usage_error};
+use crate::atomic_file::{NewRunFile, free_run_file_name};
 use crate::cli::{Cli, Command};
-use crate::exit::{Exit, Failure};
-use crate::{manifest, out};
-pub use load::check_program;
-use progress::Progress;
+use crate::exit::{Exit, Failure, read_failure_for};
+use crate::output_args::OutputArgs;
+use crate::value_parsers::{bounded_ns, parse_bounded};
+use crate::{manifest, output};
+use pagelab_command::setup_progress::SetupProgress;
+
+use progress::RunProgress;
+pub use recipe_file::check_program;
 
 const AFTER_HELP: &str = "\
 Examples:
-  pagelab recipes                         what there is
-  pagelab run thp --dry-run               the plan, and nothing runs
-  pagelab run thp --quick                 whether it works here, in 2 minutes
+  pagelab recipes                         list the recipes
+  pagelab run thp --dry-run               print the plan
+  pagelab run thp --quick                 check that it works, in 2 minutes
   pagelab run thp -o thp.pagelab          the whole experiment
-  pagelab run thp -- ./server --bench     its variants over a program of yours
-  pagelab run own.toml                    a recipe of yours (docs/recipes.md)
-  pagelab run --resume thp.pagelab        go on after Ctrl-C, or after a kill
+  pagelab run thp -- ./server --bench     the same variants with your program
+  pagelab run own.toml                    your recipe (docs/recipes.md)
+  pagelab run --resume thp.pagelab        resume after Ctrl-C or a kill
 
-Each trial is written as soon as it has ended. Settings are changed while a \
-trial runs, and put back after it; after a kill -9, pagelab restore does it.
+Each trial is written as soon as it ends. Settings are changed for a trial and restored after it; after kill \
+ -9, run pagelab restore.
 
-Exit code 5: some trials did not end well; the report says which and why.
+Exit code 5: some trials failed; the report lists them with the reason.
 docs/run.md, docs/recipes.md
 ";
 
-/// What `run` was asked for.
+const OUTPUT_HELP: &str = "Run file to create [default: RECIPE-1.pagelab, the first free number]";
+
 #[derive(Debug, clap::Args)]
-#[command(after_help = AFTER_HELP)]
+#[command(after_help = AFTER_HELP, mut_arg("output", |arg| arg.conflicts_with("dry_run").help(OUTPUT_HELP)))]
 pub struct Args {
-    /// A recipe's file, or the name of one that comes with pagelab
+    /// Recipe file, or the name of a built-in recipe
     #[arg(value_name = "RECIPE", required_unless_present = "resume")]
     recipe: Option<String>,
 
-    /// Smaller and fewer trials: shows that all works, and decides nothing
+    /// Small, short trials: check that everything works, without a verdict
     #[arg(long)]
     quick: bool,
 
-    /// Rounds that count [default: the recipe's]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    /// Counted rounds [default: the recipe's]
+    #[arg(long, value_name = "N", value_parser = parse_bounded::<u32, 1, 10_000>)]
     repeats: Option<u32>,
 
-    /// Print what would run and what would be changed, and do nothing
+    /// Print the plan and the planned changes, and run nothing
     #[arg(long)]
     dry_run: bool,
 
-    /// Go on with a run that was stopped or killed
+    /// Resume an interrupted run
     #[arg(long, value_name = "FILE",
         conflicts_with_all = ["recipe", "quick", "repeats", "dry_run", "output", "command",
             "swap_dir", "model"])]
     resume: Option<PathBuf>,
 
-    /// Write this run file [default: RECIPE-1.pagelab, the first free number]
-    #[arg(short = 'o', long = "run", value_name = "FILE", conflicts_with = "dry_run")]
-    output: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
 
-    /// Where a swap file is made, if a variant wants one [default: $TMPDIR,
-    /// else /var/tmp]
+    /// Directory for a swap file, if a variant needs one [default: $TMPDIR, else /var/tmp]
     #[arg(long, value_name = "DIR")]
     swap_dir: Option<PathBuf>,
 
-    /// Where the processor's counters cannot be read: also run each workload
-    /// once under each variant with a modelled TLB (columns model.…), which
-    /// takes some 26 times as long as a trial
+    /// If hardware counters are not available, also run each workload once per variant with a modelled TLB,
+    /// which takes about 26 times as long as a trial; its figures are the measures model.…
     #[arg(long)]
     model: bool,
 
-    /// The plan, or the report, as one JSON document (docs/json.md)
+    /// Print the plan or the report as JSON (docs/json.md)
     #[arg(long)]
     json: bool,
 
-    /// Run the recipe's variants over this program
+    /// Run the variants of the recipe with this program
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
-/// Carries it out.
 pub fn run(args: &Args) -> Result<u8, Failure> {
     if let Some(path) = &args.resume {
         return resume(path, args.json);
     }
     let name = args.recipe.as_deref().unwrap_or_default();
-    let (origin, text) = load::text(name)?;
-    if simulated::is_simulated(&text) {
-        return simulate(args, &origin, &text);
+    let (origin, text) = recipe_file::read_text(name)?;
+    if simulation_recipe::is_simulation_recipe(&text) {
+        return run_simulated(args, &origin, &text);
     }
-    let resolved = resolve(args, load::parse(&origin, &text)?)?;
+    // The error lists all problems, one per line, with file and line.
+    let recipe =
+        Recipe::parse(&origin, &text).map_err(|bad| Failure::new(Exit::BadInput, bad.to_string()))?;
+    let resolved = resolve_recipe(args, recipe)?;
     if args.dry_run {
-        return plan::show(&resolved, args.json, args.model).map(|()| Exit::Done as u8);
+        return print_plan(&resolved, args.json, args.model).map(|()| Exit::Success as u8);
     }
-    load::check_programs(&resolved)?;
-    let snapshot = look();
-    let started = manifest::now();
-    let path = match &args.output {
-        Some(path) => path.clone(),
-        None => free_name(&resolved.plan.name),
-    };
-    let mut manifest = manifest::of_this_process("run", Some(resolved.plan.seed), started, &snapshot);
-    manifest.machine.tlb = tlb(&snapshot);
-    let mut writer = Writer::create(&path, &manifest).map_err(|error| super::run_file(&error))?;
-    writer.plan(0, &resolved.plan).map_err(|error| super::run_file(&error))?;
-    writer.flush().map_err(|error| super::run_file(&error))?;
-    let times = Times::since(started);
-    let swap = Swap::in_dir(args.swap_dir.clone());
-    conduct(&path, writer, (times, None), swap, &resolved, &snapshot, (args.json, args.model))
+    recipe_file::check_programs(&resolved)?;
+    let snapshot = read_snapshot();
+    let started = manifest::current_moment();
+    let file = args.output.run_file();
+    let file = file.unwrap_or_else(|| NewRunFile::at(free_run_file_name(&resolved.plan.name)));
+    let mut manifest = manifest::build_for_process("run", Some(resolved.plan.seed), started, &snapshot);
+    manifest.machine.tlb = known_tlb(&snapshot.machine);
+    let swap = ExperimentSwap::with_dir(args.swap_dir.clone());
+    let (plan, has_model) = (&resolved.plan, args.model);
+    let experiment = HostExperiment { plan, resolved: &resolved, snapshot: &snapshot, swap, has_model };
+    let NewRunFile { path, replaces } = &file;
+    experiment.run(path, SessionFile::New { path, replaces: *replaces, manifest: &manifest }, args.json)
 }
 
-/// A recipe of the simulator, which has seeds for rounds.
-fn simulate(args: &Args, origin: &str, text: &str) -> Result<u8, Failure> {
+/// Runs a recipe of the simulator, which has seeds instead of rounds.
+fn run_simulated(args: &Args, origin: &str, text: &str) -> Result<u8, Failure> {
     if !args.command.is_empty() || args.swap_dir.is_some() || args.model {
-        return Err(usage(
-            "this recipe is simulated: it starts no program, and needs no folder for swap and no --model",
+        return Err(usage_error(
+            "this recipe is simulated: a program, --swap-dir and --model have no meaning",
         ));
     }
-    let asked = sim::run::Asked { quick: args.quick, seeds: args.repeats, ..Default::default() };
+    let asked = RecipeOverrides { quick: args.quick, seeds: args.repeats, ..Default::default() };
     if args.dry_run {
-        return sim::run::dry_run(origin, text, &asked, args.json);
+        return sim::run::dry_run_recipe(origin, text, &asked, args.json);
     }
-    let how = sim::session::How { output: args.output.clone(), json: args.json, ..Default::default() };
-    sim::run::recipe(origin, text, &asked, how)
+    let how = SimulationOptions { output: args.output.run_file(), json: args.json, ..Default::default() };
+    sim::run::run_recipe(origin, text, &asked, how)
 }
 
-/// What a recipe and a command line come to.
-fn resolve(args: &Args, recipe: pagelab_experiment::recipe::Recipe) -> Result<Resolved, Failure> {
-    let text = |word: &OsString| match word.to_str() {
-        Some(word) => Ok(word.to_owned()),
-        None => Err(usage(&format!("{}: it is not UTF-8, and a plan is", word.to_string_lossy()))),
+/// Prints the plan, and the changes of the machine that it would make.
+fn print_plan(resolved: &ResolvedExperiment, json: bool, has_model: bool) -> Result<(), Failure> {
+    let (recipe, plan) = (&resolved.recipe, &resolved.plan);
+    let site = GuardSite::live().map_err(|error| error.to_string());
+    let (expected, at_most) = resolved.estimate_duration();
+    let variants = recipe.variants.iter();
+    let command = |slot: ScheduleSlot| resolved.trial_command(slot.workload, slot.variant);
+    let view = RunPlanView {
+        plan,
+        warm_up: recipe.warm_up,
+        repeats: recipe.repeats,
+        has_twins: recipe.has_twins,
+        expected_ns: expected.map(bounded_ns),
+        at_most_ns: bounded_ns(at_most),
+        missing: recipe.workloads.iter().map(host_place::missing_reason).collect(),
+        changes: variants.map(|variant| host_place::describe_changes(&site, variant)).collect(),
+        commands: plan.schedule.iter().map(command).collect(),
+        has_model,
     };
-    let words: Vec<String> = args.command.iter().map(text).collect::<Result<_, Failure>>()?;
-    let command = (!words.is_empty()).then_some(words);
-    let overrides = Overrides { quick: args.quick, repeats: args.repeats, command };
-    Resolved::of(recipe, &overrides).map_err(|bad| usage(&bad.to_string()))
+    match json {
+        true => output::print_json(&json::run_plan::to_document(&view)),
+        false => output::print(&render(&view, output::stdout_style())),
+    }
 }
 
-/// Goes on with a file: its own recipe under its own command line, as far as it was not carried out.
+/// Resolves a recipe with its command line.
+fn resolve_recipe(args: &Args, recipe: Recipe) -> Result<ResolvedExperiment, Failure> {
+    let words = super::parse_command(&args.command)?;
+    let command = (!words.is_empty()).then_some(words);
+    let overrides = ExperimentOverrides { quick: args.quick, repeats: args.repeats, command };
+    ResolvedExperiment::resolve(recipe, &overrides).map_err(|bad| usage_error(&bad.to_string()))
+}
+
+/// Resumes a file: runs the remaining trials of its own recipe under its own command line.
 pub fn resume(path: &Path, json: bool) -> Result<u8, Failure> {
-    let bad =
-        |text: &str| Failure::new(Exit::BadInput, format!("cannot go on with {}: {text}", path.display()));
-    let (mut writer, run) =
-        Writer::resume(path).map_err(|error| report::refusal_by(&error, "`pagelab run RECIPE -o FILE`"))?;
+    let bad = |text: &str| Failure::cannot_resume(path, text);
+    let options = SimulationOptions { json, ..SimulationOptions::default() };
+    let (writer, run) = match RunWriter::resume(path) {
+        Ok(opened) => opened,
+        Err(error) => {
+            let is_complete = error.kind() == ErrorKind::NotStorable;
+            let run = is_complete.then(|| read_run_file(path).ok()).flatten();
+            let shown = run.as_ref().and_then(|run| run.simulated_experiment());
+            return shown
+                .and_then(|experiment| session::show_complete(path, experiment, &options))
+                .unwrap_or_else(|| Err(read_failure_for(&error, "`pagelab run RECIPE -o FILE`")));
+        }
+    };
+    if let Some(experiment) = run.simulated_experiment() {
+        return session::resume_open(path, (writer, &run), &experiment.plan, &options);
+    }
     let Some(experiment) = &run.experiment else {
-        return Err(bad("it holds no experiment; one is made by `pagelab run RECIPE`"));
+        return Err(bad("it holds no experiment; hint: create one with `pagelab run RECIPE`"));
     };
     let asked = Cli::try_parse_from(&run.manifest.command_line).ok();
     let args = match asked.map(|cli| cli.command) {
         Some(Command::Run(args)) => Some(args),
-        // All that its command line says is in its recipe.
+        // Its recipe contains everything from its command line.
         Some(Command::Tune(_)) if run.tune.as_ref().is_some_and(|tune| tune.pid.is_none()) => None,
         Some(Command::Tune(_)) => {
             return Err(bad(
-                "its process was not started by it, and need not be the same any more; begin anew",
+                "the process was not started by pagelab and may have changed; hint: start a new run",
             ));
         }
-        _ => return Err(bad("its command line is not one of `pagelab run` or `tune`; begin a new run")),
+        _ => {
+            return Err(bad("its command line is not one of `pagelab run` or `tune`; hint: start a new run"));
+        }
     };
     let plan = &experiment.plan;
-    let recipe = pagelab_experiment::recipe::Recipe::parse(&plan.origin, &plan.recipe)
-        .map_err(|error| bad(&format!("this pagelab does not take its recipe:\n{error}")))?;
+    let recipe = Recipe::parse(&plan.origin, &plan.recipe)
+        .map_err(|error| bad(&format!("this version does not accept its recipe:\n{error}")))?;
     let resolved = match &args {
-        Some(args) => resolve(args, recipe)?,
-        None => Resolved::of(recipe, &Overrides::default()).map_err(|error| bad(&error.to_string()))?,
+        Some(args) => resolve_recipe(args, recipe)?,
+        None => ResolvedExperiment::resolve(recipe, &ExperimentOverrides::default())
+            .map_err(|error| bad(&error.to_string()))?,
     };
-    if resolved.plan != *plan {
-        return Err(bad(
-            "this pagelab makes another plan of its recipe; take the version that began it, or a \
-                        new run",
-        ));
-    }
-    let snapshot = look();
-    let now = manifest::now();
-    let times = Times::of_resumed(&run, now);
-    let kernel = |of: &pagelab_model::Machine| of.kernel_release.clone().ok();
-    let (then, here) = (kernel(&run.manifest.machine), kernel(&snapshot.machine));
-    let changed = match then == here {
-        true => String::new(),
-        false => format!(", on Linux {} now", here.unwrap_or_default()),
-    };
-    let text = format!("gone on with, {} trials of {} done{changed}", experiment.kept(), plan.schedule.len());
-    let event = pagelab_model::run::Event { at_ns: times.now_ns(), kind: "resumed".to_owned(), text };
-    writer.event(&event).map_err(|error| super::run_file(&error))?;
-    out::complain(&format!("{}: {}", plan.name, event.text));
-    load::check_programs(&resolved)?;
-    let model = args.as_ref().is_some_and(|args| args.model);
-    let swap = Swap::in_dir(args.and_then(|args| args.swap_dir));
-    conduct(path, writer, (times, Some(&run)), swap, &resolved, &snapshot, (json, model))
+    recipe_file::check_programs(&resolved)?;
+    let has_model = args.as_ref().is_some_and(|args| args.model);
+    let swap = ExperimentSwap::with_dir(args.and_then(|args| args.swap_dir));
+    let snapshot = read_snapshot();
+    let experiment = HostExperiment { plan, resolved: &resolved, snapshot: &snapshot, swap, has_model };
+    experiment.run(path, SessionFile::Resumed(writer, &run), json)
 }
 
-/// Runs what is due, closes the file and prints the report.
-pub fn carry_out(
-    path: &Path,
-    writer: Writer,
-    times: (Times, Option<&Run>),
-    swap: Swap,
-    resolved: &Resolved,
-    snapshot: &Snapshot,
-    json: bool,
-) -> Result<u8, Failure> {
-    conduct(path, writer, times, swap, resolved, snapshot, (json, false))
+/// An experiment on this machine.
+pub struct HostExperiment<'e> {
+    /// The plan in the run file.
+    pub plan: &'e Plan,
+    /// What this version runs.
+    pub resolved: &'e ResolvedExperiment,
+    /// The machine.
+    pub snapshot: &'e Snapshot,
+    /// Its swap file, if a variant needs one.
+    pub swap: ExperimentSwap,
+    /// Whether a model of the TLBs was requested, for counters that cannot be read.
+    pub has_model: bool,
 }
 
-/// The same, with a model of the TLBs where that is wanted and counters cannot be read.
-fn conduct(
-    path: &Path,
-    mut writer: Writer,
-    (times, so_far): (Times, Option<&Run>),
-    swap: Swap,
-    resolved: &Resolved,
-    snapshot: &Snapshot,
-    (json, wants_model): (bool, bool),
-) -> Result<u8, Failure> {
-    let stop = Stop::watch().map_err(|error| {
-        Failure::new(Exit::NotAvailable, "cannot watch for signals, so nothing is begun").because(error)
-    })?;
-    // Whoever a trial leaves behind comes to us and can be waited for.
-    let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
-    let mut machine = snapshot.machine.clone();
-    machine.tlb = tlb(snapshot);
-    let total = snapshot.meminfo.as_ref().ok().and_then(|info| info.bytes("MemTotal"));
-    let asked = || stop.signal();
-    let missing = ready::make(resolved, so_far, &stop);
-    let modelled = |workload: usize, variant: usize| model::measures(resolved, (workload, variant), &asked);
-    let is_modelled = wants_model && !model::is_counted(snapshot);
-    if wants_model && !is_modelled {
-        out::note("model: the processor's counters can be read here, so nothing is modelled");
-    }
-    let bench = Bench {
-        site: Site::live().map_err(|error| error.to_string()),
-        machine: &machine,
-        total: total.unwrap_or(Bytes(0)),
-        swap,
-        resolved,
-        stop: &asked,
-        look: &look,
-        missing: &missing,
-        peaks: std::cell::RefCell::default(),
-        model: if is_modelled { Some(&modelled) } else { None },
-    };
-    head(&machine, snapshot);
-    let mut progress = Progress::new(&resolved.plan);
-    let mut news = |news: &News<'_>| progress.tell(news);
-    let came = Session::new(bench, &mut writer, times, so_far, &mut news).run();
-    progress.clear();
-    let signal = stop.signal();
-    let after_ns = times.now_ns();
-    let ending = match (signal, &came) {
-        (Some(signal), Ok(came)) if came.left > 0 => {
-            Ending::Stopped { after_ns, why: out::signal_name(128 + signal).to_owned() }
+impl HostExperiment<'_> {
+    /// Runs the remaining trials, closes the file and prints the report.
+    pub fn run(self, path: &Path, file: SessionFile<'_>, json: bool) -> Result<u8, Failure> {
+        let HostExperiment { plan, resolved, snapshot, swap, has_model } = self;
+        let stop = watch_signals()?;
+        let mut machine = snapshot.machine.clone();
+        machine.tlb = known_tlb(&machine);
+        print_processor(&machine, snapshot);
+        let total = snapshot.meminfo.as_ref().ok().and_then(|info| info.bytes("MemTotal"));
+        let requested = || stop.signal();
+        let modelled = |workload: usize, variant: usize| {
+            output::print_note(&format!(
+                "model: running {} under {} once in QEMU, about 26 times slower",
+                plan.workloads[workload].name, plan.variants[variant].name
+            ));
+            processor_model::measure_modelled(resolved, (workload, variant), &requested)
+        };
+        let is_modelled = has_model && !processor_model::has_tlb_counters(snapshot);
+        if has_model && !is_modelled {
+            output::print_note("model: hardware counters are available, so nothing is modelled");
         }
-        (_, Err(error)) => Ending::Stopped { after_ns, why: error.to_string() },
-        _ => Ending::Complete { after_ns },
-    };
-    let is_stopped = matches!(ending, Ending::Stopped { .. });
-    let closed = writer.close(ending);
-    let came = came.map_err(|error| super::run_file(&error))?;
-    closed.map_err(|error| super::run_file(&error))?;
-    let shown = report::show(path, json)?;
-    let command = if resolved.plan.origin == tune::ORIGIN { "tune" } else { "run" };
-    Ok(end(path, command, came, signal.filter(|_| is_stopped), shown))
+        let mut setup = SetupProgress { stop: stop.clone(), is_verbose: true };
+        let context = TrialContext {
+            site: GuardSite::live().map_err(|error| error.to_string()),
+            machine: &machine,
+            total_memory: total.unwrap_or(Bytes(0)),
+            swap_file: swap.into(),
+            resolved,
+            stop_signal: &requested,
+            take_snapshot: &read_snapshot,
+            setup_observer: std::cell::RefCell::new(&mut setup),
+            peak_bytes: std::cell::RefCell::default(),
+            model: if is_modelled { Some(&modelled) } else { None },
+        };
+        let is_resumed = matches!(file, SessionFile::Resumed(..));
+        let place = HostPlace::new(context, file.earlier_run());
+        let mut progress = RunProgress::new(plan);
+        let on_event = &mut |event: &SessionEvent<'_>| progress.report(event);
+        let session =
+            ExperimentSession { plan, place: &place, first_trial: None, stop: &requested, on_event };
+        let end = session.run(file);
+        progress.clear();
+        let resumed = is_resumed.then_some(path);
+        let end = end.map_err(|error| experiment_failure(&error, resumed))?;
+        if let Err(error) = &end.outcome {
+            return Err(experiment_failure(error, resumed));
+        }
+        let shown = report::show(path, json)?;
+        let command = if plan.origin == pagelab_tune::tuning::ORIGIN { "tune" } else { "run" };
+        Ok(print_end(path, command, &end, shown))
+    }
 }
 
-/// What the processor has, and whether it can be counted on, before anything is measured.
-fn head(machine: &pagelab_model::Machine, snapshot: &Snapshot) {
-    for (name, text) in pagelab_report::checkup::geometry(machine) {
-        out::note(&format!("{name:<10}{text}"));
+/// Prints the processor's TLBs and its available counters, before anything is measured.
+fn print_processor(machine: &pagelab_model::Machine, snapshot: &Snapshot) {
+    for (name, text) in pagelab_report::checkup::cache_and_tlb_facts(machine) {
+        output::print_note(&format!("{name:<10}{text}"));
     }
     let counters = snapshot.instruments.iter().find(|instrument| instrument.name == "hardware_counters");
     let Some(counters) = counters else { return };
     let text = match &counters.state {
         Ok(found) => found.clone(),
-        Err(absence) => {
-            let way_out = absence.way_out.as_ref().map_or(String::new(), |way_out| format!("; {way_out}"));
-            format!("none of the hardware: {}{way_out}", absence.reason())
-        }
+        Err(absence) => format!("none of the hardware: {}", absence.reason_and_hint()),
     };
-    out::note(&format!("counters  {text}"));
+    output::print_note(&format!("counters  {text}"));
 }
 
-/// The last line, and the exit code. `command` is what goes on with it.
-fn end(path: &Path, command: &str, came: Came, signal: Option<i32>, shown: Exit) -> u8 {
+/// Prints the last line and returns the exit code. `command` is the one that resumes.
+fn print_end(path: &Path, command: &str, end: &SessionEnd, report_exit: Exit) -> u8 {
     let name = path.display();
-    if let Some(signal) = signal {
-        let why = out::signal_name(128 + signal);
-        out::complain(&format!(
-            "pagelab: stopped by {why}; {} trials are kept in {name}, {} are left; all settings are put \
-             back\n  go on with: pagelab {command} --resume {name}",
-            came.trials, came.left
+    if let Some(signal) = end.stopped_by {
+        let why = pagelab_host::capture::signal_name(signal);
+        output::warn(&format!(
+            "note: stopped by {why}; {} trials are kept in {name}, {} are left; all settings are restored\n  \
+             resume with: pagelab {command} --resume {name}",
+            end.trials.len(),
+            end.remaining
         ));
-        return u8::try_from(128 + signal).unwrap_or(Exit::Partial as u8);
+        return Exit::code_after_signal(signal);
     }
-    out::note(&format!("→ {name}   pagelab report {name}"));
-    match (came.good == came.trials, shown) {
-        (true, shown) => shown as u8,
-        (false, _) => Exit::Partial as u8,
-    }
-}
-
-/// A look at the machine, without its processes.
-pub fn look() -> Snapshot {
-    let root = pagelab_host::root::Root::live();
-    let nobody = pagelab_host::processes::Budget { processes_max: 0, ..Default::default() };
-    let options = pagelab_host::collect::CollectOptions {
-        pagetypeinfo: false,
-        processes: nobody,
-        known: pagelab_host::machine::Known::default(),
-        taken_realtime_ns: None,
-    };
-    pagelab_host::collect::collect(&pagelab_host::reader::Reader::new(&root), &options)
-}
-
-pub fn tlb(snapshot: &Snapshot) -> pagelab_model::Reading<pagelab_model::machine::Tlb> {
-    match &snapshot.machine.cpu {
-        Ok(cpu) => pagelab_tlb::choose(cpu, &cpuid::leaves(), None),
-        Err(_) => snapshot.machine.tlb.clone(),
-    }
-}
-
-/// `thp-1.pagelab`, or the first number of which there is none here.
-pub fn free_name(recipe: &str) -> PathBuf {
-    let name = |number: u32| PathBuf::from(format!("{recipe}-{number}.pagelab"));
-    let is_free = |path: &PathBuf| path.symlink_metadata().is_err();
-    (1..10_000).map(name).find(is_free).unwrap_or_else(|| name(10_000))
+    output::print_note(&format!("→ {name}   pagelab report {name}"));
+    if end.is_all_done() { report_exit as u8 } else { Exit::Partial as u8 }
 }

@@ -1,5 +1,5 @@
-//! A program in QEMU's place: a shell script that finds the channels in its arguments and says what a test
-//! wants said on them. No guest is booted.
+//! Stand-in for QEMU: a shell script that finds the channels in its arguments and sends what a test
+//! specifies. No guest is booted.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use pagelab_guest::frame::encode;
-use pagelab_guest::message::{End, Hello, Message};
+use pagelab_guest::message::{AgentHello, AgentMessage, StepExit};
+use pagelab_guest::packet::encode;
 
 /// The binary under test: the one that cargo built, or the release binary that xtask names.
 pub fn binary() -> PathBuf {
@@ -32,24 +32,24 @@ for word in \"$@\"; do case \"$word\" in
 esac; done
 ";
 
-pub fn hello() -> Message {
-    Message::Hello(Hello { version: "0".into(), release: "6.1".into(), uptime_ns: 1 })
+pub fn hello() -> AgentMessage {
+    AgentMessage::Hello(AgentHello { version: "0".into(), release: "6.1".into(), uptime_ns: 1 })
 }
 
-/// The messages of a step that said this and ended so.
-pub fn step(stdout: &str, stderr: &str, end: End) -> Vec<Message> {
-    let out = Message::Stdout(stdout.as_bytes().to_vec());
-    let err = Message::Stderr(stderr.as_bytes().to_vec());
-    vec![Message::Begins(0), out, err, Message::Ended(end)]
+/// Messages of a step with this output and exit.
+pub fn step(stdout: &str, stderr: &str, end: StepExit) -> Vec<AgentMessage> {
+    let out = AgentMessage::Stdout(stdout.as_bytes().to_vec());
+    let err = AgentMessage::Stderr(stderr.as_bytes().to_vec());
+    vec![AgentMessage::StepStarted(0), out, err, AgentMessage::StepEnded(end)]
 }
 
 /// Messages as they go over one channel.
-pub fn frames(messages: &[Message]) -> Vec<u8> {
-    let frame = |(number, message): (u32, &Message)| {
-        let frame = message.to_frame();
-        encode(frame.kind, number, &frame.payload)
+pub fn packets(messages: &[AgentMessage]) -> Vec<u8> {
+    let packet = |(number, message): (u32, &AgentMessage)| {
+        let packet = message.to_packet();
+        encode(packet.kind, number, &packet.payload)
     };
-    (0..).zip(messages).flat_map(frame).collect()
+    (0..).zip(messages).flat_map(packet).collect()
 }
 
 impl Stage {
@@ -96,6 +96,7 @@ impl Stage {
         }
         command.args(options).arg("--").args(words);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        pagelab_sys::spawn::reset_signals(&mut command);
         // Files in TMPDIR would be ours.
         fs::create_dir_all(self.path("tmp")).unwrap();
         command.env("TMPDIR", self.path("tmp"));
@@ -108,7 +109,7 @@ impl Stage {
         started(&mut self.command(options)).wait_with_output().unwrap()
     }
 
-    /// The number of the stand-in, once it runs.
+    /// PID of the stand-in, once it runs.
     pub fn qemu(&self) -> u32 {
         let start = Instant::now();
         loop {
@@ -121,9 +122,9 @@ impl Stage {
         }
     }
 
-    /// Nothing runs any more and nothing lies anywhere.
+    /// No process runs any more, and no files are left.
     pub fn assert_nothing_is_left(&self) {
-        assert!(is_gone_within(self.qemu(), Duration::from_secs(60)), "QEMU is still there");
+        assert!(is_gone_within(self.qemu(), Duration::from_secs(60)), "cannot remove the");
         assert_eq!(fs::read_dir(self.path("tmp")).unwrap().count(), 0, "in TMPDIR");
     }
 }

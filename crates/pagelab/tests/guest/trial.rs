@@ -1,17 +1,18 @@
-//! A guest for a test: the plan of one of a given kernel and shape, or why none can be had here.
+//! Guest for a test: a plan with a given kernel and layout, or the reason why it is not available.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use pagelab_guest::boot::{self, Plan, QEMU, Watcher};
-use pagelab_guest::cache::Cache;
-use pagelab_guest::error::Kind;
-use pagelab_guest::job::{Cgroup, CgroupVersion, Step};
-use pagelab_guest::outcome::{Finished, FirstLine, Lost, Outcome, StepEnd};
-use pagelab_guest::setup::setup;
-use pagelab_guest::shape::{Shape, parse_size};
+use pagelab_guest::boot::{self, GuestObserver, GuestPlan, QEMU};
+use pagelab_guest::cache::KernelCache;
+use pagelab_guest::config::GuestConfig;
+use pagelab_guest::error::ErrorKind;
+use pagelab_guest::job::{CgroupConfig, CgroupVersion, JobStep};
+use pagelab_guest::kernel_setup::set_up_kernel;
+use pagelab_guest::outcome::{CompletedJob, FirstMessageCost, GuestOutcome, LostGuest, StepEnd};
+use pagelab_model::size;
 use pagelab_packages::program;
 use pagelab_sys::spawn::die_with_parent;
 
@@ -21,47 +22,49 @@ pub fn binary() -> PathBuf {
 }
 
 /// One guest at a time, so that what a boot costs says something.
-pub fn turn() -> MutexGuard<'static, ()> {
+pub fn lock_guests() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-struct Quiet;
+struct SilentWatcher;
 
-impl pagelab_packages::apt::Watcher for Quiet {
-    fn progress(&mut self, _line: &str) {}
+impl pagelab_packages::apt::FetchObserver for SilentWatcher {
+    fn report_progress(&mut self, _line: &str) {}
 
-    fn stop(&mut self) -> Option<i32> {
+    fn stop_signal(&mut self) -> Option<i32> {
         None
     }
 }
 
 /// The plan of a guest on the newest kernel of a series with 256 MiB, one CPU and control groups of
 /// version 2. `None` means that it was skipped, which is said: there is no QEMU, or no way to get a kernel.
-pub fn plan(series: &str, steps: Vec<Step>) -> Option<Plan> {
-    if program::find(QEMU.as_ref()).is_none() {
+pub fn plan(series: &str, steps: Vec<JobStep>) -> Option<GuestPlan> {
+    if program::find_program(QEMU.as_ref()).is_none() {
         eprintln!("skipped: qemu-absent: there is no {QEMU}");
         return None;
     }
-    let cache = Cache::below(&pagelab_packages::store::usual_folder().expect("HOME is set"));
-    let kernel = match cache.find(series).map_or_else(|| setup(&cache, series, &mut Quiet), Ok) {
-        Ok(kernel) => kernel,
-        Err(error) if error.kind() == Kind::NotAvailable => {
-            eprintln!("skipped: kernel-not-to-be-had: {error}");
-            return None;
-        }
-        Err(error) => panic!("{error}"),
-    };
-    let shape = Shape {
-        memory: parse_size("256M").unwrap(),
+    let cache = KernelCache::in_dir(&pagelab_packages::store::default_cache_dir().expect("HOME is set"));
+    let kernel =
+        match cache.find_kernel(series).map_or_else(|| set_up_kernel(&cache, series, &mut SilentWatcher), Ok)
+        {
+            Ok(kernel) => kernel,
+            Err(error) if error.kind() == ErrorKind::NotAvailable => {
+                eprintln!("skipped: kernel-not-to-be-had: {error}");
+                return None;
+            }
+            Err(error) => panic!("{error}"),
+        };
+    let shape = GuestConfig {
+        memory: size::parse("256M").unwrap(),
         cpus: 1,
         nodes: 1,
         append: String::new(),
         swap: None,
         disk: None,
-        cgroup: Some(Cgroup { version: CgroupVersion::V2, limit_bytes: None }),
+        cgroup: Some(CgroupConfig { version: CgroupVersion::V2, limit_bytes: None }),
     };
-    let mut plan = Plan::new(kernel, shape, steps);
+    let mut plan = GuestPlan::new(kernel, shape, steps);
     plan.program = Some(binary());
     Some(plan)
 }
@@ -74,48 +77,48 @@ pub fn pagelab_here() -> Command {
 }
 
 /// A step that is this command line of pagelab.
-pub fn pagelab(words: &str) -> Step {
-    Step::Pagelab(words.split(' ').map(OsString::from).collect())
+pub fn pagelab(words: &str) -> JobStep {
+    JobStep::Pagelab(words.split(' ').map(OsString::from).collect())
 }
 
 /// Says what a boot cost; xtask prints such lines.
-struct Costs(String);
+struct CostWatcher(String);
 
-impl Watcher for Costs {
-    fn first_line(&mut self, cost: FirstLine) {
-        let (cpu, wall) = (cost.host_cpu.as_secs_f64(), cost.wall.as_secs_f64());
+impl GuestObserver for CostWatcher {
+    fn on_first_message(&mut self, cost: FirstMessageCost) {
+        let (cpu, wall) = (cost.host_cpu.as_secs_f64(), cost.wall_time.as_secs_f64());
         eprintln!("guest: {}: first line after {cpu:.1} s of host CPU, {wall:.1} s", self.0);
     }
 }
 
 /// Runs a guest whose job is finished.
-pub fn finished(plan: &Plan) -> Finished {
+pub fn finished(plan: &GuestPlan) -> CompletedJob {
     match run(plan) {
-        Outcome::Finished(finished) => {
-            assert_eq!(finished.about.notes, Vec::<String>::new());
+        GuestOutcome::Completed(finished) => {
+            assert_eq!(finished.report.notes, Vec::<String>::new());
             finished
         }
-        Outcome::Lost(lost) => panic!("the guest was lost: {}\n{}", lost.why, console(&lost)),
+        GuestOutcome::Lost(lost) => panic!("the guest was lost: {}\n{}", lost.reason, console(&lost)),
     }
 }
 
 /// Carries out steps that do not need one another, so many a boot. A lost guest costs the step that it was
 /// lost in, which is carried out once more in another guest; lost in it again, that step has the reason.
 pub fn each_step(
-    steps: &[Step],
+    steps: &[JobStep],
     a_boot: usize,
-    boot: &mut dyn FnMut(Vec<Step>) -> Outcome,
+    boot: &mut dyn FnMut(Vec<JobStep>) -> GuestOutcome,
 ) -> Vec<Result<StepEnd, String>> {
     let mut ended: Vec<Result<StepEnd, String>> = Vec::new();
     let mut is_again = false;
     while ended.len() < steps.len() {
-        let next: Vec<Step> = steps[ended.len()..].iter().take(a_boot.max(1)).cloned().collect();
+        let next: Vec<JobStep> = steps[ended.len()..].iter().take(a_boot.max(1)).cloned().collect();
         let count = next.len();
         let (done, lost) = match boot(next) {
-            Outcome::Finished(finished) => (finished.steps, "the guest did nothing".to_owned()),
-            Outcome::Lost(lost) => {
-                eprintln!("the guest was lost: {}\n{}", lost.why, console(&lost));
-                (lost.steps, lost.why.to_string())
+            GuestOutcome::Completed(finished) => (finished.steps, "the guest did nothing".to_owned()),
+            GuestOutcome::Lost(lost) => {
+                eprintln!("the guest was lost: {}\n{}", lost.reason, console(&lost));
+                (lost.steps, lost.reason.to_string())
             }
         };
         is_again &= done.is_empty();
@@ -129,14 +132,14 @@ pub fn each_step(
     ended
 }
 
-/// Runs a guest, whatever becomes of it. One whose kernel runs into QEMU's race is booted again.
-pub fn run(plan: &Plan) -> Outcome {
+/// Runs a guest to any end. One whose kernel runs into QEMU's race is booted again.
+pub fn run(plan: &GuestPlan) -> GuestOutcome {
     let mut boots = 0;
     loop {
         boots += 1;
-        match boot::run(plan, &mut Costs(plan.kernel.release.clone())).unwrap() {
-            Outcome::Lost(lost) if boots < BOOTS_MAX && is_race_of_qemu(&lost) => {
-                eprintln!("guest: booted again: {}", lost.why);
+        match boot::run_guest(plan, &mut CostWatcher(plan.kernel.release.clone())).unwrap() {
+            GuestOutcome::Lost(lost) if boots < BOOTS_MAX && is_race_of_qemu(&lost) => {
+                eprintln!("guest: booted again: {}", lost.reason);
             }
             outcome => return outcome,
         }
@@ -148,13 +151,13 @@ const BOOTS_MAX: u32 = 3;
 
 /// Whether the kernel met a breakpoint that it had taken back: QEMU emulates each CPU in a thread of its own,
 /// and one of them may still execute the old code of a static key of the scheduler (docs/guests.md).
-fn is_race_of_qemu(lost: &Lost) -> bool {
-    let text = String::from_utf8_lossy(&lost.about.console);
+fn is_race_of_qemu(lost: &LostGuest) -> bool {
+    let text = String::from_utf8_lossy(&lost.report.console);
     text.contains("Fatal exception in interrupt") && text.contains("RIP: 0010:__schedule+")
 }
 
-/// The end of what its kernel said.
-pub fn console(lost: &Lost) -> String {
-    let text = String::from_utf8_lossy(&lost.about.console).into_owned();
+/// End of its kernel log.
+pub fn console(lost: &LostGuest) -> String {
+    let text = String::from_utf8_lossy(&lost.report.console).into_owned();
     text.lines().rev().take(20).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>().join("\n")
 }

@@ -1,4 +1,4 @@
-//! Running the real binary in a fresh directory, and finding the corpus.
+//! Support of end-to-end tests: the real binary in a fresh directory, and the corpus.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 #![allow(clippy::print_stderr, reason = "a skipped check says so")]
 #![allow(clippy::unwrap_used, reason = "a test's helpers may fail where they stand")]
@@ -13,9 +13,9 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-/// How a run of pagelab ended and what it printed.
+/// Exit code and output of a run of pagelab.
 #[derive(Debug)]
-pub struct Ran {
+pub struct CommandOutput {
     /// Exit code; `None` after a signal.
     pub code: Option<i32>,
     /// Standard output.
@@ -52,11 +52,12 @@ impl Lab {
         let mut command = Command::new(env!("CARGO_BIN_EXE_pagelab"));
         command.args(args).current_dir(self.path()).env_clear();
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        pagelab_sys::spawn::reset_signals(&mut command);
         command
     }
 
     /// Runs the binary to its end, `input` on its standard input.
-    pub fn run_with(&self, args: &[&str], input: &[u8]) -> Ran {
+    pub fn run_with(&self, args: &[&str], input: &[u8]) -> CommandOutput {
         let mut child = self.command(args).stdin(Stdio::piped()).spawn().unwrap();
         let mut stdin = child.stdin.take().unwrap();
         let input = input.to_vec();
@@ -64,7 +65,7 @@ impl Lab {
         let writer = std::thread::spawn(move || drop(stdin.write_all(&input)));
         let output = child.wait_with_output().unwrap();
         writer.join().unwrap();
-        Ran {
+        CommandOutput {
             code: output.status.code(),
             out: String::from_utf8(output.stdout).unwrap(),
             err: String::from_utf8(output.stderr).unwrap(),
@@ -73,7 +74,7 @@ impl Lab {
 
     /// Runs a shell script here, `$0` being the binary, with a disk of this size mounted at `disk` where only
     /// the script sees it; `None` after saying why that cannot be done.
-    pub fn run_with_small_disk(&self, size: &str, script: &str) -> Option<Ran> {
+    pub fn run_with_small_disk(&self, size: &str, script: &str) -> Option<CommandOutput> {
         std::fs::create_dir(self.path().join("disk")).unwrap();
         let script = format!("mount -t tmpfs -o size={size} none disk || exit 99\n{script}");
         let output = Command::new("unshare")
@@ -87,11 +88,11 @@ impl Lab {
             eprintln!("skipped: no-mount: {}", err.trim());
             return None;
         }
-        Some(Ran { code: output.status.code(), out, err })
+        Some(CommandOutput { code: output.status.code(), out, err })
     }
 
     /// Runs the binary to its end, nothing on its standard input.
-    pub fn run(&self, args: &[&str]) -> Ran {
+    pub fn run(&self, args: &[&str]) -> CommandOutput {
         self.run_with(args, b"")
     }
 }
@@ -107,14 +108,14 @@ pub fn corpus() -> Option<PathBuf> {
     None
 }
 
-/// The names of all fields of a document, at whatever depth.
-pub fn fields(value: &Value, into: &mut BTreeSet<String>) {
+/// Names of all fields of a document, at any depth.
+pub fn collect_fields(value: &Value, into: &mut BTreeSet<String>) {
     match value {
         Value::Object(map) => map.iter().for_each(|(name, value)| {
             into.insert(name.clone());
-            fields(value, into);
+            collect_fields(value, into);
         }),
-        Value::Array(items) => items.iter().for_each(|item| fields(item, into)),
+        Value::Array(items) => items.iter().for_each(|item| collect_fields(item, into)),
         _ => {}
     }
 }

@@ -1,4 +1,4 @@
-//! A terminal for tests: tmux is that terminal, presses the keys and reads the screen.
+//! Terminal for tests: tmux provides it, presses the keys and reads the screen.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test panics to fail, and says what it skips")]
 
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::support::Lab;
 
 /// How long a screen is waited for; machines of tests are slow.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A terminal with a shell in it.
 pub struct Screen {
@@ -63,6 +63,16 @@ impl Screen {
     /// Runs pagelab in the shell, which says the exit code behind it.
     pub fn pagelab(&self, arguments: &str) {
         self.line(&format!("clear; {} {arguments}; echo code $?.", env!("CARGO_BIN_EXE_pagelab")));
+    }
+
+    /// Read calls so far of the program in the foreground.
+    pub fn read_calls(&self) -> u64 {
+        let shell = self.tmux(&["display", "-p", "-t", "s", "#{pane_pid}"]);
+        let shell = shell.trim();
+        let children = std::fs::read_to_string(format!("/proc/{shell}/task/{shell}/children")).unwrap();
+        let program = children.split_whitespace().next().unwrap_or(shell);
+        let counts = std::fs::read_to_string(format!("/proc/{program}/io")).unwrap();
+        counts.lines().find_map(|line| line.strip_prefix("syscr: ")).unwrap().parse().unwrap()
     }
 
     /// Gives the terminal another size.

@@ -1,32 +1,32 @@
-//! A small machine with something in every section, for the tests of the report.
+//! A small machine with an entry in every section, for the tests of the report.
 
 use std::borrow::Cow;
 
 use pagelab_model::instruments::Instrument;
 use pagelab_model::machine::*;
-use pagelab_model::pagetype::{Pagetypeinfo, TypeBlocks, TypeCount, TypeFree};
+use pagelab_model::pagetype::{CappedCount, MigratetypeFreeAreas, MigratetypePageblocks, Pagetypeinfo};
 use pagelab_model::pressure::{Pressure, PressureLine};
 use pagelab_model::probe::*;
-use pagelab_model::process::{ProcessCoverage, ProcessMemory};
+use pagelab_model::process::{HugePageCoverage, ProcessMemory};
 use pagelab_model::settings::*;
 use pagelab_model::slab::SlabCache;
 use pagelab_model::snapshot::{AllocFailure, AllocFailures};
-use pagelab_model::zoneinfo::Pageset;
+use pagelab_model::zoneinfo::PerCpuPageset;
 use pagelab_model::*;
 
 const MIB: u64 = 1 << 20;
 
-fn absent(why: AbsentWhy, source: &str, way_out: &str) -> Absence {
-    Absence::new(source, why, "").or(way_out)
+fn absent(why: AbsenceReason, source: &str, hint: &str) -> Absence {
+    Absence::new(source, why, "").with_hint(hint)
 }
 
 fn key(zone: &str) -> ZoneKey {
     ZoneKey { node: NodeId(0), zone: zone.to_owned() }
 }
 
-/// 4 GiB, live, half of it in pieces, read by root.
+/// 4 GiB, live, half of it fragmented, read by root.
 pub fn example() -> Snapshot {
-    let mut snapshot = Snapshot::unread("this machine", PageSize::USUAL);
+    let mut snapshot = Snapshot::new_unread("this machine", PageSize::DEFAULT);
     snapshot.taken.euid = Some(0);
     snapshot.machine = machine();
     snapshot.settings = settings();
@@ -47,8 +47,10 @@ pub fn example() -> Snapshot {
     let counters =
         [("thp_fault_alloc", 900), ("thp_fault_fallback", 100), ("compact_stall", 7), ("pswpin", 12)];
     snapshot.vmstat = Ok(counters.into_iter().collect());
-    let zone =
-        |name, counts: &[u64]| ZoneFree { key: key(name), areas: FreeAreas::new(counts.to_vec()).unwrap() };
+    let zone = |name, counts: &[u64]| ZoneFreeAreas {
+        key: key(name),
+        areas: FreeAreas::new(counts.to_vec()).unwrap(),
+    };
     let zones = vec![
         zone("DMA32", &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]),
         zone("Normal", &[90_000, 60_000, 40_000, 10_000, 1000, 800, 200, 50, 10, 0, 0]),
@@ -74,8 +76,9 @@ pub fn example() -> Snapshot {
         slabs: 5000,
     };
     snapshot.slabs = Ok(vec![slab]);
-    snapshot.alloc_sites = Err(Absence::new("/proc/allocinfo", AbsentWhy::NotThere, ""));
-    snapshot.extfrag = Err(Absence::new("debugfs", AbsentWhy::Moving, ""));
+    snapshot.alloc_sites = Err(Absence::new("/proc/allocinfo", AbsenceReason::NotThere, ""));
+    snapshot.free_moved = Ok(Pages(0));
+    snapshot.extfrag = Err(Absence::new("debugfs", AbsenceReason::Changing, ""));
     snapshot.census = Ok(census(Coverage::Whole));
     snapshot.processes = Ok(processes());
     let (at_us, order) = (Some(12_345_678), Some(9));
@@ -87,28 +90,28 @@ pub fn example() -> Snapshot {
         instrument("kpageflags", Ok("6 Mi entries".to_owned())),
         instrument(
             "hardware_counters",
-            Err(absent(AbsentWhy::NotThere, "perf_event_open", "give the VM a virtual PMU")),
+            Err(absent(AbsenceReason::NotThere, "perf_event_open", "give the VM a virtual PMU")),
         ),
     ];
     snapshot
 }
 
-/// The same machine with nothing wrong with it.
+/// The same machine without any findings.
 pub fn healthy() -> Snapshot {
     let mut snapshot = example();
     snapshot.alloc_failures = Ok(AllocFailures::default());
     snapshot.vmstat = Ok([("thp_fault_alloc", 900), ("thp_fault_fallback", 1)].into_iter().collect());
-    snapshot.processes = Ok(ProcessCoverage::default());
+    snapshot.processes = Ok(HugePageCoverage::default());
     let areas = FreeAreas::new(vec![0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 512]).unwrap();
-    snapshot.buddyinfo = Ok(BuddyInfo { zones: vec![ZoneFree { key: key("Normal"), areas }] });
-    snapshot.census = Err(absent(AbsentWhy::NotPermitted, "/proc/kpageflags", "run as root"));
+    snapshot.buddyinfo = Ok(BuddyInfo { zones: vec![ZoneFreeAreas { key: key("Normal"), areas }] });
+    snapshot.census = Err(absent(AbsenceReason::NotPermitted, "/proc/kpageflags", "run as root"));
     snapshot
 }
 
-/// 100 blocks of the zone Normal, of 1000 for a sample: a third spoiled by slab, some in doubt.
+/// 100 blocks of the zone Normal, of 1000 for a sample: a third polluted by slab, some uncertain.
 pub fn census(coverage: Coverage) -> Census {
     let block = |at: u64| {
-        let mut counts = BlockCounts::default();
+        let mut counts = PageblockCounts::default();
         counts.0[PageClass::Free.index()] = 312;
         counts.0[PageClass::Anon.index()] = 199;
         counts.0[match at % 30 {
@@ -128,10 +131,10 @@ pub fn census(coverage: Coverage) -> Census {
         free_blocks: None,
         per_cpu: Some(Pages(2)),
     };
-    Census { block_order: Order(9), zones: vec![zone], coverage, free_blocks: None, scan_ns: 12_300_000 }
+    Census { pageblock_order: Order(9), zones: vec![zone], coverage, free_blocks: None, scan_ns: 12_300_000 }
 }
 
-/// A probe of which huge pages backed `backed` of a buffer of 64 MiB.
+/// A probe in which huge pages backed `backed` of a buffer of 64 MiB.
 pub fn probe(backed: Bytes) -> ProbeResults {
     let point = |ps: [u64; 3], backed| AccessPoint {
         size: Bytes(64 * MIB),
@@ -144,20 +147,20 @@ pub fn probe(backed: Bytes) -> ProbeResults {
     };
     let none = AccessPair {
         base: point([130_000, 130_100, 130_200], Bytes(0)),
-        huge: Err(Absence::new("MADV_COLLAPSE", AbsentWhy::Failed, "no memory in huge pages")),
+        huge: Err(Absence::new("MADV_COLLAPSE", AbsenceReason::Failed, "no memory in huge pages")),
     };
-    let asked = HugeProbe {
+    let asked = HugePageProbe {
         page_size: Bytes(2 * MIB),
-        asked: 4,
-        answered_yes: 4,
-        came: backed.0 / MIB / 2 / 16,
+        requested: 4,
+        succeeded: 4,
+        allocated: backed.0 / MIB / 2 / 16,
         read_back_by: "PAGEMAP_SCAN".to_owned(),
         latency_ns: vec![300_000, 200_000, 1_900_000, 400_000],
-        first_refusal: None,
+        first_error: None,
     };
     ProbeResults {
         budget: Bytes(1 << 30),
-        budget_bound: "free memory less the reserve".to_owned(),
+        budget_limit: "free memory less the reserve".to_owned(),
         huge: Ok(asked),
         access: Ok(AccessProbe {
             seed: 1,
@@ -172,7 +175,7 @@ pub fn probe(backed: Bytes) -> ProbeResults {
 }
 
 fn machine() -> Machine {
-    let mut machine = Machine::unread(PageSize::USUAL);
+    let mut machine = Machine::new_unread(PageSize::DEFAULT);
     machine.host_name = Some("kiste".to_owned());
     machine.kernel_release = Ok("6.12.1".to_owned());
     machine.page_size_source = "sysconf".to_owned();
@@ -201,7 +204,7 @@ fn machine() -> Machine {
     machine.caches = Ok(vec![cache]);
     let level = TlbLevel {
         level: 2,
-        holds: TlbHolds::Unified,
+        holds: TlbContent::Unified,
         page_sizes: vec![Bytes(4 << 10), Bytes(2 * MIB)],
         entries: 1536,
         ways: Some(6),
@@ -231,18 +234,18 @@ fn machine() -> Machine {
 
 fn settings() -> Settings {
     let choice = |words: &[&str], selected| {
-        Ok(Choice { options: words.iter().map(|&word| word.to_owned()).collect(), selected })
+        Ok(SysfsChoice { options: words.iter().map(|&word| word.to_owned()).collect(), selected })
     };
     let size = |bytes, selected| ThpSize {
         size: Bytes(bytes),
         enabled: choice(&["always", "inherit", "madvise", "never"], selected),
-        shmem_enabled: Err(Absence::unread()),
+        shmem_enabled: Err(Absence::not_read()),
         stats: Counters::default(),
     };
     let thp = ThpSettings {
         enabled: choice(&["always", "madvise", "never"], 1),
         defrag: choice(&["always", "defer", "madvise", "never"], 2),
-        shmem_enabled: Err(absent(AbsentWhy::NotThere, "shmem_enabled", "CONFIG_SHMEM")),
+        shmem_enabled: Err(absent(AbsenceReason::NotThere, "shmem_enabled", "CONFIG_SHMEM")),
         pmd_size: Ok(Bytes(2 * MIB)),
         use_zero_page: Ok(1),
         sizes: vec![size(64 << 10, 3), size(2 * MIB, 1)],
@@ -260,25 +263,25 @@ fn settings() -> Settings {
     }
 }
 
-fn zone_info(name: &str) -> ZoneInfo {
-    let mut zone = ZoneInfo::empty(key(name));
+fn zone_info(name: &str) -> ZoneEntry {
+    let mut zone = ZoneEntry::empty(key(name));
     (zone.present, zone.managed) = (Some(Pages(520_000)), Some(Pages(490_000)));
     (zone.min, zone.low, zone.high) = (Some(Pages(1000)), Some(Pages(1250)), Some(Pages(1500)));
-    zone.pagesets = vec![Pageset { count: Pages(2), ..Pageset::default() }];
+    zone.pagesets = vec![PerCpuPageset { count: Pages(2), ..PerCpuPageset::default() }];
     zone
 }
 
 fn types() -> Pagetypeinfo {
-    let free = TypeFree {
+    let free = MigratetypeFreeAreas {
         key: key("Normal"),
         migratetype: "Movable".to_owned(),
-        counts: vec![TypeCount::MoreThan(100_000), TypeCount::Exact(12)],
+        counts: vec![CappedCount::MoreThan(100_000), CappedCount::Exact(12)],
     };
-    let blocks = TypeBlocks { key: key("Normal"), counts: vec![("Movable".to_owned(), 90)] };
+    let blocks = MigratetypePageblocks { key: key("Normal"), counts: vec![("Movable".to_owned(), 90)] };
     Pagetypeinfo { free: vec![free], blocks: vec![blocks], ..Pagetypeinfo::default() }
 }
 
-fn processes() -> ProcessCoverage {
+fn processes() -> HugePageCoverage {
     let process = ProcessMemory {
         pid: 4711,
         name: Some("java".to_owned()),
@@ -292,11 +295,11 @@ fn processes() -> ProcessCoverage {
         eligible: Some(Bytes(590 * MIB)),
         read_ns: 1000,
     };
-    ProcessCoverage {
+    HugePageCoverage {
         processes: vec![process],
         processes_total: 90,
-        unreadable: Some((3, absent(AbsentWhy::NotPermitted, "smaps_rollup", "run as root"))),
-        over_budget: 1,
-        budget_spent: true,
+        unreadable: Some((3, absent(AbsenceReason::NotPermitted, "smaps_rollup", "run as root"))),
+        skipped_over_budget: 1,
+        is_budget_spent: true,
     }
 }

@@ -1,4 +1,4 @@
-//! The text of a small address space, as it stands on a terminal.
+//! The text of a small address space, as on a terminal.
 
 use super::*;
 
@@ -19,7 +19,7 @@ fn mapping(range: Range<u64>, permissions: &str, inode: u64, name: &str, residen
 
 #[test]
 fn every_line_of_a_map_is_explained() {
-    let mut space = AddressSpace {
+    let mut space = AddressSpaceReport {
         pid: 7,
         name: Some("lab".to_owned()),
         mappings: vec![
@@ -28,49 +28,48 @@ fn every_line_of_a_map_is_explained() {
             mapping(0x4010_0000..0x8010_0000, "rw-p", 0, "", 4096),
             mapping(0x7ffd_0000_0000..0x7ffd_0002_1000, "rw-p", 0, "[stack]", 16),
         ],
-        under_test: Some(0x4010_0000..0x8010_0000),
-        settings: HugeSettings {
-            size: Some(Bytes(2 << 20)),
+        test_region: Some(0x4010_0000..0x8010_0000),
+        settings: ThpEligibilitySettings {
+            pmd_size: Some(Bytes(2 << 20)),
             enabled: Some("madvise".to_owned()),
-            shmem: Some("never".to_owned()),
-            process: Some(true),
+            shmem_enabled: Some("never".to_owned()),
+            process_enabled: Some(true),
         },
     };
     expect_test::expect![[r#"
-        lab (pid 7): 4 mappings, 1 GiB that may be used, 4.02 MiB resident
+        lab (pid 7): 4 mappings, 1 GiB accessible, 4.02 MiB resident
           huge pages: mode madvise for anonymous memory, never for shared memory
-          addresses · permissions (read, write, execute; p private: stores stay here, s
-          shared) · size · resident · huge pages, as the kernel says of each mapping
-          (THPeligible of smaps)
+          addresses · permissions (read, write, execute; p private, s shared) · size ·
+          resident · THP eligibility (THPeligible of smaps)
           400000-401000  r-xp  4 KiB  resident 4 KiB  huge pages: no
-              text: the instructions of /bin/lab, shared by all who run them. Too small
-              for huge pages: no whole, aligned block of 2 MiB in it
+              text: instructions of /bin/lab, shared by all its processes. Too small for
+              huge pages: it contains no aligned block of 2 MiB
               … 1 GiB not mapped …
           400ff000-40100000  ---p  4 KiB  resident 0 B  huge pages: no
-              guard of the mapping under test: no access, so that the kernel merges it
-              with no neighbour
+              guard of the mapping under test: no access, prevents merging with a
+              neighbour
           40100000-80100000  rw-p  1 GiB  resident 4 MiB  huge pages: no
-              THE MAPPING UNDER TEST: anonymous, private; 4 MiB dirty, no huge page in
-              it. No huge pages: the mode is madvise, and it did not ask (MADV_HUGEPAGE)
+              THE MAPPING UNDER TEST: anonymous, private; 4 MiB dirty, no huge pages. No
+              huge pages: the mode is madvise, without MADV_HUGEPAGE
               … 128 TiB not mapped …
           7ffd00000000-7ffd00021000  rw-p  132 KiB  resident 16 KiB  huge pages: no
-              stack of the first thread: grows down by itself as far as its limit; below
-              it the kernel keeps a gap free (stack_guard_gap). Too small for huge
-              pages: no whole, aligned block of 2 MiB in it
+              stack of the main thread: grows down to its limit; the kernel keeps a gap
+              below it (stack_guard_gap). Too small for huge pages: it contains no
+              aligned block of 2 MiB
     "#]]
-    .assert_eq(&space.text(&Style::PLAIN));
+    .assert_eq(&space.to_text(&TextStyle::PLAIN));
     space.mappings.clear();
-    assert!(space.text(&Style::PLAIN).starts_with("lab (pid 7) has no memory of its own"));
+    assert!(space.to_text(&TextStyle::PLAIN).starts_with("lab (pid 7) has no user memory"));
 }
 
 #[test]
 fn a_name_cannot_act_on_the_terminal() {
-    let space = AddressSpace {
+    let space = AddressSpaceReport {
         pid: 7,
         name: None,
         mappings: vec![mapping(0x40_0000..0x40_1000, "rw-s", 9, "/tmp/\u{1b}[31mred", 4)],
-        under_test: None,
-        settings: HugeSettings::default(),
+        test_region: None,
+        settings: ThpEligibilitySettings::default(),
     };
-    assert!(!space.text(&Style::PLAIN).contains('\u{1b}'));
+    assert!(!space.to_text(&TextStyle::PLAIN).contains('\u{1b}'));
 }

@@ -1,80 +1,89 @@
-//! With `-v`: the measures of every variant by what gives them, what is absent once each with its reason, and
-//! what ran. Measures that no variant changes are counted, and shown with `-vv`.
+//! With `-v`: the measures of every variant by their source, absent measures once each with the reason, and
+//! the command that ran. Measures that no variant changes are counted, and shown with `-vv`.
 
-mod groups;
-
-use pagelab_metrics::effect::{Effects, MeasureEffects, WorkloadEffects};
+use pagelab_metrics::effect::{EffectVerdict, ExperimentEffects, MeasureEffects, WorkloadEffects};
+use pagelab_metrics::grouping::value_of;
 use pagelab_model::PageSize;
 use pagelab_model::experiment::{Experiment, Plan, measures};
-use pagelab_model::run::Run;
+use pagelab_model::run::{Run, Unit};
 
-use super::super::clipped;
+use super::super::clip_name;
 use super::{NAME_MAX, TEXT_MAX};
-use crate::effects::{interval_or_none, measure_name, ratio, value, verdict_of};
-use crate::style::percent;
-use crate::text::{Column, Page};
+use crate::checkup::cache_and_tlb_facts;
+use crate::effect_text::{
+    display_measure_key, format_measure_verdict, format_optional_interval, format_ratio,
+};
+use crate::quantity_format::format_quantity;
+use crate::style::format_percent;
+use crate::text_report::{TableColumn, TextReport};
 
-pub(super) fn show(page: &mut Page, run: &Run, experiment: &Experiment, effects: &Effects, all: bool) {
+pub(super) fn write_detail(
+    output: &mut TextReport,
+    run: &Run,
+    experiment: &Experiment,
+    effects: &ExperimentEffects,
+    shows_all: bool,
+) {
     let page_size = run.manifest.machine.page_size;
     let plan = &experiment.plan;
-    for found in &effects.workloads {
-        let Some(head) = plan.workloads.get(found.workload) else { continue };
-        page.heading(&format!("{}: all measures", clipped(&head.name, NAME_MAX)));
-        let shown = Shown::of(plan, found, all);
-        baseline(page, plan, &shown, page_size);
-        for variant in (0..plan.variants.len()).filter(|&variant| variant != plan.baseline) {
-            self::variant(page, plan, &shown, variant, page_size);
+    for workload_effects in &effects.workloads {
+        let Some(head) = plan.workloads.get(workload_effects.workload) else { continue };
+        output.add_heading(&format!("{}: all measures", clip_name(&head.name, NAME_MAX)));
+        let shown_measures = ShownMeasures::from_effects(plan, workload_effects, shows_all);
+        write_baseline(output, plan, &shown_measures, page_size);
+        for variant in (0..plan.variants.len()).filter(|&variant| Some(variant) != plan.baseline) {
+            write_variant(output, plan, &shown_measures, variant, page_size);
         }
-        if shown.same > 0 {
-            let text = match shown.same {
+        if shown_measures.unchanged_count > 0 {
+            let text = match shown_measures.unchanged_count {
                 1 => "1 measure that no variant changes is not shown: -vv".to_owned(),
                 same => format!("{same} measures that no variant changes are not shown: -vv"),
             };
-            page.hanging_dim("  ", &text);
+            output.add_dim_indented(&text);
         }
-        absent(page, found);
+        write_absent_measures(output, workload_effects);
     }
-    what_ran(page, plan);
+    write_commands(output, plan);
 }
 
-/// So many measures need no names of groups between them.
-const UNGROUPED_MAX: usize = 12;
+/// Number of measures up to which the table has no group names.
+const UNGROUPED_MEASURES_MAX: usize = 12;
 
-/// The measures that are shown, those that belong together side by side.
-struct Shown<'a> {
+/// Measures to show, sorted by group.
+struct ShownMeasures<'a> {
     groups: Vec<(&'static str, Vec<&'a MeasureEffects>)>,
-    /// Measures that are left out because no variant changes them.
-    same: usize,
+    /// Counts measures that are left out because no variant changes them.
+    unchanged_count: usize,
 }
 
-impl<'a> Shown<'a> {
-    fn of(plan: &Plan, found: &'a WorkloadEffects, all: bool) -> Shown<'a> {
-        let mut shown = Shown { groups: Vec::new(), same: 0 };
-        let judged = found.judged().map(|judged| judged.name.as_str());
-        for measure in found.measures.iter().filter(|measure| measure.absent.is_none()) {
-            let is_judged = judged == Some(measure.name.as_str());
-            if !all && !is_judged && groups::is_same(measure, plan.baseline) {
-                shown.same += 1;
+impl<'a> ShownMeasures<'a> {
+    fn from_effects(
+        plan: &Plan,
+        workload_effects: &'a WorkloadEffects,
+        shows_all: bool,
+    ) -> ShownMeasures<'a> {
+        let mut shown_measures = ShownMeasures { groups: Vec::new(), unchanged_count: 0 };
+        let judged = workload_effects.primary_measure().map(|judged| judged.key());
+        for measure in workload_effects.measures.iter().filter(|measure| measure.absent.is_none()) {
+            let is_judged = judged.as_ref() == Some(&measure.key());
+            if !shows_all && !is_judged && is_unchanged(measure, plan.baseline) {
+                shown_measures.unchanged_count += 1;
                 continue;
             }
-            let group = groups::of(&measure.name);
-            match shown.groups.iter_mut().find(|(known, _)| *known == group) {
-                Some((_, members)) => members.push(measure),
-                None => shown.groups.push((group, vec![measure])),
-            }
+            value_of(&mut shown_measures.groups, group_of_measure(&measure.name)).push(measure);
         }
-        shown
+        shown_measures
     }
 
-    /// A row for each measure that has one, below the name of its group.
-    fn rows(&self, row: impl Fn(&MeasureEffects) -> Option<Vec<String>>) -> Vec<Vec<String>> {
+    /// Builds a row for each measure that has values, below the name of its group.
+    fn grouped_rows(&self, row: impl Fn(&MeasureEffects) -> Option<Vec<String>>) -> Vec<Vec<String>> {
         let mut rows = Vec::new();
         for (group, members) in &self.groups {
             let told: Vec<Vec<String>> = members.iter().filter_map(|measure| row(measure)).collect();
             let Some(cells) = told.first().map(Vec::len) else { continue };
             let mut head = vec![String::new(); cells];
             head[0] = format!("— {group}");
-            if self.groups.iter().map(|(_, members)| members.len()).sum::<usize>() > UNGROUPED_MAX {
+            if self.groups.iter().map(|(_, members)| members.len()).sum::<usize>() > UNGROUPED_MEASURES_MAX {
                 rows.push(head);
             }
             rows.extend(told);
@@ -83,113 +92,257 @@ impl<'a> Shown<'a> {
     }
 }
 
-fn name(measure: &MeasureEffects) -> String {
-    clipped(&measure_name(&measure.name), NAME_MAX)
+fn row_label(measure: &MeasureEffects) -> String {
+    clip_name(&display_measure_key(measure), NAME_MAX)
 }
 
-fn baseline(page: &mut Page, plan: &Plan, shown: &Shown<'_>, page_size: PageSize) {
-    let of = plan.baseline;
+fn write_baseline(
+    output: &mut TextReport,
+    plan: &Plan,
+    shown_measures: &ShownMeasures<'_>,
+    page_size: PageSize,
+) {
+    let Some(of) = plan.baseline else { return };
     let head = &plan.variants[of].name;
-    page.hanging("  ", &format!("{} (baseline)", page.style().one_line(&clipped(head, NAME_MAX))));
-    let rows = shown.rows(|measure| {
+    output.add_indented(&format!("{} (baseline)", output.style().clip_name(head, NAME_MAX)));
+    let rows = shown_measures.grouped_rows(|measure| {
         let statistics = measure.variants.get(of)?.statistics?;
-        let spread = statistics.relative_spread().map_or("–".to_owned(), percent);
-        let number = |number: f64| value(number, &measure.unit, page_size);
+        let spread = statistics.relative_interquartile_range().map_or("–".to_owned(), format_percent);
+        let number = |number: f64| format_quantity(number, &measure.unit, page_size);
         let numbers = [statistics.median, statistics.min, statistics.max].map(number);
-        Some([&[name(measure), statistics.count.to_string()][..], &numbers, &[spread]].concat())
+        Some([&[row_label(measure), statistics.count.to_string()][..], &numbers, &[spread]].concat())
     });
-    let columns = [
-        Column::left("measure"),
-        Column::right("n"),
-        Column::right("median"),
-        Column::right("min"),
-        Column::right("max"),
-        Column::right("spread"),
-    ];
-    table(page, &columns, &rows, &[3, 4]);
+    let columns = TableColumn::list(&["measure", "n", "median", "min", "max", "spread"], 1);
+    write_table(output, &columns, &rows, &[3, 4]);
 }
 
-fn variant(page: &mut Page, plan: &Plan, shown: &Shown<'_>, of: usize, page_size: PageSize) {
+fn write_variant(
+    output: &mut TextReport,
+    plan: &Plan,
+    shown_measures: &ShownMeasures<'_>,
+    variant_index: usize,
+    page_size: PageSize,
+) {
+    let Some(baseline) = plan.baseline else { return };
     let names =
-        [of, plan.baseline].map(|at| page.style().one_line(&clipped(&plan.variants[at].name, NAME_MAX)));
-    page.hanging("  ", &format!("{} against {}", names[0], names[1]));
-    let rows = shown.rows(|measure| {
-        let variant = measure.variants.get(of)?;
-        let median = variant.statistics.map(|found| value(found.median, &measure.unit, page_size));
-        let [times, within, says] = match &variant.effect {
-            Ok(effect) => [
-                ratio(effect.ratio, effect.interval),
-                interval_or_none(effect.interval),
-                match measure.name.starts_with(measures::MODEL) {
+        [variant_index, baseline].map(|at| output.style().clip_name(&plan.variants[at].name, NAME_MAX));
+    output.add_indented(&format!("{} against {}", names[0], names[1]));
+    let rows = shown_measures.grouped_rows(|measure| {
+        let variant = measure.variants.get(variant_index)?;
+        let median = variant.statistics.map(|found| format_quantity(found.median, &measure.unit, page_size));
+        let [ratio_text, interval_text, verdict_text] = match (variant.effect(), variant.effect_absence()) {
+            (Some(effect), _) => [
+                format_ratio(effect.ratio, effect.interval),
+                format_optional_interval(effect.interval),
+                match measure.name.starts_with(measures::MODEL_PREFIX) {
                     true => "modelled once, no interval".to_owned(),
-                    false => verdict_of(effect.verdict, effect.better, effect.ratio),
+                    false => format_measure_verdict(effect.verdict, effect.ratio).to_owned(),
                 },
             ],
-            Err(absence) => ["–".to_owned(), "–".to_owned(), clipped(absence.reason(), NAME_MAX)],
+            (None, absence) => {
+                let reason = absence.map_or("", |absence| absence.reason());
+                ["–".to_owned(), "–".to_owned(), clip_name(reason, NAME_MAX)]
+            }
         };
-        Some(vec![name(measure), median.unwrap_or("–".to_owned()), times, within, says])
+        Some(vec![
+            row_label(measure),
+            median.unwrap_or("–".to_owned()),
+            ratio_text,
+            interval_text,
+            verdict_text,
+        ])
     });
     let columns = [
-        Column::left("measure"),
-        Column::right("median"),
-        Column::right("ratio"),
-        Column::right("95 % interval"),
-        Column::left("verdict"),
+        TableColumn::left("measure"),
+        TableColumn::right("median"),
+        TableColumn::right("ratio"),
+        TableColumn::right("95 % interval"),
+        TableColumn::left("verdict"),
     ];
-    table(page, &columns, &rows, &[3]);
+    write_table(output, &columns, &rows, &[3]);
 }
 
-/// The table, with fewer columns where it is too wide, or facts in a row.
-fn table(page: &mut Page, columns: &[Column<'_>], rows: &[Vec<String>], dropped: &[usize]) {
+/// Writes the table, with fewer columns if it is too wide, or facts in a row.
+fn write_table(
+    output: &mut TextReport,
+    columns: &[TableColumn<'_>],
+    rows: &[Vec<String>],
+    droppable_columns: &[usize],
+) {
     if rows.is_empty() {
-        page.hanging_dim("    ", "nothing was measured");
+        output.add_dim_paragraph("    ", "nothing was measured");
         return;
     }
-    for drop in 0..=dropped.len() {
-        let kept: Vec<usize> = (0..columns.len()).filter(|at| !dropped[..drop].contains(at)).collect();
-        let heads: Vec<Column<'_>> = kept.iter().map(|&at| columns[at]).collect();
-        let cells: Vec<Vec<String>> =
-            rows.iter().map(|row| kept.iter().map(|&at| row[at].clone()).collect()).collect();
-        if page.table_if_it_fits(4, &heads, &cells) {
-            return;
-        }
+    let choices = (0..=droppable_columns.len()).map(|drop| {
+        let is_kept = |at: &usize| !droppable_columns[..drop].contains(at);
+        (0..columns.len()).filter(is_kept).collect::<Vec<usize>>()
+    });
+    if output.add_fitting_table(4, columns, rows, choices) {
+        return;
     }
-    rows.iter().for_each(|row| page.facts("    ", row, "  "));
+    rows.iter().for_each(|row| output.add_facts("    ", row, "  "));
 }
 
-/// Measures that no trial has, those of one reason together.
-fn absent(page: &mut Page, found: &WorkloadEffects) {
+/// Writes measures that no trial has, grouped by reason.
+fn write_absent_measures(output: &mut TextReport, workload_effects: &WorkloadEffects) {
     let mut reasons: Vec<(String, Vec<String>)> = Vec::new();
-    for measure in &found.measures {
+    for measure in &workload_effects.measures {
         let Some(absence) = &measure.absent else { continue };
-        let way_out = absence.way_out.as_ref().map_or(String::new(), |way_out| format!("; {way_out}"));
-        let why = format!("{}: {}{way_out}", absence.source, absence.reason());
-        match reasons.iter_mut().find(|(known, _)| *known == why) {
-            Some((_, names)) => names.push(name(measure)),
-            None => reasons.push((why, vec![name(measure)])),
-        }
+        value_of(&mut reasons, absence.to_string()).push(row_label(measure));
     }
     for (why, names) in reasons {
-        let text = format!("{} ({})", names.join(", "), clipped(&why, TEXT_MAX));
-        page.hanging("  not available: ", &page.style().one_line(&text));
+        let text = format!("{} ({})", names.join(", "), clip_name(&why, TEXT_MAX));
+        output.add_paragraph("  not available: ", &output.style().to_one_line(&text));
     }
 }
 
-fn what_ran(page: &mut Page, plan: &Plan) {
-    page.heading("what ran");
+fn write_commands(output: &mut TextReport, plan: &Plan) {
+    output.add_heading("what ran");
     for head in &plan.workloads {
         let command = head.command.join(" ");
-        let first = format!("  {}  ", page.style().one_line(&clipped(&head.name, NAME_MAX)));
-        page.hanging(&first, &page.style().one_line(&clipped(&command, TEXT_MAX)));
+        let first = format!("  {}  ", output.style().clip_name(&head.name, NAME_MAX));
+        output.add_paragraph(&first, &output.style().clip_name(&command, TEXT_MAX));
         if !head.generator.is_empty() {
-            page.hanging_dim("    ", &page.style().one_line(&clipped(&head.generator, TEXT_MAX)));
+            output.add_dim_paragraph("    ", &output.style().clip_name(&head.generator, TEXT_MAX));
         }
     }
     for variant in &plan.variants {
         let settings: Vec<String> =
             variant.settings.iter().map(|(key, value)| format!("{key} = {value}")).collect();
         let text = if settings.is_empty() { "nothing is set".to_owned() } else { settings.join(", ") };
-        let first = format!("  {}  ", page.style().one_line(&clipped(&variant.name, NAME_MAX)));
-        page.hanging(&first, &page.style().one_line(&clipped(&text, TEXT_MAX)));
+        let first = format!("  {}  ", output.style().clip_name(&variant.name, NAME_MAX));
+        output.add_paragraph(&first, &output.style().clip_name(&text, TEXT_MAX));
+    }
+}
+
+/// Assumed noise of a measure whose noise is unknown.
+const DEFAULT_NOISE: f64 = 1.05;
+
+/// Measures that are shown even if no variant changes them.
+const ALWAYS_SHOWN: [&str; 4] = [measures::WALL, measures::CPU, measures::PEAK_MEMORY, measures::HUGE_BYTES];
+
+/// Prefixes of names, and the group of such measures.
+const MEASURE_GROUPS: [(&str, &str); 17] = [
+    (measures::MODEL_PREFIX, "modelled, one run each"),
+    ("hits.", "hits and misses"),
+    ("miss_rate.", "hits and misses"),
+    (measures::PHASE_PREFIX, "measured phase"),
+    (measures::COUNTER_PREFIX, "perf"),
+    ("rusage.", "rusage"),
+    ("group.", "its group"),
+    ("vmstat.", "vmstat"),
+    ("thp.", "THP by size"),
+    ("huge.", "huge pages"),
+    ("page_tables", "page tables"),
+    ("memory.", "memory"),
+    ("pressure.", "pressure"),
+    ("unusable.", "fragmentation"),
+    ("probe.", "watching"),
+    (measures::LATENCY_PREFIX, "latency"),
+    ("cpu", "time"),
+];
+
+fn group_of_measure(name: &str) -> &'static str {
+    if [measures::WALL, measures::CPU].contains(&name) {
+        return "time";
+    }
+    let known = MEASURE_GROUPS.iter().find(|(start, _)| name.starts_with(start));
+    known.map_or("figures", |(_, group)| group)
+}
+
+/// Returns whether the measure has the same value, within its noise, under all variants.
+fn is_unchanged(measure: &MeasureEffects, baseline: Option<usize>) -> bool {
+    if ALWAYS_SHOWN.contains(&measure.name.as_str()) {
+        return false;
+    }
+    let noise = measure.noise_floor.as_ref().map_or(DEFAULT_NOISE, |floor| floor.ratio.max(1.0));
+    let base = baseline.and_then(|baseline| measure.variants.get(baseline)?.statistics);
+    measure.variants.iter().all(|variant| {
+        let (Some(base), Some(of)) = (base, variant.statistics) else { return variant.statistics.is_none() };
+        let verdict = variant.effect().map(|effect| effect.verdict);
+        let is_near = match (of.median, base.median) {
+            (of, base) if of == base => true,
+            (of, base) if of > 0.0 && base > 0.0 => (of / base).max(base / of) <= noise,
+            _ => false,
+        };
+        !verdict.is_some_and(EffectVerdict::is_difference)
+            && (is_near || verdict == Some(EffectVerdict::NoDifference))
+    })
+}
+
+pub(super) fn write_hardware(output: &mut TextReport, run: &Run, effects: &ExperimentEffects) {
+    let machine = &run.manifest.machine;
+    let is_known = [machine.caches.is_ok(), machine.tlb.is_ok()];
+    for ((name, text), _) in
+        cache_and_tlb_facts(machine).into_iter().zip(is_known).filter(|(_, is_known)| *is_known)
+    {
+        output.add_dim_paragraph(&format!("{name:<10}"), &clip_name(&text, TEXT_MAX));
+    }
+    let (mut available, mut unavailable) = (0, Vec::<(String, usize)>::new());
+    for measure in effects.workloads.iter().take(1).flat_map(|workload| &workload.measures) {
+        if !measure.name.starts_with(measures::COUNTER_PREFIX) {
+            continue;
+        }
+        match &measure.absent {
+            Some(absence) => *value_of(&mut unavailable, absence.reason_and_hint()) += 1,
+            None => available += 1,
+        }
+    }
+    if available + unavailable.len() == 0 {
+        return;
+    }
+    let of = available + unavailable.iter().map(|(_, count)| count).sum::<usize>();
+    let reasons: Vec<String> = unavailable
+        .iter()
+        .map(|(why, count)| format!("; {count} not: {}", clip_name(why, TEXT_MAX)))
+        .collect();
+    let text = format!("{available} of {of} could be read{}", reasons.concat());
+    output.add_dim_paragraph("counters  ", &output.style().to_one_line(&text));
+}
+
+// System time of the first touch of memory, separate from the rest.
+//
+/// Columns of a variant's name, at most.
+const VARIANT_MAX: usize = 30;
+/// Variants listed, at most.
+const VARIANTS_SHOWN_MAX: usize = 6;
+
+/// Writes a line with the first-touch time of each variant and the rest of its system time.
+pub(super) fn write_first_touch(output: &mut TextReport, plan: &Plan, effects: &WorkloadEffects) {
+    let middle = |name: &str, variant: usize| effects.measure(name)?.median(variant);
+    let time = |ns: f64| format_quantity(ns, &Unit::from(Unit::NANOSECONDS), PageSize::DEFAULT);
+    let fact = |variant: usize| {
+        let touch = middle(measures::FIRST_TOUCH, variant)?;
+        let rest = (middle(measures::CPU_SYSTEM, variant)? - touch).max(0.0);
+        let name = clip_name(&plan.variants[variant].name, VARIANT_MAX);
+        let name = output.style().to_one_line(&name);
+        Some(format!("{name} {} of first touch, {} else", time(touch), time(rest)))
+    };
+    let facts: Vec<String> = (0..plan.variants.len()).filter_map(fact).take(VARIANTS_SHOWN_MAX).collect();
+    if !facts.is_empty() {
+        output.add_facts("  system time: ", &facts, "; ");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_of_measure_has_its_group() {
+        for (name, group) in [
+            ("wall", "time"),
+            ("cpu.user", "time"),
+            ("merit", "figures"),
+            ("access_minor_faults", "figures"),
+            ("counter.dTLB-loads", "perf"),
+            ("phase.counter.dTLB-loads", "measured phase"),
+            ("model.tlb-misses", "modelled, one run each"),
+            ("miss_rate.dTLB-loads", "hits and misses"),
+            ("huge.anon.last", "huge pages"),
+            ("pressure.group.memory.some", "pressure"),
+        ] {
+            assert_eq!(group_of_measure(name), group, "{name}");
+        }
     }
 }

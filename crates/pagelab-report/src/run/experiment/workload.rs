@@ -1,284 +1,288 @@
-//! One workload: the answer in a line, then a line for each variant.
+//! One workload: the answer in a line, then a line per variant.
 
-use pagelab_metrics::effect::{Advice, Effect, MeasureEffects, Verdict, WorkloadEffects};
-use pagelab_model::experiment::{Plan, WorkloadHead, measures};
+use pagelab_metrics::effect::{Effect, EffectVerdict, MeasureEffects, ThpAdvice, WorkloadEffects};
+use pagelab_model::experiment::{Plan, PlannedWorkload, measures};
 use pagelab_model::run::Run;
 use pagelab_model::{Bytes, PageSize};
 
-use super::super::clipped;
+use super::super::clip_name;
 use super::NAME_MAX;
-use crate::effects::{
-    advice, fewer, floor, gain, interval_or_none, is_misses, measure_name, ratio, saved, undecided, value,
-    verdict, why,
+use crate::effect_text::{
+    display_measure_name, explain_undecided, explain_verdict, format_advice, format_gain, format_noise_floor,
+    format_optional_interval, format_ratio, format_reduction, format_time_saved, format_verdict,
+    is_miss_count,
 };
-use crate::quantity::Scale;
-use crate::style::{bytes, count};
-use crate::text::{Column, Page};
+use crate::quantity_format::{UnitScale, format_quantity};
+use crate::style::{format_bytes, format_count};
+use crate::text_report::{RowTable, TextReport};
 
-/// The latency that stands for stalls.
-const STALL: &str = "latency.p99.9";
-/// Kinds of misses that are told of a variant.
+/// Latency that represents stalls.
+const STALL_LATENCY: &str = "latency.p99.9";
+/// Kinds of misses shown for a variant, at most.
 const MISSES_MAX: usize = 4;
-/// A run that takes more than so many times as long is named beside a merit that is better.
-const LONGER: f64 = 1.1;
-/// Columns that a variant's name may take in the table.
+/// Ratio of total time above which a run is mentioned although its merit is better.
+const LONGER_RUN_RATIO: f64 = 1.1;
+/// Columns of a variant's name in the table, at most.
 const VARIANT_MAX: usize = 30;
 
-pub(super) fn show(page: &mut Page, run: &Run, plan: &Plan, head: &WorkloadHead, found: &WorkloadEffects) {
-    let style = page.style();
-    let name = style.bold(&style.one_line(&clipped(&head.name, NAME_MAX)));
-    let Some(judged) = found.judged() else {
-        page.hanging(&format!("{name}   "), "nothing was measured: no trial of it ended as it should");
+pub(super) fn write_workload(
+    output: &mut TextReport,
+    run: &Run,
+    plan: &Plan,
+    workload: &PlannedWorkload,
+    effects: &WorkloadEffects,
+) {
+    let style = output.style();
+    let name = style.paint_bold(&style.clip_name(&workload.name, NAME_MAX));
+    let Some(judging_measure) = effects.primary_measure() else {
+        output.add_paragraph(&format!("{name}   "), "nothing was measured: no trial of it completed");
         return;
     };
-    page.hanging(&format!("{name}   "), &answer(plan, found, judged));
-    rows(page, run, plan, found, judged);
-    let mut facts = vec![format!("by {}", style.one_line(&clipped(&measure_name(&judged.name), NAME_MAX)))];
-    facts.push(match &judged.floor {
+    output.add_paragraph(&format!("{name}   "), &answer_sentence(plan, effects, judging_measure));
+    write_rows(output, run, plan, effects, judging_measure);
+    let mut facts =
+        vec![format!("by {}", style.clip_name(&display_measure_name(&judging_measure.name), NAME_MAX))];
+    facts.push(match &judging_measure.noise_floor {
         Ok(noise) => {
             let of = if noise.is_pooled { " of all workloads" } else { "" };
-            format!("noise floor {} ({} pairs of equals{of})", floor(noise), noise.pairs)
+            format!("noise floor {} ({} pairs of equal runs{of})", format_noise_floor(noise), noise.pairs)
         }
         Err(absence) => format!("noise floor unknown: {}", absence.reason()),
     });
-    page.hanging_dim("  ", &facts.join("; "));
-    misses(page, plan, found);
-    modelled(page, plan, found);
+    output.add_dim_indented(&facts.join("; "));
+    write_miss_reductions(output, plan, effects);
+    write_modelled_misses(output, plan, effects);
 }
 
-/// Misses of a modelled TLB, the baseline's first: where counters cannot be read they stand for them.
-fn modelled(page: &mut Page, plan: &Plan, found: &WorkloadEffects) {
-    let name = format!("{}tlb-misses", measures::MODEL);
-    let Some(measure) = found.measure(&name) else { return };
-    let others = (0..plan.variants.len()).filter(|&variant| variant != plan.baseline);
+/// Writes the misses of a modelled TLB, the baseline's first, which replace counters that cannot be read.
+fn write_modelled_misses(output: &mut TextReport, plan: &Plan, effects: &WorkloadEffects) {
+    let name = format!("{}tlb-misses", measures::MODEL_PREFIX);
+    let Some(measure) = effects.measure(&name) else { return };
+    let others = (0..plan.variants.len()).filter(|&variant| Some(variant) != plan.baseline);
     let fact = |variant: usize| {
-        let misses = measure.variants.get(variant)?.statistics?.median;
-        let name = page.style().one_line(&clipped(&plan.variants[variant].name, VARIANT_MAX));
-        Some(format!("{name} {}", count(misses as u128)))
+        let misses = measure.median(variant)?;
+        let name = output.style().clip_name(&plan.variants[variant].name, VARIANT_MAX);
+        Some(format!("{name} {}", format_count(misses as u128)))
     };
-    let facts: Vec<String> = std::iter::once(plan.baseline).chain(others).filter_map(fact).collect();
+    let facts: Vec<String> = plan.baseline.into_iter().chain(others).filter_map(fact).collect();
     if !facts.is_empty() {
-        page.facts("  modelled TLB misses, one run each: ", &facts, " → ");
+        output.add_facts("  modelled TLB misses, one run each: ", &facts, " → ");
     }
 }
 
-/// How many misses fewer, which tells why a variant is faster.
-fn misses(page: &mut Page, plan: &Plan, found: &WorkloadEffects) {
-    for variant in (0..plan.variants.len()).filter(|&variant| variant != plan.baseline) {
-        let counted = found.measures.iter().filter(|measure| is_misses(&measure.name));
+/// Writes the reduction of misses, which explains why a variant is faster.
+fn write_miss_reductions(output: &mut TextReport, plan: &Plan, effects: &WorkloadEffects) {
+    for variant in (0..plan.variants.len()).filter(|&variant| Some(variant) != plan.baseline) {
+        let counted = effects.measures.iter().filter(|measure| is_miss_count(&measure.name));
         let facts = counted.filter_map(|measure| {
-            let effect = effect(measure, variant).filter(|effect| !is_void(effect))?;
-            let name = clipped(&measure_name(&measure.name), NAME_MAX);
-            Some(format!("{name} {}", fewer(effect.ratio)))
+            let effect = measure.effect(variant).filter(|effect| !effect.verdict.is_void())?;
+            let name = clip_name(&display_measure_name(&measure.name), NAME_MAX);
+            Some(format!("{name} {}", format_reduction(effect.ratio)))
         });
         let facts: Vec<String> = facts.take(MISSES_MAX).collect();
         if !facts.is_empty() {
-            let name = page.style().one_line(&clipped(&plan.variants[variant].name, VARIANT_MAX));
-            page.facts(&format!("  {name}: "), &facts, ", ");
+            let name = output.style().clip_name(&plan.variants[variant].name, VARIANT_MAX);
+            output.add_facts(&format!("  {name}: "), &facts, ", ");
         }
     }
 }
 
-/// Whether the ratio is no effect of the variant.
-fn is_void(effect: &Effect) -> bool {
-    matches!(effect.verdict, Verdict::NotHuge { .. } | Verdict::NotApplied { .. })
-}
-
-/// The effect of a variant on a measure, where there is one.
-fn effect(measure: &MeasureEffects, variant: usize) -> Option<&Effect> {
-    measure.variants.get(variant)?.effect.as_ref().ok()
-}
-
-fn answer(plan: &Plan, found: &WorkloadEffects, judged: &MeasureEffects) -> String {
-    let variants = (0..plan.variants.len()).filter(|&variant| variant != plan.baseline);
-    let known: Vec<(usize, &Effect)> = variants.filter_map(|at| Some((at, effect(judged, at)?))).collect();
-    let name = |variant: usize| clipped(&plan.variants[variant].name, NAME_MAX);
-    // What is faster comes first, and the fastest of it; what decides nothing comes last.
+fn answer_sentence(plan: &Plan, effects: &WorkloadEffects, judging_measure: &MeasureEffects) -> String {
+    let variants = (0..plan.variants.len()).filter(|&variant| Some(variant) != plan.baseline);
+    let variant_effects: Vec<(usize, &Effect)> =
+        variants.filter_map(|at| Some((at, judging_measure.effect(at)?))).collect();
+    let name = |variant: usize| clip_name(&plan.variants[variant].name, NAME_MAX);
+    // Sort order: faster variants first, the fastest at the front; undecided ones last.
     let weight = |effect: &Effect| match effect.verdict {
-        Verdict::Better => 4,
-        Verdict::Worse | Verdict::Differs => 3,
-        Verdict::Undecided(_) => 2,
-        Verdict::NoDifference => 1,
+        EffectVerdict::Better => 4,
+        EffectVerdict::Worse | EffectVerdict::Differs => 3,
+        EffectVerdict::Undecided(_) => 2,
+        EffectVerdict::NoDifference => 1,
         _ => 0,
     };
-    let best = known.iter().max_by(|(_, one), (_, other)| {
-        let speed = |effect: &Effect| effect.speed_up().0;
-        weight(one).cmp(&weight(other)).then(speed(one).total_cmp(&speed(other)))
+    let best = variant_effects.iter().max_by(|(_, one), (_, other)| {
+        let speedup = |effect: &Effect| effect.speed_up().0;
+        weight(one).cmp(&weight(other)).then(speedup(one).total_cmp(&speedup(other)))
     });
-    let advised = found.advice.map(|of| (of, advised_variant(plan, &known, of)));
-    let shown = advised.and_then(|(_, variant)| known.iter().find(|(at, _)| Some(*at) == variant)).or(best);
+    let advised = effects.advice.map(|of| (of, variant_for_advice(plan, &variant_effects, of)));
+    let shown =
+        advised.and_then(|(_, variant)| variant_effects.iter().find(|(at, _)| Some(*at) == variant)).or(best);
     let Some((variant, effect)) = shown else {
         return match plan.variants.len() {
-            0 | 1 => median_of(judged, plan.baseline),
-            _ => "no variant can be compared with the baseline".to_owned(),
+            0 | 1 => plan.baseline.map_or(String::new(), |baseline| median_text(judging_measure, baseline)),
+            _ => "no variant is comparable with the baseline".to_owned(),
         };
     };
-    let is_decided =
-        |effect: &Effect| matches!(effect.verdict, Verdict::Better | Verdict::Worse | Verdict::Differs);
-    let words = match advised {
-        Some((Advice::NoDifference, _)) => {
-            why(effect, &judged.floor, &judged.name).replace("measured", "for this program")
+    let is_decided = effect.verdict.is_difference();
+    let (noise, measure_name) = (&judging_measure.noise_floor, judging_measure.name.as_str());
+    let explained = || explain_verdict(effect, noise, measure_name);
+    let (gain, saved) = (format_gain(effect), format_time_saved(effect, measure_name));
+    let gain_text = match advised {
+        Some((ThpAdvice::NoDifference, _)) => explained().replace("measured", "for this program"),
+        Some((ThpAdvice::TooFew, _)) => explained(),
+        Some((of, _)) if !is_decided => explain_undecided(of, effect, noise, measure_name),
+        Some((of, _)) => format!("{}: {gain}, {saved}", format_advice(of)),
+        None if !is_decided => format!("{}: {}", name(*variant), explained()),
+        None if effect.verdict == EffectVerdict::Worse => {
+            return all_slower_sentence(plan, effects, judging_measure, &variant_effects);
         }
-        Some((Advice::TooFew, _)) => why(effect, &judged.floor, &judged.name),
-        Some((of, _)) if !is_decided(effect) => undecided(of, effect, &judged.floor, &judged.name),
-        Some((of, _)) => format!("{}: {}, {}", advice(of), gain(effect), saved(effect, &judged.name)),
-        None if !is_decided(effect) => {
-            format!("{}: {}", name(*variant), why(effect, &judged.floor, &judged.name))
-        }
-        None if effect.verdict == Verdict::Worse => return slower(plan, found, judged, &known),
-        None => format!("{} with {}, {}", gain(effect), name(*variant), saved(effect, &judged.name)),
+        None => format!("{gain} with {}, {saved}", name(*variant)),
     };
-    let mut costs = if is_decided(effect) { costs(found, *variant) } else { Vec::new() };
-    costs.extend(against(found, judged, *variant, effect));
-    std::iter::once(words).chain(costs).collect::<Vec<_>>().join(", ")
+    let mut costs = if is_decided { cost_texts(effects, *variant) } else { Vec::new() };
+    costs.extend(contrary_time_text(effects, judging_measure, *variant, effect));
+    std::iter::once(gain_text).chain(costs).collect::<Vec<_>>().join(", ")
 }
 
-/// How long the run takes, where its merit says it is faster and its time that it takes longer.
-fn against(
-    found: &WorkloadEffects,
-    judged: &MeasureEffects,
+/// Describes the run time if the merit is better but the run takes longer.
+fn contrary_time_text(
+    effects: &WorkloadEffects,
+    judging_measure: &MeasureEffects,
     variant: usize,
     by_merit: &Effect,
 ) -> Option<String> {
-    let is_faster = judged.name == measures::MERIT && !is_void(by_merit) && by_merit.speed_up().0 > 1.0;
-    let times = effect(found.measure(measures::WALL)?, variant)?.ratio;
-    (is_faster && times > LONGER)
-        .then(|| format!("while its whole run takes {}× as long", ratio(times, None)))
+    let is_faster =
+        judging_measure.name == measures::MERIT && !by_merit.verdict.is_void() && by_merit.speed_up().0 > 1.0;
+    let ratio = effects.measure(measures::WALL)?.effect(variant)?.ratio;
+    (is_faster && ratio > LONGER_RUN_RATIO)
+        .then(|| format!("while its whole run takes {}× as long", format_ratio(ratio, None)))
 }
 
-/// Nothing is faster than the baseline: from where to where it goes down.
-fn slower(
+/// Describes a workload that no variant makes faster: the range of slow-downs.
+fn all_slower_sentence(
     plan: &Plan,
-    found: &WorkloadEffects,
-    judged: &MeasureEffects,
-    known: &[(usize, &Effect)],
+    effects: &WorkloadEffects,
+    judging_measure: &MeasureEffects,
+    variant_effects: &[(usize, &Effect)],
 ) -> String {
-    let name = |variant: usize| clipped(&plan.variants[variant].name, NAME_MAX);
+    let name = |variant: usize| clip_name(&plan.variants[variant].name, NAME_MAX);
     let mut worse: Vec<&(usize, &Effect)> =
-        known.iter().filter(|(_, effect)| effect.verdict == Verdict::Worse).collect();
+        variant_effects.iter().filter(|(_, effect)| effect.verdict == EffectVerdict::Worse).collect();
     worse.sort_by(|(_, one), (_, other)| other.speed_up().0.total_cmp(&one.speed_up().0));
-    let dies = (0..plan.variants.len())
-        .find(|&at| found.trials.get(at).is_some_and(|counts| counts.done == 0 && counts.out_of_memory > 0));
-    let dies = dies.map_or(String::new(), |at| format!("; with {} it dies for want of memory", name(at)));
+    let dies = (0..plan.variants.len()).find(|&at| {
+        effects.trials.get(at).is_some_and(|counts| counts.completed == 0 && counts.out_of_memory > 0)
+    });
+    let dies = dies.map_or(String::new(), |at| format!("; with {} it is killed by the OOM killer", name(at)));
     match worse.as_slice() {
         [] => format!("nothing is slower or faster{dies}"),
         [(variant, effect)] => {
-            format!("{} with {}, {}{dies}", gain(effect), name(*variant), saved(effect, &judged.name))
+            format!(
+                "{} with {}, {}{dies}",
+                format_gain(effect),
+                name(*variant),
+                format_time_saved(effect, &judging_measure.name)
+            )
         }
         [(first, least), .., (last, most)] => {
-            let times = |effect: &Effect| ratio(1.0 / effect.speed_up().0, None);
-            let (least, most) = (times(least), times(most));
+            let ratio = |effect: &Effect| format_ratio(1.0 / effect.speed_up().0, None);
+            let (least, most) = (ratio(least), ratio(most));
             format!("slower, from {least}× with {} to {most}× with {}{dies}", name(*first), name(*last))
         }
     }
 }
 
-/// The variant that an advice speaks of.
-fn advised_variant(plan: &Plan, known: &[(usize, &Effect)], advice: Advice) -> Option<usize> {
+fn variant_for_advice(plan: &Plan, variant_effects: &[(usize, &Effect)], advice: ThpAdvice) -> Option<usize> {
     let mode = match advice {
-        Advice::Always => "always",
-        Advice::Madvise => "madvise",
+        ThpAdvice::Always => "always",
+        ThpAdvice::Madvise => "madvise",
         _ => return None,
     };
     let of_mode =
         |(at, _): &&(usize, &Effect)| pagelab_metrics::effect::thp_mode(&plan.variants[*at]) == Some(mode);
-    known.iter().find(of_mode).map(|(at, _)| *at)
+    variant_effects.iter().find(of_mode).map(|(at, _)| *at)
 }
 
-/// What the gain costs: memory at its peak, and the longest stalls.
-fn costs(found: &WorkloadEffects, variant: usize) -> Vec<String> {
-    let times = |name: &str, words: &str| {
-        let effect = effect(found.measure(name)?, variant)?;
-        Some(format!("{words} {}×", ratio(effect.ratio, effect.interval)))
+/// Describes the cost of the gain: peak memory and the longest stalls.
+fn cost_texts(effects: &WorkloadEffects, variant: usize) -> Vec<String> {
+    let ratio = |name: &str, words: &str| {
+        let effect = effects.measure(name)?.effect(variant)?;
+        Some(format!("{words} {}×", format_ratio(effect.ratio, effect.interval)))
     };
-    [times(measures::PEAK, "memory"), times(STALL, "p99.9 latency")].into_iter().flatten().collect()
+    [ratio(measures::PEAK_MEMORY, "memory"), ratio(STALL_LATENCY, "p99.9 latency")]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
-fn median_of(judged: &MeasureEffects, variant: usize) -> String {
-    let statistics = judged.variants.get(variant).and_then(|variant| variant.statistics);
+fn median_text(judging_measure: &MeasureEffects, variant: usize) -> String {
+    let statistics = judging_measure.variants.get(variant).and_then(|variant| variant.statistics);
     statistics.map_or("nothing was measured".to_owned(), |found| {
-        let name = measure_name(&judged.name);
-        format!("{name} {} (median of {})", value(found.median, &judged.unit, PageSize::USUAL), found.count)
+        let name = display_measure_name(&judging_measure.name);
+        format!(
+            "{name} {} (median of {})",
+            format_quantity(found.median, &judging_measure.unit, PageSize::DEFAULT),
+            found.count
+        )
     })
 }
 
-/// A line for each variant; columns that hold nothing are left out, and others where the width is too small.
-fn rows(page: &mut Page, run: &Run, plan: &Plan, found: &WorkloadEffects, judged: &MeasureEffects) {
-    let medians = judged.variants.iter().filter_map(|variant| Some(variant.statistics?.median.abs()));
+/// Writes a line per variant, without empty columns, and with fewer columns if the width is too small.
+fn write_rows(
+    output: &mut TextReport,
+    run: &Run,
+    plan: &Plan,
+    effects: &WorkloadEffects,
+    judging_measure: &MeasureEffects,
+) {
+    let medians =
+        judging_measure.variants.iter().filter_map(|variant| Some(variant.statistics?.median.abs()));
     let page_size = run.manifest.machine.page_size;
-    let scale = Scale::of(&judged.unit, page_size, false, medians.fold(0.0, f64::max));
-    let title = match scale.unit.is_empty() {
-        true => "median".to_owned(),
-        false => format!("median [{}]", scale.unit),
+    let scale = UnitScale::for_values(&judging_measure.unit, page_size, false, medians.fold(0.0, f64::max));
+    let title = if scale.unit.is_empty() { "median".to_owned() } else { format!("median [{}]", scale.unit) };
+    let none = || "–".to_owned();
+    // A ratio that is not an effect of the variant is not shown as one.
+    let judged = |at: usize| judging_measure.effect(at).filter(|effect| !effect.verdict.is_void());
+    let ratio = |at: usize, name: &str| {
+        let effect = judged(at).and(effects.measure(name)).and_then(|measure| measure.effect(at));
+        effect.map_or(none(), |effect| format!("{}×", format_ratio(effect.ratio, effect.interval)))
     };
-    let cells: Vec<[String; 8]> =
-        (0..plan.variants.len()).map(|variant| row(plan, found, judged, variant, &scale)).collect();
-    let titles = ["variant", &title, "speed-up", "95 % interval", "memory", "p99.9", "huge", "verdict"]
-        .map(str::to_owned);
+    let huge = |at: usize| effects.measure(measures::HUGE_BYTES)?.median(at);
+    let table = RowTable::<usize>::new()
+        .left("variant", |&at| clip_name(&plan.variants[at].name, VARIANT_MAX))
+        .right(title, |&at| judging_measure.median(at).map_or(none(), |median| scale.format_number(median)))
+        .right("speed-up", |&at| {
+            let speed_up = judged(at).map(|effect| effect.speed_up());
+            speed_up.map_or(none(), |(times, interval)| format!("{}×", format_ratio(times, interval)))
+        })
+        .right("95 % interval", |&at| {
+            format_optional_interval(judged(at).and_then(|effect| effect.speed_up().1))
+        })
+        .right("memory", |&at| ratio(at, measures::PEAK_MEMORY))
+        .right("p99.9", |&at| ratio(at, STALL_LATENCY))
+        .right("huge", |&at| huge(at).map_or(none(), |median| format_bytes(Bytes(median as u64))))
+        .left("verdict", |&at| variant_verdict(plan, effects, judging_measure, at));
+    let (columns, cells) = (table.columns(), table.rows(0..plan.variants.len()));
     let is_filled = |column: usize| cells.iter().any(|row| !matches!(row[column].as_str(), "" | "–"));
-    let column = |at: usize| match at {
-        0 | 7 => Column::left(&titles[at]),
-        _ => Column::right(&titles[at]),
-    };
-    // Least needed first.
-    for dropped in [&[][..], &[6], &[6, 5], &[6, 5, 4], &[6, 5, 4, 3]] {
-        let kept: Vec<usize> = (0..8)
-            .filter(|at| !dropped.contains(at) && (matches!(at, 0 | 1 | 7) || is_filled(*at)))
-            .collect();
-        let columns: Vec<Column<'_>> = kept.iter().map(|&at| column(at)).collect();
-        let table: Vec<Vec<String>> =
-            cells.iter().map(|row| kept.iter().map(|&at| row[at].clone()).collect()).collect();
-        if page.table_if_it_fits(2, &columns, &table) {
-            return;
-        }
+    // Least necessary columns first.
+    let choices = [&[][..], &[6], &[6, 5], &[6, 5, 4], &[6, 5, 4, 3]].map(|dropped: &[usize]| {
+        let is_kept = |at: &usize| !dropped.contains(at) && (matches!(at, 0 | 1 | 7) || is_filled(*at));
+        (0..8).filter(is_kept).collect::<Vec<usize>>()
+    });
+    if output.add_fitting_table(2, &columns, &cells, choices) {
+        return;
     }
     for row in &cells {
-        page.facts("  ", &[row[0].clone(), row[1].clone(), row[2].clone(), row[7].clone()], "  ");
+        output.add_facts("  ", &[row[0].clone(), row[1].clone(), row[2].clone(), row[7].clone()], "  ");
     }
 }
 
-fn row(
+fn variant_verdict(
     plan: &Plan,
-    found: &WorkloadEffects,
-    judged: &MeasureEffects,
+    effects: &WorkloadEffects,
+    judging_measure: &MeasureEffects,
     variant: usize,
-    scale: &Scale,
-) -> [String; 8] {
-    let none = || "–".to_owned();
-    let counts = found.trials.get(variant).copied().unwrap_or_default();
-    let statistics = judged.variants.get(variant).and_then(|of| of.statistics);
-    let times = |name: &str| {
-        let found = found.measure(name).and_then(|measure| effect(measure, variant));
-        found.map_or(none(), |effect| format!("{}×", ratio(effect.ratio, effect.interval)))
+) -> String {
+    let counts = effects.trials.get(variant).copied().unwrap_or_default();
+    let says = match judging_measure.effect(variant) {
+        _ if Some(variant) == plan.baseline => "baseline",
+        Some(effect) => format_verdict(effect.verdict),
+        None if counts.out_of_memory > 0 => "out of memory",
+        None if counts.failed > 0 => "failed",
+        None => "no ratio",
     };
-    let huge = found.measure(measures::HUGE).and_then(|measure| measure.variants.get(variant)?.statistics);
-    let huge = huge.map_or(none(), |found| bytes(Bytes(found.median as u64)));
-    let name = clipped(&plan.variants[variant].name, VARIANT_MAX);
-    let median = statistics.map_or(none(), |found| scale.number(found.median));
-    let is_baseline = variant == plan.baseline;
-    let says = match effect(judged, variant) {
-        _ if is_baseline => "baseline".to_owned(),
-        Some(effect) => verdict(effect.verdict),
-        None if counts.out_of_memory > 0 => "dies: out of memory".to_owned(),
-        None if counts.failed > 0 => "failed".to_owned(),
-        None => "no ratio".to_owned(),
-    };
-    // A ratio that is no effect of the variant is not shown as one.
-    let shown = effect(judged, variant)
-        .filter(|effect| !matches!(effect.verdict, Verdict::NotHuge { .. } | Verdict::NotApplied { .. }));
-    let [speed, within, memory, stall] = match shown {
-        Some(effect) => {
-            let (times_as_fast, found) = effect.speed_up();
-            let speed = format!("{}×", ratio(times_as_fast, found));
-            [speed, interval_or_none(found), times(measures::PEAK), times(STALL)]
-        }
-        None => [none(), none(), none(), none()],
-    };
-    let died = match (counts.failed, counts.out_of_memory) {
-        (0, _) => String::new(),
-        _ if counts.done == 0 => String::new(),
-        (failed, killed) if failed == killed => format!(", {failed} out of memory"),
-        (failed, _) => format!(", {failed} failed"),
-    };
-    [name, median, speed, within, memory, stall, huge, format!("{says}{died}")]
+    match (counts.failed, counts.out_of_memory) {
+        (0, _) => says.to_owned(),
+        _ if counts.completed == 0 => says.to_owned(),
+        (failed, killed) if failed == killed => format!("{says}, {failed} out of memory"),
+        (failed, _) => format!("{says}, {failed} failed"),
+    }
 }

@@ -1,32 +1,33 @@
-//! A tuning for the tests: what it takes without huge pages, with a plan's, and with all.
+//! A tuning for the tests: the time without huge pages, with those of a plan, and with all.
 
-use pagelab_model::experiment::{Better, Experiment, Role, TrialEnd, measures};
-use pagelab_model::huge_plan::{HugePlan, PlanGain, PlannedMapping, PlannedProgram, PlannedRegion};
+use pagelab_model::experiment::{BetterDirection, Experiment, TrialEnd, TrialRole, measures};
+use pagelab_model::huge_plan::{HugePlan, PlannedMapping, PlannedProgram, PlannedRegion, PredictedGain};
 use pagelab_model::profile::{
-    Begun, Cells, ImageProfile, MappingKey, MappingKind, MappingProfile, ProfileSource, Program, Reuse,
+    CellCounts, ImageProfile, ImageStart, MappingIdentity, MappingKind, MappingProfile, ProfileSource,
+    Program, ReuseHistograms,
 };
 use pagelab_model::run::{Run, Unit};
-use pagelab_model::tune::{Arm, CurvePoint, On, Tune};
-use pagelab_model::{Bytes, PageSize, Profile};
+use pagelab_model::tune::{CurvePoint, HugePageSelection, TuningArm, TuningRun};
+use pagelab_model::{Bytes, PageSize, TlbProfile};
 
 use super::example::record;
-use super::experiment::{carried_out, measure, noise, plan, variant, workload};
+use super::experiment::{completed_experiment, measure, noise, plan, variant, workload};
 
 const MIB: u64 = 1 << 20;
-const KEY: MappingKey = MappingKey { kind: MappingKind::Anonymous, bytes: Bytes(64 * MIB), nth: 0 };
+const KEY: MappingIdentity = MappingIdentity { kind: MappingKind::Anonymous, bytes: Bytes(64 * MIB), nth: 0 };
 
 /// A run of tune: seconds of none, plan, all, and of a curve's further arms.
-pub fn tuned(arms: &[(&str, On, Option<u64>)], seconds: &[f64], rounds: u32) -> Run {
+pub fn tuning_run(arms: &[(&str, HugePageSelection, Option<u64>)], seconds: &[f64], rounds: u32) -> Run {
     let mut run = record();
     run.manifest.kind = "tune".to_owned();
     (run.series, run.streams, run.events, run.maps) = (vec![], vec![], vec![], vec![]);
-    (run.stacks, run.not_shown) = (None, vec![]);
+    (run.stacks, run.unknown_content) = (None, vec![]);
     run.experiment = Some(Box::new(experiment(arms, seconds, rounds)));
     let program = Program { path: "/usr/bin/server".to_owned(), bytes: None, identity: None };
     run.profile = Some(Box::new(profile(&program, &[900, 20, 700, 10])));
-    let arm = |(name, on, planned): &(&str, On, Option<u64>)| Arm {
+    let arm = |(name, selection, planned): &(&str, HugePageSelection, Option<u64>)| TuningArm {
         name: (*name).to_owned(),
-        on: *on,
+        selection: *selection,
         planned: *planned,
         saved_ns: planned.filter(|pages| *pages > 0).map(|pages| 150_000_000 * pages),
         share_permille: planned.filter(|pages| *pages > 0).map(|pages| 10 * pages as u32 + 500),
@@ -43,11 +44,11 @@ pub fn tuned(arms: &[(&str, On, Option<u64>)], seconds: &[f64], rounds: u32) -> 
         regions: vec![region(0), region(4 * MIB)],
         cells: Vec::new(),
     };
-    let gain = PlanGain { speedup_permille: 1220, all_speedup_permille: 1300, share_permille: 860 };
+    let gain = PredictedGain { speedup_permille: 1220, all_speedup_permille: 1300, share_permille: 860 };
     let programs = vec![PlannedProgram { program: program.clone(), mappings: vec![planned] }];
     let point = |pages, share_permille| CurvePoint { pages, share_permille };
-    run.tune = Some(Box::new(Tune {
-        asked: "-n 2".to_owned(),
+    run.tune = Some(Box::new(TuningRun {
+        plan_arguments: "-n 2".to_owned(),
         plan_file: "server.plan.toml".to_owned(),
         plan: HugePlan {
             source: Some(ProfileSource::Exact),
@@ -66,20 +67,24 @@ pub fn tuned(arms: &[(&str, On, Option<u64>)], seconds: &[f64], rounds: u32) -> 
     run
 }
 
-fn profile(program: &Program, misses: &[u64]) -> Profile {
+fn profile(program: &Program, misses: &[u64]) -> TlbProfile {
     let mapping = MappingProfile {
         key: KEY,
         start: 1 << 32,
         bytes: Bytes(64 * MIB),
         grain: Bytes(2 * MIB),
-        cells: Cells { at: (0..misses.len() as u64).collect(), misses: misses.to_vec(), ..Cells::default() },
-        reuse: Reuse::default(),
+        cells: CellCounts {
+            at: (0..misses.len() as u64).collect(),
+            misses: misses.to_vec(),
+            ..CellCounts::default()
+        },
+        reuse: ReuseHistograms::default(),
         unseen: Vec::new(),
     };
     let image = ImageProfile {
         pid: 7,
         parent: None,
-        begun: Begun::Launched,
+        begun: ImageStart::Launched,
         program: program.clone(),
         arguments: vec!["server".to_owned()],
         accesses: None,
@@ -87,10 +92,10 @@ fn profile(program: &Program, misses: &[u64]) -> Profile {
         misses: misses.iter().sum(),
         mappings: vec![mapping],
     };
-    Profile {
+    TlbProfile {
         source: ProfileSource::Exact,
         command: vec!["server".to_owned()],
-        page_size: PageSize::USUAL,
+        page_size: PageSize::DEFAULT,
         huge: Bytes(2 * MIB),
         tlb: None,
         walk_cost: None,
@@ -104,36 +109,36 @@ fn profile(program: &Program, misses: &[u64]) -> Profile {
     }
 }
 
-fn experiment(arms: &[(&str, On, Option<u64>)], seconds: &[f64], rounds: u32) -> Experiment {
+fn experiment(arms: &[(&str, HugePageSelection, Option<u64>)], seconds: &[f64], rounds: u32) -> Experiment {
     let variants = arms
         .iter()
-        .map(|(name, on, _)| variant(name, &[("plan", name)], *on != On::Nothing))
+        .map(|(name, selection, _)| variant(name, &[("plan", name)], *selection != HugePageSelection::None))
         .collect::<Vec<_>>();
     let plan = plan("tune", "Do huge pages help?", vec![workload("server", None)], variants);
-    carried_out(plan, rounds, true, |slot, random| {
-        let at = if slot.role == Role::Twin { 0 } else { slot.variant };
-        let (wall, on) = (seconds[at] * 1e9 * noise(random, 0.01), arms[at].1);
-        let time = |name, ns: f64| measure(name, Unit::NANOSECONDS, Better::Lower, ns);
-        let pages = match on {
-            On::Nothing => 0.0,
-            On::All => 32.0,
+    completed_experiment(plan, rounds, true, |slot, random| {
+        let at = if slot.role == TrialRole::Twin { 0 } else { slot.variant };
+        let (wall, selection) = (seconds[at] * 1e9 * noise(random, 0.01), arms[at].1);
+        let time = |name, ns: f64| measure(name, Unit::NANOSECONDS, BetterDirection::Lower, ns);
+        let pages = match selection {
+            HugePageSelection::None => 0.0,
+            HugePageSelection::All => 32.0,
             _ => arms[at].2.unwrap_or(0) as f64,
         };
-        let faults = if on == On::Nothing { 16_900.0 } else { 16_900.0 - 511.0 * pages };
-        let counter = format!("{}dTLB-load-misses", measures::COUNTER);
+        let faults = if selection == HugePageSelection::None { 16_900.0 } else { 16_900.0 - 511.0 * pages };
+        let counter = format!("{}dTLB-load-misses", measures::COUNTER_PREFIX);
         let mut found = vec![
             time(measures::WALL, wall),
             time(measures::CPU, wall * 0.95),
             time(measures::CPU_USER, wall * 0.9),
             time(measures::CPU_SYSTEM, wall * 0.05),
-            measure("counter.minor-faults", Unit::COUNT, Better::Lower, faults),
-            measure(measures::PEAK, Unit::BYTES, Better::Lower, 80e6 + pages * 1e6),
-            measure(measures::HUGE, Unit::BYTES, Better::Neither, pages * (2 * MIB) as f64),
-            measure(&counter, Unit::COUNT, Better::Lower, 1_600_000.0 - 40_000.0 * pages),
+            measure("counter.minor-faults", Unit::COUNT, BetterDirection::Lower, faults),
+            measure(measures::PEAK_MEMORY, Unit::BYTES, BetterDirection::Lower, 80e6 + pages * 1e6),
+            measure(measures::HUGE_BYTES, Unit::BYTES, BetterDirection::Neither, pages * (2 * MIB) as f64),
+            measure(&counter, Unit::COUNT, BetterDirection::Lower, 1_600_000.0 - 40_000.0 * pages),
         ];
-        if on != On::Nothing && on != On::All {
-            found.push(measure(measures::PLAN_WANTED, Unit::COUNT, Better::Neither, pages));
-            found.push(measure(measures::PLAN_GOT, Unit::COUNT, Better::Neither, pages));
+        if selection != HugePageSelection::None && selection != HugePageSelection::All {
+            found.push(measure(measures::PLAN_REQUESTED, Unit::COUNT, BetterDirection::Neither, pages));
+            found.push(measure(measures::PLAN_ALLOCATED, Unit::COUNT, BetterDirection::Neither, pages));
         }
         (TrialEnd::Done, found)
     })

@@ -1,249 +1,254 @@
-//! The two scanners, and when a compaction ends (`compact_zone`, `compact_finished`,
+//! The two scanners, and the end of a compaction (`compact_zone`, `compact_finished`,
 //! `isolate_migratepages_block`, `isolate_freepages`).
 
-use super::{Came, Job, Manner};
-use crate::machine::journal::{Event, Flaw};
-use crate::machine::{Class, Machine, NOBODY};
-use crate::words::{Frame, Kind, Wrong};
-use crate::zone::spot::Spot;
+use super::{CompactControl, CompactPriority, CompactResult};
+use crate::machine::journal::{Decision, MachineBug};
+use crate::machine::{Machine, NO_HANDLE, PageUse};
+use crate::types::{AllocationType, Error, Frame, corrupted};
+use crate::zone::FrameContent;
 
 /// Pages that are moved at a time (`COMPACT_CLUSTER_MAX`).
-const AT_ONCE: u32 = 32;
+const COMPACT_CLUSTER_MAX: u32 = 32;
 
-/// Where a compaction is.
-struct Run {
+/// Progress of a compaction.
+struct CompactRun {
     zone: usize,
-    /// Frames of a pageblock.
-    block: u32,
-    migrate: Frame,
-    /// Where room is looked for, for each order of what moves. That of base pages says whether the scanners
-    /// have met; larger pages need larger room, and go further down.
-    free: Vec<Frame>,
-    /// Whether something was found in the pageblock that the scanner is in: pages, and room for base pages.
-    has_pages: bool,
-    has_room: bool,
-    /// Whether it began at the zone's beginning.
-    is_whole: bool,
-    moved: u32,
+    pageblock_order: u8,
+    migrate_scanner: Frame,
+    /// Position of the free scanner for each order of pages. That of base pages decides whether the scanners
+    /// have met; larger pages need larger free blocks, and their scanners are further down.
+    free_scanners: Vec<Frame>,
+    /// Whether the current pageblock of each scanner had something: pages, and free base pages.
+    has_found_pages: bool,
+    has_found_free: bool,
+    /// Whether it began at the first pageblock of the zone.
+    is_from_zone_start: bool,
+    migrated: u32,
 }
 
-impl Run {
-    /// The pageblock that a frame lies in: zones begin at one, and so does frame 0.
-    fn block_of(&self, frame: Frame) -> Frame {
-        frame - frame % self.block
+impl CompactRun {
+    /// The pageblock of a frame. Zones begin at a pageblock, and so does frame 0.
+    fn pageblock_of(&self, frame: Frame) -> Frame {
+        frame.align_down(self.pageblock_order)
     }
 
-    fn have_met(&self) -> bool {
-        self.block_of(self.free[0]) <= self.block_of(self.migrate)
+    fn has_met(&self) -> bool {
+        self.pageblock_of(self.free_scanners[0]) <= self.pageblock_of(self.migrate_scanner)
     }
 }
 
 impl Machine {
-    /// Compacts a zone.
-    pub(super) fn compact_zone(&mut self, zone: usize, job: &Job) -> Result<Came, Wrong> {
-        let compactor = &mut self.compactors[zone];
-        if job.score.is_none() && compactor.restarts(job.order) {
-            compactor.reset();
+    pub(super) fn compact_zone(
+        &mut self,
+        zone: usize,
+        control: &CompactControl,
+    ) -> Result<CompactResult, Error> {
+        let state = &mut self.compactors[zone];
+        if control.target_score.is_none() && state.is_restarting(control.order) {
+            state.reset_isolation_suitable();
         }
-        if job.manner == Manner::Full {
-            compactor.rewind();
+        if control.priority == CompactPriority::SyncFull {
+            state.reset_cached_frames();
         }
-        let shape = compactor.shape;
-        let migrate = compactor.migrate[usize::from(job.manner != Manner::Careful)];
-        let mut run = Run {
+        let geometry = state.geometry;
+        let start = state.cached_migrate_frames[usize::from(control.priority != CompactPriority::Async)];
+        let mut run = CompactRun {
             zone,
-            block: 1 << shape.block_order,
-            migrate,
-            free: vec![compactor.free; usize::from(shape.block_order) + 1],
-            has_pages: false,
-            has_room: false,
-            is_whole: migrate == shape.first,
-            moved: 0,
+            pageblock_order: geometry.pageblock_order,
+            migrate_scanner: start,
+            free_scanners: vec![state.cached_free_frame; usize::from(geometry.pageblock_order) + 1],
+            has_found_pages: false,
+            has_found_free: false,
+            is_from_zone_start: start == geometry.first_frame,
+            migrated: 0,
         };
-        self.stats.compactions += 1;
-        self.journal.note(Event::Began { zone, job: *job });
-        let came = loop {
-            if let Some(came) = self.ended(job, &run) {
-                break came;
+        self.journal.record(Decision::CompactionBegan { zone, control: *control });
+        let result = loop {
+            if let Some(result) = self.compact_finished(control, &run) {
+                break result;
             }
-            for handle in self.pages_to_move(job, &mut run) {
+            for handle in self.isolate_migratepages(control, &mut run) {
                 let order = self.entries[handle as usize].order;
-                if let Some(to) = self.room(job, &mut run, order)? {
-                    self.relocate(handle, to)?;
-                    run.moved += 1 << order;
+                if let Some(to) = self.isolate_free_block(control, &mut run, order)? {
+                    self.migrate_block(handle, to)?;
+                    run.migrated += 1 << order;
                 } else if order == 0 {
                     break;
                 }
             }
-            let compactor = &mut self.compactors[zone];
-            compactor.free = run.free[0];
-            compactor.migrate[1] = run.migrate;
-            if job.manner == Manner::Careful {
-                compactor.migrate[0] = run.migrate;
+            let state = &mut self.compactors[zone];
+            state.cached_free_frame = run.free_scanners[0];
+            state.cached_migrate_frames[1] = run.migrate_scanner;
+            if control.priority == CompactPriority::Async {
+                state.cached_migrate_frames[0] = run.migrate_scanner;
             }
         };
-        self.stats.compacted += u64::from(came == Came::Success);
-        if matches!(came, Came::Complete | Came::Partial) {
-            self.compactors[zone].rewind();
-            self.compactors[zone].flushes |= job.is_direct || job.score.is_some();
+        if matches!(result, CompactResult::Complete | CompactResult::PartialSkipped) {
+            self.compactors[zone].reset_cached_frames();
+            self.compactors[zone].has_blockskip_flush |= control.is_direct || control.target_score.is_some();
         }
-        self.journal.note(Event::Ended { zone, came });
-        Ok(came)
+        self.journal.record(Decision::CompactionEnded { zone, result });
+        Ok(result)
     }
 
-    /// Whether a compaction has come to its end.
-    fn ended(&self, job: &Job, run: &Run) -> Option<Came> {
-        let (_, zone) = self.memory.zone(run.zone)?;
-        let has_met = run.have_met() && !self.journal.has(Flaw::ScannersCross);
-        if has_met || run.migrate >= zone.zone().shape().end() {
-            return Some(if run.is_whole { Came::Complete } else { Came::Partial });
+    /// Whether a compaction has finished (`compact_finished`), and its result.
+    fn compact_finished(&self, control: &CompactControl, run: &CompactRun) -> Option<CompactResult> {
+        let (config, zone) = self.memory.zone(run.zone);
+        let has_met = run.has_met() && !self.journal.has_bug(MachineBug::ScannersCross);
+        if has_met || run.migrate_scanner >= config.geometry.end() {
+            return Some(if run.is_from_zone_start {
+                CompactResult::Complete
+            } else {
+                CompactResult::PartialSkipped
+            });
         }
-        if run.moved >= job.most {
-            return Some(Came::Interrupted);
+        if run.migrated >= control.max_pages {
+            return Some(CompactResult::Interrupted);
         }
-        // A pageblock is gone through to its end.
-        if run.migrate != run.block_of(run.migrate) {
+        // A pageblock is scanned to its end.
+        if run.migrate_scanner != run.pageblock_of(run.migrate_scanner) {
             return None;
         }
-        let is_done = match (job.score, job.goal) {
+        let is_done = match (control.target_score, control.pageblock_zone_index) {
             (Some(score), _) => {
-                let (small, free) = self.unusable_in(run.zone, job.order);
+                let (small, free) = self.unusable_free_frames_in_zone(run.zone, control.order);
                 small * 100 / free.max(1) <= score
             }
-            (None, Some(height)) => {
-                let high = self.memory.zone(run.zone).map_or(0, |(setup, _)| setup.marks.high);
-                self.memory.stands_in_pageblocks(run.zone, high, job.order, height)
+            (None, Some(zone_index)) => {
+                let high = config.watermarks.high;
+                self.memory.is_pageblock_watermark_ok(run.zone, high, control.order, zone_index)
             }
-            (None, None) => {
-                let mut blocks = zone.zone().free_blocks().iter().skip(usize::from(job.order));
-                blocks.any(|&blocks| blocks > 0)
-            }
+            (None, None) => zone.zone().has_block(control.order),
         };
-        is_done.then_some(Came::Success)
+        is_done.then_some(CompactResult::Success)
     }
 
-    /// The next pages to move, of one pageblock.
-    fn pages_to_move(&mut self, job: &Job, run: &mut Run) -> Vec<u32> {
+    /// The next pages to migrate, of one pageblock.
+    fn isolate_migratepages(&mut self, control: &CompactControl, run: &mut CompactRun) -> Vec<u32> {
         let mut found = Vec::new();
-        let Some((setup, zone)) = self.memory.zone(run.zone) else { return found };
-        let (zone, shape) = (zone.zone(), setup.shape);
-        let from = run.block_of(run.migrate);
-        let (block, end) = ((from - shape.first) >> shape.block_order, from + run.block);
-        if run.migrate == from {
-            run.has_pages = false;
-            let is_skipped = self.compactors[run.zone].skips[block as usize] && job.manner != Manner::Full;
-            let is_other = job.manner == Manner::Careful
-                && !zone.is_block_of(from, job.kind)
-                && !self.journal.has(Flaw::AnyBlockTaken);
-            if is_skipped || is_other || zone.spot(from) == Spot::Inside {
-                run.migrate = end;
+        let (config, zone) = self.memory.zone(run.zone);
+        let (zone, geometry) = (zone.zone(), config.geometry);
+        let from = run.pageblock_of(run.migrate_scanner);
+        let (pageblock, end) =
+            ((from - geometry.first_frame) >> geometry.pageblock_order, from + (1 << run.pageblock_order));
+        if run.migrate_scanner == from {
+            run.has_found_pages = false;
+            let is_skipped = self.compactors[run.zone].skip_bits[pageblock as usize]
+                && control.priority != CompactPriority::SyncFull;
+            let is_other_type = control.priority == CompactPriority::Async
+                && !zone.is_pageblock_of_type(from, control.alloc_type)
+                && !self.journal.has_bug(MachineBug::AnyPageblockUsed);
+            if is_skipped || is_other_type || zone.frame_content(from) == FrameContent::InsideBlock {
+                run.migrate_scanner = end;
                 return found;
             }
         }
-        let (mut at, mut pages, mut looks) = (run.migrate, 0, 0);
-        while at < end && pages < AT_ONCE {
-            looks += 1;
-            let size = match zone.spot(at) {
-                Spot::Free(order) | Spot::Kept(order) => order,
-                Spot::Used(order) => {
-                    let handle = self.owners[(at - self.first) as usize];
-                    if order < job.order.min(shape.block_order) && self.is_movable(handle) {
+        let (mut at, mut pages) = (run.migrate_scanner, 0);
+        while at < end && pages < COMPACT_CLUSTER_MAX {
+            let size = match zone.frame_content(at) {
+                FrameContent::Free(order) | FrameContent::OnPcpList(order) => order,
+                FrameContent::Allocated(order) => {
+                    let handle = self.handle_by_frame[(at - self.first_frame) as usize];
+                    if order < control.order.min(geometry.pageblock_order) && self.can_migrate(handle) {
                         found.push(handle);
                         pages += 1 << order;
                     }
                     order
                 }
-                Spot::Inside => 0,
+                FrameContent::InsideBlock => 0,
             };
             at += 1 << size;
         }
-        self.stats.migrate_scanned += looks;
-        run.migrate = at;
-        run.has_pages |= !found.is_empty();
-        if at >= end && !run.has_pages {
-            self.compactors[run.zone].skips[block as usize] = true;
+        run.migrate_scanner = at;
+        run.has_found_pages |= !found.is_empty();
+        if at >= end && !run.has_found_pages {
+            self.compactors[run.zone].skip_bits[pageblock as usize] = true;
         }
         found
     }
 
-    fn is_movable(&self, handle: u32) -> bool {
-        if handle == NOBODY {
+    fn can_migrate(&self, handle: u32) -> bool {
+        if handle == NO_HANDLE {
             return false;
         }
         let entry = &self.entries[handle as usize];
-        (entry.class.is_file() || entry.class == Class::Anonymous)
-            && !entry.state.is_writing()
-            && (!entry.is_pinned || self.journal.has(Flaw::PinnedMoved))
+        (entry.page_use.is_file() || entry.page_use == PageUse::Anonymous)
+            && !entry.writeback_state.is_writing()
+            && (!entry.is_pinned || self.journal.has_bug(MachineBug::PinnedPageMigrated))
     }
 
-    /// Room for a page of an order, which is taken.
-    fn room(&mut self, job: &Job, run: &mut Run, order: u8) -> Result<Option<Frame>, Wrong> {
-        let row = usize::from(order);
-        let shape = self.compactors[run.zone].shape;
+    /// Takes a migration target for a page of an order.
+    fn isolate_free_block(
+        &mut self,
+        control: &CompactControl,
+        run: &mut CompactRun,
+        order: u8,
+    ) -> Result<Option<Frame>, Error> {
+        let order_index = usize::from(order);
+        let geometry = self.compactors[run.zone].geometry;
         loop {
-            let at = run.free[row];
-            let from = run.block_of(at);
-            let has_met = from <= run.block_of(run.migrate - 1) && !self.journal.has(Flaw::ScannersCross);
-            if has_met || from == shape.first {
+            let at = run.free_scanners[order_index];
+            let from = run.pageblock_of(at);
+            let has_met = from <= run.pageblock_of(run.migrate_scanner - 1)
+                && !self.journal.has_bug(MachineBug::ScannersCross);
+            if has_met || from == geometry.first_frame {
                 return Ok(None);
             }
-            if at == from && row == 0 {
-                run.has_room = false;
+            if at == from && order_index == 0 {
+                run.has_found_free = false;
             }
-            let end = from + run.block;
-            let is_in = at != from || self.may_have_room(job, run.zone, from);
-            let found = if is_in { self.free_above(run.zone, at, end, order) } else { None };
+            let end = from + (1 << run.pageblock_order);
+            let is_suitable_target = at != from || self.is_suitable_migration_target(control, run.zone, from);
+            let found =
+                if is_suitable_target { self.find_free_block(run.zone, at, end, order) } else { None };
             let Some(found) = found else {
-                if is_in && row == 0 && !run.has_room {
-                    let block = (from - shape.first) >> shape.block_order;
-                    self.compactors[run.zone].skips[block as usize] = true;
+                if is_suitable_target && order_index == 0 && !run.has_found_free {
+                    let pageblock = (from - geometry.first_frame) >> geometry.pageblock_order;
+                    self.compactors[run.zone].skip_bits[pageblock as usize] = true;
                 }
-                run.free[row] = from - run.block;
+                run.free_scanners[order_index] = from - (1 << run.pageblock_order);
                 continue;
             };
-            run.has_room |= row == 0;
+            run.has_found_free |= order_index == 0;
             let next = found + (1 << order);
-            run.free[row] = if next < end { next } else { from - run.block };
-            let Some(zone) = self.memory.zone_mut(run.zone) else { return Ok(None) };
-            if !zone.take_at(found, order, Kind::Movable)? {
-                return Err(Wrong::Books(format!("frame {found:#x} is free, and cannot be taken")));
+            run.free_scanners[order_index] =
+                if next < end { next } else { from - (1 << run.pageblock_order) };
+            if !self.memory.zone_mut(run.zone).allocate_at(found, order, AllocationType::Movable)? {
+                return corrupted(format!("frame {found:#x} is free, but cannot be allocated"));
             }
             return Ok(Some(found));
         }
     }
 
-    /// Whether pages may be moved to a pageblock (`suitable_migration_target`): one of movable pages that is
-    /// not free as a whole.
-    fn may_have_room(&self, job: &Job, zone: usize, from: Frame) -> bool {
-        let Some((setup, per_cpu)) = self.memory.zone(zone) else { return false };
-        let block = (from - setup.shape.first) >> setup.shape.block_order;
-        let is_free = match per_cpu.zone().spot(from) {
-            Spot::Free(order) => order >= setup.shape.block_order,
-            Spot::Inside => true,
-            Spot::Used(_) | Spot::Kept(_) => false,
+    /// Whether a pageblock is a migration target (`suitable_migration_target`): a movable one that is not
+    /// completely free.
+    fn is_suitable_migration_target(&self, control: &CompactControl, zone: usize, from: Frame) -> bool {
+        let (config, per_cpu) = self.memory.zone(zone);
+        let pageblock = (from - config.geometry.first_frame) >> config.geometry.pageblock_order;
+        let is_free = match per_cpu.zone().frame_content(from) {
+            FrameContent::Free(order) => order >= config.geometry.pageblock_order,
+            FrameContent::InsideBlock => true,
+            FrameContent::Allocated(_) | FrameContent::OnPcpList(_) => false,
         };
-        let is_skipped = self.compactors[zone].skips[block as usize];
-        let is_movable =
-            per_cpu.zone().is_block_of(from, Kind::Movable) || self.journal.has(Flaw::AnyBlockTaken);
-        !is_free && (job.manner == Manner::Full || !is_skipped && is_movable)
+        let is_skipped = self.compactors[zone].skip_bits[pageblock as usize];
+        let is_movable = per_cpu.zone().is_pageblock_of_type(from, AllocationType::Movable)
+            || self.journal.has_bug(MachineBug::AnyPageblockUsed);
+        !is_free && (control.priority == CompactPriority::SyncFull || !is_skipped && is_movable)
     }
 
     /// The lowest free block of an order, or of a larger one, that begins in a range.
-    fn free_above(&mut self, zone: usize, from: Frame, end: Frame, order: u8) -> Option<Frame> {
-        let (_, per_cpu) = self.memory.zone(zone)?;
-        let (mut at, mut looks, mut found) = (from, 0, None);
-        while at < end && found.is_none() {
-            looks += 1;
-            at += match per_cpu.zone().spot(at) {
-                Spot::Free(size) if size >= order => {
-                    found = Some(at);
-                    0
+    fn find_free_block(&self, zone: usize, from: Frame, end: Frame, order: u8) -> Option<Frame> {
+        let (_, per_cpu) = self.memory.zone(zone);
+        let mut at = from;
+        while at < end {
+            at += match per_cpu.zone().frame_content(at) {
+                FrameContent::Free(size) if size >= order => return Some(at),
+                FrameContent::Free(size) | FrameContent::Allocated(size) | FrameContent::OnPcpList(size) => {
+                    1 << size
                 }
-                Spot::Free(size) | Spot::Used(size) | Spot::Kept(size) => 1 << size,
-                Spot::Inside => 1,
+                FrameContent::InsideBlock => 1,
             };
         }
-        self.stats.free_scanned += looks;
-        found
+        None
     }
 }

@@ -1,172 +1,206 @@
-//! Which page goes, which stays, and which turns from one list to the other (mm/vmscan.c:
+//! Scans of the LRU lists: which pages are reclaimed, kept, activated or deactivated (mm/vmscan.c:
 //! `refill_inactive_zone` and `shrink_list` of 2.6.16; `shrink_active_list`, `folio_check_references` and
 //! `shrink_folio_list` of 6.1).
 
-use super::Plan;
-use crate::machine::journal::{Event, Flaw, Verdict};
-use crate::machine::lru::List;
-use crate::machine::reclaims::Ground;
-use crate::machine::writeback::State;
-use crate::machine::{Class, Entry, Machine, NOWHERE, Release};
-use crate::words::Wrong;
+use super::ScanControl;
+use crate::machine::journal::{Decision, MachineBug, PageVerdict};
+use crate::machine::lru::{LruList, LruLists};
+use crate::machine::reclaim_policies::ReclaimContext;
+use crate::machine::writeback::WritebackState;
+use crate::machine::{BlockEntry, Machine, NO_FRAME, PageUse, Release};
+use crate::types::Error;
 
 impl Machine {
-    /// Looks at so many pages at the end of an inactive list: pages freed.
-    pub(super) fn shrink_list(&mut self, list: List, looks: u32, plan: &Plan) -> Result<u32, Wrong> {
-        let list = if self.journal.has(Flaw::ActiveFirst) { list.turned() } else { list };
-        let looks = looks.min(self.lru.pages(list));
-        let (mut freed, mut looked, way) = (0, 0, self.config.reclaim.way);
-        while looked < looks {
-            let Some(handle) = self.lru.last(list) else { break };
+    /// Scans a number of pages at the end of an inactive list. Returns the number of freed pages.
+    pub(super) fn shrink_list(
+        &mut self,
+        list: LruList,
+        pages_to_scan: u32,
+        plan: &ScanControl,
+    ) -> Result<u32, Error> {
+        let list = if self.journal.has_bug(MachineBug::ActiveListFirst) { list.counterpart() } else { list };
+        let looks = pages_to_scan.min(self.lru.page_count(list));
+        let (mut freed, mut scanned, policy) = (0, 0, self.config.reclaim_policy.policy);
+        while scanned < looks {
+            let Some(handle) = self.lru.oldest(list) else { break };
             let entry = self.entries[handle as usize];
-            looked += entry.pages();
-            self.stats.scanned += u64::from(entry.pages());
-            self.areas[list.area].scanned += u64::from(entry.pages());
-            let verdict = self.judge(handle, plan);
-            self.journal.note(Event::Looked { list, handle, verdict });
-            freed += self.execute(handle, verdict)?;
-            if plan.order > 0
-                && verdict != Verdict::Skip
-                && let Some(mut ground) = Ground::new(self, usize::from(entry.zone), plan)
-            {
-                let beside = way.beside(&mut ground, entry.frame)?;
-                (freed, looked) = (freed + beside.freed, looked + beside.looked);
+            scanned += entry.pages();
+            self.stats.pages_scanned += u64::from(entry.pages());
+            self.lruvecs[list.lruvec].pages_scanned += u64::from(entry.pages());
+            let verdict = self.decide_page(handle, plan);
+            self.journal.record(Decision::InactivePageScanned { list, handle, verdict });
+            freed += self.apply_verdict(handle, verdict)?;
+            if plan.order > 0 && verdict != PageVerdict::Skip {
+                let mut context = ReclaimContext::new(self, usize::from(entry.zone), plan);
+                let neighbors = policy.reclaim_neighbors(&mut context, entry.frame)?;
+                (freed, scanned) = (freed + neighbors.freed, scanned + neighbors.scanned);
             }
         }
         Ok(freed)
     }
 
-    /// What becomes of a page.
-    pub(in crate::machine) fn judge(&mut self, handle: u32, plan: &Plan) -> Verdict {
+    /// Decision about a scanned page.
+    pub(in crate::machine) fn decide_page(&mut self, handle: u32, plan: &ScanControl) -> PageVerdict {
         let entry = self.entries[handle as usize];
-        let is_above =
-            self.memory.zone(usize::from(entry.zone)).is_none_or(|zone| zone.0.height > plan.height);
-        if is_above {
-            return Verdict::Skip;
+        let is_zone_ineligible = self.memory.zone(usize::from(entry.zone)).0.zone_index > plan.zone_index;
+        if is_zone_ineligible {
+            return PageVerdict::Skip;
         }
-        if entry.state.is_writing() && !self.journal.has(Flaw::FreedInFlight) {
-            return if self.tuning.release == Release::V6_1 { Verdict::Await } else { Verdict::Keep };
+        if entry.writeback_state.is_writing() && !self.journal.has_bug(MachineBug::FreedUnderWriteback) {
+            return if self.tuning.release == Release::V6_1 {
+                PageVerdict::AwaitWriteback
+            } else {
+                PageVerdict::Keep
+            };
         }
-        let is_full = entry.class == Class::Anonymous
-            && !self.has_swap(&entry)
-            && !self.journal.has(Flaw::SwapWithoutEnd);
-        if entry.is_pinned || is_full {
-            return Verdict::Activate;
+        let is_swap_full = entry.page_use == PageUse::Anonymous
+            && !self.has_swap_for(&entry)
+            && !self.journal.has_bug(MachineBug::SwapUnlimited);
+        if entry.is_pinned || is_swap_full {
+            return PageVerdict::Activate;
         }
-        let is_spared = entry.is_touched && self.config.reclaim.way.spares_used(plan.order);
-        if !is_spared || self.journal.has(Flaw::NoSecondChance) {
-            return self.verdict_of_unused(&entry, plan);
+        let is_recently_used =
+            entry.is_accessed && self.config.reclaim_policy.policy.has_second_chance(plan.order);
+        if !is_recently_used || self.journal.has_bug(MachineBug::NoSecondChance) {
+            return self.decide_unused_page(&entry, plan);
         }
-        let seen = &mut self.entries[handle as usize];
-        seen.is_touched = false;
+        let accessed_entry = &mut self.entries[handle as usize];
+        accessed_entry.is_accessed = false;
         if self.tuning.release == Release::V6_1 && !entry.is_referenced {
-            seen.is_referenced = true;
-            return Verdict::Keep;
+            accessed_entry.is_referenced = true;
+            return PageVerdict::Keep;
         }
-        if self.config.keeps_referenced { Verdict::Activate } else { self.verdict_of_unused(&entry, plan) }
+        if self.config.activates_referenced {
+            PageVerdict::Activate
+        } else {
+            self.decide_unused_page(&entry, plan)
+        }
     }
 
-    /// What becomes of a page that nobody used: a dirty one is written first (`pageout`). A request does not
-    /// write to a disk that is congested (`may_write_to_queue`, 2.6.16); of files, none writes (6.1).
-    fn verdict_of_unused(&self, entry: &Entry, plan: &Plan) -> Verdict {
-        if entry.state != State::Dirty || self.journal.has(Flaw::DirtyDropped) {
-            return Verdict::Reclaim;
+    /// Decision about an unreferenced page: a dirty one is written first (`pageout`). Direct reclaim does not
+    /// write to a congested disk (`may_write_to_queue`, 2.6.16); file pages are never written here in 6.1.
+    fn decide_unused_page(&self, entry: &BlockEntry, plan: &ScanControl) -> PageVerdict {
+        if entry.writeback_state != WritebackState::Dirty
+            || self.journal.has_bug(MachineBug::DirtyPageDropped)
+        {
+            return PageVerdict::Reclaim;
         }
         match self.tuning.release {
-            Release::V2_6_16 if plan.is_direct && self.is_congested() => Verdict::Keep,
-            Release::V6_1 if entry.class.is_file() => Verdict::Await,
-            Release::V2_6_16 | Release::V6_1 => Verdict::Write,
+            Release::V2_6_16 if plan.is_direct && self.is_congested() => PageVerdict::Keep,
+            Release::V6_1 if entry.page_use.is_file() => PageVerdict::AwaitWriteback,
+            Release::V2_6_16 | Release::V6_1 => PageVerdict::Write,
         }
     }
 
-    /// Does what was decided: pages freed.
-    pub(in crate::machine) fn execute(&mut self, handle: u32, verdict: Verdict) -> Result<u32, Wrong> {
+    /// Carries out the decision; returns the freed pages.
+    pub(in crate::machine) fn apply_verdict(
+        &mut self,
+        handle: u32,
+        verdict: PageVerdict,
+    ) -> Result<u32, Error> {
         let entry = self.entries[handle as usize];
         match verdict {
-            Verdict::Reclaim => {
-                self.evict(handle)?;
+            PageVerdict::Reclaim => {
+                self.evict_block(handle)?;
                 return Ok(entry.pages());
             }
-            Verdict::Activate => {
-                self.stats.activated += if entry.is_active { 0 } else { u64::from(entry.pages()) };
+            PageVerdict::Activate => {
                 self.entries[handle as usize].is_referenced = false;
-                self.turn(handle, true);
+                self.move_to_lru_head(handle, true);
             }
-            Verdict::Write => {
-                self.send(handle, true);
-                self.turn(handle, false);
+            PageVerdict::Write => {
+                self.submit_write(handle, true);
+                self.move_to_lru_head(handle, false);
             }
-            Verdict::Await => {
-                self.entries[handle as usize].is_hasty = true;
-                self.disk.wanted += u64::from(entry.pages());
-                self.turn(handle, true);
+            PageVerdict::AwaitWriteback => {
+                self.entries[handle as usize].is_reclaim_pending = true;
+                self.disk.requested_pages += u64::from(entry.pages());
+                self.move_to_lru_head(handle, true);
             }
-            Verdict::Keep | Verdict::Skip => self.turn(handle, entry.is_active),
+            PageVerdict::Keep | PageVerdict::Skip => self.move_to_lru_head(handle, entry.is_active),
         }
         Ok(0)
     }
 
     /// Moves pages from the end of an active list to its inactive one.
-    pub(super) fn refill(&mut self, active: List, looks: u32, plan: &Plan) {
-        let takes_mapped = self.takes_mapped(active.area);
-        let looks = looks.min(self.lru.pages(active));
-        let mut looked = 0;
-        while looked < looks {
-            let Some(handle) = self.lru.last(active) else { break };
+    pub(super) fn shrink_active_list(&mut self, active: LruList, pages_to_scan: u32, plan: &ScanControl) {
+        let can_reclaim_mapped = self.can_reclaim_mapped(active.lruvec);
+        let looks = pages_to_scan.min(self.lru.page_count(active));
+        let mut scanned = 0;
+        while scanned < looks {
+            let Some(handle) = self.lru.oldest(active) else { break };
             let entry = self.entries[handle as usize];
-            looked += entry.pages();
-            let stays = match self.tuning.release {
-                Release::V2_6_16 if entry.class != Class::Anonymous => false,
+            scanned += entry.pages();
+            let stays_active = match self.tuning.release {
+                Release::V2_6_16 if entry.page_use != PageUse::Anonymous => false,
                 Release::V2_6_16 => {
-                    let seen = &mut self.entries[handle as usize].is_touched;
-                    !takes_mapped || self.config.swap_frames == 0 || std::mem::take(seen)
+                    let is_accessed = &mut self.entries[handle as usize].is_accessed;
+                    !can_reclaim_mapped || self.config.swap_frames == 0 || std::mem::take(is_accessed)
                 }
                 Release::V6_1 => {
-                    let setup = self.memory.zone(usize::from(entry.zone));
-                    let is_above = setup.is_none_or(|(setup, _)| setup.height > plan.height);
+                    let (config, _) = self.memory.zone(usize::from(entry.zone));
+                    let is_zone_ineligible = config.zone_index > plan.zone_index;
                     let entry = &mut self.entries[handle as usize];
-                    entry.is_touched &= is_above;
-                    is_above
+                    entry.is_accessed &= is_zone_ineligible;
+                    is_zone_ineligible
                 }
             };
-            self.journal.note(Event::Aged { list: active, handle, takes_mapped, stays });
-            self.turn(handle, stays);
+            self.journal.record(Decision::ActivePageScanned {
+                list: active,
+                handle,
+                can_reclaim_mapped,
+                stays_active,
+            });
+            self.move_to_lru_head(handle, stays_active);
         }
     }
 
-    /// Whether pages of programs may leave the active list (`reclaim_mapped`, 2.6.16): by how many there are,
-    /// by how hard reclaim is, and by the wish to swap.
-    fn takes_mapped(&self, area: usize) -> bool {
-        let distress = 100u64 >> self.areas[area].distress;
-        let mapped = u64::from(self.mapped) * 100 / self.owners.len().max(1) as u64;
+    /// Whether anonymous pages may be deactivated (`reclaim_mapped`, 2.6.16): depends on their share, on the
+    /// priority, and on `vm.swappiness`.
+    fn can_reclaim_mapped(&self, lruvec: usize) -> bool {
+        let distress = 100u64 >> self.lruvecs[lruvec].prev_priority;
+        let mapped = u64::from(self.mapped_pages) * 100 / self.handle_by_frame.len().max(1) as u64;
         mapped / 2 + distress + u64::from(self.tuning.swappiness) >= 100
     }
 
-    /// Puts a page in front of its list, or of the other one of its sort.
-    pub(super) fn turn(&mut self, handle: u32, to_active: bool) {
+    /// Adds a page at the head of its list, or of the other list of its type.
+    pub(super) fn move_to_lru_head(&mut self, handle: u32, to_active: bool) {
+        self.move_in_lru(handle, to_active, LruLists::add_newest);
+    }
+
+    /// Adds a page at an end of its list, or of the other list of its type.
+    pub(in crate::machine) fn move_in_lru(
+        &mut self,
+        handle: u32,
+        to_active: bool,
+        add_to_list: fn(&mut LruLists, LruList, u32, u32),
+    ) {
         let entry = self.entries[handle as usize];
-        let Some(list) = self.list(&entry) else { return };
-        self.lru.remove(list, handle, entry.pages());
+        let Some(list) = self.lru_list_of(&entry) else {
+            debug_assert!(false, "block {handle} is on no LRU list: {entry:?}");
+            return;
+        };
+        self.lru.remove_handle(list, handle, entry.pages());
         self.entries[handle as usize].is_active = to_active;
-        self.lru.add(List { is_active: to_active, ..list }, handle, entry.pages());
+        add_to_list(&mut self.lru, LruList { is_active: to_active, ..list }, handle, entry.pages());
     }
 
     /// Frees the frame of a page; its holder keeps the handle.
-    pub(in crate::machine) fn evict(&mut self, handle: u32) -> Result<(), Wrong> {
-        self.forget_writes(handle);
-        self.unsettle(handle);
+    pub(in crate::machine) fn evict_block(&mut self, handle: u32) -> Result<(), Error> {
+        self.cancel_writeback(handle);
+        self.untrack_block(handle);
         let entry = &mut self.entries[handle as usize];
-        let frame = std::mem::replace(&mut entry.frame, NOWHERE);
-        (entry.is_touched, entry.is_referenced, entry.is_active) = (false, false, false);
-        entry.objects = 0;
-        entry.stamp = self.stats.reclaimed as u32;
+        let frame = std::mem::replace(&mut entry.frame, NO_FRAME);
+        (entry.is_accessed, entry.is_referenced, entry.is_active) = (false, false, false);
+        entry.slab_objects = 0;
+        entry.eviction_stamp = self.stats.pages_reclaimed as u32;
         let pages = entry.pages();
-        if entry.class == Class::Anonymous {
-            self.swapped += pages;
-            self.stats.swapped += u64::from(pages);
+        if entry.page_use == PageUse::Anonymous {
+            self.swapped_frames += pages;
+            self.stats.pages_swapped += u64::from(pages);
         }
-        self.stats.reclaimed += u64::from(pages);
-        self.memory.free(0, frame)?;
+        self.stats.pages_reclaimed += u64::from(pages);
+        self.memory.free_block(0, frame)?;
         Ok(())
     }
 }

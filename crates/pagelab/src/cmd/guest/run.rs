@@ -1,4 +1,4 @@
-//! `pagelab guest run`: a command line of pagelab in a guest, as if it ran here.
+//! `pagelab guest run`: runs a pagelab command in a guest, with its output and exit code.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -7,284 +7,281 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use pagelab_guest::boot::{self, Plan, QEMU};
-use pagelab_guest::cache::Cache;
-use pagelab_guest::job::{Cgroup, CgroupVersion, Step};
-use pagelab_guest::kernel::Kernel;
-use pagelab_guest::message::End;
-use pagelab_guest::outcome::{FirstLine, Outcome as Guest};
-use pagelab_guest::setup::setup;
-use pagelab_guest::shape::{Shape, parse_size, show};
+use pagelab_command::setup_progress::SetupProgress;
+use pagelab_formats::duration;
+use pagelab_guest::boot::{self, GuestPlan, QEMU};
+use pagelab_guest::cache::KernelCache;
+use pagelab_guest::config::GuestConfig;
+use pagelab_guest::job::{CgroupConfig, CgroupVersion, JobStep};
+use pagelab_guest::json;
+use pagelab_guest::kernel::GuestKernel;
+use pagelab_guest::kernel_setup::set_up_kernel;
+use pagelab_guest::message::StepExit;
+use pagelab_guest::outcome::{FirstMessageCost, GuestOutcome as Guest};
 use pagelab_model::Bytes;
+use pagelab_model::size::{self, format_exact};
 
-use super::setup::Told;
-use super::{answer, command, memory};
+use super::{guest_command, memory};
+use crate::atomic_file::check_output;
 use crate::exit::{Exit, Failure};
-use crate::out;
+use crate::output;
+use crate::output_args::ForceArgs;
+use crate::value_parsers::{Choice, choice, parse_bounded};
 
-/// The kernel that is taken when none is named: the distribution's long-term one.
-pub const KERNEL: &str = "6.1";
+/// Default kernel: the long-term kernel of the distribution.
+pub const DEFAULT_KERNEL: &str = "6.1";
 
-/// What `guest run` was asked for.
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// Memory of the guest; a kernel with less than 600M switches transparent huge pages off
-    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
+    /// Memory of the guest; a kernel disables THP below 600M
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size::parse)]
     memory: Bytes,
     /// Processors of the guest
-    #[arg(long, value_name = "N", default_value_t = 2)]
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = parse_bounded::<u32, 1, 64>)]
     cpus: u32,
-    /// NUMA nodes; memory and processors are spread evenly
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    /// NUMA nodes; memory and processors are divided evenly
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = parse_bounded::<u32, 1, 16>)]
     nodes: u32,
-    /// A series such as 6.1 or 6.12 (fetched once), a package, or the path of a vmlinuz
-    #[arg(long, value_name = "SERIES|PACKAGE|PATH", default_value = KERNEL)]
+    /// A series such as 6.1 or 6.12 (downloaded once), a package, or the path of a vmlinuz
+    #[arg(long, value_name = "SERIES|PACKAGE|PATH", default_value = DEFAULT_KERNEL)]
     kernel: String,
-    /// The folder with modules.dep, for a kernel by its path
+    /// Directory with modules.dep, for a kernel given by path
     #[arg(long, value_name = "DIR")]
     modules: Option<PathBuf>,
-    /// Words for the guest's kernel command line, such as kernelcore=256M
+    /// Kernel command line parameters, for example kernelcore=256M
     #[arg(long, value_name = "WORDS", default_value = "", allow_hyphen_values = true)]
     append: String,
-    /// A swap disk of this size
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    /// Add a swap disk of this size
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     swap: Option<Bytes>,
-    /// An ext4 disk of this size, mounted at /disk
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    /// Add an ext4 disk of this size at /disk
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     disk: Option<Bytes>,
-    /// Control groups to mount
-    #[arg(long, value_enum, default_value_t = Groups::V2)]
-    cgroup: Groups,
-    /// Run the command in a control group with this memory limit
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    /// Cgroup version to mount
+    #[arg(long, default_value = "v2", value_parser = choice(&CGROUPS))]
+    cgroup: MountedCgroup,
+    /// Run the command in a cgroup with this memory limit
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     cgroup_limit: Option<Bytes>,
-    /// A file for the guest: it lies in the folder in which the command runs
+    /// Copy a file into the working directory of the guest
     #[arg(long, value_name = "FILE")]
     give: Vec<PathBuf>,
-    /// A file or folder of the guest to take when the command has ended
+    /// Copy a file or directory out of the guest at the end
     #[arg(long, value_name = "PATH")]
     take: Vec<String>,
-    /// The folder for what is taken
+    /// Directory for copied files
     #[arg(long, value_name = "DIR", default_value = ".", requires = "take")]
     to: PathBuf,
-    /// Take no more than this
-    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
+    /// Maximum total size of copied files
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size::parse)]
     take_max: Bytes,
-    /// Seconds until the guest is ended
-    #[arg(long, value_name = "S", default_value_t = 600)]
-    timeout: u64,
-    /// Seconds until its first line must have come
-    #[arg(long, value_name = "S", default_value_t = 120)]
-    boot_timeout: u64,
-    /// Write all that the guest's kernel says to this file
+    /// Time limit of the guest
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = duration::parse_or_seconds)]
+    timeout: Duration,
+    /// Time limit for the first output line
+    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = duration::parse_or_seconds)]
+    boot_timeout: Duration,
+    /// Write the console output to this file
     #[arg(long, value_name = "FILE")]
     console: Option<PathBuf>,
-    /// The QEMU to use
+    #[command(flatten)]
+    replacement: ForceArgs,
+    /// QEMU program
     #[arg(long, value_name = "PROGRAM", default_value = QEMU)]
     qemu: PathBuf,
-    /// Start QEMU without its sandbox, for one that has none
+    /// Start QEMU without its seccomp sandbox
     #[arg(long)]
     no_sandbox: bool,
-    /// Keep kernels here [default: $XDG_CACHE_HOME/pagelab or ~/.cache/pagelab]
+    /// Kernel cache directory [default: $XDG_CACHE_HOME/pagelab or ~/.cache/pagelab]
     #[arg(long, value_name = "DIR")]
     cache: Option<PathBuf>,
-    /// Start nothing; print the plan and QEMU's command line, with --json as JSON
+    /// Print the plan and the QEMU command line, and start nothing
     #[arg(long)]
     dry_run: bool,
-    /// Print how it went as JSON, with the command's output in it
+    /// Print the outcome as JSON, including the output of the command
     #[arg(long)]
     json: bool,
-    /// Tell what is done, also where standard error is no terminal
+    /// Print progress even if standard error is not a terminal
     #[arg(short, long)]
     verbose: bool,
-    /// The command line, without `pagelab`
+    /// Pagelab command line, without `pagelab`
     #[arg(value_name = "COMMAND", trailing_var_arg = true, required = true, allow_hyphen_values = true)]
     command: Vec<OsString>,
 }
 
-/// Sentences about what could not be taken, until they are only counted.
-const NOT_TAKEN: usize = 8;
+/// Copy errors that are printed; further errors are counted.
+const COPY_ERRORS_SHOWN: usize = 8;
 
 const AFTER_HELP: &str = "\
 Examples:
-  pagelab guest run -- checkup -v                         on kernel 6.1
-  pagelab guest run --kernel 6.12 --nodes 2 -- checkup    another, two nodes
+  pagelab guest run -- checkup -v                         kernel 6.1
+  pagelab guest run --kernel 6.12 --nodes 2 -- checkup    two nodes
   pagelab guest run --give bug.txt -- frag --from bug.txt
-  pagelab guest run --take a.pagelab -- checkup --probe --run a.pagelab
+  pagelab guest run --take a.pagelab -- checkup --probe -o a.pagelab
 
-The exit code is the command's own, 128 plus the signal's number if a signal ended it, and 6 if the guest \
-was lost: its kernel panicked, QEMU was killed, time ran out.
+The exit code is the command's, 128 plus the signal number if a signal ended it, or 6 if the guest was lost: \
+ kernel panic, QEMU killed, time limit.
 
-The guest is root's own machine: proc, sysfs, debugfs, tmpfs at /run and /tmp, and pagelab. Standard input \
-is not passed to it: --give FILE. It is emulated (QEMU's TCG), some ten times slower than hardware: that \
-works without /dev/kvm, which is never touched, so that a guest that hangs does not hang this machine.";
+The command runs as root. The guest has proc, sysfs, debugfs, tmpfs at /run and /tmp, and pagelab. Standard \
+ input is not passed: use --give FILE. It is emulated (QEMU TCG), about ten times slower than hardware. \
+ /dev/kvm is never used, so a hung guest cannot hang this machine.";
 
-/// Which control groups a guest has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Groups {
-    /// One hierarchy with the memory controller
-    V2,
-    /// The memory controller's own hierarchy
-    V1,
-    /// None
-    None,
-}
+/// Cgroup version in a guest. The alias keeps clap from reading `Option` as an optional argument.
+type MountedCgroup = Option<CgroupVersion>;
 
-/// Runs it, and returns the command's exit code.
+const CGROUPS: [Choice<MountedCgroup>; 3] = [
+    (&["v2"], "Unified hierarchy with the memory controller", Some(CgroupVersion::V2)),
+    (&["v1"], "Separate hierarchy of the memory controller", Some(CgroupVersion::V1)),
+    (&["none"], "No cgroup hierarchy", None),
+];
+
+/// Runs the guest, and returns the exit code of the command.
 pub fn run(args: &Args) -> Result<u8, Failure> {
-    if let Some(exit) = command::answered_here(&args.command)? {
+    if let Some(exit) = guest_command::handle_without_guest(&args.command)? {
         return Ok(exit as u8);
     }
-    let shape = shape(args)?;
+    let shape = guest_shape(args)?;
     if args.dry_run {
-        return dry_run(args, shape).map(|()| Exit::Done as u8);
+        return dry_run(args, shape).map(|()| Exit::Success as u8);
     }
-    let mut told = Told::watch(args.verbose)?;
-    memory::check(shape.memory).map_err(|why| Failure::new(Exit::NotAvailable, why))?;
-    let (plan, fetches_into) = plan(args, shape)?;
-    plan.check().map_err(super::failure)?;
+    let mut told = SetupProgress::start(args.verbose)?;
+    memory::check_host_memory(shape.memory).map_err(|why| Failure::new(Exit::NotAvailable, why))?;
+    let (plan, fetches_into) = resolve_plan(args, shape)?;
+    plan.check().map_err(super::guest_failure)?;
     let plan = match fetches_into {
-        Some(cache) => {
-            Plan { kernel: setup(&cache, &args.kernel, &mut told).map_err(super::failure)?, ..plan }
-        }
+        Some(cache) => GuestPlan {
+            kernel: set_up_kernel(&cache, &args.kernel, &mut told).map_err(super::guest_failure)?,
+            ..plan
+        },
         None => plan,
     };
-    let console = args.console.as_ref().map(|path| created(path)).transpose()?;
-    told.say(&format!("booting {}", title(&plan)));
-    let (start, whole) = (Instant::now(), plan.patience.whole);
-    let mut watcher = Watcher { told, console, passes_on: !args.json, start, whole };
-    let guest = boot::run(&plan, &mut watcher).map_err(super::failure)?;
+    let console = args.console.as_ref();
+    let console = console.map(|path| create_console_file(path, args.replacement.force)).transpose()?;
+    told.print(&format!("booting {}", guest_title(&plan)));
+    let (start, whole) = (Instant::now(), plan.timeouts.total);
+    let mut watcher =
+        GuestWatcher { progress: told, console, forwards_output: !args.json, start, time_limit: whole };
+    let guest = boot::run_guest(&plan, &mut watcher).map_err(super::guest_failure)?;
     if args.json {
-        answer::print_json(&plan, &guest)?;
+        output::print_json(&json::outcome_to_json(&plan, &guest))?;
     }
-    Ok(judged(&guest, args.json))
+    Ok(report_outcome(&guest, args.json))
 }
 
-/// Says what did not go as it should, and returns the exit code.
-fn judged(guest: &Guest, is_json: bool) -> u8 {
-    let say = |line: &str| out::complain(&format!("pagelab: {line}"));
-    match guest {
+/// Prints errors and warnings, and returns the exit code.
+fn report_outcome(guest: &Guest, is_json: bool) -> u8 {
+    let finished = match guest {
+        Guest::Completed(finished) => finished,
         Guest::Lost(lost) => {
-            say(&format!("the guest was lost: {}", lost.why));
-            Exit::Lost as u8
+            output::print_error(&format!("the guest was lost: {}", lost.reason));
+            return Exit::GuestLost as u8;
         }
-        Guest::Finished(finished) => {
-            finished.not_taken.iter().take(NOT_TAKEN).for_each(|why| say(&format!("not taken: {why}")));
-            match finished.not_taken.len().saturating_sub(NOT_TAKEN) {
-                0 => {}
-                more => say(&format!("not taken: {more} more; --json has them")),
+    };
+    let warn_not_copied = |what: &str| output::warn(&format!("warning: not copied: {what}"));
+    finished.missing_files.iter().take(COPY_ERRORS_SHOWN).for_each(|why| warn_not_copied(why));
+    match finished.missing_files.len().saturating_sub(COPY_ERRORS_SHOWN) {
+        0 => {}
+        more => warn_not_copied(&format!("{more} more; --json lists them")),
+    }
+    match finished.steps.last().map(|step| &step.end) {
+        Some(StepExit::Code(0)) | None if !finished.missing_files.is_empty() => Exit::Partial as u8,
+        Some(StepExit::Code(code)) => u8::try_from(*code).unwrap_or(Exit::Partial as u8),
+        Some(StepExit::Signal(signal)) => Exit::code_after_signal(*signal),
+        Some(StepExit::NotRun(why)) => {
+            if !is_json {
+                let why = pagelab_guest::console::printable(why);
+                output::print_error(&format!("cannot run the command in the guest: {why}"));
             }
-            let end = finished.steps.last().map(|step| &step.end);
-            if let (Some(End::NotRun(why)), false) = (end, is_json) {
-                say(&format!(
-                    "the guest could not run the command: {}",
-                    pagelab_guest::console::printable(why)
-                ));
-            }
-            match end {
-                Some(End::Code(0)) | None if !finished.not_taken.is_empty() => Exit::Partial as u8,
-                Some(End::Code(code)) => u8::try_from(*code).unwrap_or(Exit::Partial as u8),
-                Some(End::Signal(signal)) => {
-                    u8::try_from(signal.saturating_add(128)).unwrap_or(Exit::Partial as u8)
-                }
-                Some(End::NotRun(_)) => Exit::Partial as u8,
-                None => Exit::Done as u8,
-            }
+            Exit::Partial as u8
         }
+        None => Exit::Success as u8,
     }
 }
 
-fn shape(args: &Args) -> Result<Shape, Failure> {
-    let version = match args.cgroup {
-        Groups::V1 => Some(CgroupVersion::V1),
-        Groups::V2 => Some(CgroupVersion::V2),
-        Groups::None => None,
-    };
-    if version.is_none() && args.cgroup_limit.is_some() {
-        return Err(super::super::usage("--cgroup-limit wants control groups: --cgroup v2 or v1"));
+fn guest_shape(args: &Args) -> Result<GuestConfig, Failure> {
+    if args.cgroup.is_none() && args.cgroup_limit.is_some() {
+        return Err(super::super::usage_error("--cgroup-limit requires --cgroup v2 or v1"));
     }
     let limit_bytes = args.cgroup_limit.map(|limit| limit.0);
-    let shape = Shape {
+    let shape = GuestConfig {
         memory: args.memory,
         cpus: args.cpus,
         nodes: args.nodes,
         append: args.append.clone(),
         swap: args.swap,
         disk: args.disk,
-        cgroup: version.map(|version| Cgroup { version, limit_bytes }),
+        cgroup: args.cgroup.map(|version| CgroupConfig { version, limit_bytes }),
     };
-    shape.check().map_err(|why| super::super::usage(&why))?;
+    shape.check().map_err(|why| super::super::usage_error(&why))?;
     Ok(shape)
 }
 
-/// The plan, and the cache into which its kernel is still to be fetched.
-fn plan(args: &Args, shape: Shape) -> Result<(Plan, Option<Cache>), Failure> {
-    let (kernel, cache) = known_kernel(args)?;
-    let fetches_into = kernel.is_none().then(|| cache.clone());
-    let unknown = || Kernel {
-        release: format!("{} (to be fetched)", args.kernel),
-        image: cache.folder().join("KERNEL"),
-        modules: None,
-        package: None,
+/// Returns the plan, and the cache for its kernel if that must be downloaded first.
+fn resolve_plan(args: &Args, shape: GuestConfig) -> Result<(GuestPlan, Option<KernelCache>), Failure> {
+    let name = &args.kernel;
+    let (kernel, fetches_into) = if name.contains('/') || Path::new(name).is_file() {
+        let kernel = GuestKernel::open(Path::new(name), args.modules.as_deref());
+        (kernel.map_err(super::guest_failure)?, None)
+    } else {
+        let cache = super::open_cache(args.cache.as_ref())?;
+        match cache.find_kernel(name) {
+            Some(kernel) => (kernel, None),
+            None => {
+                let (release, image) =
+                    (format!("{name} (to be downloaded)"), cache.store().dir().join("KERNEL"));
+                (GuestKernel { release, image, modules: None, package: None }, Some(cache))
+            }
+        }
     };
-    let kernel = kernel.unwrap_or_else(unknown);
-    let mut plan = Plan::new(kernel, shape, vec![Step::Pagelab(args.command.clone())]);
+    let mut plan = GuestPlan::new(kernel, shape, vec![JobStep::Pagelab(args.command.clone())]);
     plan.qemu = args.qemu.clone();
     plan.sandbox = !args.no_sandbox;
-    plan.gives = args.give.clone();
-    plan.takes = args.take.clone();
-    plan.take_to = args.to.clone();
-    plan.take_bytes_max = args.take_max.0;
-    plan.patience.whole = Duration::from_secs(args.timeout);
-    plan.patience.first_line = Duration::from_secs(args.boot_timeout);
+    plan.input_files = args.give.clone();
+    plan.output_paths = args.take.clone();
+    plan.output_dir = args.to.clone();
+    plan.output_bytes_max = args.take_max.0;
+    plan.timeouts.total = args.timeout;
+    plan.timeouts.first_line = args.boot_timeout;
     Ok((plan, fetches_into))
 }
 
-/// The kernel, if it is there, and the cache that it would come into.
-fn known_kernel(args: &Args) -> Result<(Option<Kernel>, Cache), Failure> {
-    if args.kernel.contains('/') || Path::new(&args.kernel).is_file() {
-        let kernel = Kernel::at(Path::new(&args.kernel), args.modules.as_deref()).map_err(super::failure)?;
-        return Ok((Some(kernel), Cache::below(Path::new(""))));
-    }
-    let cache = super::cache(args.cache.as_ref())?;
-    Ok((cache.find(&args.kernel), cache))
-}
-
-fn created(path: &Path) -> Result<File, Failure> {
-    File::create(path)
-        .map_err(|e| Failure::new(Exit::Partial, format!("cannot write {}", path.display())).because(e))
+fn create_console_file(path: &Path, replaces: bool) -> Result<File, Failure> {
+    check_output(path, replaces)?;
+    File::create(path).map_err(|error| Failure::cannot_write(path.display(), &error, "file"))
 }
 
 /// `6.1.0-56-cloud-amd64, 512 MiB, 2 CPUs`
-fn title(plan: &Plan) -> String {
-    let Shape { memory, cpus, nodes, swap, disk, .. } = &plan.shape;
-    let mut title = format!("{}, {}, {cpus} CPU", plan.kernel.release, show(*memory));
+fn guest_title(plan: &GuestPlan) -> String {
+    let GuestConfig { memory, cpus, nodes, swap, disk, .. } = &plan.config;
+    let mut title = format!("{}, {}, {cpus} CPU", plan.kernel.release, format_exact(*memory));
     title.push_str(if *cpus == 1 { "" } else { "s" });
     if *nodes > 1 {
         title.push_str(&format!(", {nodes} nodes"));
     }
     for (name, size) in [("swap", swap), ("disk", disk)] {
-        title.push_str(&size.map_or_else(String::new, |size| format!(", {name} {}", show(size))));
+        title.push_str(&size.map_or_else(String::new, |size| format!(", {name} {}", format_exact(size))));
     }
     title
 }
 
-fn dry_run(args: &Args, shape: Shape) -> Result<(), Failure> {
-    let (plan, fetches_into) = plan(args, shape)?;
-    plan.check().map_err(super::failure)?;
-    let fetches = fetches_into
-        .map(|cache| format!("the newest {} cloud kernel into {}", args.kernel, cache.folder().display()));
+fn dry_run(args: &Args, shape: GuestConfig) -> Result<(), Failure> {
+    let (plan, fetches_into) = resolve_plan(args, shape)?;
+    plan.check().map_err(super::guest_failure)?;
+    let fetches = fetches_into.map(|cache| {
+        format!("the newest {} cloud kernel into {}", args.kernel, cache.store().dir().display())
+    });
     if args.json {
-        return answer::print_plan(&plan, fetches.as_deref());
+        let document = json::plan_to_json(&plan, fetches.as_deref()).map_err(super::guest_failure)?;
+        return output::print_json(&document);
     }
-    let mut out = out::stdout();
-    writeln!(out, "guest     {}", title(&plan))?;
-    writeln!(out, "emulated  QEMU's TCG: works without /dev/kvm, which is never touched; ten times slower")?;
+    let mut out = output::stdout();
+    writeln!(out, "guest     {}", guest_title(&plan))?;
+    writeln!(out, "emulated  QEMU TCG, about ten times slower than hardware; /dev/kvm is not used")?;
     match &fetches {
         Some(fetches) => writeln!(out, "fetches   {fetches}")?,
         None => {
-            let names = plan.module_names().map_err(super::failure)?.join(" ");
+            let names = plan.list_module_names().map_err(super::guest_failure)?.join(" ");
             writeln!(out, "modules   {}", if names.is_empty() { "none" } else { &names })?;
         }
     }
@@ -295,54 +292,54 @@ fn dry_run(args: &Args, shape: Shape) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Passes on what the command says, and tells how far it is.
-struct Watcher {
-    told: Told,
+/// Forwards the output of the command, and prints progress.
+struct GuestWatcher {
+    progress: SetupProgress,
     console: Option<File>,
-    passes_on: bool,
-    /// When QEMU was started, and how long it may take.
+    forwards_output: bool,
+    /// Start of QEMU, and its time limit.
     start: Instant,
-    whole: Duration,
+    time_limit: Duration,
 }
 
-/// The deadline is looked at by whoever listens to the guest; here only later, so that it is past there too.
-const GRACE: Duration = Duration::from_millis(100);
+/// Grace period after the deadline. The listener of the guest checks the deadline; this check follows later.
+const DEADLINE_GRACE: Duration = Duration::from_millis(100);
 
-impl Watcher {
-    fn pass_on(&self, to: impl AsFd, bytes: &[u8]) -> io::Result<()> {
-        let is_late = || self.start.elapsed() > self.whole.saturating_add(GRACE);
-        let gives_up = || self.told.stop.signal().is_some() || is_late();
-        if self.passes_on { out::pass_on(to, bytes, gives_up) } else { Ok(()) }
+impl GuestWatcher {
+    fn forward(&self, to: impl AsFd, bytes: &[u8]) -> io::Result<()> {
+        let is_late = || self.start.elapsed() > self.time_limit.saturating_add(DEADLINE_GRACE);
+        let gives_up = || self.progress.stop.signal().is_some() || is_late();
+        if self.forwards_output { output::forward(to, bytes, gives_up) } else { Ok(()) }
     }
 }
 
-impl boot::Watcher for Watcher {
-    fn stdout(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.pass_on(io::stdout().lock(), bytes)
+impl boot::GuestObserver for GuestWatcher {
+    fn on_stdout(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.forward(io::stdout().lock(), bytes)
     }
 
-    fn stderr(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.pass_on(io::stderr().lock(), bytes)
+    fn on_stderr(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.forward(io::stderr().lock(), bytes)
     }
 
-    fn console(&mut self, bytes: &[u8]) -> io::Result<()> {
+    fn on_console(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.console.as_mut().map_or(Ok(()), |file| file.write_all(bytes))
     }
 
-    fn started(&mut self, _qemu: u32) {
+    fn on_started(&mut self, _qemu: u32) {
         self.start = Instant::now();
     }
 
-    fn first_line(&mut self, cost: FirstLine) {
-        let (wall, cpu) = (cost.wall.as_secs_f64(), cost.host_cpu.as_secs_f64());
-        self.told.say(&format!("first line after {wall:.1} s, {cpu:.1} s of CPU time"));
+    fn on_first_message(&mut self, cost: FirstMessageCost) {
+        let (wall, cpu) = (cost.wall_time.as_secs_f64(), cost.host_cpu.as_secs_f64());
+        self.progress.print(&format!("first line after {wall:.1} s, {cpu:.1} s of CPU time"));
     }
 
-    fn note(&mut self, note: &str) {
-        out::complain(&format!("pagelab: in the guest: {note}"));
+    fn on_note(&mut self, note: &str) {
+        output::warn(&format!("note: in the guest: {note}"));
     }
 
-    fn stop(&mut self) -> Option<i32> {
-        self.told.stop.signal()
+    fn stop_signal(&mut self) -> Option<i32> {
+        self.progress.stop.signal()
     }
 }

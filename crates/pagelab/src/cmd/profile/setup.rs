@@ -1,45 +1,40 @@
-//! `pagelab profile setup`: QEMU for `--source exact` in the cache, before it is needed.
+//! `pagelab profile setup`: download of QEMU for `--source exact` to the cache, ahead of use.
 
 use std::io::Write;
 
+use pagelab_command::setup_progress::SetupProgress;
 use pagelab_packages::store;
-use pagelab_target::exact::qemu::{Ahead, Qemu};
+use pagelab_target::exact::qemu::{Qemu, QemuSource};
 
-use crate::cmd::guest::setup::Told;
-use crate::cmd::target_failure;
+use crate::cmd::failure_from_target_error;
 use crate::exit::{Exit, Outcome};
-use crate::out;
+use crate::output;
 
-/// What `profile setup` was asked for.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Say what would be fetched, and fetch nothing
+    /// Print what would be downloaded, and download nothing
     #[arg(long)]
     dry_run: bool,
 }
 
-/// Finds or fetches QEMU, and says which one is taken.
+/// Finds or fetches QEMU, and prints which binary is used.
 pub fn run(args: &Args) -> Outcome {
-    let cache = store::usual_folder();
-    let mut told = Told::watch(true)?;
-    let mut out = out::stdout();
-    if args.dry_run {
-        match Qemu::ahead(cache.as_deref(), &mut told).map_err(target_failure)? {
-            Ahead::There(qemu) => there(&mut out, &qemu)?,
-            Ahead::Fetched(offers) => {
-                for offer in &offers {
-                    let (name, version, bytes) = (&offer.name, &offer.version, offer.bytes);
-                    writeln!(out, "would fetch {name} {version}   {bytes} bytes")?;
-                }
+    let cache = store::default_cache_dir();
+    let mut progress = SetupProgress::start(true)?;
+    let mut out = output::stdout();
+    let source = match args.dry_run {
+        true => Qemu::preview_source(cache.as_deref(), &mut progress),
+        false => Qemu::find_or_fetch(cache.as_deref(), &mut progress).map(QemuSource::Available),
+    };
+    match source.map_err(failure_from_target_error)? {
+        QemuSource::Available(qemu) => writeln!(out, "QEMU {}   {}", qemu.version, qemu.program.display())?,
+        QemuSource::ToFetch(offers) => {
+            for offer in &offers {
+                let (name, version, bytes) = (&offer.name, &offer.version, offer.size_bytes);
+                writeln!(out, "would download {name} {version}   {bytes} bytes")?;
             }
         }
-    } else {
-        there(&mut out, &Qemu::at_hand(cache.as_deref(), &mut told).map_err(target_failure)?)?;
     }
     out.flush()?;
-    Ok(Exit::Done)
-}
-
-fn there(out: &mut impl Write, qemu: &Qemu) -> std::io::Result<()> {
-    writeln!(out, "QEMU {}   {}", qemu.version, qemu.path().display())
+    Ok(Exit::Success)
 }

@@ -1,95 +1,93 @@
 //! `pagelab profile show`: the regions of a profile.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use pagelab_model::Profile;
+use clap::ArgAction;
+use pagelab_model::TlbProfile;
 use pagelab_report::json;
 use pagelab_report::profile::{self, View, render};
+use pagelab_tune::profile_source::read_run_file;
 
-use crate::cmd::plan::read::of_run_file;
+use crate::atomic_file::check_output;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::{out, whole_file};
+use crate::output;
+use crate::output_args::ForceArgs;
+use crate::value_parsers::{Choice, choice};
 
-/// What `profile show` was asked for.
+const EXAMPLES: &str = "\
+Examples:
+  pagelab profile show server.profile.pagelab           a row for each region
+  pagelab profile show -v server.profile.pagelab        all regions
+  pagelab profile show --html a.html server.profile.pagelab
+";
+
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     /// The run file
     file: PathBuf,
-    /// What a row stands for
-    #[arg(long, value_enum, default_value_t)]
-    by: Unit,
-    /// All regions, and every place that was not seen
+    /// Grouping of rows
+    #[arg(long = "by", value_name = "BY", default_value = "region",
+        action = ArgAction::Set, value_parser = choice(&ROWS))]
+    by_cell: bool,
+    /// Print all regions and all unobserved ranges
     #[arg(short, long)]
     verbose: bool,
-    /// Everything as one JSON document (docs/json.md)
+    /// Print JSON (docs/json.md)
     #[arg(long, conflicts_with_all = ["csv", "verbose"])]
     json: bool,
-    /// The regions as one table, to standard output
+    /// Print the regions as CSV
     #[arg(long, conflicts_with = "verbose")]
     csv: bool,
-    /// Text and heat map as one page of HTML that needs nothing else
-    #[arg(long, value_name = "OUT", conflicts_with_all = ["json", "csv"])]
+    /// Write text and heat map as one self-contained HTML page
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "csv"])]
     html: Option<PathBuf>,
+    #[command(flatten)]
+    replacement: ForceArgs,
 }
 
-/// What a row stands for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-enum Unit {
-    /// A huge page
-    #[default]
-    Region,
-    /// What the source counts by, a base page at best
-    Page,
-}
+/// Groupings of rows: whether a row is the unit of the source.
+const ROWS: [Choice<bool>; 2] =
+    [(&["region"], "A huge page", false), (&["page"], "The unit of the source, at best a base page", true)];
 
-/// Shows a profile.
 pub fn run(args: &Args) -> Outcome {
-    let page = args.html.as_deref().map(|path| whole_file::target(path, "--html")).transpose()?;
-    let profile = of_run_file(&args.file)?.profile;
-    let view = View { verbose: args.verbose, by_cell: args.by == Unit::Page };
+    let page = args.html.as_deref().map(|path| check_output(path, args.replacement.force)).transpose()?;
+    let profile = read_run_file(&args.file)?.profile;
+    let view = View { verbose: args.verbose, by_cell: args.by_cell };
     let name = args.file.display().to_string();
     if let Some(page) = page {
-        page.write(profile::html(&profile, &name, view).as_bytes())?;
-        return Ok(Exit::Done);
+        page.write(profile::render_html(&profile, &name, view).as_bytes())?;
+        return Ok(Exit::Success);
     }
-    let mut out = out::stdout();
     let text = match (args.json, args.csv) {
-        (true, _) => json_text(&json::profile::document(&profile, view.by_cell))?,
-        (_, true) => pagelab_report::csv::profile(&profile, view.by_cell).lines().collect(),
-        _ => render(&profile, &name, view, out::style()),
+        (true, _) => output::json_text(&json::profile::to_document(&profile, view.by_cell))?,
+        (_, true) => pagelab_report::csv::regions_table(&profile, view.by_cell).into_lines().collect(),
+        _ => render(&profile, &name, view, output::stdout_style()),
     };
-    out.write_all(text.as_bytes())?;
-    out.flush()?;
-    Ok(Exit::Done)
+    output::print(&text)?;
+    Ok(Exit::Success)
 }
 
-/// What a fresh profile found, in a few lines. Without `hints` nothing is said of what to do with it: it is
-/// passed on to whoever asked for it.
-pub fn summary(
-    profile: &Profile,
+/// Prints the summary of a new profile in a few lines. Without `hints` it omits the next steps: the profile
+/// is passed to the caller.
+pub fn print_summary(
+    profile: &TlbProfile,
     output: &Path,
     json: bool,
     is_alone: bool,
     hints: bool,
 ) -> Result<(), Failure> {
     let mut text = match json {
-        true => json_text(&json::profile::document(profile, false))?,
-        false => profile::summary(profile, &output.display().to_string(), out::style()),
+        true => output::json_text(&json::profile::to_document(profile, false))?,
+        false => profile::render_summary(profile, &output.display().to_string(), output::stdout_style()),
     };
-    let hint = out::style().signs("→");
+    let hint = output::stdout_style().to_displayable("→");
     if let Some(at) = text.find(&format!("\n{hint} ")).filter(|_| !hints && !json) {
         text.truncate(at + 1);
     }
     if !json && !is_alone {
-        out::complain(text.trim_end());
+        output::warn(text.trim_end());
         return Ok(());
     }
-    let mut out = out::stdout();
-    out.write_all(text.as_bytes())?;
-    Ok(out.flush()?)
-}
-
-fn json_text(document: &impl serde::Serialize) -> Result<String, Failure> {
-    json::to_text(document).map_err(|error| Failure::new(Exit::Bug, "JSON").because(error))
+    output::print(&text)
 }

@@ -1,91 +1,79 @@
-//! What is said while an experiment goes on: one line on a terminal, and a line for what did not go well.
+//! Progress of an experiment: one status line on a terminal, and a line for each problem.
 
 use std::collections::BTreeSet;
 
-use pagelab_experiment::session::News;
+use pagelab_experiment::engine::SessionEvent;
 use pagelab_model::experiment::{Flag, Plan, Trial, TrialEnd};
-use pagelab_report::quantity::duration;
+use pagelab_report::quantity_format::format_duration;
 
-use crate::out;
+use crate::output;
+use crate::value_parsers::bounded_ns;
 
-/// The line, and what was told already.
-pub struct Progress<'p> {
+/// The status line, and the messages printed so far.
+pub struct RunProgress<'p> {
     plan: &'p Plan,
-    is_watched: bool,
-    told: BTreeSet<(usize, usize, String)>,
+    reported: BTreeSet<(usize, usize, String)>,
 }
 
-impl<'p> Progress<'p> {
-    /// Nothing was told yet.
-    pub fn new(plan: &'p Plan) -> Progress<'p> {
-        Progress { plan, is_watched: out::is_watched(), told: BTreeSet::new() }
+impl<'p> RunProgress<'p> {
+    /// Creates the progress before any message.
+    pub fn new(plan: &'p Plan) -> RunProgress<'p> {
+        RunProgress { plan, reported: BTreeSet::new() }
     }
 
-    /// Tells what happens.
-    pub fn tell(&mut self, news: &News<'_>) {
+    pub fn report(&mut self, news: &SessionEvent<'_>) {
         match news {
-            News::Preflight(text, is_quiet) => {
-                if !is_quiet {
-                    self.line(&format!("note: {text}"));
-                }
+            SessionEvent::Note(text) => self.print_line(&format!("note: {text}")),
+            SessionEvent::TrialStarted { number, total: of, workload, variant, remaining_time: left } => {
+                let left = left.map(|left| format!("   about {} left", format_duration(bounded_ns(left))));
+                let left = left.unwrap_or_default();
+                output::show_status_line(&format!("trial {number} of {of}: {workload}, {variant}{left}"));
             }
-            News::Told(text) => self.line(&format!("note: {text}")),
-            News::Begins { number, of, workload, variant, left } => {
-                let left = left.map_or(String::new(), |left| {
-                    let ns = u64::try_from(left.as_nanos()).unwrap_or(u64::MAX);
-                    format!("   about {} left", duration(ns))
-                });
-                if self.is_watched {
-                    out::status(&format!("trial {number} of {of}: {workload}, {variant}{left}"));
-                }
-            }
-            News::Ended(trial) => self.ended(trial),
+            SessionEvent::Progress(_) => {}
+            SessionEvent::TrialEnded(trial) => self.report_trial(trial),
         }
     }
 
-    /// Takes the line away.
     pub fn clear(&self) {
-        if self.is_watched {
-            out::status("");
-        }
+        output::show_status_line("");
     }
 
-    fn line(&self, text: &str) {
+    fn print_line(&self, text: &str) {
         self.clear();
-        out::complain(text);
+        output::warn(text);
     }
 
-    fn ended(&mut self, trial: &Trial) {
+    fn report_trial(&mut self, trial: &Trial) {
         let Some(slot) = self.plan.schedule.get(trial.slot) else { return };
         let (workload, variant) = (slot.workload, slot.variant);
         let names = format!("{}, {}", self.plan.workloads[workload].name, self.plan.variants[variant].name);
-        if let Some(how) = in_words(&trial.end) {
-            self.line(&format!("{names}: {how}"));
+        if let Some(how) = trial_end_text(&trial.end) {
+            self.print_line(&format!("{names}: {how}"));
             for line in trial.last_output.lines() {
-                self.line(&format!("  | {line}"));
+                self.print_line(&format!("  | {line}"));
             }
         }
         // Once for each pairing: the report counts them.
         for flag in &trial.flags {
             let is_loud = [Flag::NO_HUGE_PAGES, Flag::NOT_APPLIED].contains(&flag.kind.as_str());
-            if is_loud && self.told.insert((workload, variant, flag.kind.clone())) {
-                self.line(&format!("{names}: {}: {}", flag.kind, flag.text));
+            if is_loud && self.reported.insert((workload, variant, flag.kind.clone())) {
+                self.print_line(&format!("{names}: {}: {}", flag.kind, flag.text));
             }
         }
     }
 }
 
-/// How a trial ended, if not as it should.
-fn in_words(end: &TrialEnd) -> Option<String> {
+/// Describes how a trial ended, if not normally.
+fn trial_end_text(end: &TrialEnd) -> Option<String> {
     Some(match end {
         TrialEnd::Done | TrialEnd::Stopped => return None,
         TrialEnd::Failed(code) => format!("failed with exit code {code}"),
         TrialEnd::Killed(signal) => format!("killed by signal {signal}"),
-        TrialEnd::OutOfMemory => "killed by the kernel for want of memory".to_owned(),
-        TrialEnd::TimedOut(ns) => format!("ended after its time limit of {}", duration(*ns)),
-        TrialEnd::Nonsense(why) => format!("no result: {why}"),
-        TrialEnd::LeftBehind(count) => format!("left {count} processes behind, which were ended"),
-        TrialEnd::NotBegun(why) => format!("not begun: {why}"),
+        TrialEnd::OutOfMemory => "killed by the OOM killer".to_owned(),
+        TrialEnd::TimedOut(ns) => format!("stopped at its time limit of {}", format_duration(*ns)),
+        TrialEnd::InvalidResult(why) => format!("no result: {why}"),
+        TrialEnd::LeftProcesses(count) => format!("left {count} processes, which were killed"),
+        TrialEnd::NotStarted(why) => format!("not started: {why}"),
         TrialEnd::Rejected(why) => format!("rejected: {why}"),
     })
 }

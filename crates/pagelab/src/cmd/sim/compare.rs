@@ -1,60 +1,57 @@
-//! `pagelab sim compare`: schemes side by side under one load, with the same seeds.
+//! `pagelab sim compare`: comparison of schemes under one load, with the same seeds.
 
-use super::options::{Common, Repeated, check_kernelcore, once, plan, seeds};
-use super::session::begin;
-use crate::bounds;
+use super::options::SimulationArgs;
 use crate::exit::Failure;
+use crate::value_parsers::parse_bounded;
+use pagelab_study::catalogue::reject_duplicates;
+use pagelab_study::session::start;
+use pagelab_study::simulation_plan::{DEFAULT_LOAD, build_plan, check_kernelcore, seed_range};
 
-/// Seeds, where nobody says how many: enough for intervals.
-const SEEDS: u32 = 20;
-
-/// What `sim compare` was asked for.
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// Schemes, the first of which the others are compared with
+    /// Schemes; the first is the baseline
     #[arg(
         long,
+        alias = "policies",
         value_name = "SCHEME,…",
         value_delimiter = ',',
         default_value = "standard,list,zone,zone+linear"
     )]
-    policies: Vec<String>,
-    #[command(flatten)]
-    repeated: Repeated,
-    /// Pictures of memory to keep, of each scheme's first seed
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 0,
-        value_parser = bounds::small::<0, 1000>
-    )]
+    schemes: Vec<String>,
+    /// Load
+    #[arg(long, value_name = "NAME", default_value = DEFAULT_LOAD)]
+    load: String,
+    /// Number of seeds, the same for all schemes; 6 or more give intervals
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = parse_bounded::<u32, 1, 1000>)]
+    seeds: u32,
+    /// Number of memory pictures to keep, for the first seed of each scheme
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = parse_bounded::<u32, 0, 1000>)]
     pictures: u32,
     #[command(flatten)]
-    common: Common,
+    common: SimulationArgs,
 }
 
 const AFTER_HELP: &str = "\
-A scheme is a policy and what is added to it, joined by +: zone+linear is the \
-standard policy with a zone for movable pages and linear reclaim.
+A scheme is a policy and its options, joined by +: zone+linear is the standard policy with a movable zone \
+ and linear reclaim.
 
 Examples:
-  pagelab sim list                               what there is
+  pagelab sim list                               list all names
   pagelab sim compare --load highalloc --seeds 20
-  pagelab sim compare --policies list,zone --kernelcore 768M
+  pagelab sim compare --schemes list,zone --kernelcore 768M
   pagelab sim compare --machine ppc64 -o p.pagelab
 
-Seed by seed, all schemes get the same requests, so that a difference is \
-theirs. The same seeds give the same bytes on any machine and number of \
-threads. docs/sim.md";
+For each seed, all schemes get the same requests. The output for a seed is the same on any machine and with \
+ any number of threads. docs/sim.md";
 
-/// Compares.
 pub fn run(args: &Args) -> Result<u8, Failure> {
-    let schemes: Vec<&str> = args.policies.iter().map(|name| name.trim()).collect();
-    once("--policies", &schemes)?;
-    let cells = schemes.iter().map(|scheme| args.common.cell(scheme, args.repeated.load()));
+    let schemes: Vec<&str> = args.schemes.iter().map(|name| name.trim()).collect();
+    reject_duplicates("--schemes", &schemes)?;
+    let choice = args.common.choice();
+    let cells = schemes.iter().map(|scheme| choice.build_cell(scheme, &args.load));
     let cells: Vec<_> = cells.collect::<Result<_, _>>()?;
     check_kernelcore(&cells)?;
-    let seeds = seeds(args.common.first_seed(), args.repeated.seeds.unwrap_or(SEEDS))?;
-    begin(plan("compare", cells, seeds, args.pictures), &args.common.shown.how())
+    let seeds = seed_range(choice.first_seed(), args.seeds)?;
+    start(build_plan("compare", cells, seeds, args.pictures), &args.common.simulation_options())
 }

@@ -1,140 +1,120 @@
-//! `pagelab workload setup`: external workloads are made ready, without installing anything.
+//! `pagelab workload setup`: preparation of external workloads, without installing anything.
 
-use std::io::Write;
 use std::time::Instant;
 
-use clap::ArgMatches;
-use pagelab_experiment::external::home::Home;
+use clap::Args as _;
+use pagelab_command::setup_progress::SetupProgress;
+use pagelab_experiment::external;
+use pagelab_experiment::external::install_dir::Installation;
 use pagelab_experiment::external::manifest::Manifest;
-use pagelab_experiment::external::{self, named, setup};
-use pagelab_report::json::header;
-use pagelab_report::json::object::{Object, array};
+use pagelab_experiment::external::{install_dir, load_manifest};
+use pagelab_model::Bytes;
+use pagelab_model::size::format_bytes;
+use pagelab_report::json::document_header;
+use pagelab_report::json::object::{JsonObject, to_array};
 
-use super::external::{setup_failure, unread_failure};
-use crate::cmd::guest::setup::Told;
+use super::external::manifest_failure;
+use crate::cmd::guest::guest_failure;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::out;
+use crate::output;
 
-/// The word behind `pagelab workload`.
 pub const NAME: &str = "setup";
-/// The word for all of them.
-const ALL: &str = "all";
+const ALL_WORKLOADS: &str = "all";
 
 const AFTER_HELP: &str = "\
-Programs are taken from PATH where they do, else fetched with apt-get and unpacked below \
-$XDG_CACHE_HOME/pagelab or ~/.cache/pagelab; nothing is installed, and no root is needed. Data are made \
-there too. What is half made is never used, and made anew by the next set-up.
+Uses programs from PATH if they are suitable; otherwise downloads packages with apt-get and unpacks them \
+ below $XDG_CACHE_HOME/pagelab or ~/.cache/pagelab. Nothing is installed, and no root is needed. Data is \
+ created there too. An incomplete set-up is never used; the next one recreates it.
 
 Examples:
   pagelab workload setup redis
-  pagelab workload setup all     those that cannot be are told, the others go on
+  pagelab workload setup all     failures are reported, the others continue
 
-docs/external.md tells what each takes.";
+docs/external.md lists time and space of each.";
 
-/// What `workload setup` was asked for.
-#[derive(Debug)]
+#[derive(Debug, clap::Args)]
+#[command(after_help = AFTER_HELP)]
 pub struct Args {
+    /// External workloads, manifest paths, or all
+    #[arg(value_name = "NAME", required = true)]
     names: Vec<String>,
+    /// Download and recreate everything
+    #[arg(long)]
     again: bool,
+    /// Print JSON
+    #[arg(long)]
     json: bool,
 }
 
-/// Its command line.
-pub fn command() -> clap::Command {
-    let flag = |name: &'static str, help: &'static str| {
-        clap::Arg::new(name).long(name).action(clap::ArgAction::SetTrue).help(help)
-    };
-    clap::Command::new(NAME)
-        .about("Make external workloads ready: fetch their programs, make their data")
-        .after_help(AFTER_HELP)
-        .arg(
-            clap::Arg::new("name")
-                .value_name("NAME")
-                .required(true)
-                .num_args(1..)
-                .help("External workloads, paths of manifests, or all"),
-        )
-        .arg(flag("again", "Fetch and make everything anew"))
-        .arg(flag("json", "Print JSON"))
+pub fn build_command() -> clap::Command {
+    Args::augment_args(clap::Command::new(NAME))
+        .about("Set up external workloads: download programs, create data")
 }
 
-impl Args {
-    /// What was typed.
-    pub fn of(given: &ArgMatches) -> Result<Args, clap::Error> {
-        let names = given.get_many::<String>("name").into_iter().flatten().cloned().collect();
-        Ok(Args { names, again: given.get_flag("again"), json: given.get_flag("json") })
-    }
-}
-
-/// A workload that was to be set up, and what became of it.
-struct Made {
+/// Outcome of setting up one workload.
+struct SetupOutcome {
     manifest: &'static Manifest,
-    home: Result<Home, Failure>,
+    install_dir: Result<Installation, Failure>,
     seconds: f64,
 }
 
-/// Sets up those that were asked for. Of several, those that cannot be are told, and the others go on.
+/// Sets up the requested workloads. With several, failures are reported and the others continue.
 pub fn run(args: &Args) -> Outcome {
     let mut manifests: Vec<&'static Manifest> = Vec::new();
     for name in &args.names {
         match name.as_str() {
-            ALL => manifests.extend(external::all()),
-            name => manifests.push(named(name).map_err(|unread| unread_failure(&unread))?),
+            ALL_WORKLOADS => manifests.extend(external::manifests()),
+            name => manifests.push(load_manifest(name).map_err(|unread| manifest_failure(&unread))?),
         }
     }
-    let mut told = Told::watch(true)?;
-    let mut all: Vec<Made> = Vec::new();
+    let mut told = SetupProgress::start(true)?;
+    let mut all: Vec<SetupOutcome> = Vec::new();
     for manifest in manifests {
         let began = Instant::now();
-        let home = setup::setup(manifest, args.again, &mut told).map_err(setup_failure);
+        let home = install_dir::set_up(manifest, args.again, &mut told).map_err(guest_failure);
         if let Err(failure) = &home {
-            out::complain(&format!("{}: {failure}", manifest.name));
+            output::warn(&format!("{}: {failure}", manifest.name));
         }
-        all.push(Made { manifest, home, seconds: began.elapsed().as_secs_f64() });
+        all.push(SetupOutcome { manifest, install_dir: home, seconds: began.elapsed().as_secs_f64() });
     }
-    let mut out = out::stdout();
     if args.json {
-        let document = header("workload_setup").put("workloads", array(&all, to_json));
-        let document: serde_json::Value = document.into();
-        let text = pagelab_report::json::to_text(&document);
-        let text = text.map_err(|error| Failure::new(Exit::Bug, "JSON").because(error))?;
-        out.write_all(text.as_bytes())?;
+        let document = document_header("workload_setup").field("workloads", to_array(&all, outcome_json));
+        output::print_json(&document)?;
     } else {
         for made in &all {
-            let Ok(home) = &made.home else { continue };
-            let (name, mib) = (&made.manifest.name, home.bytes >> 20);
+            let Ok(home) = &made.install_dir else { continue };
+            let (name, size) = (&made.manifest.name, format_bytes(Bytes(home.bytes)));
             let from = match home.packages.len() {
                 0 => "installed programs".to_owned(),
-                count => format!("{count} packages, {mib} MiB"),
+                count => format!("{count} packages, {size}"),
             };
-            writeln!(out, "{name}: ready, {from}   {}", home.folder.display())?;
+            output::print(&format!("{name}: ready, {from}   {}\n", home.dir.display()))?;
         }
     }
-    out.flush()?;
-    // One that was asked for alone has its own code; of several, a part was done.
-    let failed = all.iter().filter_map(|made| made.home.as_ref().err().map(Failure::exit));
+    // A single request keeps its own exit code; with several, the result is partial.
+    let failed = all.iter().filter_map(|made| made.install_dir.as_ref().err().map(Failure::exit));
     let failed: Vec<Exit> = failed.collect();
     Ok(match &failed[..] {
-        [] => Exit::Done,
+        [] => Exit::Success,
         [exit] if all.len() == 1 => *exit,
         all_of_them if all_of_them.len() == all.len() => Exit::NotAvailable,
         _ => Exit::Partial,
     })
 }
 
-fn to_json(made: &Made) -> Object {
+fn outcome_json(outcome: &SetupOutcome) -> JsonObject {
     let package = |(name, version): &(String, String)| {
-        Object::new().put("name", name.as_str()).put("version", version.as_str())
+        JsonObject::new().field("name", name.as_str()).field("version", version.as_str())
     };
-    let object = Object::new()
-        .put("name", made.manifest.name.as_str())
-        .put("ready", made.home.is_ok())
-        .put("seconds", made.seconds);
-    match &made.home {
+    let object = JsonObject::new()
+        .field("name", outcome.manifest.name.as_str())
+        .field("ready", outcome.install_dir.is_ok())
+        .field("seconds", outcome.seconds);
+    match &outcome.install_dir {
         Ok(home) => object
-            .put("home", home.folder.display().to_string())
-            .put("bytes", home.bytes)
-            .put("packages", array(&home.packages, package)),
-        Err(failure) => object.put("missing", failure.to_string()),
+            .field("home", home.dir.display().to_string())
+            .field("bytes", home.bytes)
+            .field("packages", to_array(&home.packages, package)),
+        Err(failure) => object.field("missing", failure.to_string()),
     }
 }

@@ -1,0 +1,16 @@
+//! Support of every command, without its arguments: exit codes ([`exit`]) and failures ([`failure`]),
+//! standard output and warnings ([`output`]), files that a command reads ([`input`]) and writes
+//! ([`atomic_file`], [`csv_folder`], [`perf_csv_folder`]), the manifest of a run ([`manifest`]), the guard of
+//! its changes ([`machine_guard`]), and the progress of downloads ([`setup_progress`]).
+
+pub mod arguments;
+pub mod atomic_file;
+pub mod csv_folder;
+pub mod exit;
+pub mod failure;
+pub mod input;
+pub mod machine_guard;
+pub mod manifest;
+pub mod output;
+pub mod perf_csv_folder;
+pub mod setup_progress;

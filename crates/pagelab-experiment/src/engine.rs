@@ -1,0 +1,606 @@
+//! The engine of experiments: due trials of a plan, at a place, into a run file.
+//!
+//! It knows no place. Preflight, gate, guard and control groups belong to the host ([`crate::host_place`]).
+
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::{Duration, Instant};
+
+use pagelab_model::experiment::{Experiment, MeasureHead, Plan, Trial, TrialEnd, TrialRole, measures};
+use pagelab_model::run::{ClockReading, Run, RunEvent, StreamHeader};
+use pagelab_model::simulation::MemoryPicture;
+use pagelab_runfile::{Error, RunWriter, StreamId};
+use pagelab_sys::clock;
+
+use crate::place::{FinishedTrial, LossKind, LostTrial, Place, PlaceEvent};
+
+/// Number of trials without a result after which the other trials of that workload are skipped.
+const FRUITLESS_TRIALS_MIN: usize = 2;
+
+/// Progress event.
+#[derive(Debug)]
+pub enum SessionEvent<'n> {
+    /// A note for the user.
+    Note(&'n str),
+    /// A trial begins: its number from 1, the total; remaining time, if known.
+    TrialStarted {
+        /// From 1 on.
+        number: usize,
+        /// Total number of trials, finished and remaining.
+        total: usize,
+        /// The workload's name.
+        workload: &'n str,
+        /// The variant's name.
+        variant: &'n str,
+        /// For this trial and all later ones.
+        remaining_time: Option<Duration>,
+    },
+    /// Thousandths of the trials of this session, including those in progress.
+    Progress(u64),
+    /// A trial ended.
+    TrialEnded(&'n Trial),
+}
+
+/// Why an experiment did not begin, or ended before its last trial, other than by a signal.
+#[derive(Debug)]
+pub enum ExperimentError {
+    /// The place rejects the plan, or the trials of the earlier session.
+    Rejected(String),
+    /// The run file cannot be written.
+    NotWritten(Error),
+    /// A trial was lost.
+    Lost(LostTrial),
+}
+
+impl From<Error> for ExperimentError {
+    fn from(error: Error) -> ExperimentError {
+        ExperimentError::NotWritten(error)
+    }
+}
+
+impl std::fmt::Display for ExperimentError {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            ExperimentError::NotWritten(error) => error.fmt(formatter),
+            ExperimentError::Rejected(reason) | ExperimentError::Lost(LostTrial { reason, .. }) => {
+                formatter.write_str(reason)
+            }
+        }
+    }
+}
+
+/// The signal that requested a stop, if any.
+pub type StopRequest<'s> = &'s (dyn Fn() -> Option<i32> + Sync);
+
+/// A running experiment.
+pub struct Engine<'e> {
+    plan: &'e Plan,
+    place: &'e dyn Place,
+    stop: StopRequest<'e>,
+    journal: Journal<'e>,
+    on_event: &'e mut dyn FnMut(&SessionEvent<'_>),
+    trials: BTreeMap<usize, Trial>,
+    /// Heads of measures, shared by all trials.
+    heads: HashSet<Arc<MeasureHead>>,
+    time_spent: BTreeMap<(usize, usize), (Duration, u32)>,
+    retried: Vec<usize>,
+}
+
+impl<'e> Engine<'e> {
+    /// An engine for a plan. Without a writer nothing is stored.
+    pub fn new(
+        (plan, place): (&'e Plan, &'e dyn Place),
+        writer: Option<&'e mut RunWriter>,
+        clock: RunClock,
+        stop: StopRequest<'e>,
+        on_event: &'e mut dyn FnMut(&SessionEvent<'_>),
+    ) -> Engine<'e> {
+        Engine {
+            plan,
+            place,
+            stop,
+            journal: Journal {
+                plan,
+                writer,
+                clock,
+                streams: BTreeMap::new(),
+                batch_interval: place.batch_interval(),
+                batch: Vec::new(),
+                batch_began: Instant::now(),
+            },
+            on_event,
+            trials: BTreeMap::new(),
+            heads: HashSet::new(),
+            time_spent: BTreeMap::new(),
+            retried: Vec::new(),
+        }
+    }
+
+    /// Adds the trials of an earlier session of the file. A trial that was stopped is repeated.
+    pub fn resume_from(&mut self, earlier: &Experiment) {
+        for trial in earlier.trials.iter().filter(|trial| trial.end != TrialEnd::Stopped) {
+            self.record_time(trial);
+            let shared = self.share_heads(trial.clone());
+            self.keep_trial(shared);
+        }
+    }
+
+    /// Runs the due trials, until all are done or a stop is requested.
+    pub fn run_due_trials(&mut self) -> Result<(), ExperimentError> {
+        let mut due: VecDeque<usize> =
+            (0..self.plan.schedule.len()).filter(|slot| !self.trials.contains_key(slot)).collect();
+        let place = self.place;
+        place.prepare(due.make_contiguous(), &mut |event| self.report_event(event))?;
+        let outcome = match place.shared() {
+            Some(shared) => run_in_lanes(self, shared, due),
+            None => self.run_alone(due),
+        };
+        // Completed trials are stored after any end of the session.
+        let written = self.journal.write_batch(true);
+        outcome?;
+        written?;
+        Ok(place.finish(&mut |event| self.report_event(event))?)
+    }
+
+    /// The trials of all sessions, by slot.
+    pub fn into_trials(self) -> Vec<Trial> {
+        self.trials.into_values().collect()
+    }
+
+    /// Runs one trial after the other on this thread.
+    fn run_alone(&mut self, mut due: VecDeque<usize>) -> Result<(), ExperimentError> {
+        while let Some(slot) = due.pop_front() {
+            if (self.stop)().is_some() {
+                break;
+            }
+            self.report_start(slot, &due);
+            let (stop, clock) = (self.stop, self.journal.clock);
+            let began_ns = clock.now_ns();
+            let finished = self.place.carry_out(slot, &mut |_| stop().is_none());
+            let mut finished = finished.map_err(ExperimentError::Lost)?;
+            (finished.trial.began_ns, finished.trial.ended_ns) = (began_ns, clock.now_ns());
+            let end = self.store_trial(finished)?;
+            if end == TrialEnd::Stopped {
+                break;
+            }
+            self.plan_again(slot, &end, &mut due)?;
+        }
+        Ok(())
+    }
+
+    /// Stores a trial, and returns its end.
+    pub(crate) fn store_trial(&mut self, finished: FinishedTrial) -> Result<TrialEnd, ExperimentError> {
+        for event in finished.events {
+            self.report_event(event)?;
+        }
+        let mut trial = self.share_heads(finished.trial);
+        trial.pictures = finished.pictures.len();
+        let end = trial.end.clone();
+        self.journal.add_trial(&trial, &finished.pictures)?;
+        self.record_time(&trial);
+        (self.on_event)(&SessionEvent::TrialEnded(&trial));
+        if end != TrialEnd::Stopped {
+            self.keep_trial(trial);
+        }
+        Ok(end)
+    }
+
+    fn keep_trial(&mut self, mut trial: Trial) {
+        if !self.place.keeps_series(trial.slot) {
+            trial.series = Vec::new();
+        }
+        self.trials.insert(trial.slot, trial);
+    }
+
+    fn share_heads(&mut self, mut trial: Trial) -> Trial {
+        for measure in &mut trial.measures {
+            match self.heads.get(&measure.head) {
+                Some(known) => measure.head = known.clone(),
+                None => _ = self.heads.insert(measure.head.clone()),
+            }
+        }
+        trial
+    }
+
+    /// Plans a rejected trial once more, after all others, and skips workloads without results.
+    fn plan_again(
+        &mut self,
+        slot: usize,
+        end: &TrialEnd,
+        due: &mut VecDeque<usize>,
+    ) -> Result<(), ExperimentError> {
+        match end {
+            TrialEnd::Rejected(_) if !self.retried.contains(&slot) => {
+                self.retried.push(slot);
+                due.push_back(slot);
+                Ok(())
+            }
+            TrialEnd::InvalidResult(why) => self.skip_fruitless(slot, why, due),
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes the other trials of a workload, once two of its trials ended well without a result, for the
+    /// same reason, and none had one: a pattern that never matches would waste all trials.
+    fn skip_fruitless(
+        &mut self,
+        slot: usize,
+        reason: &str,
+        due: &mut VecDeque<usize>,
+    ) -> Result<(), ExperimentError> {
+        let workload_of = |slot: usize| self.plan.schedule.get(slot).map(|slot| slot.workload);
+        let workload = workload_of(slot);
+        let of_workload = self.trials.values().filter(|trial| workload_of(trial.slot) == workload);
+        let ends: Vec<&TrialEnd> = of_workload.map(|trial| &trial.end).collect();
+        let is_same_failure = |end: &&TrialEnd| matches!(end, TrialEnd::InvalidResult(of) if of == reason);
+        let before = due.len();
+        if ends.len() < FRUITLESS_TRIALS_MIN || !ends.iter().all(is_same_failure) {
+            return Ok(());
+        }
+        due.retain(|slot| workload_of(*slot) != workload);
+        let count = before - due.len();
+        let name = workload.and_then(|workload| self.plan.workloads.get(workload));
+        if let Some(name) = name.map(|workload| &workload.name).filter(|_| count > 0) {
+            let text = format!(
+                "{name}: its first {} trials had no result: {reason}; {count} are skipped",
+                ends.len()
+            );
+            self.report_event(PlaceEvent { kind: "trial", text, is_note: true })?;
+        }
+        Ok(())
+    }
+
+    /// Stores an event, and reports it if it is a note.
+    pub(crate) fn report_event(&mut self, event: PlaceEvent) -> Result<(), Error> {
+        if event.is_note {
+            (self.on_event)(&SessionEvent::Note(&event.text));
+        }
+        self.journal.add_event(event.kind, event.text)
+    }
+
+    fn report_start(&mut self, slot: usize, due: &VecDeque<usize>) {
+        let plan = self.plan;
+        let Some(planned) = plan.schedule.get(slot) else { return };
+        let remaining_time = self.estimate_remaining(slot, due);
+        let total = plan.schedule.len();
+        (self.on_event)(&SessionEvent::TrialStarted {
+            number: total.saturating_sub(due.len()),
+            total,
+            workload: plan.workloads.get(planned.workload).map_or("", |workload| &workload.name),
+            variant: plan.variants.get(planned.variant).map_or("", |variant| &variant.name),
+            remaining_time,
+        });
+    }
+
+    fn record_time(&mut self, trial: &Trial) {
+        let Some(slot) = self.plan.schedule.get(trial.slot).filter(|_| self.place.has_time()) else {
+            return;
+        };
+        let spent = Duration::from_nanos(trial.ended_ns.saturating_sub(trial.began_ns));
+        let (sum, count) = self.time_spent.entry((slot.workload, slot.variant)).or_default();
+        (*sum, *count) = (*sum + spent, *count + 1);
+    }
+
+    /// Estimated time for a slot and the later ones: from trials of the same workload and variant, else of
+    /// the same workload, else from the plan.
+    fn estimate_remaining(&self, slot: usize, due: &VecDeque<usize>) -> Option<Duration> {
+        let mean = |spent: (Duration, u32)| (spent.1 > 0).then(|| spent.0 / spent.1);
+        let of_workload = |workload: usize| {
+            let workload_times = self.time_spent.iter().filter(|((of, _), _)| *of == workload);
+            mean(workload_times.fold((Duration::ZERO, 0), |sum, (_, one)| (sum.0 + one.0, sum.1 + one.1)))
+        };
+        let time = |slot: &usize| {
+            let planned = self.plan.schedule.get(*slot)?;
+            let known = self.time_spent.get(&(planned.workload, planned.variant)).copied().and_then(mean);
+            known.or_else(|| of_workload(planned.workload)).or_else(|| self.place.expected_time(*slot))
+        };
+        std::iter::once(&slot).chain(due).map(time).sum()
+    }
+}
+
+/// Measures that are also raw samples of the run file, for SQL.
+const SAMPLED_MEASURES: [&str; 5] =
+    [measures::WALL, measures::CPU, measures::MERIT, measures::PEAK_MEMORY, measures::HUGE_BYTES];
+
+/// Measure, workload, variant, and whether it is of a twin.
+type StreamKey = (&'static str, usize, usize, bool);
+
+/// The file, if there is one.
+struct Journal<'e> {
+    plan: &'e Plan,
+    writer: Option<&'e mut RunWriter>,
+    clock: RunClock,
+    streams: BTreeMap<StreamKey, StreamId>,
+    /// Maximum wait of trials in the batch.
+    batch_interval: Duration,
+    batch: Vec<Trial>,
+    /// When the first trial of the batch was added.
+    batch_began: Instant,
+}
+
+impl Journal<'_> {
+    pub fn add_event(&mut self, kind: &str, text: String) -> Result<(), Error> {
+        let at_ns = self.clock.now_ns();
+        match &mut self.writer {
+            Some(writer) => writer.add_event(&RunEvent { at_ns, kind: kind.to_owned(), text }),
+            None => Ok(()),
+        }
+    }
+
+    /// Stores the pictures of a trial, and the trial, or adds it to the batch.
+    pub fn add_trial(&mut self, trial: &Trial, pictures: &[MemoryPicture]) -> Result<(), Error> {
+        let Some(writer) = &mut self.writer else { return Ok(()) };
+        let at_ns = self.clock.now_ns();
+        pictures.iter().try_for_each(|picture| writer.add_picture(at_ns, trial.slot, picture))?;
+        if self.batch_interval.is_zero() {
+            writer.add_trial(trial)?;
+            self.add_samples(trial)?;
+            // Lost measurements would take long to repeat.
+            return self.writer.as_mut().map_or(Ok(()), |writer| writer.flush());
+        }
+        if self.batch.is_empty() {
+            self.batch_began = Instant::now();
+        }
+        self.batch.push(trial.clone());
+        self.write_batch(false)
+    }
+
+    /// Time until the batch must be written.
+    pub fn time_left(&self) -> Option<Duration> {
+        let left = self.batch_interval.saturating_sub(self.batch_began.elapsed());
+        (!self.batch.is_empty()).then_some(left)
+    }
+
+    /// Stores the batch if it is due, or in any case. Simulated trials have the time of writing.
+    pub fn write_batch(&mut self, in_any_case: bool) -> Result<(), Error> {
+        let is_due = self.time_left().is_some_and(|left| in_any_case || left.is_zero());
+        let Some(writer) = self.writer.as_mut().filter(|_| is_due) else { return Ok(()) };
+        let at_ns = self.clock.now_ns();
+        let mut batch = std::mem::take(&mut self.batch);
+        batch.iter_mut().for_each(|trial| (trial.began_ns, trial.ended_ns) = (at_ns, at_ns));
+        writer.add_trials(at_ns, &batch)?;
+        writer.request_commit();
+        Ok(())
+    }
+
+    fn add_samples(&mut self, trial: &Trial) -> Result<(), Error> {
+        let plan = self.plan;
+        let (Some(writer), Some(slot)) = (&mut self.writer, plan.schedule.get(trial.slot)) else {
+            return Ok(());
+        };
+        if trial.end != TrialEnd::Done || slot.role == TrialRole::WarmUp {
+            return Ok(());
+        }
+        for name in SAMPLED_MEASURES {
+            let Some(measure) = trial.measures.iter().find(|measure| measure.name == name) else { continue };
+            let Ok(value) = measure.value else { continue };
+            let key = (name, slot.workload, slot.variant, slot.role == TrialRole::Twin);
+            let stream = match self.streams.get(&key) {
+                Some(stream) => *stream,
+                None => {
+                    let mut labels = vec![
+                        ("workload".to_owned(), plan.workloads[slot.workload].name.clone()),
+                        ("variant".to_owned(), plan.variants[slot.variant].name.clone()),
+                    ];
+                    if slot.role == TrialRole::Twin {
+                        labels.push(("role".to_owned(), "twin".to_owned()));
+                    }
+                    let head = StreamHeader { name: name.to_owned(), unit: measure.unit.clone(), labels };
+                    let stream = writer.add_stream(&head)?;
+                    self.streams.insert(key, stream);
+                    stream
+                }
+            };
+            writer.add_sample(stream, trial.ended_ns, value)?;
+        }
+        Ok(())
+    }
+}
+
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
+
+struct LanePool<'p> {
+    place: &'p (dyn Place + Sync),
+    stop: StopRequest<'p>,
+    due: Mutex<VecDeque<usize>>,
+    /// Thousandths of the trial of each lane.
+    progress: Vec<AtomicU32>,
+    lost: Mutex<Option<LostTrial>>,
+    is_failed: AtomicBool,
+}
+
+/// Runs the due trials in as many lanes as the place has.
+fn run_in_lanes(
+    engine: &mut Engine<'_>,
+    place: &(dyn Place + Sync),
+    due: VecDeque<usize>,
+) -> Result<(), ExperimentError> {
+    let lanes = place.lanes(due.len()).get();
+    let pool = LanePool {
+        place,
+        stop: engine.stop,
+        due: Mutex::new(due),
+        progress: (0..lanes).map(|_| AtomicU32::new(0)).collect(),
+        lost: Mutex::new(None),
+        is_failed: AtomicBool::new(false),
+    };
+    // A trial that was rejected at the end becomes due again after its lane has ended.
+    while !pool.is_over() && !pool.due().is_empty() {
+        pool.run(engine)?;
+    }
+    let lost = pool.lost.into_inner().unwrap_or_else(PoisonError::into_inner);
+    lost.map_or(Ok(()), |lost| Err(ExperimentError::Lost(lost)))
+}
+
+impl LanePool<'_> {
+    /// Runs trials until none is due.
+    fn run(&self, engine: &mut Engine<'_>) -> Result<(), ExperimentError> {
+        std::thread::scope(|scope| {
+            let (send, receive) = mpsc::sync_channel(self.progress.len());
+            for lane in &self.progress {
+                let send = send.clone();
+                scope.spawn(move || self.work(lane, &send));
+            }
+            drop(send);
+            // At its end the receiver is dropped, which releases lanes that wait to send a trial.
+            let received = self.receive_trials(engine, receive);
+            if received.is_err() {
+                self.is_failed.store(true, Ordering::Relaxed);
+            }
+            received
+        })
+    }
+
+    fn due(&self) -> MutexGuard<'_, VecDeque<usize>> {
+        self.due.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_failed.load(Ordering::Relaxed) || (self.stop)().is_some()
+    }
+
+    /// Carries out trials until none is due.
+    fn work(&self, progress: &AtomicU32, send: &SyncSender<FinishedTrial>) {
+        let mut keep_going = |permille: u32| {
+            progress.store(permille.min(1000), Ordering::Relaxed);
+            !self.is_over()
+        };
+        loop {
+            // Not in a condition, which would hold the lock.
+            let Some(slot) = self.due().pop_front() else { return };
+            if !keep_going(0) {
+                return;
+            }
+            match self.place.carry_out(slot, &mut keep_going) {
+                // Discard interrupted trials.
+                Ok(_) if self.is_over() => return,
+                Ok(finished) => {
+                    if send.send(finished).is_err() {
+                        return;
+                    }
+                }
+                Err(lost) => {
+                    self.lost.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(lost);
+                    self.is_failed.store(true, Ordering::Relaxed);
+                    return;
+                }
+            }
+            progress.store(0, Ordering::Relaxed);
+        }
+    }
+
+    fn receive_trials(
+        &self,
+        engine: &mut Engine<'_>,
+        receive: Receiver<FinishedTrial>,
+    ) -> Result<(), ExperimentError> {
+        let mut finished = 0u64;
+        loop {
+            let wait =
+                engine.journal.time_left().map_or(PROGRESS_INTERVAL, |left| left.min(PROGRESS_INTERVAL));
+            match receive.recv_timeout(wait) {
+                Ok(trial) => {
+                    finished += 1;
+                    let slot = trial.trial.slot;
+                    let end = engine.store_trial(trial)?;
+                    engine.plan_again(slot, &end, &mut self.due())?;
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    let work: u64 =
+                        self.progress.iter().map(|at| u64::from(at.load(Ordering::Relaxed))).sum();
+                    (engine.on_event)(&SessionEvent::Progress(finished * 1000 + work));
+                    engine.journal.write_batch(false)?;
+                }
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            }
+        }
+    }
+}
+
+impl LostTrial {
+    /// A loss by a defect.
+    pub fn by_defect(reason: impl Into<String>) -> LostTrial {
+        LostTrial { kind: LossKind::Defect, reason: reason.into() }
+    }
+}
+
+/// The clock of a run, which continues where an earlier session of its file ended.
+#[derive(Clone, Copy, Debug)]
+pub struct RunClock {
+    /// The time of the run at `at_ns`.
+    base_ns: u64,
+    at_ns: u64,
+}
+
+impl RunClock {
+    /// Clock of a run that began then.
+    pub fn from_start(started: ClockReading) -> RunClock {
+        RunClock { base_ns: 0, at_ns: started.boottime_ns }
+    }
+
+    /// Clock of a resumed run. In the same boot its clock continues; after a reboot, which resets the clock
+    /// of boot time, times continue after the last one.
+    pub fn from_resumed(run: &Run, now: ClockReading) -> RunClock {
+        let started = run.manifest.started;
+        let last_ns = last_recorded_ns(run);
+        let by_boot = now.boottime_ns.checked_sub(started.boottime_ns);
+        let by_wall = now.realtime_ns.saturating_sub(started.realtime_ns);
+        // The wall clock may have been set by some seconds, but not by the time between two boots.
+        let is_same_boot = by_boot.is_some_and(|by_boot| by_boot.abs_diff(by_wall) < 60_000_000_000);
+        let base_ns = by_boot.filter(|&ns| is_same_boot && ns > last_ns).unwrap_or(last_ns + 1);
+        RunClock { base_ns, at_ns: now.boottime_ns }
+    }
+
+    /// The time since the run's start.
+    pub fn now_ns(&self) -> u64 {
+        self.base_ns.saturating_add(clock::boottime_ns().saturating_sub(self.at_ns))
+    }
+}
+
+fn last_recorded_ns(run: &Run) -> u64 {
+    let events = run.events.iter().map(|event| event.at_ns);
+    let samples = run.streams.iter().filter_map(|stream| stream.at_ns.last().copied());
+    let trials = run.experiment.iter().flat_map(|of| of.trials.iter().map(|trial| trial.ended_ns));
+    events.chain(samples).chain(trials).max().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use pagelab_model::machine::Machine;
+    use pagelab_model::run::{Manifest, RunEnd, RunEvent};
+    use pagelab_model::{PageSize, Snapshot};
+
+    use super::*;
+
+    fn run(started: ClockReading, last_ns: u64) -> Run {
+        let snapshot = Snapshot::new_unread("test", PageSize::DEFAULT);
+        let manifest = Manifest {
+            kind: "run".to_owned(),
+            tool_version: String::new(),
+            command_line: Vec::new(),
+            seed: None,
+            started,
+            machine: Machine::new_unread(PageSize::DEFAULT),
+            settings: snapshot.settings,
+        };
+        let mut run = Run::new("test", manifest, RunEnd::NotClosed);
+        run.events.push(RunEvent { at_ns: last_ns, kind: String::new(), text: String::new() });
+        run
+    }
+
+    #[test]
+    fn times_go_on_in_the_same_boot_and_in_another() {
+        let s = 1_000_000_000;
+        let started = ClockReading { realtime_ns: 5000 * s, boottime_ns: 100 * s };
+        let same = ClockReading { realtime_ns: 5060 * s, boottime_ns: 160 * s };
+        assert_eq!(RunClock::from_resumed(&run(started, 20 * s), same).base_ns, 60 * s);
+        let rebooted = ClockReading { realtime_ns: 9000 * s, boottime_ns: 30 * s };
+        assert_eq!(RunClock::from_resumed(&run(started, 20 * s), rebooted).base_ns, 20 * s + 1);
+        let longer_up = ClockReading { realtime_ns: 900_000 * s, boottime_ns: 300 * s };
+        assert_eq!(RunClock::from_resumed(&run(started, 20 * s), longer_up).base_ns, 20 * s + 1);
+        let set_back = ClockReading { realtime_ns: 4000 * s, boottime_ns: 160 * s };
+        assert!(RunClock::from_resumed(&run(started, 20 * s), set_back).base_ns > 20 * s);
+    }
+}

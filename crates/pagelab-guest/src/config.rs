@@ -1,0 +1,151 @@
+//! Configuration of a guest: memory, CPUs, nodes, kernel command line, swap, disk, control groups.
+
+use pagelab_model::Bytes;
+use pagelab_model::size::format_exact;
+
+use crate::job::CgroupConfig;
+
+/// What a guest is like.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GuestConfig {
+    /// Memory in all.
+    pub memory: Bytes,
+    /// Processors.
+    pub cpus: u32,
+    /// NUMA nodes; memory and processors are divided evenly, the first nodes get the remainder.
+    pub nodes: u32,
+    /// Words behind the kernel's command line; of two that contradict each other the later one holds.
+    pub append: String,
+    /// Size of the swap disk.
+    pub swap: Option<Bytes>,
+    /// Size of the ext4 disk.
+    pub disk: Option<Bytes>,
+    /// Cgroup version to mount.
+    pub cgroup: Option<CgroupConfig>,
+}
+
+/// A guest with less does not boot a distribution's kernel and hold pagelab.
+pub const MEMORY_MIN: Bytes = Bytes(96 << 20);
+const MEMORY_MAX: Bytes = Bytes(1 << 40);
+const CPUS_MAX: u32 = 64;
+const NODES_MAX: u32 = 16;
+const DISK_MAX: Bytes = Bytes(1 << 40);
+const DISK_MIN: Bytes = Bytes(8 << 20);
+const MEBIBYTE: u64 = 1 << 20;
+/// The word on the kernel's command line, and its value, by which PID 1 knows that it is in a guest.
+pub const MARKER_NAME: &str = "pagelab_guest";
+/// See [`MARKER_NAME`].
+pub const MARKER_VALUE: &str = "1";
+/// COMMAND_LINE_SIZE of x86 is 2048, our own words included.
+const APPEND_MAX: usize = 1900;
+
+impl GuestConfig {
+    /// Error of the configuration, in one sentence with a hint.
+    pub fn check(&self) -> Result<(), String> {
+        let GuestConfig { memory, cpus, nodes, .. } = *self;
+        if memory < MEMORY_MIN || memory > MEMORY_MAX {
+            let (least, most) = (format_exact(MEMORY_MIN), format_exact(MEMORY_MAX));
+            return Err(format!("a guest has {least} to {most} of memory, not {}", format_exact(memory)));
+        }
+        if !(1..=CPUS_MAX).contains(&cpus) {
+            return Err(format!("a guest has 1 to {CPUS_MAX} CPUs, not {cpus}"));
+        }
+        if !(1..=NODES_MAX).contains(&nodes) {
+            return Err(format!("a guest has 1 to {NODES_MAX} nodes, not {nodes}"));
+        }
+        if memory.0 % MEBIBYTE != 0 || memory.0 / MEBIBYTE < u64::from(nodes) * 32 {
+            return Err(format!(
+                "memory is divided in whole MiB, at least 32 for each node: {} is too little for {nodes}",
+                format_exact(memory)
+            ));
+        }
+        for (name, size) in [("swap", self.swap), ("disk", self.disk)] {
+            if let Some(size) = size.filter(|size| !(DISK_MIN..=DISK_MAX).contains(size) || size.0 % 512 != 0)
+            {
+                let least = format_exact(DISK_MIN);
+                return Err(format!(
+                    "--{name}: expected at least {least} in sectors of 512 bytes, found {}",
+                    format_exact(size)
+                ));
+            }
+        }
+        if self.append.len() > APPEND_MAX || self.append.chars().any(char::is_control) {
+            return Err(format!("a kernel command line is one line of at most {APPEND_MAX} bytes"));
+        }
+        Ok(())
+    }
+
+    /// Modules that the kernel must have, or have built in, for this shape.
+    pub fn required_modules(&self) -> Vec<&'static str> {
+        let mut wants = Vec::new();
+        if self.swap.is_some() || self.disk.is_some() {
+            wants.extend(["virtio_pci", "virtio_blk"]);
+        }
+        if self.disk.is_some() {
+            wants.push("ext4");
+        }
+        wants
+    }
+
+    /// The kernel's command line. A panic ends the guest, and the output before it is on the console.
+    pub fn kernel_command_line(&self) -> String {
+        let fixed = "console=ttyS0 quiet panic=-1";
+        format!("{fixed} {MARKER_NAME}={MARKER_VALUE} {}", self.append).trim_end().to_owned()
+    }
+
+    /// Memory and processors of each node.
+    pub fn split_by_node(&self) -> Vec<(Bytes, std::ops::Range<u32>)> {
+        let nodes = self.nodes.max(1);
+        let mebibytes = self.memory.0 / MEBIBYTE;
+        let mut cpu = 0;
+        let share = |whole: u64, node: u32| {
+            whole / u64::from(nodes) + u64::from(u64::from(node) < whole % u64::from(nodes))
+        };
+        let node = |node: u32| {
+            let first = cpu;
+            cpu += share(u64::from(self.cpus), node) as u32;
+            (Bytes(share(mebibytes, node) * MEBIBYTE), first..cpu)
+        };
+        (0..nodes).map(node).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape() -> GuestConfig {
+        let memory = Bytes(512 << 20);
+        GuestConfig { memory, cpus: 2, nodes: 1, append: String::new(), swap: None, disk: None, cgroup: None }
+    }
+
+    #[test]
+    fn impossible_shapes_are_refused_in_words() {
+        assert_eq!(shape().check(), Ok(()));
+        let mebibytes = |n: u64| Bytes(n << 20);
+        for (shape, words) in [
+            (GuestConfig { memory: mebibytes(64), ..shape() }, "96 MiB to 1 TiB of memory, not 64 MiB"),
+            (GuestConfig { memory: Bytes(u64::MAX), ..shape() }, "not 18446744073709551615 bytes"),
+            (GuestConfig { cpus: 0, ..shape() }, "1 to 64 CPUs, not 0"),
+            (GuestConfig { nodes: 17, ..shape() }, "1 to 16 nodes, not 17"),
+            (GuestConfig { memory: mebibytes(128), nodes: 8, ..shape() }, "128 MiB is too little for 8"),
+            (GuestConfig { memory: Bytes((512 << 20) + 1), ..shape() }, "536870913 bytes is too little"),
+            (GuestConfig { swap: Some(Bytes(5)), ..shape() }, "--swap: expected at least 8 MiB"),
+            (GuestConfig { append: "a\nb".into(), ..shape() }, "is one line"),
+        ] {
+            let said = shape.check().unwrap_err();
+            assert!(said.contains(words), "{said}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_lost_in_the_spread() {
+        for (memory, cpus, nodes) in [(512, 2, 2), (1000, 3, 7), (96, 1, 3), (4096, 5, 4)] {
+            let shape = GuestConfig { memory: Bytes(memory << 20), cpus, nodes, ..shape() };
+            let spread = shape.split_by_node();
+            assert_eq!(spread.iter().map(|(memory, _)| memory.0).sum::<u64>(), memory << 20);
+            let all: Vec<u32> = spread.iter().flat_map(|(_, cpus)| cpus.clone()).collect();
+            assert_eq!(all, (0..cpus).collect::<Vec<_>>(), "{nodes} nodes");
+        }
+    }
+}

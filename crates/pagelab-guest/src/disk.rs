@@ -1,0 +1,96 @@
+//! Disks of a guest: unnamed files of the host, of which nothing remains.
+
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use pagelab_model::Bytes;
+use rustix::fs::{Mode, OFlags};
+
+use crate::console::printable;
+use crate::error::{Error, ErrorKind};
+use pagelab_packages::program::{self, CommandError};
+
+/// Making a file system on a file with holes takes well below a second.
+const FORMAT_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Sparse disk of this size.
+pub fn create_sparse_disk(size: Bytes) -> Result<File, Error> {
+    let dir = disk_dir();
+    let made = open_tmpfile(&dir).and_then(|file| file.set_len(size.0).map(|()| file));
+    made.map_err(|error| {
+        let hint = "set TMPDIR to another directory";
+        Error::system_error(format!("cannot create a disk in {}; hint: {hint}", dir.display()), error)
+    })
+}
+
+/// TMPDIR, else the directory for large files: `/tmp` is often in memory.
+fn disk_dir() -> PathBuf {
+    let large = Path::new("/var/tmp");
+    match std::env::var_os("TMPDIR") {
+        None if large.is_dir() => large.to_owned(),
+        _ => std::env::temp_dir(),
+    }
+}
+
+fn open_tmpfile(dir: &Path) -> std::io::Result<File> {
+    let mode = Mode::from_raw_mode(0o600);
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    if let Ok(fd) = rustix::fs::open(dir, flags | OFlags::TMPFILE, mode) {
+        return Ok(fd.into());
+    }
+    // A file system without nameless files: the name is gone at once, but a kill between the two calls
+    // would leave an empty file.
+    let name = dir.join(format!(".pagelab-disk-{}", std::process::id()));
+    let fd = rustix::fs::open(&name, flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW, mode)?;
+    std::fs::remove_file(&name)?;
+    Ok(fd.into())
+}
+
+/// Puts an ext4 file system on a disk.
+pub fn format_ext4(disk: &File, stop: &mut dyn FnMut() -> Option<i32>) -> Result<(), Error> {
+    let missing_program = || {
+        Error::not_available("cannot format the disk: mkfs.ext4 is missing; hint: apt-get install e2fsprogs")
+    };
+    let refused =
+        |why: &str| Error::new(ErrorKind::SystemRefused, format!("cannot format the disk: mkfs.ext4{why}"));
+    let program = program::find_program(Path::new("mkfs.ext4")).ok_or_else(missing_program)?;
+    let mut command = Command::new(program);
+    command.args(["-q", "-F", &format!("/dev/fd/{}", disk.as_raw_fd())]);
+    pagelab_sys::spawn::keep_fds_open(&mut command, &[disk.as_fd()]);
+    match program::run_command(&mut command, FORMAT_TIMEOUT, stop) {
+        Ok(ran) if ran.status.success() => Ok(()),
+        Ok(ran) => {
+            let said =
+                ran.stderr.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no reason given");
+            Err(refused(&format!(": {}", printable(said))))
+        }
+        Err(CommandError::NotFound) => Err(missing_program()),
+        Err(CommandError::RunFailed(error)) => Err(Error::system_error("cannot run mkfs.ext4", error)),
+        Err(CommandError::TimedOut(_)) => Err(refused(" took too long and was killed")),
+        Err(CommandError::Stopped(signal)) => Err(Error::stopped(signal)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{FileExt, MetadataExt};
+
+    #[test]
+    fn a_disk_has_no_name_and_takes_no_room_until_it_is_written() {
+        let disk = create_sparse_disk(Bytes(64 << 20)).unwrap();
+        let meta = disk.metadata().unwrap();
+        assert_eq!((meta.len(), meta.nlink(), meta.blocks()), (64 << 20, 0, 0));
+        if program::find_program(Path::new("mkfs.ext4")).is_none() {
+            eprintln!("skipped: mkfs-ext4-absent: no file system is made");
+            return;
+        }
+        format_ext4(&disk, &mut || None).unwrap();
+        let mut magic = [0; 2];
+        disk.read_exact_at(&mut magic, 1024 + 56).unwrap();
+        assert_eq!(u16::from_le_bytes(magic), 0xef53, "the superblock's magic number");
+    }
+}

@@ -1,0 +1,22 @@
+//! Kernel paths that PID 1 of a guest mounts and uses, and the path of pagelab's own program file. Readers of
+//! a machine's memory have theirs in pagelab-host, under a root; these are not read under any.
+
+/// Path of the running program, whatever its file is called now.
+pub const SELF_EXE: &str = "/proc/self/exe";
+/// Open files of the process that looks.
+pub const OPEN_FDS_DIR: &str = "/proc/self/fd";
+/// What PID 1 mounts: type, place, data.
+pub const MOUNTS: [(&str, &str, &str); 6] = [
+    ("proc", "/proc", ""),
+    ("sysfs", "/sys", ""),
+    ("tmpfs", "/run", "mode=0755"),
+    ("tmpfs", "/tmp", "mode=1777"),
+    ("debugfs", "/sys/kernel/debug", ""),
+    ("tracefs", "/sys/kernel/tracing", ""),
+];
+/// Where control groups are mounted.
+pub const CGROUP_DIR: &str = "/sys/fs/cgroup";
+/// Block devices.
+pub const BLOCK_CLASS_DIR: &str = "/sys/block";
+/// Ports of virtio consoles.
+pub const VIRTIO_PORTS_DIR: &str = "/sys/class/virtio-ports";

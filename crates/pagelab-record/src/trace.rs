@@ -1,0 +1,6 @@
+//! Recorder of allocator traces.
+
+pub mod backend;
+pub mod info;
+pub mod recording;
+mod session;

@@ -1,0 +1,257 @@
+//! Verdict of a tuning in words, with its notes.
+
+use pagelab_metrics::effect::{EffectVerdict, RatioInterval};
+use pagelab_metrics::tune::{ArmResult, HELPFUL_SPEED_UP_MIN, TuningResult, TuningVerdict};
+use pagelab_model::Bytes;
+use pagelab_model::experiment::measures;
+use pagelab_model::tune::{HugePageSelection, TuningRun};
+
+use super::{format_times, speedup_cells};
+use crate::effect_text::{format_interval, format_ratio, format_reduction, is_informative};
+use crate::quantity_format::format_duration;
+use crate::style::{format_bytes, format_count, format_percent, format_plural};
+
+fn find_arm(tuned: &TuningResult, tune: &TuningRun, selection: HugePageSelection) -> ArmResult {
+    tune.arm_index(selection).and_then(|at| tuned.arms.get(at)).cloned().unwrap_or_default()
+}
+
+pub(crate) fn verdict_sentence(tuned: &TuningResult, tune: &TuningRun) -> String {
+    let (plan_arm, all_arm) =
+        (find_arm(tuned, tune, HugePageSelection::Plan), find_arm(tuned, tune, HugePageSelection::All));
+    let by = match tuned.measure.as_str() {
+        measures::CPU => " by CPU time; its run time shows no clear difference",
+        _ => "",
+    };
+    let gain = |arm: &ArmResult| format!("{}{}{by}", format_gain(arm.speed_up), arm_size_text(arm, tune));
+    let so_far = |arm: &ArmResult| arm.speed_up.map_or_else(String::new, format_gain_so_far);
+    let measured_arm = if plan_arm.speed_up.is_some() { &plan_arm } else { &all_arm };
+    match tuned.verdict {
+        TuningVerdict::PlanHelps => {
+            format!("yes: {}{}", gain(&plan_arm), all_gain_text(tuned, &plan_arm, &all_arm))
+        }
+        TuningVerdict::AllHelpsMore => format!(
+            "yes, with all memory on huge pages: {}; the plan is slower, {}, and does not save memory",
+            gain(&all_arm),
+            so_far(&plan_arm)
+        ),
+        TuningVerdict::OnlyAllHelps if tune.arm_index(HugePageSelection::Plan).is_none() => {
+            format!("yes, with all memory on huge pages: {}", gain(&all_arm))
+        }
+        TuningVerdict::OnlyAllHelps => format!(
+            "only with all memory on huge pages: {}; with the plan {}",
+            gain(&all_arm),
+            plan_not_faster_text(&plan_arm)
+        ),
+        TuningVerdict::Slower => {
+            format!("no: huge pages make this program slower, {}{by}", format_gain(measured_arm.speed_up))
+        }
+        TuningVerdict::NoHelp => format!(
+            "huge pages do not help this program: even with all of its memory on them it is {}{by}",
+            gain_limit_text(&all_arm)
+        ),
+        TuningVerdict::NoDifference => no_difference_sentence(&plan_arm, &all_arm),
+        TuningVerdict::NotAllocated => {
+            "no verdict: the huge pages of the plan were not allocated, see below".to_owned()
+        }
+        TuningVerdict::NothingPlanned => {
+            "nothing to plan: the profile shows no cost of TLB misses that huge pages could save".to_owned()
+        }
+        TuningVerdict::TooFew => format!("too few rounds to decide; so far {}", so_far(measured_arm)),
+        TuningVerdict::Undecided => undecided_sentence(&plan_arm, &all_arm),
+        TuningVerdict::NothingMeasured => "nothing was measured: no round succeeded".to_owned(),
+    }
+}
+
+fn no_difference_sentence(plan_arm: &ArmResult, all_arm: &ArmResult) -> String {
+    let is_none = |arm: &ArmResult| matches!(arm.verdict, Some(EffectVerdict::NoDifference));
+    let shown = if is_none(all_arm) || plan_arm.speed_up.is_none() { all_arm } else { plan_arm };
+    let within = match shown.speed_up {
+        Some((_, Some(within))) if !is_informative(within) => format_interval(within),
+        found => format!("95 % interval {}", speedup_cells(found).1),
+    };
+    format!("no difference measured ({within}); hint: use more rounds or a quieter machine")
+}
+
+fn undecided_sentence(plan_arm: &ArmResult, all_arm: &ArmResult) -> String {
+    let is_open = |arm: &ArmResult| matches!(arm.verdict, Some(EffectVerdict::Undecided(_)));
+    let (shown, whose) = if is_open(plan_arm) { (plan_arm, "") } else { (all_arm, " of all memory") };
+    let value = shown.speed_up.map_or_else(String::new, format_gain_so_far);
+    format!("undecided: {value}{whose} is within the noise floor, or depends on a few rounds")
+}
+
+/// Describes what all memory on huge pages would gain beyond the plan, and its cost in memory.
+fn all_gain_text(tuned: &TuningResult, plan_arm: &ArmResult, all_arm: &ArmResult) -> String {
+    let (Some(HugePageSelection::All), Some((value, interval))) =
+        (tuned.faster_selection(), all_arm.speed_up)
+    else {
+        return String::new();
+    };
+    let more = plan_arm.peak_memory.zip(all_arm.peak_memory).filter(|(plan, _)| *plan > 0.0);
+    let cost = more
+        .map_or(String::new(), |(plan, all)| format!(", at {:.0} % more memory", (all / plan - 1.0) * 100.0));
+    format!("; with all of its memory on huge pages {}×{cost}", format_ratio(value, interval))
+}
+
+/// Formats a speed-up: `1.24× faster (1.21 to 1.27)`, `1.20× slower (1.15 to 1.25)`.
+fn format_gain(measured_gain: Option<(f64, Option<RatioInterval>)>) -> String {
+    let Some((value, interval)) = measured_gain else { return "unknown".to_owned() };
+    let (word, value, interval) = match value < 1.0 {
+        true => ("slower", 1.0 / value, interval.map(|found| found.inverse())),
+        false => ("faster", value, interval),
+    };
+    let told = interval.map_or(String::new(), |found| format!(" ({})", format_interval(found)));
+    format!("{}× {word}{told}", format_ratio(value, interval))
+}
+
+fn format_gain_so_far(measured_gain: (f64, Option<RatioInterval>)) -> String {
+    let (value, interval) = speedup_cells(Some(measured_gain));
+    if interval == "–" { value } else { format!("{value} ({interval})") }
+}
+
+fn plan_not_faster_text(plan_arm: &ArmResult) -> String {
+    match plan_arm.speed_up {
+        Some((value, Some(within))) if within.high < 1.0 => format_gain(Some((value, Some(within)))),
+        Some((_, Some(within))) => format!("no difference was measured ({})", format_interval(within)),
+        _ => "unknown".to_owned(),
+    }
+}
+
+fn gain_limit_text(all_arm: &ArmResult) -> String {
+    match all_arm.speed_up {
+        Some((_, Some(within))) if is_informative(within) => {
+            format!("between {}× as fast", format_interval(within).replace(" to ", "× and "))
+        }
+        _ => format!("less than {HELPFUL_SPEED_UP_MIN}× as fast"),
+    }
+}
+
+/// Formats the huge pages of an arm: ` with 96 huge pages, 192 MiB`.
+fn arm_size_text(arm: &ArmResult, tune: &TuningRun) -> String {
+    let Some(pages) = arm.huge_pages.map(|pages| pages.round() as u64).filter(|pages| *pages > 0) else {
+        return String::new();
+    };
+    let all_arm = format_bytes(Bytes(pages.saturating_mul(tune.huge)));
+    format!(" with {}, {all_arm}", format_plural(pages, "huge page"))
+}
+
+/// Returns the notes beside the verdict, a sentence each.
+pub(super) fn side_notes(tuned: &TuningResult, tune: &TuningRun) -> Vec<String> {
+    let mut said = Vec::new();
+    said.extend(plan_against_all_text(tuned));
+    said.extend(cpu_time_text(tuned, tune));
+    said.extend(savings_text(tuned, tune));
+    said.extend(prediction_text(tuned, tune));
+    said.extend(knee_text(tune));
+    said
+}
+
+/// Compares the plan with all: the plan's merit is speed per huge page.
+fn plan_against_all_text(tuned: &TuningResult) -> Option<String> {
+    let of_pages = tuned.huge_pages_share.filter(|share| *share < 0.995);
+    let of_pages = of_pages.map(|share| format!("{} of the huge pages", format_percent(share)));
+    let (value, interval) = tuned.plan_to_all?;
+    let between =
+        format!("{} of the time of all ({})", format_ratio(value, Some(interval)), format_interval(interval));
+    Some(match (tuned.faster_selection(), tuned.gain_share, of_pages) {
+        (Some(HugePageSelection::Plan), _, pages) => {
+            let pages = pages.map_or(String::new(), |pages| format!(" with {pages}"));
+            format!("the plan is faster than all memory on huge pages: {between}{pages}")
+        }
+        (Some(_), Some(share), Some(pages)) if share > 0.0 => {
+            format!(
+                "{} of the gain of all with {pages}; all are faster, the plan takes {between}",
+                format_percent(share)
+            )
+        }
+        (Some(_), _, _) => format!("all memory on huge pages is faster: the plan takes {between}"),
+        (None, _, Some(pages)) => {
+            format!("no difference between plan and all was measured: {between}, with {pages}")
+        }
+        (None, _, None) => {
+            format!(
+                "no difference between plan and all was measured: {between}; the plan covers all used memory"
+            )
+        }
+    })
+}
+
+/// Describes the result by CPU time, if the verdict is by another measure.
+fn cpu_time_text(tuned: &TuningResult, tune: &TuningRun) -> Option<String> {
+    let of = |selection: HugePageSelection| {
+        let of_arm = find_arm(tuned, tune, selection);
+        let measured_gain = of_arm.cpu_speed_up.filter(|_| tuned.measure != measures::CPU)?;
+        Some(format_gain_so_far(measured_gain))
+    };
+    match (of(HugePageSelection::Plan), of(HugePageSelection::All)) {
+        (Some(plan), Some(all)) => Some(format!("by CPU time: plan {plan}, all {all}")),
+        (Some(plan), None) => Some(format!("by CPU time: plan {plan}")),
+        (None, Some(all)) => Some(format!("by CPU time: all {all}")),
+        (None, None) => None,
+    }
+}
+
+/// Describes page walks and page faults separately.
+fn savings_text(tuned: &TuningResult, tune: &TuningRun) -> Option<String> {
+    let (none, plan_arm) =
+        (find_arm(tuned, tune, HugePageSelection::None), find_arm(tuned, tune, HugePageSelection::Plan));
+    let less = |from: Option<f64>, to: Option<f64>| match from? - to? {
+        more if more < 0.0 => Some(format!("{} more", format_duration(-more as u64))),
+        less => Some(format!("{} less", format_duration(less as u64))),
+    };
+    let user = less(none.user_ns, plan_arm.user_ns)?;
+    let system = less(none.system_ns, plan_arm.system_ns)?;
+    let faults = none.faults.zip(plan_arm.faults).filter(|(from, _)| *from > 0.0).map(|(from, to)| {
+        let (from_text, to_text) = (format_count(from as u128), format_count(to as u128));
+        format!(": page faults {from_text} → {to_text}, {}", format_reduction(to / from))
+    });
+    let faults = faults.unwrap_or_default();
+    Some(format!("plan: {user} user time (page walks), {system} system time{faults}"))
+}
+
+fn prediction_text(tuned: &TuningResult, tune: &TuningRun) -> Option<String> {
+    let measured_gain = tuned.arms.get(tune.arm_index(HugePageSelection::Plan)?)?;
+    let (value, within) = measured_gain.speed_up?;
+    let against_measured = |foretold: f64| {
+        let Some(within) = within else { return "too few rounds to compare".to_owned() };
+        match (within.contains(foretold), value > 1.0 && foretold > 1.0) {
+            (true, _) => "inside the measured interval".to_owned(),
+            (false, true) => {
+                format!("{:.0} % of the measured gain", (foretold - 1.0) / (value - 1.0) * 100.0)
+            }
+            (false, false) => "which was not measured".to_owned(),
+        }
+    };
+    let walk_cost_text = measured_gain
+        .predicted_speed_up
+        .map(|of| format!("predicted {}, {}", format_times(of), against_measured(of)));
+    let measured_pair_text =
+        measured_gain.scaled_speed_up.zip(measured_gain.scaled_interval).map(|(of, foretold)| {
+            let holds = match within {
+                None => "too few rounds to compare",
+                Some(within) if within.low <= foretold.high && foretold.low <= within.high => "which holds",
+                Some(_) => "which is wrong",
+            };
+            format!(
+                "scaled between the measured times of none and all {}, interval {}, {holds}",
+                format_times(of),
+                format_interval(foretold).replace(" to ", "× and ") + "×"
+            )
+        });
+    match (walk_cost_text, measured_pair_text) {
+        (Some(cost), Some(pair)) => Some(format!("{cost}; {pair}")),
+        (Some(cost), None) => Some(cost),
+        (None, Some(pair)) => Some(format!("predicted by shares: {pair}")),
+        (None, None) => None,
+    }
+}
+
+fn knee_text(tune: &TuningRun) -> Option<String> {
+    let knee = tune.knee?;
+    let point = tune.curve.iter().rev().find(|point| point.pages <= knee)?;
+    let share = f64::from(point.share_permille) / 1000.0;
+    let pages = format_count(u128::from(knee));
+    Some(format!(
+        "the knee is at {pages} huge pages, by the profile: {} of the possible gain",
+        format_percent(share)
+    ))
+}

@@ -1,0 +1,116 @@
+//! Text of an experiment before it begins: trials in their order, expected time, and changes of settings.
+
+use pagelab_model::experiment::{Plan, PlannedVariant, ScheduleSlot, Sequence, TrialRole};
+
+use crate::quantity_format::format_duration;
+use crate::style::TextStyle;
+use crate::text_report::TextReport;
+
+const SLOTS_SHOWN_MAX: usize = 12;
+
+/// An experiment on a host before it begins.
+#[derive(Clone, Debug)]
+pub struct RunPlanView<'p> {
+    /// The plan.
+    pub plan: &'p Plan,
+    /// Number of warm-up rounds.
+    pub warm_up: u32,
+    /// Number of measured rounds.
+    pub repeats: u32,
+    /// Whether each round has the baseline twice.
+    pub has_twins: bool,
+    /// Expected duration, if the recipe states that of each workload.
+    pub expected_ns: Option<u64>,
+    /// Duration after which all trials have reached their time limits.
+    pub at_most_ns: u64,
+    /// For each workload, why it cannot run.
+    pub missing: Vec<Option<String>>,
+    /// For each variant, the changes of settings.
+    pub changes: Vec<Vec<String>>,
+    /// The command of each trial.
+    pub commands: Vec<Vec<String>>,
+    /// Whether a model of the TLBs is requested.
+    pub has_model: bool,
+}
+
+fn settings_text(variant: &PlannedVariant) -> String {
+    let pairs = variant.settings.iter().map(|(key, value)| format!("{key} {value}"));
+    pairs.collect::<Vec<_>>().join(", ")
+}
+
+/// Renders the plan.
+pub fn render(view: &RunPlanView<'_>, style: TextStyle) -> String {
+    let plan = view.plan;
+    let mut output = TextReport::new(style);
+    output.add_text(&format!("{}: {}", plan.name, plan.question));
+    output.add_text(&outline_text(view));
+    output.add_gap();
+    for (workload, missing) in plan.workloads.iter().zip(&view.missing) {
+        output.add_paragraph(&format!("workload {}  ", workload.name), &workload.command.join(" "));
+        if !workload.generator.is_empty() {
+            output.add_indented(&workload.generator);
+        }
+        if let Some(why) = missing {
+            output.add_paragraph("  its trials would be skipped  ", why);
+        }
+    }
+    output.add_gap();
+    for (at, variant) in plan.variants.iter().enumerate() {
+        let what = if Some(at) == plan.baseline { ", the baseline" } else { "" };
+        output.add_paragraph(&format!("variant {}{what}  ", variant.name), &settings_text(variant));
+        for change in view.changes.get(at).into_iter().flatten() {
+            output.add_paragraph("  would change  ", change);
+        }
+    }
+    output.add_text("Changes apply during a trial and are restored after it.");
+    output.add_gap();
+    for (number, slot) in plan.schedule.iter().enumerate().take(SLOTS_SHOWN_MAX) {
+        output.add_paragraph(&format!("{:>4}  ", number + 1), &trial_text(plan, &slot));
+    }
+    if plan.schedule.len() > SLOTS_SHOWN_MAX {
+        output.add_text(&format!("      … {} more (--json has all)", plan.schedule.len() - SLOTS_SHOWN_MAX));
+    }
+    if view.has_model {
+        let runs = plan.workloads.len() * plan.variants.len();
+        let text = format!(
+            "{runs} more runs: each workload once per variant in QEMU user mode, about 26 times as long as a \
+             trial; none if hardware counters are available"
+        );
+        output.add_paragraph("model ", &text);
+    }
+    output.into_text()
+}
+
+fn outline_text(view: &RunPlanView<'_>) -> String {
+    let plan = view.plan;
+    let order = match plan.sequence {
+        Sequence::Abba => "interleaved (abba)",
+        Sequence::Blocks => "random order in each round (blocks)",
+        Sequence::BySeed => "all points of a seed before the next",
+    };
+    let takes = match view.expected_ns {
+        Some(takes) => format!("about {}", format_duration(takes)),
+        None => "duration unknown: it depends on the programs".to_owned(),
+    };
+    format!(
+        "{} trials, {takes}, at most {}: {} warm-up and {} measured rounds{}, {order}, seed {}; recipe {}; \
+         place: {}",
+        plan.schedule.len(),
+        format_duration(view.at_most_ns),
+        view.warm_up,
+        view.repeats,
+        if view.has_twins { " with the baseline twice" } else { "" },
+        plan.seed,
+        plan.origin,
+        plan.place
+    )
+}
+
+fn trial_text(plan: &Plan, slot: &ScheduleSlot) -> String {
+    let role = match slot.role {
+        TrialRole::WarmUp => "warm-up".to_owned(),
+        TrialRole::Measured => format!("round {}", slot.round + 1),
+        TrialRole::Twin => format!("round {}, second baseline", slot.round + 1),
+    };
+    format!("{}, {}: {role}", plan.workloads[slot.workload].name, plan.variants[slot.variant].name)
+}

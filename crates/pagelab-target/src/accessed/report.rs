@@ -1,0 +1,224 @@
+//! Final profile, and the notes for its reader.
+
+use std::time::Duration;
+
+use pagelab_host::root::Root;
+use pagelab_model::profile::{ImageProfile, MappingKind, ProfileSource};
+use pagelab_model::size::format_bytes;
+use pagelab_model::{Bytes, TlbProfile};
+use pagelab_sys::clock;
+
+use super::image::SweptImage;
+use super::injector::CallInjector;
+use super::profiler::AccessProfiler;
+use super::scan_scheduler::RESIDENT_MIN;
+use super::{DUTY_PERMILLE, SLOW_DOWN_PERMILLE, cost_calibration, estimate, slow_down_permille};
+
+/// The order of the hottest regions is known where none of them may be further off than this, as a part of
+/// its walks.
+const ERROR_MAX: f64 = 0.3;
+
+/// The hottest regions: one of this many, and some more.
+const HOTTEST_PART: usize = 10;
+const HOTTEST_MIN: usize = 8;
+
+/// Words of the supervisor's notes on its effects on a program, and on what it cannot observe.
+const LIMIT_NOTE_WORDS: [&str; 3] = ["no_new_privs", "(ptrace)", "32-bit"];
+
+/// Percentage of memory without a stable identity from which it is reported.
+const PLACED_PERCENT_MIN: u64 = 10;
+
+/// The part of the walks in memory that is identified by address, in percent.
+fn placed_percent(images: &[ImageProfile]) -> u64 {
+    let (mut placed, mut all) = (0, 0);
+    for mapping in images.iter().flat_map(|image| &image.mappings) {
+        let walks: u64 = mapping.cells.misses.iter().sum();
+        all += walks;
+        placed += if mapping.key.kind == MappingKind::Placed { walks } else { 0 };
+    }
+    (u128::from(placed) * 100 / u128::from(all.max(1))) as u64
+}
+
+impl AccessProfiler<'_> {
+    pub(super) fn into_profile(mut self, command: Vec<String>, watch_time: Duration) -> TlbProfile {
+        let wall_ns = u64::try_from(watch_time.as_nanos()).unwrap_or(u64::MAX);
+        self.report_coverage();
+        let charged_images = self.images.iter().filter(|image| image.account.has_costs());
+        if let Some(costliest) = charged_images.max_by_key(|image| image.account.spent_ppm()) {
+            self.profiling_cost.slowdown_ppm = Some(costliest.account.spent_ppm());
+            self.profiling_cost.accessed_page_ps = Some(costliest.account.page_ps);
+        }
+        let sweeps: u64 = self.images.iter().map(|image| image.sweeps).sum();
+        self.profiling_cost.sweeps = Some(sweeps);
+        let (scan_count, images) =
+            (sweeps + self.profiling_cost.zero_scans.unwrap_or(0), || self.images.iter());
+        self.profiling_cost.misses_error_permille = estimate::combined_error(
+            scan_count,
+            images().flat_map(SweptImage::swept_walks),
+            images().flat_map(SweptImage::scanned_walks),
+        )
+        .map(|error| (error * 1000.0).round() as u32);
+        let own = clock::process_cpu_ns(std::process::id()).unwrap_or_else(|_| clock::thread_cpu_ns());
+        self.profiling_cost.cpu_ns = Some(own + self.injector.cpu_ns());
+        let permille = self.busy_time.as_secs_f64() * 1000.0 / watch_time.as_secs_f64().max(1e-9);
+        self.profiling_cost.duty_permille = Some(permille.round() as u32);
+        let images: Vec<ImageProfile> = self
+            .images
+            .iter()
+            .map(|image| image.build_profile(self.page, self.huge, self.request.tlb_entries))
+            .collect();
+        if let (CallInjector::Supervisor(_), part @ PLACED_PERCENT_MIN..) =
+            (&self.injector, placed_percent(&images))
+        {
+            let least = format_bytes(Bytes(self.huge));
+            self.add_note(format!(
+                "{part} % of the walks are in memory identified by address, mostly adjacent mappings of less \
+                 than {least}: a plan for them is valid only without address randomisation"
+            ));
+        }
+        TlbProfile {
+            source: ProfileSource::Accessed,
+            command,
+            page_size: self.page,
+            huge: Bytes(self.huge),
+            tlb: None,
+            walk_cost: None,
+            images,
+            wall_ns,
+            effort: self.profiling_cost,
+            lost: 0,
+            what_ifs: Vec::new(),
+            exit: None,
+            notes: self.notes,
+        }
+    }
+
+    fn report_coverage(&mut self) {
+        let unseen = self.images.iter().map(|image| image.unseen_kinds(self.huge));
+        let (huge, zero) = unseen.fold((false, false), |a, b| (a.0 | b.0, a.1 | b.1));
+        let sweeps: u64 = self.images.iter().map(|image| image.sweeps).sum();
+        let scans: u64 = self.images.iter().map(|image| image.zero_pages.stops).sum();
+        // All that such a program has in memory may be the zero page.
+        let is_large = self.images.iter().any(|image| image.growth.resident_max >= RESIDENT_MIN);
+        if sweeps == 0 && (scans == 0 || is_large) {
+            let reason = self.explain_no_sweep(scans > 0);
+            self.add_note(reason);
+        }
+        if sweeps > 0 || scans > 0 {
+            let from = match (sweeps, scans) {
+                (_, 0) => format!("{sweeps} scans of accessed bits"),
+                (0, _) => format!("{scans} scans of the zero page"),
+                _ => format!("{sweeps} scans of accessed bits and {scans} scans of the zero page"),
+            };
+            let text = "--source exact shows the order of the hottest regions";
+            self.notes.insert(0, format!("an estimate of walks, from {from}; {text}"));
+        }
+        self.report_sweeps();
+        self.report_zero_pages(zero);
+        if huge {
+            self.add_note("regions on huge pages have one bit for all their pages and are not observed");
+        }
+        self.add_note(super::describe_alternatives(&Root::live()));
+    }
+
+    fn report_sweeps(&mut self) {
+        let parts: Vec<(u64, u64)> = self.images.iter().filter_map(SweptImage::partly_swept_bytes).collect();
+        for (seen, most) in parts {
+            self.add_note(format!(
+                "scans covered {}, and {} was in memory later: the program exited before the next \
+                 scan; hint: profile longer, raise --duty, or use --source exact",
+                format_bytes(Bytes(seen)),
+                format_bytes(Bytes(most))
+            ));
+        }
+        self.report_order_certainty();
+        if self.longest_split > Duration::ZERO {
+            let (longest, all) =
+                (self.longest_split.as_secs_f64() * 1e3, self.profiling_cost.split_ns.unwrap_or(0));
+            self.add_note(format!(
+                "mappings were split for {:.0} ms in total, at most {longest:.0} ms at a time: an mremap \
+                 that grows one would have failed meanwhile",
+                all as f64 / 1e6
+            ));
+        }
+        if self.splits > 0 {
+            let stopped = self.profiling_cost.stopped_ns.unwrap_or(0).saturating_sub(self.zero_stop_ns);
+            self.add_note(format!(
+                "a thread was stopped for {:.1} ms in total, for {} splits and as many merges; it waited \
+                 {:.1} ms of this for a CPU",
+                stopped as f64 / 1e6,
+                self.splits,
+                self.stop_wait_ns as f64 / 1e6
+            ));
+        }
+        if self.images.iter().any(|image| image.sweeps > 0)
+            && self.request.page_cost.origin.starts_with(cost_calibration::ASSUMED_PREFIX)
+        {
+            self.add_note(format!("the cost of a cleared page is {}", self.request.page_cost.origin));
+        }
+        if let CallInjector::Supervisor(supervisor) = &self.injector {
+            // Its other notes are about huge pages, and there are none.
+            let is_limit = |note: &String| LIMIT_NOTE_WORDS.iter().any(|limit| note.contains(limit));
+            let limits: Vec<String> = supervisor.notes().into_iter().filter(is_limit).collect();
+            let left_running = supervisor.program_exit().map_or(0, |_| supervisor.count_processes());
+            limits.into_iter().for_each(|note| self.add_note(note.replace("--no-tracer", "--no-supervise")));
+            if left_running > 0 {
+                self.add_note(format!(
+                    "{left_running} processes that the program left running end with pagelab; hint: with \
+                     --no-supervise they continue"
+                ));
+            }
+        }
+    }
+
+    /// Why there is no scan, and which memory is scanned. Memory that was never written may have been too.
+    fn explain_no_sweep(&self, is_scanned: bool) -> String {
+        let large = self.images.iter().filter(|image| image.growth.resident_max >= RESIDENT_MIN);
+        let Some((image, permille)) = large
+            .max_by_key(|image| image.account.lifetime)
+            .zip(slow_down_permille(self.request.duty_permille))
+        else {
+            return "no scan: the program exited first, or never had 4 MiB in memory; hint: --source exact"
+                .to_owned();
+        };
+        let (resident, account) = (image.growth.resident_max, &image.account);
+        let sweep_cost =
+            account.expected_sweep_cost(resident / self.page.bytes(), resident / self.huge, Duration::ZERO);
+        let lifetime = account.lifetime.as_secs_f64();
+        // In whole percents, twice as much as one sweep needs.
+        let share = sweep_cost.as_secs_f64() / lifetime.max(1e-9);
+        let duty = (share * 200.0 * f64::from(DUTY_PERMILLE) / f64::from(SLOW_DOWN_PERMILLE)).ceil();
+        let duty = duty.max((f64::from(self.request.duty_permille) / 5.0).ceil());
+        let duty = if duty < 100.0 { duty } else { 100.0 };
+        let begin = match is_scanned {
+            true => "written memory was not scanned",
+            false => "no scan",
+        };
+        format!(
+            "{begin}: the program ran for {lifetime:.1} s and had {} in memory. One sweep costs it {:.1} \
+             ms here, {:.0} ns for each page. The limits are {:.1} % of the program's time and {:.1} % of \
+             the time for pagelab; hint: a longer run, --duty {duty}%, or --source exact",
+            format_bytes(Bytes(resident)),
+            sweep_cost.as_secs_f64() * 1e3,
+            account.page_ps as f64 / 1e3,
+            f64::from(permille) / 10.0,
+            f64::from(self.request.duty_permille) / 10.0,
+        )
+    }
+
+    fn report_order_certainty(&mut self) {
+        let mut regions: Vec<(u64, f64)> =
+            self.images.iter().flat_map(|image| image.swept_walks().chain(image.scanned_walks())).collect();
+        regions.sort_by_key(|region| std::cmp::Reverse(region.0));
+        let hottest = (regions.len() / HOTTEST_PART).max(HOTTEST_MIN).min(regions.len());
+        let uncertain =
+            regions.iter().take(hottest).filter(|region| region.1.is_nan() || region.1 > ERROR_MAX).count();
+        if uncertain > 0 {
+            self.add_note(format!(
+                "{uncertain} of the {hottest} hottest regions are accessed faster than scans can resolve, or \
+                 were scanned too rarely: the order of the regions is not known; hint: use a longer run, a \
+                 larger --duty, or --source exact"
+            ));
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Messages between the front end of `apply` and the supervisor process: one job, then reports.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Seek, Write};
+use std::path::PathBuf;
+
+use pagelab_command::exit::{Exit, Failure};
+use pagelab_target::error::Error;
+use pagelab_target::remote_collapse::RemoteCollapse;
+use pagelab_target::supervisor::{HugePageChoice, Summary, SupervisorConfig, ThpMode};
+use rustix::fs::{MemfdFlags, memfd_create};
+use serde::{Deserialize, Serialize};
+
+use super::{ApplyRequest, ApplySubject};
+
+/// Job of the supervisor process: a resolved request, with its plan.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SupervisorJob {
+    pub request: ApplyRequest,
+    /// The file of a program to start.
+    pub program: OsString,
+    /// Which memory is to be on huge pages.
+    pub choice: HugePageChoice,
+    /// Base page size, in bytes.
+    pub page: u64,
+    /// Huge page size, in bytes.
+    pub huge: u64,
+}
+
+/// A report of the supervisor process.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum SupervisorMessage {
+    /// The program runs, as this process.
+    Started(u32),
+    /// A region of a running process is collapsed next.
+    RegionStarted,
+    /// Something to print.
+    Note(String),
+    Failed {
+        exit: u8,
+        message: String,
+    },
+    /// The first process has ended, or all regions have been tried.
+    Ended {
+        exit: u8,
+        summary: Summary,
+    },
+}
+
+impl SupervisorJob {
+    /// Writes the job to an anonymous file, to be read from its begin.
+    pub fn to_memfd(&self) -> io::Result<File> {
+        let mut file = File::from(memfd_create("pagelab-job", MemfdFlags::CLOEXEC)?);
+        file.write_all(&serde_json::to_vec(self)?)?;
+        file.rewind()?;
+        Ok(file)
+    }
+
+    pub fn read(mut file: File) -> io::Result<SupervisorJob> {
+        let mut text = Vec::new();
+        file.read_to_end(&mut text)?;
+        Ok(serde_json::from_slice(&text)?)
+    }
+
+    /// Opens a process, to collapse its memory.
+    pub fn open_process(&self, pid: u32) -> Result<RemoteCollapse, Error> {
+        RemoteCollapse::open(pid, self.choice.clone(), self.request.allow_stale, self.huge)
+    }
+
+    /// Returns the specification of the program to start.
+    pub fn into_spec(self) -> Result<SupervisorConfig, Failure> {
+        let ApplySubject::Launch(arguments) = self.request.subject else {
+            return Err(Failure::new(Exit::Bug, "the job has no program to start"));
+        };
+        Ok(SupervisorConfig {
+            program: PathBuf::from(self.program),
+            arguments,
+            choice: self.choice,
+            overrides: self.request.overrides,
+            hugetlb: self.request.uses_hugetlb,
+            allow_stale: self.request.allow_stale,
+            thp: ThpMode::OnlyAdvised,
+            traces_all_mappings: false,
+            page: self.page,
+            huge: self.huge,
+        })
+    }
+}
+
+impl SupervisorMessage {
+    pub fn from_failure(failure: &Failure) -> SupervisorMessage {
+        SupervisorMessage::Failed { exit: failure.exit() as u8, message: failure.to_string() }
+    }
+
+    /// Writes the message as one line of JSON.
+    pub fn write_to(&self, out: &mut impl Write) -> io::Result<()> {
+        let mut line = serde_json::to_vec(self)?;
+        line.push(b'\n');
+        out.write_all(&line)
+    }
+}
+
+/// Reads messages until the pipe ends. A line that is cut off by the writer's death ends them too.
+pub fn read_messages(pipe: impl Read) -> impl Iterator<Item = SupervisorMessage> {
+    let lines = BufReader::new(pipe).lines().map_while(Result::ok);
+    lines.map_while(|line| serde_json::from_str(&line).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStringExt;
+    use std::time::Duration;
+
+    use pagelab_model::HugePlan;
+    use pagelab_target::supervisor::{FailedRegion, ProgramExit};
+
+    use super::*;
+
+    #[test]
+    fn a_job_is_read_as_it_was_written() {
+        let plan = HugePlan { source: None, command: Vec::new(), predicted: None, programs: Vec::new() };
+        let not_utf8 = OsString::from_vec(vec![b'/', 0xff, b' ', b'"']);
+        let request = ApplyRequest {
+            plan: not_utf8.clone(),
+            subject: ApplySubject::Launch(vec![not_utf8.clone()]),
+            overrides: true,
+            allow_stale: false,
+            summary: Some(not_utf8.clone()),
+            is_untraced: false,
+            uses_hugetlb: true,
+            region_deadline: Duration::from_millis(1_500),
+        };
+        let job = SupervisorJob {
+            request: request.clone(),
+            program: not_utf8,
+            choice: HugePageChoice::Plan(plan),
+            page: 4096,
+            huge: 2 << 20,
+        };
+        assert_eq!(SupervisorJob::read(job.to_memfd().unwrap()).unwrap(), job);
+        let request = ApplyRequest { subject: ApplySubject::Process(7), ..request };
+        let process = SupervisorJob { request, choice: HugePageChoice::All, ..job };
+        assert_eq!(SupervisorJob::read(process.to_memfd().unwrap()).unwrap(), process);
+        assert!(process.into_spec().is_err());
+    }
+
+    #[test]
+    fn messages_arrive_in_order_and_end_with_a_cut_line() {
+        let failed = FailedRegion {
+            mapping: "heap".to_owned(),
+            offset: 0,
+            regions: 2,
+            reason: "two\nlines".to_owned(),
+        };
+        let exit = Some(ProgramExit::Signal(9));
+        let summary = Summary { requested: 2, failed: vec![failed], exit, ..Summary::default() };
+        let sent = [
+            SupervisorMessage::Started(12),
+            SupervisorMessage::RegionStarted,
+            SupervisorMessage::Note("a\nb".to_owned()),
+            SupervisorMessage::Failed { exit: 4, message: "why".to_owned() },
+            SupervisorMessage::Ended { exit: 137, summary },
+        ];
+        let mut bytes = Vec::new();
+        sent.iter().for_each(|message| message.write_to(&mut bytes).unwrap());
+        assert_eq!(read_messages(&bytes[..]).collect::<Vec<_>>(), sent);
+        assert_eq!(read_messages(&bytes[..bytes.len() - 9]).count(), sent.len() - 1);
+    }
+}

@@ -1,0 +1,337 @@
+//! `pagelab tune --pid`: arms of a running process. MADV_COLLAPSE from outside makes its huge pages, and one
+//! cold page each splits them. Contents are preserved, and the end restores the original state as far as
+//! possible.
+
+mod sample;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use pagelab_command::exit::{Exit, Failure};
+use pagelab_command::machine_guard::open_unwatched_guard;
+use pagelab_command::output;
+use pagelab_experiment::engine::RunClock;
+use pagelab_experiment::resolve::ResolvedExperiment;
+use pagelab_formats::duration;
+use pagelab_host::capture::StopSignal;
+use pagelab_host::paths;
+use pagelab_model::experiment::{Flag, Measure, Trial, TrialEnd};
+use pagelab_model::run::{RunEnd, RunEvent};
+use pagelab_model::tune::{HugePageSelection, TuningRun};
+use pagelab_probe::machine_tlb::read_snapshot;
+use pagelab_runfile::RunWriter;
+use pagelab_target::huge_page_control::{ChangeResult, HugePageController};
+
+use super::{
+    TuningNames, TuningRequest, arms, create_run_file, exact_fallback, format_plan_size, profiling, recipe,
+    resolve_recipe, write_tune,
+};
+use crate::profile::MissSource;
+use crate::target_failure::failure_from_target_error;
+use sample::ProcessLoad;
+
+/// Why a tuning ends where accessed bits are not visible.
+const EXACT_CANNOT_ATTACH: &str =
+    "--source exact cannot attach to a running process; hint: pagelab tune --source exact -- COMMAND";
+
+struct AttachedSession<'s> {
+    request: &'s TuningRequest,
+    pid: u32,
+    process: &'s HugePageController,
+    load: &'s ProcessLoad,
+    stop: &'s StopSignal,
+}
+
+/// End of a tuning of a running process.
+pub enum AttachedEnd {
+    /// Before its first trial; the exit code.
+    Ended(u8),
+    /// With trials in this run file.
+    Measured {
+        /// The run file.
+        path: PathBuf,
+        /// The signal that ended the trials early.
+        stopped_by: Option<i32>,
+    },
+}
+
+/// Tunes a running process, which `command` loads and measures.
+pub fn tune_process(request: &TuningRequest, pid: u32, command: &str) -> Result<AttachedEnd, Failure> {
+    let snapshot = read_snapshot();
+    let page = snapshot.machine.page_size;
+    let huge = page.block_bytes(snapshot.pmd_order);
+    let steered = HugePageController::open(pid, page.bytes(), huge.0).map_err(failure_from_target_error)?;
+    let stop = StopSignal::watch().map_err(Failure::no_signal_handlers)?;
+    let Some(load) = ProcessLoad::check(command, request, &stop)? else {
+        return Ok(AttachedEnd::Ended(super::report_stop(&stop)));
+    };
+    let session = AttachedSession { request, pid, process: &steered, load: &load, stop: &stop };
+    let guard = open_unwatched_guard();
+    // After a kill -9 the journal names the process that was left in some arm; its contents are intact in
+    // each.
+    let act = format!("huge pages of process {pid} collapsed and split repeatedly");
+    let outcome = match &guard {
+        Ok(guard) => match guard.perform_one_way(&act, || session.run()) {
+            Ok(Some(end)) => end,
+            Ok(None) => Ok(AttachedEnd::Ended(Exit::Success as u8)),
+            Err(error) => return Err(Failure::new(Exit::Partial, error.to_string())),
+        },
+        Err(_) => session.run(),
+    };
+    // Restores again after an early end; if the process is already restored, this does nothing.
+    if let Err(why) = restore_process(&steered, pid) {
+        output::warn(&why);
+    }
+    outcome
+}
+
+/// Puts the process back: how it is now, in a phrase, and an error where that is not how it was found.
+fn restore_process(steered: &HugePageController, pid: u32) -> Result<String, String> {
+    if std::fs::metadata(paths::process_file(pid, "stat")).is_err() {
+        return Err(format!("process {pid} exited; nothing to restore"));
+    }
+    match steered.restore().map(|turned| turned.describe_failure()) {
+        Ok(None) => Ok(format!("process {pid} is restored")),
+        Ok(Some(why)) => Err(format!("process {pid} is not completely restored: {why}")),
+        Err(error) => Err(format!("cannot restore process {pid}: {error}")),
+    }
+}
+
+/// Describes what a tuning of this process would do.
+pub fn describe_session(request: &TuningRequest, pid: u32, command: &str) -> String {
+    format!(
+        "would profile process {pid} for {} while `{command}` runs, plan {}, run `{command}` {} times with \
+         none, the plan, and all of its memory on huge pages (MADV_COLLAPSE; MADV_COLD of one page to split \
+         them), and restore the process",
+        duration::format_argument(request.profile_time),
+        format_plan_size(request.size),
+        4 * request.repeats
+    )
+}
+
+impl AttachedSession<'_> {
+    fn run(&self) -> Result<AttachedEnd, Failure> {
+        let (request, pid) = (self.request, self.pid);
+        let TuningNames { run_file, plan_file, .. } = TuningNames::choose(request, &pid.to_string())?;
+        let path = run_file.path.clone();
+        let regions = self.process.find_eligible_regions().map_err(failure_from_target_error)?;
+        if regions.is_empty() {
+            let text = format!(
+                "process {pid} has no memory for huge pages: no aligned region of a private anonymous \
+                 mapping was written"
+            );
+            return Err(Failure::new(Exit::NegativeAnswer, text));
+        }
+        // A huge region hides its accesses from a source that reads page tables.
+        let split =
+            self.process.set_huge_regions(&regions, &BTreeSet::new()).map_err(failure_from_target_error)?;
+        self.check_split(&split)?;
+        let how = super::profiling_options(request, self.stop);
+        let profile = match &request.profile {
+            Some(file) => profiling::read_profile(file, &how)?,
+            None => self.profile_under_load(&super::temporary_path(&path, "profile"), &how)?,
+        };
+        let Some(profile) = profile else {
+            return Ok(AttachedEnd::Ended(super::report_stop(self.stop)));
+        };
+        let unseen = self.unseen_reason(&profile);
+        let mut chosen = arms::choose_arms(request, &profile, &plan_file)?;
+        for arm in chosen.tune.arms.iter_mut().filter(|arm| arm.selection == HugePageSelection::All) {
+            arm.planned = u64::try_from(regions.len()).ok();
+        }
+        let planned: BTreeSet<u64> =
+            arms::region_addresses(&chosen.tune.plan).intersection(&regions).copied().collect();
+        chosen.tune.pid = Some(pid);
+        chosen.tune.notes.extend(unseen);
+        chosen.tune.notes.push(comparison_text(regions.len(), planned.len()));
+        let resolved = self.resolve_recipe(&path, &chosen.tune, &chosen.files)?;
+        let (mut writer, times, _) = create_run_file(&run_file, request.seed, &profile)?;
+        write_tune(&mut writer, &chosen, &resolved)?;
+        let measured =
+            self.measure_trials(&mut writer, &times, &resolved, &chosen.tune, (&regions, &planned));
+        let (Ok(text) | Err(text)) = restore_process(self.process, pid);
+        let event = RunEvent { at_ns: times.now_ns(), kind: "restored".to_owned(), text };
+        writer.add_event(&event)?;
+        let after_ns = times.now_ns();
+        let ending = match (&measured, self.stop.signal()) {
+            (Err(error), _) => RunEnd::Stopped { after_ns, reason: error.to_string() },
+            (Ok(false), Some(signal)) => {
+                RunEnd::Stopped { after_ns, reason: super::signal_name(signal).to_owned() }
+            }
+            _ => RunEnd::Complete { after_ns },
+        };
+        writer.close(ending)?;
+        let is_whole = measured.inspect_err(|_| {
+            output::warn(&format!("note: the measured trials are in {}", path.display()));
+        })?;
+        Ok(AttachedEnd::Measured { path, stopped_by: self.stop.signal().filter(|_| !is_whole) })
+    }
+
+    /// Returns, and reports, why accessed bits show nothing of it and tuning cannot continue.
+    fn unseen_reason(&self, profile: &pagelab_model::TlbProfile) -> Option<String> {
+        let why =
+            exact_fallback::unusable_reason(profile).filter(|_| self.request.source == MissSource::Auto)?;
+        let note = format!("{why}; {EXACT_CANNOT_ATTACH}");
+        output::warn(&format!("note: {note}"));
+        Some(note)
+    }
+
+    /// Whether one cold page splits here; without, there is no way back to the arm of nothing.
+    fn check_split(&self, split: &ChangeResult) -> Result<(), Failure> {
+        if split.still_huge == 0 {
+            return Ok(());
+        }
+        let text = format!(
+            "cannot split all huge pages of process {}, so it cannot be measured without them: {}. They may \
+             be shared with other processes, or locked",
+            self.pid,
+            split.describe_failure().unwrap_or_default()
+        );
+        match split.still_huge > split.as_requested {
+            true => Err(Failure::new(Exit::Partial, text)),
+            false => {
+                output::warn(&text);
+                Ok(())
+            }
+        }
+    }
+
+    fn profile_under_load(
+        &self,
+        profile_path: &Path,
+        options: &profiling::ProfilingOptions<'_>,
+    ) -> Result<Option<pagelab_model::TlbProfile>, Failure> {
+        let request = self.request;
+        let mut load = self.load.shell_command();
+        load.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let loading = RepeatedCommand::start(load);
+        let profile =
+            profiling::profile_process(request.source, self.pid, request.profile_time, profile_path, options);
+        loading.stop();
+        profile
+    }
+
+    fn resolve_recipe(
+        &self,
+        path: &Path,
+        tune: &TuningRun,
+        files: &[Option<PathBuf>],
+    ) -> Result<ResolvedExperiment, Failure> {
+        let name = recipe::file_stem(&path.with_extension("").display().to_string());
+        let (request, command) = (self.load.with_figure(self.request), self.load.to_arguments());
+        resolve_recipe(&recipe::recipe_text(&request, &name, &command, &tune.arms, files))
+    }
+
+    /// Measures all trials in order; returns whether all are done.
+    fn measure_trials(
+        &self,
+        writer: &mut RunWriter,
+        times: &RunClock,
+        resolved: &ResolvedExperiment,
+        tune: &TuningRun,
+        (all, planned): (&BTreeSet<u64>, &BTreeSet<u64>),
+    ) -> Result<bool, Failure> {
+        let schedule = &resolved.plan.schedule;
+        for (at, slot) in schedule.iter().enumerate() {
+            if self.stop.signal().is_some() {
+                return Ok(false);
+            }
+            let arm = tune.arms.get(slot.variant);
+            let arm_pages = arm.map_or(HugePageSelection::None, |arm| arm.selection);
+            let name = arm.map_or("", |arm| arm.name.as_str());
+            output::show_status_line(&format!("sample {} of {}: {name}", at + 1, schedule.len()));
+            let nothing = BTreeSet::new();
+            let huge_regions = match arm_pages {
+                HugePageSelection::None => &nothing,
+                HugePageSelection::All => all,
+                _ => planned,
+            };
+            let turned =
+                self.process.set_huge_regions(all, huge_regions).map_err(failure_from_target_error)?;
+            let began_ns = times.now_ns();
+            let (end, measures, mut flags) = self.measure_trial(all, huge_regions)?;
+            flags.extend(trial_flag(&turned, huge_regions.len()));
+            let trial = Trial { ended_ns: times.now_ns(), end, measures, flags, ..Trial::new(at, began_ns) };
+            writer.add_trial(&trial)?;
+            let text = format!("{name}: {} regions in the requested state", turned.as_requested);
+            let event = RunEvent { at_ns: trial.ended_ns, kind: "turned".to_owned(), text };
+            writer.add_event(&event)?;
+            writer.flush()?;
+        }
+        output::show_status_line("");
+        Ok(true)
+    }
+
+    /// Measures one run of the load, and the process during that run.
+    fn measure_trial(
+        &self,
+        all: &BTreeSet<u64>,
+        huge_regions: &BTreeSet<u64>,
+    ) -> Result<(TrialEnd, Vec<Measure>, Vec<Flag>), Failure> {
+        let (end, mut measures) = self.load.sample(self.pid, self.stop);
+        let after = self.process.read_huge_regions().map_err(failure_from_target_error)?;
+        let huge = after.intersection(all).count();
+        let got = after.intersection(huge_regions).count();
+        measures.extend(sample::huge_page_measures(huge, self.process.huge_bytes, huge_regions.len(), got));
+        let mut flags = Vec::new();
+        if huge > got {
+            let text = format!("{} regions became huge by themselves during the sample", huge - got);
+            flags.push(Flag { kind: Flag::NOT_APPLIED.to_owned(), text });
+        }
+        Ok((end, measures, flags))
+    }
+}
+
+/// Describes the comparison, for a process with this many regions.
+fn comparison_text(total: usize, planned: usize) -> String {
+    format!(
+        "a running process: {total} regions can be on huge pages, {planned} of them are planned; CPU time \
+         and huge pages are of the process, time is of the metric command"
+    )
+}
+
+fn trial_flag(change: &ChangeResult, expected: usize) -> Option<Flag> {
+    let text = change.describe_failure()?;
+    let kind = match (change.still_huge, change.not_huge) {
+        (1.., _) => Flag::NOT_APPLIED,
+        (0, missing) if missing >= expected => Flag::NO_HUGE_PAGES,
+        (0, _) => Flag::PLAN_PARTLY,
+    };
+    Some(Flag { kind: kind.to_owned(), text })
+}
+
+/// A command that is restarted until it is stopped.
+struct RepeatedCommand {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+impl RepeatedCommand {
+    fn start(mut command: Command) -> RepeatedCommand {
+        let stop = Arc::new(AtomicBool::new(false));
+        let seen = stop.clone();
+        let run = move || {
+            while !seen.load(Ordering::Relaxed) {
+                let Ok(mut child) = command.spawn() else { return };
+                while let Ok(None) = child.try_wait() {
+                    if seen.load(Ordering::Relaxed) {
+                        sample::end_load(&mut child);
+                        return;
+                    }
+                    thread::sleep(Duration::from_millis(20));
+                }
+            }
+        };
+        RepeatedCommand { stop, thread: thread::spawn(run) }
+    }
+
+    fn stop(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let _ = self.thread.join();
+    }
+}
