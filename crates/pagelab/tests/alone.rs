@@ -1,11 +1,16 @@
 //! Tests of the binary alone: copied to an empty directory, without an environment, every command works.
 #![allow(clippy::unwrap_used)] // a test's helpers may fail where they stand
 
+#[path = "support/binary.rs"]
+mod binary;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+
+use binary::binary;
 
 /// How to run a command so that it changes nothing outside of the folder it runs in.
 struct ReadOnly {
@@ -150,11 +155,6 @@ const COMMANDS: &[ReadOnly] = &[
     },
     ReadOnly { name: "restore", runs: &[&["--dry-run"]], codes: &[0, 4], leaves: &[] },
 ];
-
-/// The binary under test: the one that cargo built, or the release binary that xtask names.
-fn binary() -> PathBuf {
-    std::env::var_os("PAGELAB_BIN").map_or_else(|| env!("CARGO_BIN_EXE_pagelab").into(), PathBuf::from)
-}
 
 /// A folder with a copy of the binary in it and nothing else.
 struct Alone {

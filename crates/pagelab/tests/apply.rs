@@ -22,8 +22,8 @@ use pagelab_model::profile::{MappingIdentity, MappingKind, Program};
 use rustix::fs::inotify;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use support::Lab;
 use support::running::stat_field;
+use support::{Lab, binary};
 
 /// No step takes longer on a machine that works.
 const LONG: Duration = Duration::from_secs(120);
@@ -363,7 +363,7 @@ fn planned_offsets_hold_at_other_addresses() {
     lab.write("plan.toml", plan_toml::write_plan(&plan, &[]));
     for _ in 0..5 {
         let mut line = vec!["apply", "plan.toml", "--summary", "s.json", "--force", "--"];
-        line.extend([env!("CARGO_BIN_EXE_pagelab"), "workload", "chase", "--size", "64M"]);
+        line.extend([binary(), "workload", "chase", "--size", "64M"]);
         line.extend(["--steps", "2000000000"]);
         let mut front = Ends(lab.command(&line).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
         let supervisor = until("the supervisor", || child_of(front.0.id()));
@@ -402,10 +402,10 @@ fn a_running_process_gets_huge_pages_remotely_and_by_ptrace() {
         let pid = last_child(python.0.id());
         let before = anonymous_huge(pid);
         let mut command = match way {
-            [] => Command::new(env!("CARGO_BIN_EXE_pagelab")),
+            [] => Command::new(binary()),
             [program, words @ ..] => {
                 let mut command = Command::new(program);
-                command.args(words).arg(env!("CARGO_BIN_EXE_pagelab"));
+                command.args(words).arg(binary());
                 command
             }
         };
@@ -517,7 +517,7 @@ fn a_stopped_process_is_given_huge_pages_and_stays_stopped() {
         signal(pid, Signal::STOP);
         until("its stop", || (stat_field(pid, 0)? == "T").then_some(()));
         let pid_word = pid.to_string();
-        let own = env!("CARGO_BIN_EXE_pagelab");
+        let own = binary();
         let words =
             [way, &[own, "apply", "all", "--summary", "s.json", "--force", "--pid", &pid_word][..]].concat();
         let ran = Command::new(words[0]).args(&words[1..]).current_dir(lab.path()).output().unwrap();

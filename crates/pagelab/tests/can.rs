@@ -1,13 +1,17 @@
 //! Tests of `pagelab can` and `pagelab compact`: rejected arguments, and answers for a saved tree.
 #![allow(clippy::unwrap_used, clippy::print_stderr)] // a test's helpers may fail where they stand, and say so
 
+#[path = "support/binary.rs"]
+mod binary;
+
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
+use binary::binary;
 use serde_json::Value;
 
 fn pagelab(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_pagelab")).args(arguments).output().unwrap()
+    Command::new(binary()).args(arguments).output().unwrap()
 }
 
 fn texts(output: &Output) -> (Option<i32>, String) {
@@ -92,7 +96,7 @@ fn restore_undoes_everything_after_a_kill_during_an_allocation() {
         eprintln!("skipped: no-setting: this user may not, or this kernel has none");
         return;
     };
-    let mut asking = Command::new(env!("CARGO_BIN_EXE_pagelab"));
+    let mut asking = Command::new(binary());
     let mut asking =
         asking.args(["can", "300", "--really"]).stdout(std::process::Stdio::null()).spawn().unwrap();
     let began = std::time::Instant::now();

@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "the helpers of tests fail like the tests")]
 
+#[path = "support/binary.rs"]
+mod binary;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -10,14 +13,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use binary::binary;
 use pagelab_host::root::Root;
 use serde_json::Value;
 use tempfile::TempDir;
 
-const BINARY: &str = env!("CARGO_BIN_EXE_pagelab");
-
 fn pagelab(folder: &Path, arguments: &[&str]) -> Output {
-    Command::new(BINARY).args(arguments).current_dir(folder).output().unwrap()
+    Command::new(binary()).args(arguments).current_dir(folder).output().unwrap()
 }
 
 #[track_caller]
@@ -259,7 +261,7 @@ fn a_kill_at_any_moment_leaves_nothing_under_the_name() {
     fs::write(tree.join("proc/kpageflags"), noise).unwrap();
     let mut met = 0;
     for (round, target) in ["x.tar.zst", "x"].iter().cycle().take(16).enumerate() {
-        let mut child = Command::new(BINARY)
+        let mut child = Command::new(binary())
             .args(["capture", target, "--root", "tree"])
             .current_dir(temp.path())
             .stdout(Stdio::null())
@@ -308,7 +310,7 @@ fn an_interrupted_capture_removes_its_partial_file() {
         fs::write(tree.join(format!("proc/sys/vm/setting_{node}")), "1\n").unwrap();
     }
     for (target, signal, code) in [("x.tar.zst", "TERM", 143), ("x", "INT", 130), ("y", "HUP", 129)] {
-        let mut command = Command::new(BINARY);
+        let mut command = Command::new(binary());
         command.args(["capture", target, "--root", "tree"]).current_dir(temp.path());
         command.stdout(Stdio::null()).stderr(Stdio::piped());
         pagelab_sys::spawn::reset_signals(&mut command);
@@ -344,7 +346,7 @@ fn a_full_disk_is_reported_and_leaves_nothing() {
         let script = "mount -t tmpfs -o size=1m none disk || exit 99
             $1 capture disk/$2 --root tree; code=$?; ls -A disk; exit $code";
         let output = Command::new("unshare")
-            .args(["-m", "sh", "-c", script, "sh", BINARY, target])
+            .args(["-m", "sh", "-c", script, "sh", binary(), target])
             .current_dir(temp.path())
             .output()
             .unwrap();
@@ -361,10 +363,10 @@ fn a_full_disk_is_reported_and_leaves_nothing() {
 #[test]
 fn a_user_without_rights_gets_everything_that_is_readable() {
     let temp: TempDir = tempfile::tempdir().unwrap();
-    let binary = temp.path().join("pagelab");
-    fs::copy(BINARY, &binary).unwrap();
+    let copy = temp.path().join("pagelab");
+    fs::copy(binary(), &copy).unwrap();
     fs::set_permissions(temp.path(), fs::Permissions::from_mode(0o777)).unwrap();
-    let mut command = Command::new(&binary);
+    let mut command = Command::new(&copy);
     if is_root() {
         command.uid(65_534).gid(65_534);
     }
@@ -376,7 +378,7 @@ fn a_user_without_rights_gets_everything_that_is_readable() {
     assert!(taken.read("/proc/buddyinfo").is_ok() && taken.read("/proc/kpageflags").is_err());
     fs::set_permissions(temp.path(), fs::Permissions::from_mode(0o555)).unwrap();
     if is_root() {
-        command = Command::new(&binary);
+        command = Command::new(&copy);
         command.uid(65_534).gid(65_534);
         let output = command.args(["capture", "y.tar.zst"]).current_dir(temp.path()).output().unwrap();
         expect(&output, 4, "hint: choose a writable place");

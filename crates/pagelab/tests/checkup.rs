@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use expect_test::expect;
 use rustix::process::Signal;
 use serde_json::Value;
-use support::{CommandOutput, Lab};
+use support::{CommandOutput, Lab, binary};
 
 /// Runs the binary in a folder of its own.
 fn pagelab(arguments: &[&str]) -> CommandOutput {
@@ -323,12 +323,12 @@ fn an_unprivileged_user_gets_readable_parts_and_reasons_for_the_others() {
         return;
     }
     let dir = tempfile::Builder::new().prefix("pagelab-test-").tempdir_in("/tmp").unwrap();
-    let binary = dir.path().join("pagelab");
-    std::fs::copy(env!("CARGO_BIN_EXE_pagelab"), &binary).unwrap();
+    let copy = dir.path().join("pagelab");
+    std::fs::copy(binary(), &copy).unwrap();
     Command::new("chmod").args(["-R", "a+rX"]).arg(dir.path()).status().unwrap();
     let output = Command::new("setpriv")
         .args(["--reuid", "65534", "--regid", "65534", "--clear-groups"])
-        .arg(&binary)
+        .arg(&copy)
         .args(["checkup", "--json"])
         .current_dir("/")
         .output()

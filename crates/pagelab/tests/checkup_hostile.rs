@@ -9,7 +9,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use support::Lab;
+use support::{Lab, binary};
 
 /// Files that a look reads, and whether their harm is bad input (exit 3) or no part of a saved tree.
 const FILES: [&str; 16] = [
@@ -69,12 +69,7 @@ fn sound() -> Lab {
 fn bounded(lab: &Lab) -> Output {
     let limits = "ulimit -v 1048576; ulimit -t 20; exec timeout -s KILL 300";
     let script = format!("{limits} \"$0\" checkup -v --deep --migratetypes --root .");
-    Command::new("sh")
-        .args(["-c", &script])
-        .arg(env!("CARGO_BIN_EXE_pagelab"))
-        .current_dir(lab.path())
-        .output()
-        .unwrap()
+    Command::new("sh").args(["-c", &script]).arg(binary()).current_dir(lab.path()).output().unwrap()
 }
 
 #[test]

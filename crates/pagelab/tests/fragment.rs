@@ -1,10 +1,15 @@
 //! Tests of `pagelab fragment`: rejected arguments with their reasons, and reproducible plans.
 #![allow(clippy::unwrap_used)] // a test's helpers may fail where they stand
 
+#[path = "support/binary.rs"]
+mod binary;
+
 use std::process::{Command, Output, Stdio};
 
+use binary::binary;
+
 fn pagelab(arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_pagelab"));
+    let mut command = Command::new(binary());
     command.arg("fragment").args(arguments).stdin(Stdio::null()).output().unwrap()
 }
 

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use support::binary;
 use support::running::wait_until;
 
 const CACHE: &str = "#!/bin/sh
@@ -76,9 +77,7 @@ impl Stage {
     }
 
     fn command(&self, path: &str) -> Command {
-        let binary = std::env::var_os("PAGELAB_BIN")
-            .map_or_else(|| env!("CARGO_BIN_EXE_pagelab").into(), PathBuf::from);
-        let mut command = Command::new(binary);
+        let mut command = Command::new(binary());
         command.args(["guest", "setup", "--kernel", "6.1"]).env("STAGE", self.0.path());
         command.env("XDG_CACHE_HOME", self.path("cache"));
         command.env("PATH", format!("{}:{path}", self.path("bin").display()));

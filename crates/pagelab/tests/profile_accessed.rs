@@ -12,8 +12,8 @@ use std::process::{Command, Stdio};
 use pagelab_model::TlbProfile;
 use pagelab_model::profile::{ImageProfile, ImageStart, MappingKind, UnseenReason};
 use serde_json::Value;
-use support::Lab;
 use support::running::{HOLDS, KillOnDrop, SCANS, process_field, process_state, profile, wait_until};
+use support::{Lab, binary};
 
 /// `None` after saying why: there is no python3.
 fn python(script: &str) -> Option<KillOnDrop> {
@@ -136,7 +136,7 @@ fn a_plan_of_one_run_holds_for_the_next_at_other_addresses() {
 #[test]
 fn all_hot_regions_come_first() {
     let lab = Lab::new();
-    let binary = env!("CARGO_BIN_EXE_pagelab");
+    let binary = binary();
     let workload = ["workload", "hot-regions", "--size", "256M", "--rounds", "600000"];
     let mut args = vec!["profile", "--source", "accessed", "--duty", "100%", "-o", "p.pagelab", "--", binary];
     args.extend(workload);
@@ -157,7 +157,7 @@ fn all_hot_regions_come_first() {
 #[test]
 fn sweeps_stay_within_their_budget_and_a_missing_sweep_is_reported() {
     let lab = Lab::new();
-    let binary = env!("CARGO_BIN_EXE_pagelab");
+    let binary = binary();
     let head = ["profile", "--source", "accessed", "-o"];
     // It is filled, and ends.
     let workload = ["--", binary, "workload", "hot-regions", "--size", "256M", "--rounds", "1000"];
@@ -277,7 +277,7 @@ fn in_a_split(pid: u32, pagelab: impl Fn(&[&str]) -> Command) -> (KillOnDrop, u3
 fn aside(lab: &Lab, args: &[&str]) -> Command {
     let mut command = Command::new("unshare");
     let script = "mount --bind \"$1\" /run || exit 99; shift; exec \"$0\" \"$@\"";
-    command.args(["-m", "sh", "-c", script, env!("CARGO_BIN_EXE_pagelab")]).arg(lab.path().join("run"));
+    command.args(["-m", "sh", "-c", script, binary()]).arg(lab.path().join("run"));
     command.args(args).current_dir(lab.path()).stdin(Stdio::null());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command
@@ -520,7 +520,7 @@ os.execv(program[0], program)
 #[test]
 fn without_ptrace_or_seccomp_a_program_runs_without_a_supervisor() {
     let lab = Lab::new();
-    let binary = env!("CARGO_BIN_EXE_pagelab");
+    let binary = binary();
     // The calls ptrace and seccomp.
     for (number, why) in [("101", "cannot trace the program"), ("317", "cannot install a seccomp filter")] {
         let mut command = Command::new("python3");
@@ -570,7 +570,7 @@ fn without_root_own_programs_are_profiled_and_those_of_others_refused() {
     rustix::fs::chown(lab.path(), Some(nobody), None).unwrap();
     let run = |args: &[&str]| {
         let mut command = Command::new("setpriv");
-        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", env!("CARGO_BIN_EXE_pagelab")]);
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", binary()]);
         command.args(args).current_dir(lab.path()).env("XDG_RUNTIME_DIR", lab.path()).stdin(Stdio::null());
         command.output()
     };
@@ -583,16 +583,16 @@ fn without_root_own_programs_are_profiled_and_those_of_others_refused() {
     assert!(err.contains("sudo"), "{err}");
     let head = ["profile", "--source", "accessed", "--duty", "50%", "-o", "p.pagelab", "--"];
     let workload = ["workload", "hot-regions", "--size", "64M", "--rounds", "300000", "--base", "0"];
-    let ran = run(&[&head[..], &[env!("CARGO_BIN_EXE_pagelab")], &workload].concat()).unwrap();
+    let ran = run(&[&head[..], &[binary()], &workload].concat()).unwrap();
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
     let found = profile(&lab, "p.pagelab");
     assert!(found.effort.split_ns.unwrap_or(0) > 0, "{:?}", found.notes);
     // Without a place for a journal, too: a program under the supervisor ends with it.
     for (file, supervised) in [("s.pagelab", true), ("n.pagelab", false)] {
         let mut command = Command::new("setpriv");
-        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", env!("CARGO_BIN_EXE_pagelab")]);
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", binary()]);
         command.args(["profile", "--source", "accessed", "--duty", "50%", "-o", file]);
-        command.args((!supervised).then_some("--no-supervise")).args(["--", env!("CARGO_BIN_EXE_pagelab")]);
+        command.args((!supervised).then_some("--no-supervise")).args(["--", binary()]);
         command.args(workload).current_dir(lab.path()).env_remove("XDG_RUNTIME_DIR").stdin(Stdio::null());
         let ran = command.output().unwrap();
         assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));

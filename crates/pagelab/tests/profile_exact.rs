@@ -12,10 +12,7 @@ use std::process::Command;
 use pagelab_model::TlbProfile;
 use pagelab_model::profile::{ImageProfile, ImageStart, MappingKind, MappingProfile};
 use serde_json::Value;
-use support::Lab;
-
-/// The program under test, also as the one that is profiled: it is static.
-const PAGELAB: &str = env!("CARGO_BIN_EXE_pagelab");
+use support::{Lab, binary};
 
 /// Profiles; `None`: skipped with a message, because there is no QEMU and none can be downloaded.
 fn profile(lab: &Lab, options: &[&str], command: &[&str]) -> Option<(TlbProfile, support::CommandOutput)> {
@@ -54,7 +51,7 @@ fn of_program<'a>(profile: &'a TlbProfile, name: &str) -> Vec<&'a ImageProfile> 
 /// The hot regions that the workload itself tells come first, and nothing near them.
 fn hot_regions_come_first(first: &str) {
     let lab = Lab::new();
-    let mut command = vec![PAGELAB, "workload", "hot-regions", "--size", "64M", "--hot", "4"];
+    let mut command = vec![binary(), "workload", "hot-regions", "--size", "64M", "--hot", "4"];
     command.extend(["--rounds", "40000", "--first", first, "--advise", "nohuge"]);
     let Some((profile, ran)) = profile(&lab, &["--what-if", "all"], &command) else { return };
     let said: Value = serde_json::from_str(ran.out.lines().next().unwrap()).unwrap();
@@ -150,7 +147,7 @@ fn threads_are_seen_and_outputs_are_the_same() {
 #[test]
 fn a_window_reports_the_skipped_part() {
     let lab = Lab::new();
-    let command = [PAGELAB, "workload", "chase", "--size", "16M", "--steps", "20000"];
+    let command = [binary(), "workload", "chase", "--size", "16M", "--steps", "20000"];
     let Some((profile, _)) = profile(&lab, &["--window", "100k/1M"], &command) else { return };
     let note = profile.notes.iter().find(|note| note.starts_with("counted ")).unwrap();
     assert!(note.contains(" accesses ("), "{note}");
@@ -161,7 +158,7 @@ fn a_window_reports_the_skipped_part() {
 #[test]
 fn counts_of_a_window_stand_for_the_whole_run() {
     let lab = Lab::new();
-    let mut command = vec![PAGELAB, "workload", "hot-regions", "--size", "64M", "--hot", "4"];
+    let mut command = vec![binary(), "workload", "hot-regions", "--size", "64M", "--hot", "4"];
     command.extend(["--rounds", "600000", "--first", "read", "--advise", "nohuge"]);
     let Some((whole, _)) = profile(&lab, &[], &command) else { return };
     std::fs::remove_file(lab.path().join("p.pagelab")).unwrap();
@@ -260,7 +257,7 @@ fn a_plan_is_a_set_of_huge_pages() {
     let lab = Lab::new();
     // The TLBs of no machine in particular, so that the counts are the same on all.
     let tlb = ["--tlb", "l1d=64x4:4K,32x4:2M,l2=2048x8:4K+2M"];
-    let mut command = vec![PAGELAB, "workload", "hot-regions", "--size", "64M", "--hot", "4"];
+    let mut command = vec![binary(), "workload", "hot-regions", "--size", "64M", "--hot", "4"];
     command.extend(["--rounds", "20000", "--first", "write", "--advise", "nohuge"]);
     if profile(&lab, &tlb, &command).is_none() {
         return;

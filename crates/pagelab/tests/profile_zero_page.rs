@@ -10,10 +10,8 @@ use std::process::{Command, Stdio};
 
 use pagelab_model::profile::{ImageProfile, MappingKind, UnseenReason};
 use serde_json::Value;
-use support::Lab;
 use support::running::{KillOnDrop, SCANS, process_field, profile, stat_field, wait_until};
-
-const BINARY: &str = env!("CARGO_BIN_EXE_pagelab");
+use support::{Lab, binary};
 
 /// Whether the kernel reports where the zero page is mapped.
 fn has_pagemap_scan() -> bool {
@@ -57,7 +55,7 @@ fn never_written_hot_regions_rank_first() {
     }
     for options in [&[][..], &["--no-supervise"], &["--zero-page", "no"]] {
         let lab = Lab::new();
-        let ran = lab.run(&[&HEAD[..], options, &["--", BINARY], &ONLY_READ].concat());
+        let ran = lab.run(&[&HEAD[..], options, &["--", binary()], &ONLY_READ].concat());
         assert_eq!(ran.code, Some(0), "{}", ran.err);
         let found = profile(&lab, "p.pagelab");
         let [image] = &found.images[..] else { panic!("{} images {:?}", found.images.len(), found.notes) };
@@ -92,7 +90,7 @@ fn drops_are_charged_to_the_budget_of_sweeps() {
         return;
     }
     let lab = Lab::new();
-    let head = ["profile", "--source", "accessed", "-o", "p.pagelab", "--", BINARY];
+    let head = ["profile", "--source", "accessed", "-o", "p.pagelab", "--", binary()];
     let rounds = ["workload", "hot-regions", "--size", "64M", "--first", "read", "--rounds", "12000000"];
     let ran = lab.run(&[&head[..], &rounds].concat());
     assert_eq!(ran.code, Some(0), "{}", ran.err);
@@ -234,7 +232,7 @@ fn a_started_program_dies_with_its_profiler() {
         return;
     }
     let lab = Lab::new();
-    let mut command = lab.command(&[&HEAD[..], &["--", BINARY], &ONLY_READ].concat());
+    let mut command = lab.command(&[&HEAD[..], &["--", binary()], &ONLY_READ].concat());
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let mut pagelab = KillOnDrop(command.spawn().unwrap(), None);
     let children = || {
@@ -247,7 +245,7 @@ fn a_started_program_dies_with_its_profiler() {
             .collect();
         let has_zeros = |pid: &u32| {
             let exe = std::fs::read_link(format!("/proc/{pid}/exe")).ok();
-            exe.is_some_and(|exe| exe == std::path::Path::new(BINARY))
+            exe.is_some_and(|exe| exe == std::path::Path::new(binary()))
         };
         all.into_iter().find(has_zeros)
     };

@@ -14,7 +14,7 @@ use pagelab_model::run::*;
 use pagelab_model::{Counters, PageSize, Snapshot};
 use pagelab_runfile::RunWriter;
 use serde_json::Value;
-use support::{CommandOutput, Lab};
+use support::{CommandOutput, Lab, binary};
 
 const S: u64 = 1_000_000_000;
 
@@ -431,19 +431,19 @@ fn a_file_in_a_read_only_directory_is_read() {
     let lab = Lab::new();
     day(&lab);
     let open = recorded(&lab.path().join("open.pagelab"));
-    let binary: PathBuf = lab.path().join("pagelab");
-    fs::copy(env!("CARGO_BIN_EXE_pagelab"), &binary).unwrap();
+    let copy: PathBuf = lab.path().join("pagelab");
+    fs::copy(binary(), &copy).unwrap();
     fs::set_permissions(lab.path(), fs::Permissions::from_mode(0o555)).unwrap();
     let before = names(lab.path());
     for file in ["day.pagelab", "open.pagelab"] {
-        let mut command = Command::new(&binary);
+        let mut command = Command::new(&copy);
         let output =
             command.uid(65_534).gid(65_534).args(["report", file]).current_dir(lab.path()).output().unwrap();
         let (text, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert_eq!(output.status.code(), Some(0), "{file}: {said}");
         assert_eq!(text.contains("NOT CLOSED"), file == "open.pagelab", "{text}");
         for option in ["--tables", "--html"] {
-            let refused = Command::new(&binary)
+            let refused = Command::new(&copy)
                 .uid(65_534)
                 .gid(65_534)
                 .args(["report", option, "there", file])

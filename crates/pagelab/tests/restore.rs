@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail and print as tests do")]
 
+#[path = "support/binary.rs"]
+mod binary;
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -9,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use binary::binary;
 use pagelab_host::guard::{Guard, GuardOptions, GuardSite, Knob, SignalWatch};
 use serde_json::Value;
 
@@ -66,7 +70,7 @@ struct CommandOutput {
 }
 
 fn pagelab() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_pagelab"))
+    Command::new(binary())
 }
 
 fn run(command: &mut Command) -> CommandOutput {
@@ -292,7 +296,7 @@ fn an_unprivileged_user_is_told_of_journals_of_root() {
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let copy = dir.path().join("binary");
-    fs::copy(env!("CARGO_BIN_EXE_pagelab"), &copy).unwrap();
+    fs::copy(binary(), &copy).unwrap();
     let as_nobody = |runtime: Option<&Path>| {
         let mut command = Command::new(&copy);
         command.arg("restore").uid(NOBODY).gid(NOBODY).env_remove("XDG_RUNTIME_DIR").current_dir("/");

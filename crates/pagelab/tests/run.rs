@@ -13,8 +13,8 @@ use std::process::{Child, Stdio};
 use pagelab_model::experiment::{Experiment, Flag, TrialEnd, TrialRole};
 use pagelab_model::run::{Run, RunEnd, RunEvent};
 use pagelab_runfile::{RunWriter, read_run_file};
-use support::Lab;
 use support::running::wait_until;
+use support::{Lab, binary};
 
 const TINY: &str = r#"
 name = "tiny"
@@ -476,7 +476,7 @@ fn without_root_privileged_parts_are_reported_and_the_rest_measured() {
     let lab = Lab::new();
     lab.write("modest.toml", MODEST);
     let copy = lab.path().join("pagelab");
-    std::fs::copy(env!("CARGO_BIN_EXE_pagelab"), &copy).unwrap();
+    std::fs::copy(binary(), &copy).unwrap();
     chown(lab.path(), Some(65534), Some(65534)).unwrap();
     let mut command = std::process::Command::new(&copy);
     command.args(["run", "modest.toml", "-o", "modest.pagelab"]).current_dir(lab.path()).env_clear();

@@ -19,7 +19,7 @@ use pagelab_sys::mapping::{Advice, Mapping};
 use rustix::process::Signal;
 use serde_json::Value;
 use support::running::{KillOnDrop, wait_until};
-use support::{Lab, collect_fields};
+use support::{Lab, binary, collect_fields};
 
 /// Pages of a turn of the load.
 const PAGES: u64 = 20_000;
@@ -535,7 +535,7 @@ fn tracefs_need_not_be_mounted() {
     }
     let script = "umount -l \"$1\"; set -e; \"$0\" trace record --through ftrace --no-snapshot --for 300ms -o m.pagelab; \
         echo files $(ls \"$1\" | wc -l)";
-    let program = env!("CARGO_BIN_EXE_pagelab");
+    let program = binary();
     let mut command = std::process::Command::new("unshare");
     command.args(["-m", "/bin/sh", "-c", script, program, paths::TRACEFS]).current_dir(lab.path());
     let ran = command.output().unwrap();
@@ -555,7 +555,7 @@ fn in_a_pid_namespace_perf_is_taken_and_that_is_said() {
         return;
     }
     let traced = |way: &str, name: &str| {
-        let program = env!("CARGO_BIN_EXE_pagelab");
+        let program = binary();
         let mut command = std::process::Command::new("unshare");
         command.args(["-p", "-f", "--mount-proc", program, "trace", "record", "--no-snapshot"]);
         command.args(["--for", "200ms", "--backend", way, "-o", name]).current_dir(lab.path());

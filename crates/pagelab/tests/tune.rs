@@ -18,8 +18,8 @@ use pagelab_model::run::{ClockReading, Manifest, Run, RunEnd};
 use pagelab_model::tune::HugePageSelection;
 use pagelab_model::{Bytes, Machine, PageSize, Snapshot, TlbProfile};
 use rustix::process::{Pid, Signal, kill_process};
-use support::Lab;
 use support::running::{process_field, wait_until};
+use support::{Lab, binary};
 
 const MIB: u64 = 1 << 20;
 const HUGE: u64 = 2 * MIB;
@@ -108,7 +108,7 @@ fn hot(lab: &Lab) {
 fn a_program_is_tuned_from_a_profile_to_its_verdict() {
     let lab = Lab::new();
     hot(&lab);
-    let own = env!("CARGO_BIN_EXE_pagelab");
+    let own = binary();
     let mut words =
         vec!["tune", "--profile", "hot.pagelab", "-n", "2", "--quick", "-o", "t.pagelab", "--", own];
     words.extend(WORKLOAD);
@@ -247,7 +247,7 @@ fn a_recipe_takes_a_plan() {
 /// Each run of the built-in workload adds its line to a file, whatever arm it is of.
 fn tells(lab: &Lab) -> Vec<String> {
     let words = WORKLOAD.join(" ");
-    let script = format!("{} {words} >> {}/out", env!("CARGO_BIN_EXE_pagelab"), lab.path().display());
+    let script = format!("{} {words} >> {}/out", binary(), lab.path().display());
     ["/bin/sh", "-c", &script].map(str::to_owned).to_vec()
 }
 
@@ -503,7 +503,7 @@ fn held() -> Option<KilledOnDrop> {
         return None;
     }
     let words = ["workload", "hot-regions", "--size", "32M", "--rounds", "4000000000", "--first=write"];
-    let mut command = Command::new(env!("CARGO_BIN_EXE_pagelab"));
+    let mut command = Command::new(binary());
     let child = command.args(words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("started");
     let held = KilledOnDrop(child);
     let pid = held.0.id();

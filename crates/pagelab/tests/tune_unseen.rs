@@ -9,7 +9,7 @@ use std::path::Path;
 use pagelab_model::experiment::TrialEnd;
 use pagelab_model::profile::ProfileSource;
 use pagelab_model::run::Run;
-use support::Lab;
+use support::{Lab, binary};
 
 fn read(path: &Path) -> Run {
     pagelab_runfile::read_run_file(path).expect("a run file that can be read")
@@ -42,7 +42,7 @@ fn a_failing_program_is_refused_or_accepted_by_its_exit_code() {
 #[test]
 fn memory_without_accessed_bits_is_tuned_by_the_exact_source() {
     let lab = Lab::new();
-    let binary = env!("CARGO_BIN_EXE_pagelab");
+    let binary = binary();
     let mut line = vec!["tune", "--quick", "-n", "3", "-o", "b.pagelab", "--", binary, "workload"];
     line.extend(["hot-regions", "--size", "32M", "--hot", "3", "--rounds", "20000", "--advise", "nohuge"]);
     let mut command = lab.command(&line);

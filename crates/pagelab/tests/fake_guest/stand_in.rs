@@ -1,19 +1,18 @@
 //! Stand-in for QEMU: a shell script that finds the channels in its arguments and sends what a test
 //! specifies. No guest is booted.
 
+#[path = "../support/binary.rs"]
+mod binary;
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+pub use binary::binary;
 use pagelab_guest::message::{AgentHello, AgentMessage, StepExit};
 use pagelab_guest::packet::encode;
-
-/// The binary under test: the one that cargo built, or the release binary that xtask names.
-pub fn binary() -> PathBuf {
-    std::env::var_os("PAGELAB_BIN").map_or_else(|| env!("CARGO_BIN_EXE_pagelab").into(), PathBuf::from)
-}
 
 /// A folder with a stand-in for QEMU and an image that looks like a kernel.
 pub struct Stage {

@@ -1,10 +1,13 @@
 //! Guest for a test: a plan with a given kernel and layout, or the reason why it is not available.
 
+#[path = "../support/binary.rs"]
+mod binary;
+
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+pub use binary::binary;
 use pagelab_guest::boot::{self, GuestObserver, GuestPlan, QEMU};
 use pagelab_guest::cache::KernelCache;
 use pagelab_guest::config::GuestConfig;
@@ -15,11 +18,6 @@ use pagelab_guest::outcome::{CompletedJob, FirstMessageCost, GuestOutcome, LostG
 use pagelab_model::size;
 use pagelab_packages::program;
 use pagelab_sys::spawn::die_with_parent;
-
-/// The binary under test: the one that cargo built, or the release binary that xtask names.
-pub fn binary() -> PathBuf {
-    std::env::var_os("PAGELAB_BIN").map_or_else(|| env!("CARGO_BIN_EXE_pagelab").into(), PathBuf::from)
-}
 
 /// One guest at a time, so that what a boot costs says something.
 pub fn lock_guests() -> MutexGuard<'static, ()> {
@@ -65,7 +63,7 @@ pub fn plan(series: &str, steps: Vec<JobStep>) -> Option<GuestPlan> {
         cgroup: Some(CgroupConfig { version: CgroupVersion::V2, limit_bytes: None }),
     };
     let mut plan = GuestPlan::new(kernel, shape, steps);
-    plan.program = Some(binary());
+    plan.program = Some(binary().into());
     Some(plan)
 }
 

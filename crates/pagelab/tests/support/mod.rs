@@ -3,6 +3,7 @@
 #![allow(clippy::print_stderr, reason = "a skipped check says so")]
 #![allow(clippy::unwrap_used, reason = "a test's helpers may fail where they stand")]
 
+mod binary;
 pub mod made_trace;
 pub mod running;
 
@@ -11,6 +12,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+pub use binary::binary;
 use serde_json::Value;
 
 /// Exit code and output of a run of pagelab.
@@ -49,7 +51,7 @@ impl Lab {
 
     /// The binary, to be run here, without an environment that could colour its output.
     pub fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_pagelab"));
+        let mut command = Command::new(binary());
         command.args(args).current_dir(self.path()).env_clear();
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         pagelab_sys::spawn::reset_signals(&mut command);
@@ -78,7 +80,7 @@ impl Lab {
         std::fs::create_dir(self.path().join("disk")).unwrap();
         let script = format!("mount -t tmpfs -o size={size} none disk || exit 99\n{script}");
         let output = Command::new("unshare")
-            .args(["-m", "sh", "-c", &script, env!("CARGO_BIN_EXE_pagelab")])
+            .args(["-m", "sh", "-c", &script, binary()])
             .current_dir(self.path())
             .output()
             .unwrap();

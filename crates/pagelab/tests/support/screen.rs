@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::support::Lab;
+use crate::support::{Lab, binary};
 
 /// How long a screen is waited for; machines of tests are slow.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -62,7 +62,7 @@ impl Screen {
 
     /// Runs pagelab in the shell, which says the exit code behind it.
     pub fn pagelab(&self, arguments: &str) {
-        self.line(&format!("clear; {} {arguments}; echo code $?.", env!("CARGO_BIN_EXE_pagelab")));
+        self.line(&format!("clear; {} {arguments}; echo code $?.", binary()));
     }
 
     /// Read calls so far of the program in the foreground.
