@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use pagelab_formats::toml_document::{self, TomlTable};
+use pagelab_metrics::effect::PAIRS_DEFAULT;
 use pagelab_model::experiment::{DEFAULT_LOSS, Sequence};
 use pagelab_model::names;
 use pagelab_workloads::options::WorkloadOptions;
@@ -25,7 +26,7 @@ pub(crate) mod workload;
 
 const TIME_LIMIT_DEFAULT: Duration = Duration::from_secs(600);
 /// Default number of repeats: enough for a verdict, and even, so that the two orders balance.
-const REPEATS_DEFAULT: u32 = 10;
+const REPEATS_DEFAULT: u32 = PAIRS_DEFAULT as u32;
 /// Repeats of a quick run: it shows that everything works, and gives no verdict.
 const REPEATS_QUICK: u32 = 2;
 const REPEATS_MAX: u64 = 10_000;

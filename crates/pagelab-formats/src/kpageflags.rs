@@ -96,15 +96,6 @@ fn class_rule(flags: PageFlags) -> ClassRule {
     }
 }
 
-const NAMED_FLAGS: u64 = {
-    let (mut bits, mut at) = (0, 0);
-    while at < PageFlags::NAMED.len() {
-        bits |= PageFlags::NAMED[at].1.0;
-        at += 1;
-    }
-    bits
-};
-
 /// A pageblock of the classifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct CountedPageblock {
@@ -160,7 +151,6 @@ pub struct PageClassifier {
     /// First frame of the run of free pages that the last page belongs to.
     free_run_start: Option<u64>,
     free_blocks: [u64; FreeAreas::ORDERS_MAX],
-    unnamed_bits: u64,
     class_cache: ClassCache,
     /// The class of each page since the last [`PageClassifier::drain_classes`]; `None`: not requested.
     classes: Option<Vec<PageClass>>,
@@ -205,7 +195,6 @@ impl PageClassifier {
             tails: 0,
             free_run_start: None,
             free_blocks: [0; FreeAreas::ORDERS_MAX],
-            unnamed_bits: 0,
             class_cache: ClassCache([(0, ClassRule::Class(unflagged_class)); ClassCache::SLOTS]),
             classes: None,
         }
@@ -222,11 +211,6 @@ impl PageClassifier {
         let Some(classes) = &mut self.classes else { return take(&[]) };
         take(classes);
         classes.clear();
-    }
-
-    /// Flag bits so far without a name in [`PageFlags`].
-    pub fn unnamed_bits(&self) -> PageFlags {
-        PageFlags(self.unnamed_bits)
     }
 
     /// Reads the next bytes; `visit` gets each block that they complete.
@@ -304,7 +288,6 @@ impl PageClassifier {
     /// The page at `frame` has other flags than the previous page.
     fn change_flags(&mut self, word: u64, frame: u64) {
         let flags = PageFlags(word);
-        self.unnamed_bits |= word & !NAMED_FLAGS;
         let class = match self.class_cache.class_rule(word) {
             _ if word == 0 => self.unflagged_class,
             ClassRule::Class(class) => class,

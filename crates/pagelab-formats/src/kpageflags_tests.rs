@@ -134,14 +134,6 @@ fn a_cut_entry_is_an_error_that_names_its_byte() {
     );
 }
 
-#[test]
-fn unnamed_bits_are_kept() {
-    let mut classifier =
-        PageClassifier::new(ScanGeometry { pageblock_order: Order(9), orders: 11 }, Pfn(0), PageClass::Hole);
-    classifier.feed(&bytes_of(&[PageFlags(1 << 50 | 1), PageFlags(1 << 27)]), &mut |_| {});
-    assert_eq!(classifier.unnamed_bits(), PageFlags(1 << 50 | 1 << 27));
-}
-
 fn classify(flags: PageFlags, head: Option<PageClass>, unflagged_class: PageClass) -> PageClass {
     match class_rule(flags) {
         _ if flags.0 == 0 => unflagged_class,

@@ -4,6 +4,8 @@
 //! blocks (FIFOs and devices are not opened), and no text is larger than [`TEXT_BYTES_MAX`].
 
 mod archive;
+#[cfg(test)]
+mod walk_tests;
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -78,12 +80,8 @@ impl Root {
         Root::open_with(path, false)
     }
 
-    /// The same as on a kernel without openat2 (before 5.6, or forbidden by seccomp): every path is walked
-    /// name by name, and symbolic links are refused. [`Root::open`] does so if necessary.
-    pub fn open_by_walk(path: &Path) -> io::Result<Root> {
-        Root::open_with(path, true)
-    }
-
+    /// With `walk`, the same as on a kernel without openat2 (before 5.6, or forbidden by seccomp): every path
+    /// is walked name by name, and symbolic links are refused. [`Root::open`] does so if necessary.
     fn open_with(path: &Path, walk: bool) -> io::Result<Root> {
         let name = escape(&path.to_string_lossy()).into_owned();
         let name = if name.len() > 1 { name.trim_end_matches('/').to_owned() } else { name };

@@ -163,34 +163,6 @@ fn a_hostile_folder_gives_clear_answers() {
 }
 
 #[test]
-fn without_openat2_links_are_refused_and_the_rest_is_the_same() {
-    let (_temp, path) = hostile_folder();
-    let root = Root::open_by_walk(&path).unwrap();
-    let failed = AbsenceReason::Failed;
-    let cases = [
-        ("plain", Text("plain")),
-        ("missing", Absent(NO, "")),
-        ("dir", Absent(BAD, "is a directory")),
-        ("plain/below", Absent(BAD, "a part of its path is not a directory")),
-        ("fifo", Absent(BAD, "is a FIFO")),
-        ("packed", Text("unpacked")),
-        ("etc-link", Absent(failed, "without openat2")),
-        ("absolute", Absent(failed, "without openat2")),
-        ("absolute/below", Absent(failed, "without openat2")),
-        ("loop", Absent(failed, "without openat2")),
-        ("../../outside", Absent(BAD, "")),
-    ];
-    for (name, want) in cases {
-        check(name, root.read(&format!("/proc/{name}")), want);
-    }
-    assert_eq!(root.list_dir("/proc/dir").unwrap(), ["x"]);
-    assert_eq!(root.list_dir("/").unwrap(), ["etc", "proc"]);
-    assert_eq!(root.entry_kind("/proc/loop"), Ok(EntryKind::Link));
-    assert_eq!(root.read_link("/proc/etc-link").unwrap(), "/etc/passwd");
-    assert_eq!(root.list_dir("/proc/etc-link").unwrap_err().why, failed);
-}
-
-#[test]
 fn directories_and_links_are_listed_without_following_links() {
     let (_temp, path) = hostile_folder();
     let root = Root::open(&path).unwrap();

@@ -86,11 +86,6 @@ impl EncodedTraceBlock {
     pub fn packed_bytes(&self) -> u64 {
         self.packed.len() as u64
     }
-
-    /// Bytes before compression.
-    pub fn raw_bytes(&self) -> u64 {
-        self.raw_bytes
-    }
 }
 
 impl TraceEncoder {

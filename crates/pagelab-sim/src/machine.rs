@@ -281,7 +281,8 @@ impl Machine {
 
     /// Sets the number of used objects in a page of the kernel's caches, which keep the page. Ignored for any
     /// other block.
-    pub fn set_objects_in_use(&mut self, block: BlockHandle, in_use: u8) -> Result<(), Error> {
+    #[cfg(test)]
+    fn set_objects_in_use(&mut self, block: BlockHandle, in_use: u8) -> Result<(), Error> {
         self.entry(block)?;
         let entry = &mut self.entries[block.0 as usize];
         entry.slab_objects_in_use = in_use.min(entry.slab_objects);
@@ -314,11 +315,6 @@ impl Machine {
     /// Tunables.
     pub fn tuning(&self) -> &KernelTuning {
         &self.tuning
-    }
-
-    /// Frames in swap.
-    pub fn swapped_frames(&self) -> u32 {
-        self.swapped_frames
     }
 
     /// Counters so far.

@@ -143,11 +143,6 @@ impl Decoder {
         self.ids.extend(ids.into_iter().map(|id| (id, place)));
     }
 
-    /// The events.
-    pub fn attrs(&self) -> &[PerfEventAttr] {
-        &self.attrs
-    }
-
     pub(super) fn endian(&self) -> Endian {
         self.endian
     }

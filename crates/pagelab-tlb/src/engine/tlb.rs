@@ -110,11 +110,6 @@ impl Tlb {
         self.now += accesses;
     }
 
-    /// Page walks of a pass so far.
-    pub fn walks(&self, pass: usize) -> u64 {
-        self.passes[pass].walks()
-    }
-
     /// An access to a base page.
     #[inline(always)]
     pub fn access(&mut self, page: u64, store: bool, sink: &mut impl AccessSink) {

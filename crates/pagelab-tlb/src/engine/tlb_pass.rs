@@ -90,7 +90,6 @@ pub struct TlbPass {
     /// Levels of page tables between an entry of each size and those of base pages.
     depths: [u32; PAGE_SIZES],
     index_bits: u32,
-    walks: u64,
     /// The clock of reuse distances: walks, and estimated walks of skipped accesses.
     clock: u64,
     /// The clock at the begin of the current window.
@@ -133,7 +132,6 @@ impl TlbPass {
             deltas,
             depths,
             index_bits,
-            walks: 0,
             clock: 0,
             window_start: 0,
             histories: Default::default(),
@@ -144,11 +142,6 @@ impl TlbPass {
     #[cfg(test)]
     pub(super) fn validate(&self) {
         self.entries.validate();
-    }
-
-    /// Page walks so far.
-    pub fn walks(&self) -> u64 {
-        self.walks
     }
 
     /// Models an access. `filter` has uses of which the first level has no record.
@@ -238,7 +231,6 @@ impl TlbPass {
 
     #[inline]
     fn walk(&mut self, page: u64, code: u8) -> PageWalk {
-        self.walks += 1;
         self.clock += 1;
         let depth = self.depths[code as usize];
         let line = page >> (self.index_bits * depth) >> LINE_BITS;
