@@ -29,6 +29,8 @@ pub enum Fact {
     MountNamespace,
     /// The processor is of this family and model.
     Processor(u32, u32),
+    /// No route leads out of this machine.
+    Offline,
 }
 
 /// One alternative of a condition: a fact, or that it does not hold.
@@ -65,6 +67,7 @@ fn parse_term(text: &str) -> Result<Term, String> {
         ("root", "") => Fact::IsRoot,
         ("corpus", "") => Fact::HasCorpus,
         ("mount-namespace", "") => Fact::MountNamespace,
+        ("offline", "") => Fact::Offline,
         ("tool", name) if !name.is_empty() => Fact::Tool(name.to_owned()),
         ("exists", path) if path.starts_with('/') => Fact::Exists(path.to_owned()),
         ("readable", path) if path.starts_with('/') => Fact::Readable(path.to_owned()),
@@ -106,6 +109,39 @@ pub fn holds_here(fact: &Fact) -> bool {
             .is_ok_and(|output| output.status.success()),
         Fact::Processor(family, model) => fs::read_to_string("/proc/cpuinfo")
             .is_ok_and(|text| parse_processor(&text) == Some((*family, *model))),
+        Fact::Offline => is_offline(),
+    }
+}
+
+/// Whether neither IPv4 nor IPv6 has a default route but the one that rejects.
+fn is_offline() -> bool {
+    let routes = fs::read_to_string("/proc/net/route").unwrap_or_default();
+    let routes6 = fs::read_to_string("/proc/net/ipv6_route").unwrap_or_default();
+    !has_default_route(&routes, &routes6)
+}
+
+/// Whether a destination of length 0 leads to a device other than the loopback.
+fn has_default_route(routes: &str, routes6: &str) -> bool {
+    let fields = |line: &'_ str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let has_ipv4 =
+        routes.lines().skip(1).map(fields).any(|route| {
+            route.len() > 7 && route[0] != "lo" && route[1] == "00000000" && route[7] == "00000000"
+        });
+    let has_ipv6 = routes6.lines().map(fields).any(|route| {
+        route.len() == 10 && route[9] != "lo" && route[1] == "00" && route[0].bytes().all(|byte| byte == b'0')
+    });
+    has_ipv4 || has_ipv6
+}
+
+/// The processor: `AMD EPYC 25/17`.
+pub fn describe_processor() -> String {
+    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let mut fields = cpuinfo.lines().filter_map(|line| line.split_once(':'));
+    let name =
+        fields.find(|(key, _)| key.trim() == "model name").map_or("processor", |(_, name)| name.trim());
+    match parse_processor(&cpuinfo) {
+        Some((family, model)) => format!("{name} {family}/{model}"),
+        None => name.to_owned(),
     }
 }
 
@@ -141,6 +177,18 @@ mod tests {
         ] {
             assert_eq!(Condition::parse(text).unwrap().holds(&ask), holds, "{text}");
         }
+    }
+
+    #[test]
+    fn a_machine_without_a_default_route_is_offline() {
+        const HEAD: &str = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n";
+        const LOCAL6: &str = "00000000000000000000000000000000 00 00000000000000000000000000000000 00 \
+            00000000000000000000000000000000 ffffffff 00000001 00000000 00200200       lo\n";
+        let has_route = |lines: &str, lines6: &str| has_default_route(&format!("{HEAD}{lines}"), lines6);
+        assert!(!has_route("", ""));
+        assert!(!has_route("eth0 0002000A 00000000 0001 0 0 0 00FFFFFF 0 0 0\n", LOCAL6));
+        assert!(has_route("eth0 00000000 0102000A 0003 0 0 0 00000000 0 0 0\n", LOCAL6));
+        assert!(has_route("", &LOCAL6.replace("lo", "eth0")));
     }
 
     #[test]

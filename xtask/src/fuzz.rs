@@ -79,9 +79,9 @@ pub fn run_mutator(
     let mut command = program.command(programs);
     command.arg("--show-output").env("PAGELAB_FUZZ_SECONDS", plan.seconds.to_string());
     command.env("PAGELAB_FUZZ_SEED", plan.seed.to_string());
-    println!("  {} s, seed {}", plan.seconds, plan.seed);
+    tally.print(format!("  {} s, seed {}", plan.seconds, plan.seed));
     if !run_tests(&program.display_name(), &mut command, limit, tally)? {
-        println!("    again: cargo xtask fuzz {} --seed {}", plan.seconds, plan.seed);
+        tally.print(format!("    again: cargo xtask fuzz {} --seed {}", plan.seconds, plan.seed));
     }
     Ok(())
 }

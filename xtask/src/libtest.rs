@@ -1,13 +1,13 @@
 //! Parser of the output of Rust's libtest.
 
 use crate::skips::{self, Skip};
-use crate::tally::Tally;
+use crate::tally::{FailedTest, Tally};
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct TestResults {
     /// Tests that passed without skipping anything.
     pub passed: u64,
-    pub failed: Vec<String>,
+    pub failed: Vec<FailedTest>,
     pub skips: Vec<Skip>,
     /// Whether libtest's closing line was there.
     pub has_summary: bool,
@@ -32,7 +32,8 @@ pub fn parse_output(program: &str, lines: &[String]) -> TestResults {
             line.strip_prefix("test ").and_then(|rest| rest.rsplit_once(" ... "))
         {
             if result.starts_with("FAILED") {
-                found.failed.push(format!("{program}: {name}"));
+                let message = failure_message(name, lines);
+                found.failed.push(FailedTest { program: program.to_owned(), name: name.to_owned(), message });
             } else if let Some(why) = result.strip_prefix("ignored") {
                 let why = why.trim_start_matches([',', ' ']);
                 let why = if why.is_empty() { "marked as ignored" } else { why };
@@ -50,7 +51,7 @@ pub fn parse_output(program: &str, lines: &[String]) -> TestResults {
         }
     }
     let failed_too =
-        skipping.iter().filter(|name| found.failed.contains(&format!("{program}: {name}"))).count();
+        skipping.iter().filter(|name| found.failed.iter().any(|test| test.name == **name)).count();
     found.passed = found.passed.saturating_sub((skipping.len() - failed_too) as u64);
     found
 }
@@ -59,6 +60,16 @@ pub fn parse_output(program: &str, lines: &[String]) -> TestResults {
 pub fn failure_section(lines: &[String]) -> &[String] {
     let first = lines.iter().position(|line| line == "failures:");
     &lines[first.unwrap_or(0)..]
+}
+
+/// The first line of a test's failure: of the panic message, without the line that names its place.
+fn failure_message(test: &str, lines: &[String]) -> String {
+    let head = format!("---- {test} stdout ----");
+    let section = lines.iter().skip_while(|line| **line != head).skip(1);
+    let mut section = section.take_while(|line| !line.starts_with("---- ") && *line != "failures:");
+    let panic = section.find(|line| line.starts_with("thread '") && line.contains(" panicked at "));
+    let message = section.find(|line| !line.trim().is_empty()).filter(|_| panic.is_some());
+    message.map_or_else(|| "no panic message".to_owned(), |line| line.trim().to_owned())
 }
 
 fn parse_count(counts: &str, label: &str) -> u64 {
@@ -78,7 +89,8 @@ impl Tally {
     pub fn add(&mut self, program: &str, results: TestResults, is_success: bool, ending: &str) {
         self.passed += results.passed;
         let silent = results.failed.is_empty();
-        self.failures.extend(results.failed);
+        self.failures.extend(results.failed.iter().map(FailedTest::line));
+        self.failed_tests.extend(results.failed);
         self.skips.extend(results.skips);
         match (is_success, results.has_summary) {
             (true, true) => {}
@@ -118,7 +130,8 @@ successes:
 failures:
 
 ---- b stdout ----
-thread 'b' panicked at 2 passed; 9 failed
+thread 'b' (71) panicked at src/b.rs:7:5:
+2 passed; 9 failed
 
 failures:
     b
@@ -130,7 +143,8 @@ test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; 
     fn counts_failures_ignored_and_skips_are_read() {
         let found = parse_output("p", &lines(OUTPUT));
         assert_eq!((found.passed, found.has_summary), (1, true));
-        assert_eq!(found.failed, ["p: b"]);
+        let failed: Vec<_> = found.failed.iter().map(|test| (test.line(), test.message.as_str())).collect();
+        assert_eq!(failed, [("p: b".to_owned(), "2 passed; 9 failed")]);
         let skips: Vec<_> =
             found.skips.iter().map(|s| format!("{} {} {}", s.id, s.reason, s.check)).collect();
         assert_eq!(failure_section(&lines(OUTPUT))[2], "---- b stdout ----");

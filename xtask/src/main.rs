@@ -13,11 +13,17 @@ mod conditions;
 mod crate_graph;
 mod fuzz;
 mod libtest;
+mod passed;
 mod phases;
+mod queue;
+mod retry;
+mod run_lock;
+mod since;
 mod skips;
 mod stacks;
 mod tally;
 mod test;
+mod test_programs;
 mod tidy;
 mod tools;
 mod tree;
@@ -26,9 +32,12 @@ mod web;
 const USAGE: &str = "\
 cargo xtask COMMAND
 
-  test [--quick] [--only PHASE]   everything, phase by phase, against the CI budget
-                                  phases: tools lint build unit corpus e2e web guests fuzz
+  test [OPTIONS]                  everything, phase by phase, against the CI budget
+                                  --only PHASE: tools lint build unit corpus e2e web guests fuzz
                                   --quick: no installing, no rustdoc, no release build, one second of fuzzing
+                                  --since REV: only tests that the changes since a revision can affect
+                                  --lanes N: run N test programs side by side (default: 2)
+  passed [REV]                    whether a commit passed as a whole on this machine, or which last one did
   tidy [--fix] [FOLDER]           the ratchets of CONTRIBUTING.md, all violations at once, here or in another
                                   tree; --fix breaks wide comments and strings
   bench [--check] [NAME…]         the measured bars, or those of some benches; --check fails when one is
@@ -67,6 +76,7 @@ fn dispatch(arguments: &[String]) -> Result<(), TaskError> {
             print!("{}", phases::format_budget());
             test::run_phases(&test::TestArgs::default())
         }
+        "passed" => passed::run(rest),
         "tidy" => tidy::run(rest),
         "corpus" if rest.is_empty() => test::run_corpus(),
         "bench" => bench::run(rest),

@@ -1,22 +1,41 @@
 //! `cargo xtask test`: every check of the repository, phase by phase, against the CI budget.
+//!
+//! Lint and the builds come first. The programs of all other phases are jobs of one queue, which two lanes
+//! empty; a job runs beside those that it tolerates ([`crate::test_programs`]).
 
 use std::fs;
 use std::process::Command;
+use std::sync::{Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::cargo_build::{self, BuiltProgram};
 use crate::child::{self, OutputMode};
 use crate::phases::{self, Phase};
+use crate::queue::{self, Job, Kind, QueueRecord, Sharing};
+use crate::since::{self, Changes};
 use crate::tally::{Tally, TaskError};
-use crate::{conditions, crate_graph, fuzz, libtest, skips, tidy, tools, tree, web};
+use crate::{
+    conditions, crate_graph, fuzz, libtest, passed, retry, run_lock, skips, test_programs, tidy, tools, tree,
+    web,
+};
 
 /// Requested phases and options.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TestArgs {
     /// No installing, no documentation, no release build, little fuzzing.
     quick: bool,
     /// One phase alone.
     only_phase: Option<Phase>,
+    /// Jobs that run side by side.
+    lanes: usize,
+    /// Only what a change since this revision can affect.
+    since: Option<String>,
+}
+
+impl Default for TestArgs {
+    fn default() -> TestArgs {
+        TestArgs { quick: false, only_phase: None, lanes: 2, since: None }
+    }
 }
 
 impl TestArgs {
@@ -25,12 +44,26 @@ impl TestArgs {
         let mut asked = TestArgs::default();
         let mut words = arguments.iter();
         while let Some(&word) = words.next() {
+            let mut value = || words.next().copied().unwrap_or("");
             match word {
                 "--quick" => asked.quick = true,
                 "--only" => {
-                    let name = words.next().copied().unwrap_or("");
+                    let name = value();
                     let unknown = || TaskError::Usage(format!("`{name}` is no phase"));
                     asked.only_phase = Some(Phase::parse(name).ok_or_else(unknown)?);
+                }
+                "--lanes" => {
+                    let number = value();
+                    let lanes = number.parse().ok().filter(|lanes| (1..=LANES_MAX).contains(lanes));
+                    let refusal = || format!("`--lanes {number}`: expected 1 to {LANES_MAX}");
+                    asked.lanes = lanes.ok_or_else(|| TaskError::Usage(refusal()))?;
+                }
+                "--since" => {
+                    let revision = value();
+                    if revision.is_empty() || revision.starts_with('-') {
+                        return Err(TaskError::Usage("`--since` expects a revision".to_owned()));
+                    }
+                    asked.since = Some(revision.to_owned());
                 }
                 _ => return Err(TaskError::Usage(format!("`test` does not know `{word}`"))),
             }
@@ -41,12 +74,61 @@ impl TestArgs {
     fn includes(&self, phase: Phase) -> bool {
         match self.only_phase {
             Some(only) => only == phase,
-            None => !(self.quick && phase == Phase::Tools),
+            None => !(phase == Phase::Tools && (self.quick || self.since.is_some())),
         }
     }
 
+    /// Every check is requested.
     fn is_complete(&self) -> bool {
-        *self == TestArgs::default()
+        !self.quick && self.only_phase.is_none() && self.since.is_none()
+    }
+
+    /// The release binary is to be built.
+    fn needs_release(&self) -> bool {
+        let uses_it = |phase| matches!(phase, Phase::Build | Phase::EndToEnd | Phase::Web | Phase::Guests);
+        !self.quick && self.only_phase.is_none_or(uses_it)
+    }
+
+    /// Programs run, which another run on this machine would disturb.
+    fn runs_programs(&self) -> bool {
+        let is_quiet = |phase| matches!(phase, Phase::Tools | Phase::Lint | Phase::Build);
+        !self.only_phase.is_some_and(is_quiet)
+    }
+}
+
+/// Time limit of `pagelab restore` before the tests.
+const RESTORE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Maximum of `--lanes`.
+const LANES_MAX: usize = 8;
+
+/// The built programs.
+#[derive(Default)]
+pub struct TestPrograms {
+    /// Every program of the debug build.
+    programs: Vec<BuiltProgram>,
+    /// The binary that users run.
+    release: Option<BuiltProgram>,
+}
+
+impl TestPrograms {
+    /// The test program of this display name.
+    pub fn find(&self, name: &str) -> Option<&BuiltProgram> {
+        self.programs.iter().find(|program| program.is_test && program.display_name() == name)
+    }
+
+    /// The command that runs a test program, with the binary that it tests.
+    pub fn command(&self, program: &BuiltProgram) -> Command {
+        let mut command = program.command(&self.programs);
+        let release =
+            self.release.iter().filter(|_| !test_programs::uses_debug_binary(&program.display_name()));
+        command.envs(release.map(|release| ("PAGELAB_BIN", &release.file)));
+        command
+    }
+
+    /// The release binary, else the debug one.
+    fn pagelab(&self) -> Option<&BuiltProgram> {
+        let is_debug = |one: &&BuiltProgram| one.kind == "bin" && one.target == "pagelab" && !one.is_test;
+        self.release.as_ref().or_else(|| self.programs.iter().find(is_debug))
     }
 }
 
@@ -55,40 +137,52 @@ struct TestRun {
     start: Instant,
     tally: Tally,
     durations: Vec<(Phase, Duration)>,
-    /// Every program of the debug build, once it is made.
-    programs: Vec<BuiltProgram>,
-    /// The binary that end-to-end tests may use, the one that users run.
-    release: Option<BuiltProgram>,
+    built: TestPrograms,
+    changes: Option<Changes>,
 }
 
 pub fn run_phases(args: &TestArgs) -> Result<(), TaskError> {
+    let changes = args.since.as_deref().map(|revision| {
+        since::check_revision(revision)?;
+        Changes::since(revision)
+    });
+    let changes = changes.transpose()?;
+    if let Some(changes) = &changes {
+        println!("{}", changes.describe());
+    }
+    let _lock = args.runs_programs().then(run_lock::lock_machine).transpose()?;
+    let tree = if args.is_complete() { passed::clean_tree() } else { None };
     let mut run = TestRun {
         args: args.clone(),
         start: Instant::now(),
         tally: Tally::default(),
         durations: vec![],
-        programs: vec![],
-        release: None,
+        built: TestPrograms::default(),
+        changes,
     };
-    for phase in Phase::all().filter(|&phase| args.includes(phase)) {
-        let start = Instant::now();
-        println!("{}", phase.name());
-        // A phase that could not be carried out is a failure, and the phases after it still run.
-        if let Err(TaskError::Message(why)) = run.run_phase(phase) {
-            run.tally.failures.push(format!("{}: {why}", phase.name()));
-        }
-        run.durations.push((phase, start.elapsed()));
-        if phase == Phase::Build && run.programs.is_empty() {
-            break;
-        }
-    }
+    run.run_all();
     run.judge_skips();
     print!("{}", phases::format_table(&run.durations));
     let all = run.start.elapsed();
     if all > phases::total_budget() {
         run.tally.failures.push(format!("it took {}, over the budget", phases::format_duration(all)));
     }
-    run.tally.finish()
+    let ended = run.tally.finish();
+    if ended.is_ok() && args.is_complete() {
+        record_passed_run(tree, all)?;
+    }
+    ended
+}
+
+/// A whole run that passed is recorded for the tree that it tested.
+fn record_passed_run(tree_before: Option<String>, took: Duration) -> Result<(), TaskError> {
+    match tree_before.filter(|tree| passed::clean_tree().as_ref() == Some(tree)) {
+        Some(tree) => passed::record(&tree, took),
+        None => {
+            println!("not recorded as passed: the work tree has changes");
+            Ok(())
+        }
+    }
 }
 
 /// `cargo xtask corpus`: the tests over the corpus and no others.
@@ -115,107 +209,226 @@ pub fn run_corpus() -> Result<(), TaskError> {
 }
 
 impl TestRun {
-    fn run_phase(&mut self, phase: Phase) -> Result<(), TaskError> {
-        if !matches!(phase, Phase::Tools | Phase::Lint) && self.programs.is_empty() {
-            let tests = ["test", "--workspace", "--no-run"];
-            self.programs = cargo_build::build(&tests, self.time_limit(Phase::Build))?;
+    fn run_all(&mut self) {
+        if self.args.includes(Phase::Tools) {
+            let start = Instant::now();
+            println!("{}", Phase::Tools.name());
+            tools::check_tools(&mut self.tally);
+            self.durations.push((Phase::Tools, start.elapsed()));
         }
-        match phase {
-            Phase::Tools => tools::check_tools(&mut self.tally),
-            Phase::Lint => self.run_lint()?,
-            Phase::Build => self.run_build()?,
-            Phase::Unit => self.run_unit()?,
-            Phase::Corpus | Phase::EndToEnd => self.run_programs(phase)?,
-            Phase::Web => self.run_web()?,
-            Phase::Guests => self.run_guests()?,
-            Phase::Fuzz => self.run_fuzz()?,
+        let mut tally = std::mem::take(&mut self.tally);
+        self.run_lint_and_build(&mut tally);
+        if self.args.runs_programs() && !self.built.programs.is_empty() {
+            self.restore_settings(&mut tally);
+            let record = self.run_queue(&mut tally);
+            let start = self.start;
+            let limit = || phases::total_budget().saturating_sub(start.elapsed());
+            let ran = retry::run_failed_again(&self.built, &record, &limit, &mut tally);
+            if let Err(TaskError::Message(why)) = ran {
+                tally.failures.push(format!("running failed tests again: {why}"));
+            }
+            self.durations.extend(record.durations);
         }
-        Ok(())
+        self.tally = tally;
+    }
+
+    /// Lint, the build of the tests and the release build. The last runs beside the others: one compilation
+    /// leaves a processor idle at its end.
+    fn run_lint_and_build(&mut self, tally: &mut Tally) {
+        let dev_build = Sharing::OneOf(Kind::DevBuild);
+        let (programs, release) = (Mutex::new(Vec::new()), Mutex::new(None));
+        let job = |phase: Phase, name: &str, sharing, seconds, task| Job {
+            phase,
+            name: name.to_owned(),
+            sharing,
+            seconds,
+            task,
+        };
+        let mut jobs: Vec<Job<'_>> = Vec::new();
+        if self.args.includes(Phase::Lint) {
+            let lint = |tally: &mut Tally| self.run_lint(tally);
+            jobs.push(job(Phase::Lint, "lint", dev_build, 250, Box::new(lint)));
+        }
+        if self.args.includes(Phase::Build) || self.args.runs_programs() {
+            let build = |tally: &mut Tally| {
+                let tests = ["test", "--workspace", "--no-run"];
+                let built = cargo_build::build(&tests, self.time_limit(Phase::Build))?;
+                tally.record_check("the build of all tests", true);
+                *programs.lock().unwrap_or_else(PoisonError::into_inner) = built;
+                Ok(())
+            };
+            jobs.push(job(Phase::Build, "the build of all tests", dev_build, 200, Box::new(build)));
+        }
+        if self.args.needs_release() {
+            let build = |tally: &mut Tally| {
+                // The very command of the README, so that it is known to work.
+                let built = cargo_build::build_pagelab(self.time_limit(Phase::Build))?;
+                tally.record_check("cargo build --release gives pagelab", true);
+                *release.lock().unwrap_or_else(PoisonError::into_inner) = Some(built);
+                Ok(())
+            };
+            jobs.push(job(Phase::Build, "the release build", Sharing::Any, 300, Box::new(build)));
+        }
+        let record = queue::run_jobs(jobs, self.args.lanes, tally);
+        self.durations.extend(record.durations);
+        let programs = programs.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let release = release.into_inner().unwrap_or_else(PoisonError::into_inner);
+        self.built = TestPrograms { programs, release };
     }
 
     /// Time limit of a program: the rest of the total budget, and at most the budget of its phase.
     fn time_limit(&self, phase: Phase) -> Duration {
-        phases::total_budget().saturating_sub(self.start.elapsed()).min(phase.program_timeout())
+        time_limit(self.start, phase)
     }
 
-    fn run_lint(&mut self) -> Result<(), TaskError> {
-        self.run_cargo(&["fmt", "--all", "--check"])?;
-        let held = tidy::print_violations(&tree::root()) == 0;
-        println!("  tidy{:>40}", if held { "ok" } else { "failed" });
-        self.tally.record_check("cargo xtask tidy", held);
-        self.run_cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"])?;
+    /// Undoes what the pagelab of a killed run left changed on the machine.
+    fn restore_settings(&self, tally: &mut Tally) {
+        let Some(pagelab) = self.built.pagelab() else { return };
+        let mut command = Command::new(&pagelab.file);
+        let restored = child::run(command.arg("restore"), OutputMode::Quiet, RESTORE_TIMEOUT);
+        let Ok(outcome) = restored else { return };
+        let has_journals = |line: &&String| !line.starts_with("nothing to restore");
+        for line in outcome.stdout.iter().filter(has_journals).chain(&outcome.stderr) {
+            tally.print(format!("  pagelab restore: {line}"));
+        }
+    }
+
+    /// Runs the programs of all requested phases in lanes.
+    fn run_queue(&self, tally: &mut Tally) -> QueueRecord {
+        let kernels = Once::new();
+        let mut jobs: Vec<Job<'_>> = Vec::new();
+        for phase in Phase::all().filter(|&phase| self.args.includes(phase)) {
+            match phase {
+                Phase::Tools | Phase::Lint | Phase::Build => {}
+                Phase::Web => jobs.extend(self.web_job()),
+                Phase::Fuzz => jobs.extend(self.fuzz_jobs()),
+                phase => {
+                    let programs = self.built.programs.iter();
+                    let programs = programs.filter(|program| phase_of(program) == Some(phase));
+                    let affected = programs.filter(|program| self.affects(program));
+                    jobs.extend(affected.map(|program| self.program_job(phase, program, &kernels)));
+                }
+            }
+            if phase == Phase::Unit {
+                jobs.extend(self.documentation_job());
+            }
+        }
+        queue::run_jobs(jobs, self.args.lanes, tally)
+    }
+
+    /// Whether a program is to run: always, but for `--since`.
+    fn affects(&self, program: &BuiltProgram) -> bool {
+        self.changes.as_ref().is_none_or(|changes| changes.affect(program))
+    }
+
+    fn program_job<'a>(&'a self, phase: Phase, program: &'a BuiltProgram, kernels: &'a Once) -> Job<'a> {
+        let name = program.display_name();
+        let is_guest = phase == Phase::Guests;
+        let guests = Sharing::OneOf(Kind::Guest);
+        let start = self.start;
+        Job {
+            phase,
+            sharing: if is_guest { guests } else { test_programs::sharing(&name) },
+            seconds: test_programs::find(&name).map_or(0, |known| known.seconds),
+            name,
+            task: Box::new(move |tally| {
+                if is_guest && let Some(pagelab) = self.built.pagelab() {
+                    kernels.call_once(|| tools::fetch_kernels(&pagelab.file, tally));
+                }
+                let mut command = self.built.command(program);
+                command.arg("--show-output");
+                run_tests(&program.display_name(), &mut command, time_limit(start, phase), tally)?;
+                Ok(())
+            }),
+        }
+    }
+
+    fn documentation_job(&self) -> Option<Job<'_>> {
+        let packages =
+            self.changes.as_ref().map_or_else(|| vec!["--workspace".to_owned()], Changes::packages);
+        let start = self.start;
+        (!packages.is_empty()).then(|| Job {
+            phase: Phase::Unit,
+            name: "documentation".to_owned(),
+            sharing: Sharing::Any,
+            seconds: 30,
+            task: Box::new(move |tally| {
+                let mut cargo = cargo_build::cargo_command();
+                cargo.arg("test").args(packages).args(["--doc", "--quiet"]);
+                run_tests("documentation", &mut cargo, time_limit(start, Phase::Unit), tally)?;
+                Ok(())
+            }),
+        })
+    }
+
+    fn web_job(&self) -> Option<Job<'_>> {
+        let is_affected = self.changes.as_ref().is_none_or(Changes::affect_page);
+        let start = self.start;
+        is_affected.then(|| Job {
+            phase: Phase::Web,
+            name: Phase::Web.name().to_owned(),
+            sharing: Sharing::Any,
+            seconds: 120,
+            task: Box::new(move |tally| {
+                let TestPrograms { programs, release } = &self.built;
+                let limit = time_limit(start, Phase::Web);
+                web::check_web(programs, release.as_ref(), self.args.quick, limit, tally)
+            }),
+        })
+    }
+
+    fn fuzz_jobs(&self) -> Vec<Job<'_>> {
+        let plan = fuzz::FuzzPlan::for_commit(if self.args.quick { 1 } else { 5 });
+        let start = self.start;
+        let fuzzers = self.built.programs.iter().filter(|program| fuzz::is_fuzzer(program));
+        let job =
+            |name: String, task| Job { phase: Phase::Fuzz, name, sharing: Sharing::Any, seconds: 0, task };
+        let mut jobs: Vec<Job<'_>> = Vec::new();
+        for program in fuzzers.filter(|program| self.affects(program)) {
+            jobs.push(job(
+                program.display_name(),
+                Box::new(move |tally: &mut Tally| {
+                    let limit = time_limit(start, Phase::Fuzz);
+                    fuzz::run_mutator(program, &self.built.programs, plan, limit, tally)
+                }),
+            ));
+        }
+        if self.changes.is_none() {
+            let task = move |tally: &mut Tally| fuzz::cargo_fuzz(plan.seconds, tally);
+            jobs.push(job("cargo fuzz".to_owned(), Box::new(task)));
+        }
+        jobs
+    }
+
+    fn run_lint(&self, tally: &mut Tally) -> Result<(), TaskError> {
+        self.run_cargo(&["fmt", "--all", "--check"], tally)?;
+        let violations = tidy::check_repository(&tree::root());
+        violations.iter().for_each(|violation| tally.print(violation.to_string()));
+        let held = violations.is_empty();
+        tally.print(format!("  tidy{:>40}", if held { "ok" } else { "failed" }));
+        tally.record_check("cargo xtask tidy", held);
+        self.run_cargo(
+            &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"],
+            tally,
+        )?;
         if self.args.quick {
             return Ok(());
         }
-        self.run_cargo(&["doc", "--workspace", "--no-deps", "--document-private-items", "--quiet"])?;
+        self.run_cargo(&["doc", "--workspace", "--no-deps", "--document-private-items", "--quiet"], tally)?;
         if tree::is_on_path("cargo-deny") {
-            self.run_cargo(&["deny", "--workspace", "check", "licenses", "bans", "sources"])?;
+            self.run_cargo(&["deny", "--workspace", "check", "licenses", "bans", "sources"], tally)?;
         } else {
-            self.tally.record_skip(
-                "cargo-deny-not-installed",
-                "licences of dependencies are not checked",
-                "lint",
-            );
+            tally.record_skip("cargo-deny-not-installed", "licences of dependencies are not checked", "lint");
         }
         Ok(())
     }
 
-    fn run_cargo(&mut self, arguments: &[&str]) -> Result<(), TaskError> {
+    fn run_cargo(&self, arguments: &[&str], tally: &mut Tally) -> Result<(), TaskError> {
         let mut cargo = cargo_build::cargo_command();
         cargo.args(arguments).env("RUSTDOCFLAGS", "-D warnings");
         let name = format!("cargo {}", arguments.join(" "));
-        run_step(&name, &mut cargo, self.time_limit(Phase::Build), &mut self.tally)?;
+        run_step(&name, &mut cargo, self.time_limit(Phase::Build), tally)?;
         Ok(())
-    }
-
-    fn run_build(&mut self) -> Result<(), TaskError> {
-        self.tally.record_check("the build of all tests", true);
-        if !self.args.quick {
-            // The very command of the README, so that it is known to work.
-            self.release = Some(cargo_build::build_pagelab(self.time_limit(Phase::Build))?);
-            self.tally.record_check("cargo build --release gives pagelab", true);
-        }
-        Ok(())
-    }
-
-    fn run_unit(&mut self) -> Result<(), TaskError> {
-        self.run_programs(Phase::Unit)?;
-        let mut cargo = cargo_build::cargo_command();
-        cargo.args(["test", "--workspace", "--doc", "--quiet"]);
-        run_tests("documentation", &mut cargo, self.time_limit(Phase::Unit), &mut self.tally)?;
-        Ok(())
-    }
-
-    fn run_programs(&mut self, phase: Phase) -> Result<(), TaskError> {
-        for program in self.programs.iter().filter(|program| phase_of(program) == Some(phase)) {
-            let mut command = program.command(&self.programs);
-            command.arg("--show-output");
-            command.envs(self.release.iter().map(|release| ("PAGELAB_BIN", &release.file)));
-            run_tests(&program.display_name(), &mut command, self.time_limit(phase), &mut self.tally)?;
-        }
-        Ok(())
-    }
-
-    fn run_web(&mut self) -> Result<(), TaskError> {
-        let limit = self.time_limit(Phase::Web);
-        web::check_web(&self.programs, self.release.as_ref(), self.args.quick, limit, &mut self.tally)
-    }
-
-    fn run_guests(&mut self) -> Result<(), TaskError> {
-        let debug = self.programs.iter().find(|program| program.kind == "bin" && program.target == "pagelab");
-        if let Some(pagelab) = self.release.as_ref().or(debug) {
-            tools::fetch_kernels(&pagelab.file);
-        }
-        self.run_programs(Phase::Guests)
-    }
-
-    fn run_fuzz(&mut self) -> Result<(), TaskError> {
-        let plan = fuzz::FuzzPlan::for_commit(if self.args.quick { 1 } else { 5 });
-        for program in self.programs.iter().filter(|program| fuzz::is_fuzzer(program)) {
-            let limit = self.time_limit(Phase::Fuzz);
-            fuzz::run_mutator(program, &self.programs, plan, limit, &mut self.tally)?;
-        }
-        fuzz::cargo_fuzz(plan.seconds, &mut self.tally)
     }
 
     fn judge_skips(&mut self) {
@@ -223,7 +436,8 @@ impl TestRun {
         let entries = fs::read_to_string(list).map_err(|error| error.to_string());
         match entries.and_then(|text| skips::parse_list(&text)) {
             Ok(entries) => {
-                let complete = self.args.is_complete() && self.durations.len() == Phase::all().count();
+                let has_run = |phase| self.durations.iter().any(|(known, _)| *known == phase);
+                let complete = self.args.is_complete() && Phase::all().all(has_run);
                 let wrong =
                     skips::check_skips(&entries, &self.tally.skips, complete, &conditions::holds_here);
                 self.tally.failures.extend(wrong);
@@ -244,13 +458,14 @@ pub fn run_tests(
     let lines = [ran.stdout, ran.stderr].concat();
     let found = libtest::parse_output(name, &lines);
     if found.passed > 0 || !found.failed.is_empty() || !found.skips.is_empty() || !ran.is_success {
-        print_step(name, ran.is_success, ran.wall_time, &format!("{} passed", found.passed));
+        tally.print_step(name, ran.is_success, ran.wall_time, &format!("{} passed", found.passed));
     }
     // The cost of a boot belongs in the log of every run.
-    lines.iter().filter(|line| line.starts_with("guest: ")).for_each(|line| println!("    {line}"));
+    let boots = lines.iter().filter(|line| line.starts_with("guest: "));
+    boots.for_each(|line| tally.print(format!("    {line}")));
     if !ran.is_success {
-        libtest::failure_section(&lines).iter().for_each(|line| println!("    {line}"));
-        println!("    {}", ran.failure);
+        libtest::failure_section(&lines).iter().for_each(|line| tally.print(format!("    {line}")));
+        tally.print(format!("    {}", ran.failure));
     }
     tally.add(name, found, ran.is_success, &ran.failure);
     Ok(ran.is_success)
@@ -264,20 +479,18 @@ pub fn run_step(
     tally: &mut Tally,
 ) -> Result<bool, TaskError> {
     let ran = child::run(command, OutputMode::Quiet, limit)?;
-    print_step(name, ran.is_success, ran.wall_time, "");
+    tally.print_step(name, ran.is_success, ran.wall_time, "");
     if !ran.is_success {
-        ran.stdout.iter().chain(&ran.stderr).for_each(|line| println!("    {line}"));
-        println!("    {}", ran.failure);
+        ran.stdout.iter().chain(&ran.stderr).for_each(|line| tally.print(format!("    {line}")));
+        tally.print(format!("    {}", ran.failure));
     }
     tally.record_check(name, ran.is_success);
     Ok(ran.is_success)
 }
 
-/// Line of a step: name, result, duration.
-pub fn print_step(name: &str, ok: bool, duration: Duration, details: &str) {
-    let name: String = name.chars().take(60).collect();
-    let verdict = if ok { "ok" } else { "failed" };
-    println!("  {name:<62}{verdict:<8}{:>12}  {details}", phases::format_duration(duration));
+/// The rest of the total budget, and at most the budget of a phase.
+fn time_limit(start: Instant, phase: Phase) -> Duration {
+    phases::total_budget().saturating_sub(start.elapsed()).min(phase.program_timeout())
 }
 
 /// Phase of a program's tests; `None` if it is no test.
@@ -324,7 +537,21 @@ mod tests {
         assert!(TestArgs::parse(&[]).unwrap().is_complete());
         let asked = TestArgs::parse(&["--only", "e2e", "--quick"]).unwrap();
         assert!(asked.includes(Phase::EndToEnd) && !asked.includes(Phase::Lint) && !asked.is_complete());
-        for words in [&["--only"][..], &["--only", "moon"], &["--fast"]] {
+        let asked = TestArgs::parse(&["--lanes", "1"]).unwrap();
+        assert!(asked.is_complete() && asked.lanes == 1 && asked.runs_programs());
+        let asked = TestArgs::parse(&["--since", "main"]).unwrap();
+        assert!(!asked.is_complete() && asked.since.as_deref() == Some("main"));
+        assert!(!TestArgs::parse(&["--only", "lint"]).unwrap().runs_programs());
+        let wrong: [&[&str]; 7] = [
+            &["--only"],
+            &["--only", "moon"],
+            &["--fast"],
+            &["--lanes", "0"],
+            &["--lanes"],
+            &["--since"],
+            &["--since", "--quick"],
+        ];
+        for words in wrong {
             assert!(TestArgs::parse(words).is_err(), "{words:?}");
         }
     }

@@ -8,14 +8,15 @@ mod documents;
 mod fix;
 mod lexer;
 mod limits;
+mod machine_settings;
 mod refused_names;
 mod restricted_words;
 mod source;
 #[cfg(test)]
 mod tests;
 
-use std::fs;
 use std::path::Path;
+use std::{fmt, fs};
 
 use source::SourceFile;
 
@@ -39,6 +40,13 @@ pub struct Violation {
 impl Violation {
     fn new(file: &str, line: usize, rule: &'static str, text: impl Into<String>) -> Violation {
         Violation { file: file.to_owned(), line, rule, text: text.into(), item: String::new() }
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Violation { file, line, rule, text, .. } = self;
+        write!(f, "{file}:{line}: {text} [{rule}]")
     }
 }
 
@@ -125,20 +133,13 @@ pub fn run(arguments: &[&str]) -> Result<(), TaskError> {
             }
         }
     }
-    if print_violations(&root) == 0 {
+    let violations = check_repository(&root);
+    if violations.is_empty() {
         println!("tidy");
         return Ok(());
     }
+    violations.iter().for_each(|violation| println!("{violation}"));
     Err(TaskError::Reported)
-}
-
-/// Prints all violations of the repository at `root` and returns their number.
-pub fn print_violations(root: &Path) -> usize {
-    let violations = check_repository(root);
-    for Violation { file, line, rule, text, .. } in &violations {
-        println!("{file}:{line}: {text} [{rule}]");
-    }
-    violations.len()
 }
 
 /// The violations of the repository at `root`.
@@ -173,6 +174,7 @@ fn check_files(files: &RepositoryFiles<'_>) -> Vec<Violation> {
         }
     }
     restricted_words::check_skip_ids(files, &mut found);
+    machine_settings::check(files, &mut found);
     found.sort();
     found.dedup();
     found

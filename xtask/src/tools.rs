@@ -57,12 +57,12 @@ pub fn check_tools(tally: &mut Tally) {
     for (command, component) in
         TOOLCHAIN_COMPONENTS.into_iter().filter(|(command, _)| !tree::is_on_path(command))
     {
-        let added = print_and_run("rustup", &["component", "add", component]);
+        let added = print_and_run(tally, "rustup", &["component", "add", component]);
         tally.record_check(&format!("{command} is missing: rustup component add {component}"), added);
     }
     let missing: Vec<&RequiredTool> = REQUIRED_TOOLS.iter().filter(|tool| !(tool.found)(tool.name)).collect();
     if !missing.is_empty() {
-        install_tools(&missing);
+        install_tools(&missing, tally);
     }
     for tool in &REQUIRED_TOOLS {
         let what = format!("{} is missing ({}): apt-get install {}", tool.name, tool.purpose, tool.package);
@@ -70,51 +70,52 @@ pub fn check_tools(tally: &mut Tally) {
         if found || !tool.is_optional {
             tally.record_check(&what, found);
         } else {
-            println!("  {what}");
+            tally.print(format!("  {what}"));
         }
     }
 }
 
-fn install_tools(missing: &[&RequiredTool]) {
+fn install_tools(missing: &[&RequiredTool], tally: &mut Tally) {
     let mut packages: Vec<&str> = missing.iter().map(|tool| tool.package).collect();
     packages.dedup();
     if !conditions::is_root() || !tree::is_on_path("apt-get") {
-        println!("  install them as root: apt-get install {}", packages.join(" "));
+        tally.print(format!("  install them as root: apt-get install {}", packages.join(" ")));
         return;
     }
     let install = [&["install", "--yes", "--no-install-recommends"], &packages[..]].concat();
     // The package lists may be old or empty; a failure of the update shows in the installation.
-    print_and_run("apt-get", &["update"]);
-    print_and_run("apt-get", &install);
+    print_and_run(tally, "apt-get", &["update"]);
+    print_and_run(tally, "apt-get", &install);
 }
 
 /// Fetches the kernels of the guests into the user's cache. Whether that went well shows in the tests.
-pub fn fetch_kernels(pagelab: &Path) {
+pub fn fetch_kernels(pagelab: &Path, tally: &mut Tally) {
     let Some(program) = pagelab.to_str() else { return };
     let setup = ["guest", "setup", "--kernel", "6.1", "--kernel", "6.12"];
-    if !tree::is_on_path("apt-get") || print_and_run(program, &setup) {
+    if !tree::is_on_path("apt-get") || print_and_run(tally, program, &setup) {
         return;
     }
     // The package lists may be old or empty.
-    if conditions::is_root() && print_and_run("apt-get", &["update"]) {
-        print_and_run(program, &setup);
+    if conditions::is_root() && print_and_run(tally, "apt-get", &["update"]) {
+        print_and_run(tally, program, &setup);
     }
 }
 
-fn print_and_run(program: &str, arguments: &[&str]) -> bool {
-    println!("  {program} {}", arguments.join(" "));
+fn print_and_run(tally: &mut Tally, program: &str, arguments: &[&str]) -> bool {
+    tally.print(format!("  {program} {}", arguments.join(" ")));
     let mut command = Command::new(program);
     command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
     let limit = Phase::Tools.program_timeout() + Duration::from_secs(60);
     match child::run(&mut command, OutputMode::Quiet, limit) {
         Ok(ran) if ran.is_success => true,
         Ok(ran) => {
-            ran.stderr[ran.stderr.len().saturating_sub(10)..].iter().for_each(|line| println!("    {line}"));
-            println!("    {}", ran.failure);
+            let last = &ran.stderr[ran.stderr.len().saturating_sub(10)..];
+            last.iter().for_each(|line| tally.print(format!("    {line}")));
+            tally.print(format!("    {}", ran.failure));
             false
         }
         Err(error) => {
-            println!("    {error}");
+            tally.print(format!("    {error}"));
             false
         }
     }

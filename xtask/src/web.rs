@@ -10,7 +10,7 @@ use crate::cargo_build::BuiltProgram;
 use crate::child::{self, OutputMode};
 use crate::skips;
 use crate::tally::{Tally, TaskError};
-use crate::test::{print_step, run_step};
+use crate::test::run_step;
 use crate::tree;
 
 /// The committed page.
@@ -40,7 +40,7 @@ pub fn check_web(
         tally.record_check(&format!("expected node {NODE_MIN} or newer, found {node}"), false);
         return Ok(());
     }
-    if let Err(why) = install_packages(quick, limit)? {
+    if let Err(why) = install_packages(quick, limit, tally)? {
         tally.record_skip("npm-packages-absent", &why, "web");
         return Ok(());
     }
@@ -84,21 +84,25 @@ fn node_version(limit: Duration) -> Option<u32> {
 }
 
 /// Installs what package-lock.json names. The inner error is the reason why the packages are not available.
-fn install_packages(quick: bool, limit: Duration) -> Result<Result<(), String>, TaskError> {
+fn install_packages(
+    quick: bool,
+    limit: Duration,
+    tally: &mut Tally,
+) -> Result<Result<(), String>, TaskError> {
     if quick {
         let is_here = tree::root().join("web/node_modules").is_dir();
         return Ok(if is_here { Ok(()) } else { Err("nothing is installed with --quick".to_owned()) });
     }
     let outcome =
         child::run(web_command("npm").args(["ci", "--no-fund", "--no-audit"]), OutputMode::Quiet, limit)?;
-    print_step("npm ci", outcome.is_success, outcome.wall_time, "");
+    tally.print_step("npm ci", outcome.is_success, outcome.wall_time, "");
     if outcome.is_success {
         return Ok(Ok(()));
     }
     if let Some(line) = registry_error(&outcome.stderr) {
         return Ok(Err(format!("npm ci: {line}")));
     }
-    outcome.stderr.iter().for_each(|line| println!("    {line}"));
+    outcome.stderr.iter().for_each(|line| tally.print(format!("    {line}")));
     Err(format!("npm ci: {}", outcome.failure).into())
 }
 
@@ -120,7 +124,7 @@ fn build_page(limit: Duration, tally: &mut Tally) -> Result<(), TaskError> {
     let what =
         format!("{BUILT_PAGE} is not what web/ builds: cd web && npm ci && npm run build, and commit it");
     if !is_same {
-        println!("    {what}");
+        tally.print(format!("    {what}"));
     }
     tally.record_check(&what, is_same);
     Ok(())
@@ -138,7 +142,7 @@ fn run_node_tests(
     let outcome = child::run(&mut command, OutputMode::Quiet, limit)?;
     let found = parse_tap(&outcome.stdout);
     let name = format!("web {suite} tests");
-    print_step(&name, outcome.is_success, outcome.wall_time, &format!("{} passed", found.passed));
+    tally.print_step(&name, outcome.is_success, outcome.wall_time, &format!("{} passed", found.passed));
     tally.passed += found.passed;
     for (id, why) in found.skipped {
         tally.record_skip(&id, &why, &name);
@@ -146,7 +150,7 @@ fn run_node_tests(
     let is_told = !found.failed.is_empty();
     tally.failures.extend(found.failed.into_iter().map(|test| format!("{name}: {test}")));
     if !outcome.is_success {
-        outcome.stdout.iter().chain(&outcome.stderr).for_each(|line| println!("    {line}"));
+        outcome.stdout.iter().chain(&outcome.stderr).for_each(|line| tally.print(format!("    {line}")));
     }
     if !outcome.is_success && !is_told || found.passed == 0 && tally.skips.is_empty() {
         tally.failures.push(format!("{name}: {}", outcome.failure));
