@@ -93,14 +93,15 @@ fn is_test_path(path: &str) -> bool {
     path.starts_with("fuzz/") || path.ends_with("_tests.rs") || path.split('/').any(is_test)
 }
 
-/// The byte ranges of items under `#[cfg(test)]` or `#[test]`.
+/// The byte ranges of items under `#[cfg(test)]`, `#[cfg(doctest)]` or `#[test]`.
 fn test_item_ranges(tokens: &[Token<'_>]) -> Vec<Range<usize>> {
     let mut ranges: Vec<Range<usize>> = Vec::new();
     for (place, token) in tokens.iter().enumerate() {
         let next = |n: usize| tokens.get(place + n).map_or("", |t| t.text);
         let attribute = token.text == "#" && next(1) == "[";
-        let is_test =
-            attribute && (next(2) == "test" && next(3) == "]" || next(2) == "cfg" && next(4) == "test");
+        let is_test = attribute
+            && (next(2) == "test" && next(3) == "]"
+                || next(2) == "cfg" && matches!(next(4), "test" | "doctest"));
         if is_test && ranges.last().is_none_or(|range| !range.contains(&token.offset)) {
             ranges.push(token.offset..item_end(&tokens[place..]));
         }
@@ -109,7 +110,7 @@ fn test_item_ranges(tokens: &[Token<'_>]) -> Vec<Range<usize>> {
 }
 
 /// End of the item at the start of `tokens`: after its braces, or at its semicolon.
-fn item_end(tokens: &[Token<'_>]) -> usize {
+pub fn item_end(tokens: &[Token<'_>]) -> usize {
     let mut round = 0_i64;
     for (place, token) in tokens.iter().enumerate() {
         match token.text {

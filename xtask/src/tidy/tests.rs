@@ -149,7 +149,11 @@ fn unsafe_stands_in_one_crate_with_two_sentences() {
         (SYS, format!("{both}let c = 1;\nlet a = unsafe {{ b() }};"), &["unsafe-reason", "unsafe-reason"]),
         (SYS, format!("{both}unsafe impl Send for A {{}}"), &[]),
         (SYS, "unsafe impl Send for A {}".to_owned(), &["unsafe-reason", "unsafe-reason"]),
-        (SYS, "/// # Safety\npub unsafe fn a() {}\ntype B = unsafe extern \"C\" fn();".to_owned(), &[]),
+        (
+            SYS,
+            "/// # Safety\npub(crate) unsafe fn a() {}\ntype B = unsafe extern \"C\" fn();".to_owned(),
+            &[],
+        ),
     ] {
         let rules_found: Vec<_> = rust(path, &code).into_iter().map(|(rule, _)| rule).collect();
         assert_eq!(rules_found, rules, "{path}: {code}");
