@@ -1,14 +1,27 @@
 //! The paper's tests in the simulator, compared with the paper's figures. The tables are printed, and kept in
 //! docs/fidelity.md.
+//!
+//! figures.tsv holds the figures of all boots and a digest of the files that they depend on. If the digest is
+//! that of the present files, one boot, which the hash of the commit selects, is run and must have its stored
+//! figures; the tables and their properties are checked from the stored ones. Otherwise all boots are run and
+//! must have their stored figures. `UPDATE_FIDELITY=1` runs all boots and stores their figures.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test panics to fail, and prints its tables")]
 
+mod input_digest;
+mod stored_figures;
+
 use std::fmt::Write as _;
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Mutex;
 
 use pagelab_model::published_figures::{FIGURE_11, NORMAL_ZONE_AT_REST, POOL_UNDER_LOAD, PPC64_UNUSABLE};
 use pagelab_model::simulation::SimulatedWorkload;
-use pagelab_sim::study::{SimulationOutcome, SimulationSpec, run_simulation};
+use pagelab_sim::study::{SimulationSpec, run_simulation};
+use stored_figures::{Figure, REFRESH, StoredFigures};
 
 /// Boots of each run: one may be far from all others, so cells are the median of three.
 const BOOTS_PER_RUN: usize = 3;
@@ -28,28 +41,48 @@ const RUNS: [(&str, &str, &str, u64); 11] = [
     ("x86", "zone+linear", "hugetlb-capability", 1),
 ];
 
-/// All outcomes. Runs are given to as many threads as there are processors; each is the same on any thread.
-struct Outcomes(Vec<[SimulationOutcome; BOOTS_PER_RUN]>);
+const BOOT_COUNT: usize = RUNS.len() * BOOTS_PER_RUN;
+
+/// Machine, scheme, load and seed of a boot.
+fn boot_fields(boot: usize) -> [String; 4] {
+    let (machine, scheme, load, first) = RUNS[boot / BOOTS_PER_RUN];
+    let seed = first + 2 * (boot % BOOTS_PER_RUN) as u64;
+    [machine.to_owned(), scheme.to_owned(), load.to_owned(), seed.to_string()]
+}
+
+fn name_boot(boot: usize) -> String {
+    let [machine, scheme, load, seed] = boot_fields(boot);
+    format!("{machine}, {scheme}, {load}, seed {seed}")
+}
+
+fn run_boot(boot: usize) -> Vec<Figure> {
+    let [machine, scheme, load, seed] = boot_fields(boot);
+    let workload = SimulatedWorkload { machine, kernelcore: None, load, parameters: Vec::new() };
+    let spec = SimulationSpec::new(workload, &scheme, seed.parse().unwrap(), 0).unwrap();
+    let figures = run_simulation(&spec, &mut |_| true).unwrap().figures.into_iter();
+    figures
+        .map(|figure| Figure {
+            phase: figure.phase,
+            name: figure.name,
+            value: figure.value,
+            divisor: figure.divisor,
+        })
+        .collect()
+}
+
+/// The figures of all boots.
+struct Outcomes(Vec<Vec<Figure>>);
 
 impl Outcomes {
+    /// Boots are given to as many threads as there are processors; each is the same on any thread.
     fn run_all() -> Outcomes {
-        let next_run = Mutex::new(0..RUNS.len() * BOOTS_PER_RUN);
-        let outcomes = Mutex::new(vec![<[SimulationOutcome; BOOTS_PER_RUN]>::default(); RUNS.len()]);
+        let next_boot = Mutex::new(0..BOOT_COUNT);
+        let outcomes = Mutex::new(vec![Vec::new(); BOOT_COUNT]);
         let work = || {
             loop {
-                let Some(at) = next_run.lock().unwrap().next() else { break };
-                let (at, boot) = (at / BOOTS_PER_RUN, at % BOOTS_PER_RUN);
-                let (machine, scheme, load, first) = RUNS[at];
-                let workload = SimulatedWorkload {
-                    machine: machine.to_owned(),
-                    kernelcore: None,
-                    load: load.to_owned(),
-                    parameters: Vec::new(),
-                };
-                let seed = first + 2 * boot as u64;
-                let spec = SimulationSpec::new(workload, scheme, seed, 0).unwrap();
-                let outcome = run_simulation(&spec, &mut |_| true).unwrap();
-                outcomes.lock().unwrap()[at][boot] = outcome;
+                let Some(boot) = next_boot.lock().unwrap().next() else { break };
+                let figures = run_boot(boot);
+                outcomes.lock().unwrap()[boot] = figures;
             }
         };
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -61,8 +94,9 @@ impl Outcomes {
     /// does not have.
     fn figure(&self, run_key: &(&str, &str, &str, u64), phase: &str, name: &str) -> (u64, u64) {
         let run = RUNS.iter().position(|run| run == run_key).unwrap();
-        let mut boots = self.0[run].each_ref().map(|outcome| {
-            let mut of_phase = outcome.figures.iter().filter(|figure| figure.phase == phase).peekable();
+        let mut boots: [_; BOOTS_PER_RUN] = std::array::from_fn(|boot| {
+            let figures = &self.0[run * BOOTS_PER_RUN + boot];
+            let mut of_phase = figures.iter().filter(|figure| figure.phase == phase).peekable();
             assert!(of_phase.peek().is_some(), "{run_key:?} has no phase {phase}");
             let figure = of_phase.find(|figure| figure.name == name);
             figure.map_or((0, 1), |figure| (figure.value, figure.divisor))
@@ -211,14 +245,123 @@ fn check_against_paper(found: &Outcomes) {
     assert!(pool("zone+linear") >= 3 * pool("zone") && pool("zone") >= pool("standard"), "linear reclaim");
 }
 
+/// The root of the repository.
+fn repository_root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The hash of the commit that is checked out; `None` without git or outside of a checkout.
+fn commit_hash() -> Option<String> {
+    let output =
+        Command::new("git").args(["rev-parse", "HEAD"]).current_dir(repository_root()).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// The boot to run at a commit; the first one if the commit is unknown.
+fn select_boot(commit: Option<&str>) -> usize {
+    let digits = commit.and_then(|hash| hash.get(..16));
+    let number = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or(0);
+    (number % BOOT_COUNT as u64) as usize
+}
+
+/// Runs one boot of the stored ones again.
+fn check_one_boot(stored: &StoredFigures) {
+    let commit = commit_hash();
+    let boot = select_boot(commit.as_deref());
+    let reason = commit.map_or("no commit is known".to_owned(), |hash| format!("commit {hash}"));
+    println!("boot {} of {BOOT_COUNT} is run: {} ({reason})\n", boot + 1, name_boot(boot));
+    let differences = stored_figures::list_differences(boot, &stored.boots[boot], &run_boot(boot));
+    assert!(
+        differences.is_empty(),
+        "no input has changed, but figures of a boot have. The simulation is no longer deterministic, or it \
+         depends on something that input_digest.rs leaves out:\n{}",
+        differences.join("\n")
+    );
+}
+
+/// Runs all boots, checks the tables and returns their text, and compares the figures with the stored ones.
+fn check_all_boots(stored: &StoredFigures) -> String {
+    let fresh = Outcomes::run_all();
+    let differences = stored_figures::summarize_differences(&stored.boots, &fresh.0);
+    if let Some(differences) = &differences {
+        println!("{differences}\n");
+    }
+    let text = check_outcomes(&fresh);
+    assert!(
+        differences.is_none(),
+        "the figures above are not those of {}. If the change is intended, store them: {REFRESH}",
+        stored_figures::PATH
+    );
+    // Not with `eprintln!`: libtest hides that if the test passes.
+    let notice = format!(
+        "{}: the digest is out of date, the figures are not. Until it is refreshed, this test runs all \
+         {BOOT_COUNT} boots: {REFRESH}\n",
+        stored_figures::PATH
+    );
+    std::io::stderr().write_all(notice.as_bytes()).unwrap();
+    text
+}
+
+/// Runs all boots, checks the tables and returns their text, and stores the figures.
+fn store_all_boots(stored: Result<StoredFigures, String>, digest: u128) -> String {
+    let fresh = Outcomes::run_all();
+    let differences = match stored {
+        Ok(stored) => stored_figures::summarize_differences(&stored.boots, &fresh.0),
+        Err(error) => Some(error),
+    };
+    println!("{}\n", differences.as_deref().unwrap_or("the figures are the stored ones"));
+    let text = check_outcomes(&fresh);
+    let figures = stored_figures::format_figures(&StoredFigures { digest, boots: fresh.0 });
+    fs::write(repository_root().join(stored_figures::PATH), figures).unwrap();
+    text
+}
+
 #[test]
 fn the_papers_figures_beside_ours() {
-    let found = Outcomes::run_all();
-    let text = format_tables(&found);
-    println!("{text}");
+    let digest = input_digest::digest_inputs(&repository_root());
+    let stored = fs::read_to_string(repository_root().join(stored_figures::PATH))
+        .map_err(|error| format!("{}: {error}", stored_figures::PATH))
+        .and_then(|text| stored_figures::parse_figures(&text));
+    let update = std::env::var_os("UPDATE_FIDELITY").is_some_and(|value| !value.is_empty());
+    let text = match stored {
+        stored if update => store_all_boots(stored, digest),
+        Err(error) => panic!("{error}\nTo store the figures of the simulator as it is: {REFRESH}"),
+        Ok(stored) if stored.digest != digest => check_all_boots(&stored),
+        Ok(stored) => {
+            check_one_boot(&stored);
+            check_outcomes(&Outcomes(stored.boots))
+        }
+    };
     let page = include_str!("../../../../docs/fidelity.md");
-    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("fidelity.md");
-    std::fs::write(&path, &text).unwrap();
-    check_against_paper(&found);
-    assert!(page.contains(&text), "docs/fidelity.md has other tables than those in {}", path.display());
+    assert!(
+        page.contains(&text),
+        "docs/fidelity.md has other tables than those in {}",
+        tables_path().display()
+    );
+}
+
+/// The file with the tables of the last run.
+fn tables_path() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("fidelity.md")
+}
+
+/// Prints and writes the tables, checks what must hold of them, and returns them.
+fn check_outcomes(found: &Outcomes) -> String {
+    let text = format_tables(found);
+    println!("{text}");
+    fs::write(tables_path(), &text).unwrap();
+    check_against_paper(found);
+    text
+}
+
+#[test]
+fn every_commit_selects_a_boot_and_every_boot_is_selected_by_some() {
+    let mut selected: Vec<usize> =
+        (0..BOOT_COUNT as u64).map(|number| select_boot(Some(&format!("{number:016x}89abcdef")))).collect();
+    selected.sort_unstable();
+    assert!(selected.into_iter().eq(0..BOOT_COUNT));
+    assert!(
+        select_boot(Some(&"f".repeat(40))) < BOOT_COUNT && select_boot(Some(&"f".repeat(64))) < BOOT_COUNT
+    );
+    assert_eq!([None, Some(""), Some("no hash, but long enough")].map(select_boot), [0; 3]);
 }
