@@ -159,7 +159,7 @@ fn a_window_reports_the_skipped_part() {
 fn counts_of_a_window_stand_for_the_whole_run() {
     let lab = Lab::new();
     let mut command = vec![binary(), "workload", "hot-regions", "--size", "64M", "--hot", "4"];
-    command.extend(["--rounds", "600000", "--first", "read", "--advise", "nohuge"]);
+    command.extend(["--rounds", "2400000", "--first", "read", "--advise", "nohuge"]);
     let Some((whole, _)) = profile(&lab, &[], &command) else { return };
     std::fs::remove_file(lab.path().join("p.pagelab")).unwrap();
     let Some((part, ran)) = profile(&lab, &["--window", "300k/6M"], &command) else { return };
@@ -170,7 +170,7 @@ fn counts_of_a_window_stand_for_the_whole_run() {
     };
     let ((accesses, misses), (accesses_part, misses_part)) = (of(&whole), of(&part));
     let stretches = part.effort.stretches.unwrap();
-    assert!(whole.effort.stretches.is_none() && stretches.count >= 3, "{stretches:?}");
+    assert!(whole.effort.stretches.is_none() && stretches.count >= 8, "{stretches:?}");
     assert!((0.01..0.25).contains(&stretches.counted_share()), "{stretches:?}");
     assert!((accesses_part / accesses - 1.0).abs() < 0.1, "{accesses_part} for {accesses}");
     assert!((misses_part / misses - 1.0).abs() < 0.25, "{misses_part} for {misses}");
