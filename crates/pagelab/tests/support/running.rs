@@ -25,6 +25,24 @@ pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// Attempts something with a number of rounds, then with twice as many, and so on until what it found is enough,
+/// or 64 times the rounds were not: then the test decides. How long a round takes is a matter of the binary
+/// and of the machine; that a state was seen is not.
+pub fn with_enough_rounds<T>(
+    first: u64,
+    mut attempt: impl FnMut(&str) -> T,
+    is_enough: impl Fn(&T) -> bool,
+) -> T {
+    let mut rounds = first;
+    loop {
+        let found = attempt(&rounds.to_string());
+        if is_enough(&found) || rounds >= first * 64 {
+            return found;
+        }
+        rounds *= 2;
+    }
+}
+
 /// A program of a test; it goes with the test.
 pub struct KillOnDrop(pub Child, pub Option<BufReader<ChildStdout>>);
 
