@@ -25,9 +25,9 @@ pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Attempts something with a number of rounds, then with twice as many, and so on until what it found is enough,
-/// or 64 times the rounds were not: then the test decides. How long a round takes is a matter of the binary
-/// and of the machine; that a state was seen is not.
+/// Attempts something with a number of rounds, then with twice as many, until what it found is enough, or 64
+/// times the rounds were not: then the test decides. How long a round takes depends on the binary and the
+/// machine; that a state was seen does not.
 pub fn with_enough_rounds<T>(
     first: u64,
     mut attempt: impl FnMut(&str) -> T,
