@@ -38,7 +38,7 @@ pub struct Job<'a> {
     pub phase: Phase,
     pub name: String,
     pub sharing: Sharing,
-    /// Expected duration in seconds, 0 if it is short: long jobs start first, so that the lanes end together.
+    /// Expected duration in seconds, 0 if it is short.
     pub seconds: u32,
     pub task: Task<'a>,
 }
@@ -122,9 +122,9 @@ pub fn run_jobs(jobs: Vec<Job<'_>>, lanes: usize, tally: &mut Tally) -> QueueRec
     let is_one_lane = lanes <= 1;
     let queue = Mutex::new(queue);
     let changed = Condvar::new();
-    let work = || {
+    let work = |is_first_lane: bool| {
         let mut guard = lock(&queue);
-        while let Some(choice) = guard.choose(is_one_lane) {
+        while let Some(choice) = guard.choose(is_one_lane, is_first_lane) {
             let Some(place) = choice else {
                 guard = changed.wait(guard).unwrap_or_else(PoisonError::into_inner);
                 continue;
@@ -142,8 +142,8 @@ pub fn run_jobs(jobs: Vec<Job<'_>>, lanes: usize, tally: &mut Tally) -> QueueRec
         changed.notify_all();
     };
     std::thread::scope(|scope| {
-        let others: Vec<_> = (1..lanes).map(|_| scope.spawn(work)).collect();
-        work();
+        let others: Vec<_> = (1..lanes).map(|_| scope.spawn(|| work(false))).collect();
+        work(true);
         drop(others);
     });
     queue.into_inner().unwrap_or_else(PoisonError::into_inner).record
@@ -155,7 +155,9 @@ fn lock<'q, 'a, 't>(queue: &'q Mutex<Queue<'a, 't>>) -> MutexGuard<'q, Queue<'a,
 
 impl<'a> Queue<'a, '_> {
     /// The next job for an idle lane: `None` if all have begun, `Some(None)` if it has to wait for another.
-    fn choose(&self, is_one_lane: bool) -> Option<Option<usize>> {
+    /// The first lane takes the longest job, so that the lanes end together; the others take the first, so
+    /// that output, which is in order, is not held until the end.
+    fn choose(&self, is_one_lane: bool, is_first_lane: bool) -> Option<Option<usize>> {
         let waiting = |slot: &Slot<'_>| matches!(slot.state, State::Waiting(_));
         let first = self.slots.iter().position(waiting)?;
         if is_one_lane {
@@ -177,9 +179,14 @@ impl<'a> Queue<'a, '_> {
             return Some(running.is_empty().then_some(first));
         }
         let fits = |slot: &Slot<'_>| slot.sharing == Sharing::Any || !running.contains(&slot.sharing);
-        // Of those that take equally long, the first.
-        let longest = shareable().filter(|(_, slot)| fits(slot)).rev().max_by_key(|(_, slot)| slot.seconds);
-        Some(longest.map(|(place, _)| place))
+        let mut fitting = shareable().filter(|(_, slot)| fits(slot));
+        let choice = if is_first_lane {
+            // Of those that take equally long, the first.
+            fitting.rev().max_by_key(|(_, slot)| slot.seconds)
+        } else {
+            fitting.next()
+        };
+        Some(choice.map(|(place, _)| place))
     }
 
     /// Divides the wall time since the last change among the phases that ran.
