@@ -417,11 +417,14 @@ fn a_full_disk_ends_the_recording_and_its_events_are_read() {
 }
 
 fn a_full_disk_ends_the_recording_and_its_events_are_read_through(lab: &Lab, way: &str) {
-    // Programs are started until the disk is full: some hundred events each.
+    // A block of events is on the disk before it is filled: a busy machine has more of them in a second than a
+    // disk has room that is small from the start. Then programs are started, some hundred events each.
     let script = "\"$0\" trace record --backend WAY --no-snapshot --for 100s -o disk/t.pagelab & recorder=$!\n\
+        until \"$0\" trace info disk/t.pagelab > info 2>&1; do kill -0 $recorder 2>&- || break; done\n\
+        cat /dev/zero > disk/rest 2>&-\n\
         while kill -0 $recorder 2>&-; do /bin/true; done\n\
         wait $recorder; echo code $?; \"$0\" trace info disk/t.pagelab";
-    let Some(ran) = lab.run_with_small_disk("256k", &script.replace("WAY", way)) else { return };
+    let Some(ran) = lab.run_with_small_disk("32m", &script.replace("WAY", way)) else { return };
     assert!(ran.out.starts_with("code 5\n") && ran.code == Some(0), "{} {}", ran.out, ran.err);
     assert!(
         ran.err.contains("the disk is full") && ran.err.contains("cannot continue the trace after"),
