@@ -417,8 +417,8 @@ fn a_full_disk_ends_the_recording_and_its_events_are_read() {
 }
 
 fn a_full_disk_ends_the_recording_and_its_events_are_read_through(lab: &Lab, way: &str) {
-    // A block of events is on the disk before it is filled: a busy machine has more of them in a second than a
-    // disk has room that is small from the start. Then programs are started, some hundred events each.
+    // A block of events is on the disk before it is filled: on a busy machine the first one is larger than a
+    // disk that is small from the start. Then programs are started, some hundred events each.
     let script = "\"$0\" trace record --backend WAY --no-snapshot --for 100s -o disk/t.pagelab & recorder=$!\n\
         until \"$0\" trace info disk/t.pagelab > info 2>&1; do kill -0 $recorder 2>&- || break; done\n\
         cat /dev/zero > disk/rest 2>&-\n\
