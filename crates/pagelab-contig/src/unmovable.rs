@@ -382,7 +382,7 @@ mod tests {
             let polluted = pollute_blocks(&wanted, page_size, &mut unread_census, &mut |_, _| Ok(()));
             let part = &polluted.flavours[0];
             if flavour == Flavour::Dentries && part.pages_allocated == 0 {
-                assert!(part.stop_reason.as_ref().unwrap().contains("requires root"), "{part:?}");
+                assert!(part.stop_reason.as_ref().unwrap().contains("needs root"), "{part:?}");
                 continue;
             }
             // Page tables come in strides of 448.
