@@ -66,7 +66,8 @@ pub const PROGRAMS: [ProgramRules; 63] = [
     rules("pagelab tests/record_maps", ANY, 20, "record map"),
     rules("pagelab tests/recording", ANY, 30, "record metrics report"),
     rules("pagelab tests/report", ANY, 10, "metrics report"),
-    rules("pagelab tests/restore", SETTING, 0, "experiment"),
+    // Restores this machine only if no other pagelab has a journal.
+    rules("pagelab tests/restore", ALONE, 0, "experiment"),
     rules("pagelab tests/run", SETTING, 30, "experiment workloads metrics"),
     rules("pagelab tests/sim", ANY, 0, "sim study metrics"),
     rules("pagelab tests/sim_compare", ANY, 10, "sim study metrics report"),
