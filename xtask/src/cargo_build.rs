@@ -60,6 +60,11 @@ pub fn build(arguments: &[&str], limit: Duration) -> Result<Vec<BuiltProgram>, T
     Ok(outcome.stdout.iter().filter_map(|line| parse_program(line)).collect())
 }
 
+/// Builds all tests, and returns their programs and the debug binary.
+pub fn build_tests(limit: Duration) -> Result<Vec<BuiltProgram>, TaskError> {
+    build(&["test", "--workspace", "--no-run"], limit)
+}
+
 /// Builds the release binary.
 pub fn build_pagelab(limit: Duration) -> Result<BuiltProgram, TaskError> {
     let products = build(&["build", "--release"], limit)?;

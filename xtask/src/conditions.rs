@@ -122,12 +122,12 @@ fn is_offline() -> bool {
 
 /// Whether a destination of length 0 leads to a device other than the loopback.
 fn has_default_route(routes: &str, routes6: &str) -> bool {
-    let fields = |line: &'_ str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-    let has_ipv4 =
-        routes.lines().skip(1).map(fields).any(|route| {
-            route.len() > 7 && route[0] != "lo" && route[1] == "00000000" && route[7] == "00000000"
-        });
-    let has_ipv6 = routes6.lines().map(fields).any(|route| {
+    let has_ipv4 = routes.lines().skip(1).any(|line| {
+        let route: Vec<&str> = line.split_whitespace().collect();
+        route.len() > 7 && route[0] != "lo" && route[1] == "00000000" && route[7] == "00000000"
+    });
+    let has_ipv6 = routes6.lines().any(|line| {
+        let route: Vec<&str> = line.split_whitespace().collect();
         route.len() == 10 && route[9] != "lo" && route[1] == "00" && route[0].bytes().all(|byte| byte == b'0')
     });
     has_ipv4 || has_ipv6
@@ -136,9 +136,7 @@ fn has_default_route(routes: &str, routes6: &str) -> bool {
 /// The processor: `AMD EPYC 25/17`.
 pub fn describe_processor() -> String {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let mut fields = cpuinfo.lines().filter_map(|line| line.split_once(':'));
-    let name =
-        fields.find(|(key, _)| key.trim() == "model name").map_or("processor", |(_, name)| name.trim());
+    let name = cpuinfo_field(&cpuinfo, "model name").unwrap_or("processor");
     match parse_processor(&cpuinfo) {
         Some((family, model)) => format!("{name} {family}/{model}"),
         None => name.to_owned(),
@@ -147,11 +145,14 @@ pub fn describe_processor() -> String {
 
 /// Family and model of the first processor of `/proc/cpuinfo`.
 fn parse_processor(cpuinfo: &str) -> Option<(u32, u32)> {
-    let field = |name: &str| {
-        let mut fields = cpuinfo.lines().filter_map(|line| line.split_once(':'));
-        fields.find(|(key, _)| key.trim() == name)?.1.trim().parse().ok()
-    };
-    Some((field("cpu family")?, field("model")?))
+    let number = |name: &str| cpuinfo_field(cpuinfo, name)?.parse().ok();
+    Some((number("cpu family")?, number("model")?))
+}
+
+/// A field of the first processor of `/proc/cpuinfo`.
+fn cpuinfo_field<'a>(cpuinfo: &'a str, name: &str) -> Option<&'a str> {
+    let mut fields = cpuinfo.lines().filter_map(|line| line.split_once(':'));
+    fields.find(|(key, _)| key.trim() == name).map(|(_, value)| value.trim())
 }
 
 /// Whether we run as root: the owner of our own process.

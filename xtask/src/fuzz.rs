@@ -1,7 +1,6 @@
 //! `cargo xtask fuzz`: the parsers under the seeded mutator of `tests/fuzz*.rs`, and under cargo-fuzz
 //! where it is installed.
 
-use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::cargo_build::{self, BuiltProgram};
@@ -20,8 +19,7 @@ pub struct FuzzPlan {
 impl FuzzPlan {
     /// Default of `cargo xtask test`: the same inputs in every run on one commit, others on the next.
     pub fn for_commit(seconds: u64) -> FuzzPlan {
-        let revision = Command::new("git").args(["rev-parse", "HEAD"]).current_dir(tree::root()).output();
-        let commit = revision.ok().and_then(|output| String::from_utf8(output.stdout).ok());
+        let commit = tree::git(&["rev-parse", "HEAD"]).ok();
         let number = commit.and_then(|hash| u64::from_str_radix(hash.get(..16)?, 16).ok());
         FuzzPlan { seconds, seed: number.unwrap_or(1) }
     }
@@ -30,7 +28,7 @@ impl FuzzPlan {
 pub fn run(arguments: &[&str]) -> Result<(), TaskError> {
     let plan = parse_plan(arguments, fresh_seed())?;
     let limit = Duration::from_secs(3600);
-    let programs = cargo_build::build(&["test", "--workspace", "--no-run"], limit)?;
+    let programs = cargo_build::build_tests(limit)?;
     let fuzzers: Vec<&BuiltProgram> = programs.iter().filter(|program| is_fuzzer(program)).collect();
     if fuzzers.is_empty() {
         return Err(TaskError::Message("there is no tests/fuzz*.rs in the workspace".to_owned()));

@@ -62,8 +62,8 @@ pub fn last_passed_commit() -> Option<String> {
 
 /// Hash of the tree of HEAD, if the work tree has no changes.
 pub fn clean_tree() -> Option<String> {
-    let status = git(&["status", "--porcelain"]).ok()?;
-    let tree = git(&["rev-parse", "HEAD^{tree}"]).ok()?;
+    let status = tree::git(&["status", "--porcelain"]).ok()?;
+    let tree = tree::git(&["rev-parse", "HEAD^{tree}"]).ok()?;
     status.trim().is_empty().then(|| tree.trim().to_owned())
 }
 
@@ -114,19 +114,9 @@ fn find<'c, 'r>(commits: &'c [(String, String)], runs: &'r [PassedRun]) -> Optio
 
 /// Hashes of a revision and its ancestors, newest first, each with the hash of its tree.
 fn commits(revision: &str, options: &[&str]) -> Result<Vec<(String, String)>, TaskError> {
-    let log = git(&[&["log", "--format=%H %T"], options, &[revision, "--"]].concat())?;
+    let log = tree::git(&[&["log", "--format=%H %T"], options, &[revision, "--"]].concat())?;
     let pair = |line: &str| line.split_once(' ').map(|(commit, tree)| (commit.to_owned(), tree.to_owned()));
     Ok(log.lines().filter_map(pair).collect())
-}
-
-/// Standard output of git in the repository.
-pub fn git(arguments: &[&str]) -> Result<String, TaskError> {
-    let output = Command::new("git").args(arguments).current_dir(tree::root()).output()?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    let why = String::from_utf8_lossy(&output.stderr);
-    Err(TaskError::Message(format!("git {}: {}", arguments.join(" "), why.trim())))
 }
 
 #[cfg(test)]

@@ -142,9 +142,10 @@ pub fn run_jobs(jobs: Vec<Job<'_>>, lanes: usize, tally: &mut Tally) -> QueueRec
         changed.notify_all();
     };
     std::thread::scope(|scope| {
-        let others: Vec<_> = (1..lanes).map(|_| scope.spawn(|| work(false))).collect();
+        for _ in 1..lanes {
+            scope.spawn(|| work(false));
+        }
         work(true);
-        drop(others);
     });
     queue.into_inner().unwrap_or_else(PoisonError::into_inner).record
 }
@@ -163,12 +164,7 @@ impl<'a> Queue<'a, '_> {
         if is_one_lane {
             return Some(Some(first));
         }
-        let running: Vec<Sharing> = self
-            .slots
-            .iter()
-            .filter(|slot| matches!(slot.state, State::Running(_)))
-            .map(|slot| slot.sharing)
-            .collect();
+        let running: Vec<Sharing> = self.running().map(|slot| slot.sharing).collect();
         if running.contains(&Sharing::Alone) {
             return Some(None);
         }
@@ -189,14 +185,13 @@ impl<'a> Queue<'a, '_> {
         Some(choice.map(|(place, _)| place))
     }
 
+    fn running(&self) -> impl Iterator<Item = &Slot<'a>> {
+        self.slots.iter().filter(|slot| matches!(slot.state, State::Running(_)))
+    }
+
     /// Divides the wall time since the last change among the phases that ran.
     fn divide_time(&mut self, now: Duration) {
-        let running: Vec<Phase> = self
-            .slots
-            .iter()
-            .filter(|slot| matches!(slot.state, State::Running(_)))
-            .map(|slot| slot.phase)
-            .collect();
+        let running: Vec<Phase> = self.running().map(|slot| slot.phase).collect();
         let passed = now.saturating_sub(self.divided);
         self.divided = now;
         for phase in &running {

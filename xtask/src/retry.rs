@@ -10,6 +10,7 @@ use crate::passed;
 use crate::queue::QueueRecord;
 use crate::tally::{FailedTest, Tally, TaskError};
 use crate::test::TestPrograms;
+use crate::tree;
 
 /// How often a failed test has to pass alone.
 const RUNS: usize = 3;
@@ -98,13 +99,13 @@ fn changed_file(program: &BuiltProgram, test: &FailedTest, passed: Option<&str>)
     let commit = passed?;
     let name = test.name.rsplit("::").next()?;
     let folder = program.folder.to_str()?;
-    let files = passed::git(&["grep", "-l", "--untracked", &format!("fn {name}(")]).ok()?;
+    let files = tree::git(&["grep", "-l", "--untracked", &format!("fn {name}(")]).ok()?;
     let files: Vec<&str> = files.lines().collect();
-    let root = crate::tree::root();
+    let root = tree::root();
     let own: Vec<&str> = files
         .into_iter()
         .filter(|file| root.join(file).starts_with(folder))
-        .filter(|file| passed::git(&["diff", "--quiet", commit, "--", file]).is_err())
+        .filter(|file| tree::git(&["diff", "--quiet", commit, "--", file]).is_err())
         .collect();
     let short = commit.get(..12).unwrap_or(commit);
     (!own.is_empty()).then(|| format!("{} differs from {short}, which passed", own.join(", ")))

@@ -5,7 +5,6 @@ use std::fs;
 
 use crate::cargo_build::BuiltProgram;
 use crate::crate_graph::{self, CRATES};
-use crate::passed;
 use crate::tally::TaskError;
 use crate::test_programs::{self, BASE_CRATES};
 use crate::tree;
@@ -28,8 +27,8 @@ pub struct Changes {
 impl Changes {
     /// The differences between the work tree and a revision.
     pub fn since(revision: &str) -> Result<Changes, TaskError> {
-        let changed = passed::git(&["diff", "--name-only", revision, "--"])?;
-        let added = passed::git(&["ls-files", "--others", "--exclude-standard"])?;
+        let changed = tree::git(&["diff", "--name-only", revision, "--"])?;
+        let added = tree::git(&["ls-files", "--others", "--exclude-standard"])?;
         Ok(Changes::of_files(changed.lines().chain(added.lines())))
     }
 
@@ -45,14 +44,13 @@ impl Changes {
         let parts: Vec<&str> = file.split('/').collect();
         match parts[..] {
             ["crates", package, "tests", name, ..] => {
-                let target = name.strip_suffix(".rs").unwrap_or(name);
-                let program = format!("{package} tests/{target}");
-                if test_programs::find(&program).is_some() || name.ends_with(".rs") {
-                    self.programs.insert(program);
-                } else {
+                let is_program =
+                    |program: &String| test_programs::find(program).is_some() || name.ends_with(".rs");
+                match test_programs::program_of_file(file).filter(is_program) {
+                    Some(program) => self.programs.insert(program),
                     // Support and data of several programs.
-                    self.crates.insert(package.to_owned());
-                }
+                    None => self.crates.insert(package.to_owned()),
+                };
             }
             ["crates", _, "benches", ..] => {}
             ["crates", package, ..] => drop(self.crates.insert(package.to_owned())),
@@ -135,7 +133,7 @@ fn depends_on(package: &str, dependency: &str) -> bool {
 /// The root of the repository has a revision of this name.
 pub fn check_revision(revision: &str) -> Result<(), TaskError> {
     let name = format!("{revision}^{{commit}}");
-    passed::git(&["rev-parse", "--verify", "--quiet", &name])
+    tree::git(&["rev-parse", "--verify", "--quiet", &name])
         .map(drop)
         .map_err(|_| TaskError::Usage(format!("`{revision}` is no revision of {}", tree::root().display())))
 }

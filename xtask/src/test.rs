@@ -105,7 +105,7 @@ const LANES_MAX: usize = 8;
 #[derive(Default)]
 pub struct TestPrograms {
     /// Every program of the debug build.
-    programs: Vec<BuiltProgram>,
+    pub programs: Vec<BuiltProgram>,
     /// The binary that users run.
     release: Option<BuiltProgram>,
 }
@@ -126,7 +126,7 @@ impl TestPrograms {
     }
 
     /// The release binary, else the debug one.
-    fn pagelab(&self) -> Option<&BuiltProgram> {
+    pub fn pagelab(&self) -> Option<&BuiltProgram> {
         let is_debug = |one: &&BuiltProgram| one.kind == "bin" && one.target == "pagelab" && !one.is_test;
         self.release.as_ref().or_else(|| self.programs.iter().find(is_debug))
     }
@@ -135,7 +135,6 @@ impl TestPrograms {
 struct TestRun {
     args: TestArgs,
     start: Instant,
-    tally: Tally,
     durations: Vec<(Phase, Duration)>,
     built: TestPrograms,
     changes: Option<Changes>,
@@ -155,19 +154,19 @@ pub fn run_phases(args: &TestArgs) -> Result<(), TaskError> {
     let mut run = TestRun {
         args: args.clone(),
         start: Instant::now(),
-        tally: Tally::default(),
         durations: vec![],
         built: TestPrograms::default(),
         changes,
     };
-    run.run_all();
-    run.judge_skips();
+    let mut tally = Tally::default();
+    run.run_all(&mut tally);
+    run.judge_skips(&mut tally);
     print!("{}", phases::format_table(&run.durations));
     let all = run.start.elapsed();
     if all > phases::total_budget() {
-        run.tally.failures.push(format!("it took {}, over the budget", phases::format_duration(all)));
+        tally.failures.push(format!("it took {}, over the budget", phases::format_duration(all)));
     }
-    let ended = run.tally.finish();
+    let ended = tally.finish();
     if ended.is_ok() && args.is_complete() {
         record_passed_run(tree, all)?;
     }
@@ -194,7 +193,7 @@ pub fn run_corpus() -> Result<(), TaskError> {
     };
     println!("corpus at {}", place.display());
     let limit = phases::total_budget();
-    let programs = cargo_build::build(&["test", "--workspace", "--no-run"], limit)?;
+    let programs = cargo_build::build_tests(limit)?;
     let mut tally = Tally::default();
     for program in programs.iter().filter(|program| program.is_test) {
         let filter: &[&str] = if is_corpus(program) { &[] } else { &["corpus"] };
@@ -209,27 +208,23 @@ pub fn run_corpus() -> Result<(), TaskError> {
 }
 
 impl TestRun {
-    fn run_all(&mut self) {
+    fn run_all(&mut self, tally: &mut Tally) {
         if self.args.includes(Phase::Tools) {
             let start = Instant::now();
             println!("{}", Phase::Tools.name());
-            tools::check_tools(&mut self.tally);
+            tools::check_tools(tally);
             self.durations.push((Phase::Tools, start.elapsed()));
         }
-        let mut tally = std::mem::take(&mut self.tally);
-        self.run_lint_and_build(&mut tally);
+        self.run_lint_and_build(tally);
         if self.args.runs_programs() && !self.built.programs.is_empty() {
-            self.restore_settings(&mut tally);
-            let record = self.run_queue(&mut tally);
-            let start = self.start;
-            let limit = || phases::total_budget().saturating_sub(start.elapsed());
-            let ran = retry::run_failed_again(&self.built, &record, &limit, &mut tally);
+            self.restore_settings(tally);
+            let record = self.run_queue(tally);
+            let ran = retry::run_failed_again(&self.built, &record, &|| self.time_left(), tally);
             if let Err(TaskError::Message(why)) = ran {
                 tally.failures.push(format!("running failed tests again: {why}"));
             }
             self.durations.extend(record.durations);
         }
-        self.tally = tally;
     }
 
     /// Lint, the build of the tests and the release build. The last runs beside the others: one compilation
@@ -251,8 +246,7 @@ impl TestRun {
         }
         if self.args.includes(Phase::Build) || self.args.runs_programs() {
             let build = |tally: &mut Tally| {
-                let tests = ["test", "--workspace", "--no-run"];
-                let built = cargo_build::build(&tests, self.time_limit(Phase::Build))?;
+                let built = cargo_build::build_tests(self.time_limit(Phase::Build))?;
                 tally.record_check("the build of all tests", true);
                 *programs.lock().unwrap_or_else(PoisonError::into_inner) = built;
                 Ok(())
@@ -278,7 +272,12 @@ impl TestRun {
 
     /// Time limit of a program: the rest of the total budget, and at most the budget of its phase.
     fn time_limit(&self, phase: Phase) -> Duration {
-        time_limit(self.start, phase)
+        self.time_left().min(phase.program_timeout())
+    }
+
+    /// The rest of the total budget.
+    fn time_left(&self) -> Duration {
+        phases::total_budget().saturating_sub(self.start.elapsed())
     }
 
     /// Undoes what the pagelab of a killed run left changed on the machine.
@@ -324,11 +323,9 @@ impl TestRun {
     fn program_job<'a>(&'a self, phase: Phase, program: &'a BuiltProgram, kernels: &'a Once) -> Job<'a> {
         let name = program.display_name();
         let is_guest = phase == Phase::Guests;
-        let guests = Sharing::OneOf(Kind::Guest);
-        let start = self.start;
         Job {
             phase,
-            sharing: if is_guest { guests } else { test_programs::sharing(&name) },
+            sharing: test_programs::sharing(&name),
             seconds: test_programs::find(&name).map_or(0, |known| known.seconds),
             name,
             task: Box::new(move |tally| {
@@ -337,7 +334,7 @@ impl TestRun {
                 }
                 let mut command = self.built.command(program);
                 command.arg("--show-output");
-                run_tests(&program.display_name(), &mut command, time_limit(start, phase), tally)?;
+                run_tests(&program.display_name(), &mut command, self.time_limit(phase), tally)?;
                 Ok(())
             }),
         }
@@ -346,7 +343,6 @@ impl TestRun {
     fn documentation_job(&self) -> Option<Job<'_>> {
         let packages =
             self.changes.as_ref().map_or_else(|| vec!["--workspace".to_owned()], Changes::packages);
-        let start = self.start;
         (!packages.is_empty()).then(|| Job {
             phase: Phase::Unit,
             name: "documentation".to_owned(),
@@ -355,7 +351,7 @@ impl TestRun {
             task: Box::new(move |tally| {
                 let mut cargo = cargo_build::cargo_command();
                 cargo.arg("test").args(packages).args(["--doc", "--quiet"]);
-                run_tests("documentation", &mut cargo, time_limit(start, Phase::Unit), tally)?;
+                run_tests("documentation", &mut cargo, self.time_limit(Phase::Unit), tally)?;
                 Ok(())
             }),
         })
@@ -363,23 +359,19 @@ impl TestRun {
 
     fn web_job(&self) -> Option<Job<'_>> {
         let is_affected = self.changes.as_ref().is_none_or(Changes::affect_page);
-        let start = self.start;
         is_affected.then(|| Job {
             phase: Phase::Web,
             name: Phase::Web.name().to_owned(),
             sharing: Sharing::Any,
             seconds: 120,
             task: Box::new(move |tally| {
-                let TestPrograms { programs, release } = &self.built;
-                let limit = time_limit(start, Phase::Web);
-                web::check_web(programs, release.as_ref(), self.args.quick, limit, tally)
+                web::check_web(&self.built, self.args.quick, self.time_limit(Phase::Web), tally)
             }),
         })
     }
 
     fn fuzz_jobs(&self) -> Vec<Job<'_>> {
         let plan = fuzz::FuzzPlan::for_commit(if self.args.quick { 1 } else { 5 });
-        let start = self.start;
         let fuzzers = self.built.programs.iter().filter(|program| fuzz::is_fuzzer(program));
         let job =
             |name: String, task| Job { phase: Phase::Fuzz, name, sharing: Sharing::Any, seconds: 0, task };
@@ -388,7 +380,7 @@ impl TestRun {
             jobs.push(job(
                 program.display_name(),
                 Box::new(move |tally: &mut Tally| {
-                    let limit = time_limit(start, Phase::Fuzz);
+                    let limit = self.time_limit(Phase::Fuzz);
                     fuzz::run_mutator(program, &self.built.programs, plan, limit, tally)
                 }),
             ));
@@ -431,18 +423,17 @@ impl TestRun {
         Ok(())
     }
 
-    fn judge_skips(&mut self) {
+    fn judge_skips(&self, tally: &mut Tally) {
         let list = tree::root().join(skips::LIST_PATH);
         let entries = fs::read_to_string(list).map_err(|error| error.to_string());
         match entries.and_then(|text| skips::parse_list(&text)) {
             Ok(entries) => {
                 let has_run = |phase| self.durations.iter().any(|(known, _)| *known == phase);
                 let complete = self.args.is_complete() && Phase::all().all(has_run);
-                let wrong =
-                    skips::check_skips(&entries, &self.tally.skips, complete, &conditions::holds_here);
-                self.tally.failures.extend(wrong);
+                let wrong = skips::check_skips(&entries, &tally.skips, complete, &conditions::holds_here);
+                tally.failures.extend(wrong);
             }
-            Err(why) => self.tally.failures.push(why),
+            Err(why) => tally.failures.push(why),
         }
     }
 }
@@ -486,11 +477,6 @@ pub fn run_step(
     }
     tally.record_check(name, ran.is_success);
     Ok(ran.is_success)
-}
-
-/// The rest of the total budget, and at most the budget of a phase.
-fn time_limit(start: Instant, phase: Phase) -> Duration {
-    phases::total_budget().saturating_sub(start.elapsed()).min(phase.program_timeout())
 }
 
 /// Phase of a program's tests; `None` if it is no test.

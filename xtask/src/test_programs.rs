@@ -120,6 +120,14 @@ pub const BASE_CRATES: [&str; 7] = [
     "pagelab-sys",
 ];
 
+/// Display name of the test program that a file below `tests/` of a crate belongs to, if its name or its
+/// folder is that of a program.
+pub fn program_of_file(path: &str) -> Option<String> {
+    let (package, rest) = path.strip_prefix("crates/")?.split_once("/tests/")?;
+    let target = rest.split('/').next()?;
+    Some(format!("{package} tests/{}", target.strip_suffix(".rs").unwrap_or(target)))
+}
+
 /// The row of a program, by its display name.
 pub fn find(name: &str) -> Option<&'static ProgramRules> {
     PROGRAMS.iter().find(|known| known.name == name)
@@ -167,5 +175,13 @@ mod tests {
         let names: BTreeSet<&str> = PROGRAMS.iter().map(|row| row.name).collect();
         assert_eq!(names.len(), PROGRAMS.len());
         assert!(DEBUG_BINARY.iter().all(|name| names.contains(name)));
+        let tests = std::fs::read_dir(root.join("crates/pagelab/tests")).unwrap();
+        let files = tests.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut guests = files.filter(|file| file.starts_with("guest") && file.ends_with(".rs"));
+        let is_one_of_guests = |file: String| {
+            let program = program_of_file(&format!("crates/pagelab/tests/{file}")).unwrap();
+            sharing(&program) == Sharing::OneOf(Kind::Guest)
+        };
+        assert!(guests.all(is_one_of_guests), "two guests at a time take both processors");
     }
 }

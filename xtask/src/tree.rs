@@ -4,6 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::tally::TaskError;
+
 pub fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().unwrap_or(here).to_owned()
@@ -55,6 +57,16 @@ fn walk_folder(root: &Path, folder: &str, files: &mut Vec<String>) {
             _ => {}
         }
     }
+}
+
+/// Standard output of git in the repository.
+pub fn git(arguments: &[&str]) -> Result<String, TaskError> {
+    let output = Command::new("git").args(arguments).current_dir(root()).output()?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let why = String::from_utf8_lossy(&output.stderr);
+    Err(TaskError::Message(format!("git {}: {}", arguments.join(" "), why.trim())))
 }
 
 /// Whether a program of this name can be run from `PATH`, or as a cargo subcommand from cargo's own folder.

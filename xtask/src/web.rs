@@ -6,11 +6,10 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::cargo_build::BuiltProgram;
 use crate::child::{self, OutputMode};
 use crate::skips;
 use crate::tally::{Tally, TaskError};
-use crate::test::run_step;
+use crate::test::{TestPrograms, run_step};
 use crate::tree;
 
 /// The committed page.
@@ -18,18 +17,16 @@ const BUILT_PAGE: &str = "web/dist/page.html";
 /// The oldest node that the packages run on.
 const NODE_MIN: u32 = 18;
 
-/// The whole phase, with the programs of a build, and the release binary if there is one.
+/// The whole phase, with the programs of a build.
 pub fn check_web(
-    programs: &[BuiltProgram],
-    release: Option<&BuiltProgram>,
+    built: &TestPrograms,
     quick: bool,
     limit: Duration,
     tally: &mut Tally,
 ) -> Result<(), TaskError> {
-    let page_maker = programs.iter().find(|one| one.package == "pagelab-report" && one.target == "pages");
-    let is_product = |one: &&BuiltProgram| one.target == "pagelab" && one.kind == "bin" && !one.is_test;
-    let pagelab = release.or_else(|| programs.iter().find(is_product));
-    let (Some(page_maker), Some(pagelab)) = (page_maker, pagelab) else {
+    let page_maker =
+        built.programs.iter().find(|one| one.package == "pagelab-report" && one.target == "pages");
+    let (Some(page_maker), Some(pagelab)) = (page_maker, built.pagelab()) else {
         return Err(TaskError::Message("the build produced no pages or no pagelab".to_owned()));
     };
     let Some(node) = node_version(limit) else {
@@ -48,7 +45,7 @@ pub fn check_web(
     build_page(limit, tally)?;
     run_node_tests("unit", &[], limit, tally)?;
     let scratch = tempfile::tempdir()?;
-    let mut command = page_maker.command(programs);
+    let mut command = page_maker.command(&built.programs);
     run_step("pages of every kind", command.env("PAGELAB_PAGES", scratch.path()), limit, tally)?;
     let environment = [("PAGELAB_PAGES", scratch.path().to_owned()), ("PAGELAB_BIN", pagelab.file.clone())];
     run_node_tests("browser", &environment, limit, tally)

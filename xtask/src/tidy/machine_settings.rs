@@ -29,14 +29,11 @@ pub fn check(files: &RepositoryFiles<'_>, violations: &mut Vec<Violation>) {
 /// Display name of the test program that a file is a part of; `None` for pure crates and modules that several
 /// programs include.
 fn program_of(path: &str, exists: &dyn Fn(&str) -> bool) -> Option<String> {
-    let rest = path.strip_prefix("crates/")?;
-    let (package, rest) = rest.split_once("/tests/")?;
-    let target = rest.split('/').next()?;
-    let target = target.strip_suffix(".rs").unwrap_or(target);
-    let folder = format!("crates/{package}/tests/{target}");
-    let is_program = exists(&format!("{folder}.rs")) || exists(&format!("{folder}/main.rs"));
-    let is_code = path.ends_with(".rs") && !package.contains('/') && !crate_graph::is_pure(package);
-    (is_program && is_code).then(|| format!("{package} tests/{target}"))
+    let program = test_programs::program_of_file(path)?;
+    let (package, target) = program.split_once(' ')?;
+    let place = format!("crates/{package}/{target}");
+    let is_program = exists(&format!("{place}.rs")) || exists(&format!("{place}/main.rs"));
+    (is_program && path.ends_with(".rs") && !crate_graph::is_pure(package)).then_some(program)
 }
 
 #[cfg(test)]
