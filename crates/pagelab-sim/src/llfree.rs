@@ -316,7 +316,7 @@ impl Llfree {
     fn find_in_tree(&self, tree: usize, start: Option<u32>, order: u8) -> Option<u32> {
         let pageblocks = self.pageblocks_of_tree(tree);
         let start = start.unwrap_or(pageblocks.start);
-        let (size, pageblock_order) = (1u32 << order, self.geometry.pageblock_order);
+        let size = 1u32 << order;
         if self.trees[tree].free_frames < size {
             return None;
         }
@@ -325,11 +325,29 @@ impl Llfree {
             if self.pageblock_free_frames[block as usize] < size {
                 return None;
             }
-            let from = block << pageblock_order;
-            (from..from + (1 << pageblock_order))
-                .step_by(size as usize)
-                .find(|&at| self.is_block_free(at, order))
+            self.find_free_block(block, order)
         })
+    }
+
+    /// The lowest free block of an order in a pageblock. For blocks smaller than a row of bits, the row is
+    /// folded onto itself: the first bit of each aligned place then says whether any frame of it is used.
+    fn find_free_block(&self, pageblock: u32, order: u8) -> Option<u32> {
+        let row_count = 1 << (self.geometry.pageblock_order - 6);
+        let first_row = pageblock as usize * row_count;
+        let rows = &self.allocation_bits[first_row..first_row + row_count];
+        let index = if order < 6 {
+            let first_frames = u64::MAX / ((1 << (1u32 << order)) - 1);
+            rows.iter().zip(0u32..).find_map(|(&bits, row)| {
+                let used = (0..order).fold(bits, |used, step| used | used >> (1u32 << step));
+                let free = !used & first_frames;
+                (free != 0).then(|| row * u64::BITS + free.trailing_zeros())
+            })?
+        } else {
+            let size = 1 << (order - 6);
+            let place = rows.chunks_exact(size).position(|rows| rows.iter().all(|&bits| bits == 0))?;
+            (place * size) as u32 * u64::BITS
+        };
+        Some((pageblock << self.geometry.pageblock_order) + index)
     }
 
     /// Checks all metadata: bits, states and counters agree, and exactly the trees of processors are
