@@ -92,6 +92,27 @@ impl MissSource {
     }
 }
 
+/// Checks whether a running process can be profiled from this source, before anything is measured.
+pub fn check_attached_source(source: MissSource) -> Result<(), Failure> {
+    match source {
+        MissSource::Auto | MissSource::Accessed => Ok(()),
+        MissSource::Pmu => detect_hardware().map(drop),
+        MissSource::Exact => Err(exact_cannot_attach()),
+        MissSource::PerfData => Err(perf_data_takes_no_program()),
+    }
+}
+
+fn exact_cannot_attach() -> Failure {
+    usage_error(
+        "--source exact cannot attach to a running process: QEMU must start it; hint: add `-- COMMAND`, or \
+         use --source accessed",
+    )
+}
+
+fn perf_data_takes_no_program() -> Failure {
+    usage_error("--source perf-data cannot be used with a command or --pid")
+}
+
 /// Makes a profile and writes it to a new run file at `output`.
 pub fn record_profile(request: &ProfileRequest, output: &NewRunFile) -> Result<TlbProfile, Failure> {
     let snapshot = manifest::read_this_machine(&Root::live());
@@ -156,7 +177,7 @@ fn profile_perf_data(request: &ProfileRequest) -> Result<TlbProfile, Failure> {
         return Err(usage_error(message));
     };
     if !request.command.is_empty() || request.pid.is_some() {
-        return Err(usage_error("--source perf-data cannot be used with a command or --pid"));
+        return Err(perf_data_takes_no_program());
     }
     let page_size = request.page_size.unwrap_or(PageSize::DEFAULT);
     let options = sampling::SamplingOptions::new(page_size, request.range.clone());
@@ -208,9 +229,7 @@ fn profile_pmu(request: &ProfileRequest, hardware: SamplingHardware) -> Result<T
 
 fn profile_exact(request: &ProfileRequest) -> Result<TlbProfile, Failure> {
     if request.pid.is_some() {
-        let message = "--source exact cannot attach to a running process: QEMU must start it; hint: add `-- \
-                       COMMAND`, or use --source accessed";
-        return Err(usage_error(message));
+        return Err(exact_cannot_attach());
     }
     let machine = manifest::read_this_machine(&Root::live());
     let page_size = machine.machine.page_size;

@@ -269,10 +269,8 @@ pub fn describe_tuning(
         Some(file) => output.add_paragraph("profile  ", &format!("read from {}", file.display())),
         None => output.add_paragraph("profile  ", &profiling::command_text(request.source, command)),
     }
-    output.add_paragraph("plan     ", &format!("{}, to {}", format_plan_size(request.size), plan.display()));
-    if !request.is_quick && !profiling::has_walk_cost() {
-        output.add_paragraph("cost     ", "measures the cost of page walks, about 15 s, and caches it");
-    }
+    output.add_paragraph("plan     ", &plan_text(request, plan));
+    add_walk_cost_line(&mut output, request);
     let three = arms::arms_without_profile(plan);
     let curve = match request.measures_curve {
         true => {
@@ -288,6 +286,17 @@ pub fn describe_tuning(
     output.add_paragraph("write    ", &path.display().to_string());
     output.add_text("Changes no settings of the machine.");
     Ok(output.into_text())
+}
+
+fn plan_text(request: &TuningRequest, plan: &Path) -> String {
+    format!("{}, to {}", format_plan_size(request.size), plan.display())
+}
+
+/// Adds the measurement of the page walk cost, if the tuning will make it.
+fn add_walk_cost_line(output: &mut TextReport, request: &TuningRequest) {
+    if !request.is_quick && !profiling::has_walk_cost() {
+        output.add_paragraph("cost     ", "measures the cost of page walks, about 15 s, and caches it");
+    }
 }
 
 /// Rewrites plans that are missing or changed: they follow from the profile, which the run file contains.

@@ -556,6 +556,37 @@ fn a_running_process_is_measured_and_restored() {
 }
 
 #[test]
+fn a_dry_run_of_a_process_prints_its_plan_and_changes_nothing() {
+    let lab = Lab::new();
+    let gone = lab.run(&["tune", "--pid", "4194304", "--metric", "touch ran", "--dry-run"]);
+    assert_eq!(gone.code, Some(3), "{}{}", gone.out, gone.err);
+    assert!(gone.err.contains("process 4194304: no such process\nhint: "), "{}", gone.err);
+    let Some(held) = held() else { return };
+    let pid = held.0.id().to_string();
+    let line = ["tune", "--pid", &pid, "--metric", "touch ran", "--for", "3s", "--dry-run"];
+    let dry = lab.run(&line);
+    if dry.err.contains("PAGEMAP_SCAN") {
+        eprintln!("skipped: no-pagemap-scan: {}", dry.err);
+        return;
+    }
+    assert_eq!((dry.code, dry.err.as_str()), (Some(0), ""), "{}", dry.out);
+    for said in [
+        format!("process  {pid} (pagelab): "),
+        format!("--pid {pid} --for 3s, without huge pages, while `touch ran` runs"),
+        "31 runs".to_owned(),
+        "3 s and 32 runs of `touch ran`, each at most 1 h 0 min".to_owned(),
+        format!("write    tune-{pid}-1.pagelab"),
+        "change   huge pages of the process are collapsed".to_owned(),
+    ] {
+        let text = dry.out.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(text.contains(&said.split_whitespace().collect::<Vec<_>>().join(" ")), "{said}: {}", dry.out);
+    }
+    assert_eq!(fs::read_dir(lab.path()).expect("a folder").count(), 0, "nothing ran, nothing is written");
+    let exact = lab.run(&[&line[..], &["--source", "exact"]].concat());
+    assert!(exact.code == Some(2) && exact.err.contains("cannot attach"), "{}", exact.err);
+}
+
+#[test]
 fn a_signal_at_any_step_leaves_the_tuned_process_unchanged() {
     let Some(held) = held() else { return };
     let lab = Lab::new();

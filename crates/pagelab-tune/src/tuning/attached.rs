@@ -17,23 +17,27 @@ use pagelab_command::machine_guard::open_unwatched_guard;
 use pagelab_command::output;
 use pagelab_experiment::engine::RunClock;
 use pagelab_experiment::resolve::ResolvedExperiment;
-use pagelab_formats::duration;
 use pagelab_host::capture::StopSignal;
 use pagelab_host::paths;
+use pagelab_model::Bytes;
 use pagelab_model::experiment::{Flag, Measure, Trial, TrialEnd};
 use pagelab_model::run::{RunEnd, RunEvent};
 use pagelab_model::tune::{HugePageSelection, TuningRun};
 use pagelab_probe::machine_tlb::read_snapshot;
+use pagelab_report::quantity_format::format_duration;
+use pagelab_report::style::{TextStyle, format_bytes, format_plural};
+use pagelab_report::text_report::TextReport;
 use pagelab_runfile::RunWriter;
 use pagelab_target::huge_page_control::{ChangeResult, HugePageController};
 
 use super::{
-    TuningNames, TuningRequest, arms, create_run_file, exact_fallback, format_plan_size, profiling, recipe,
-    resolve_recipe, write_tune,
+    TuningNames, TuningRequest, arms, create_run_file, exact_fallback, profiling, recipe, resolve_recipe,
+    write_tune,
 };
-use crate::profile::MissSource;
+use crate::profile::{self, MissSource};
+use crate::profile_source;
 use crate::target_failure::failure_from_target_error;
-use sample::ProcessLoad;
+use sample::{LoadFigure, ProcessLoad};
 
 /// Why a tuning ends where accessed bits are not visible.
 const EXACT_CANNOT_ATTACH: &str =
@@ -42,6 +46,7 @@ const EXACT_CANNOT_ATTACH: &str =
 struct AttachedSession<'s> {
     request: &'s TuningRequest,
     pid: u32,
+    names: &'s TuningNames,
     process: &'s HugePageController,
     load: &'s ProcessLoad,
     stop: &'s StopSignal,
@@ -60,34 +65,121 @@ pub enum AttachedEnd {
     },
 }
 
-/// Tunes a running process, which `command` loads and measures.
-pub fn tune_process(request: &TuningRequest, pid: u32, command: &str) -> Result<AttachedEnd, Failure> {
-    let snapshot = read_snapshot();
-    let page = snapshot.machine.page_size;
-    let huge = page.block_bytes(snapshot.pmd_order);
-    let steered = HugePageController::open(pid, page.bytes(), huge.0).map_err(failure_from_target_error)?;
-    let stop = StopSignal::watch().map_err(Failure::no_signal_handlers)?;
-    let Some(load) = ProcessLoad::check(command, request, &stop)? else {
-        return Ok(AttachedEnd::Ended(super::report_stop(&stop)));
-    };
-    let session = AttachedSession { request, pid, process: &steered, load: &load, stop: &stop };
-    let guard = open_unwatched_guard();
-    // After a kill -9 the journal names the process that was left in some arm; its contents are intact in
-    // each.
-    let act = format!("huge pages of process {pid} collapsed and split repeatedly");
-    let outcome = match &guard {
-        Ok(guard) => match guard.perform_one_way(&act, || session.run()) {
-            Ok(Some(end)) => end,
-            Ok(None) => Ok(AttachedEnd::Ended(Exit::Success as u8)),
-            Err(error) => return Err(Failure::new(Exit::Partial, error.to_string())),
-        },
-        Err(_) => session.run(),
-    };
-    // Restores again after an early end; if the process is already restored, this does nothing.
-    if let Err(why) = restore_process(&steered, pid) {
-        output::warn(&why);
+/// A tuning of a running process whose requirements were checked. Nothing was run, measured or changed yet.
+#[derive(Debug)]
+pub struct AttachedTuning<'r> {
+    request: &'r TuningRequest,
+    pid: u32,
+    /// The shell command that loads the process.
+    command: &'r str,
+    figure: LoadFigure,
+    names: TuningNames,
+    process: HugePageController,
+}
+
+impl AttachedTuning<'_> {
+    /// Checks all that can be known before the first measurement: the process, the privileges, the profile
+    /// source and the files.
+    pub fn check<'r>(
+        request: &'r TuningRequest,
+        pid: u32,
+        command: &'r str,
+    ) -> Result<AttachedTuning<'r>, Failure> {
+        let figure = LoadFigure::parse(request)?;
+        match &request.profile {
+            Some(file) => drop(profile_source::read_profile(file)?),
+            None => profile::check_attached_source(request.source)?,
+        }
+        let snapshot = read_snapshot();
+        let page = snapshot.machine.page_size;
+        let huge = page.block_bytes(snapshot.pmd_order);
+        let process =
+            HugePageController::open(pid, page.bytes(), huge.0).map_err(failure_from_target_error)?;
+        let names = TuningNames::choose(request, &pid.to_string())?;
+        Ok(AttachedTuning { request, pid, command, figure, names, process })
     }
-    outcome
+
+    /// Describes what it would do.
+    pub fn describe(&self, style: TextStyle) -> Result<String, Failure> {
+        let (request, pid, command) = (self.request, self.pid, self.command);
+        let regions = self.process.find_eligible_regions().map_err(failure_from_target_error)?.len();
+        let huge = self.process.read_huge_regions().map_err(failure_from_target_error)?.len();
+        let name = std::fs::read_to_string(paths::process_file(pid, "comm")).unwrap_or_default();
+        let plan = &self.names.plan_file;
+        let (arms, files) = arms::arms_without_profile(plan);
+        let arguments = load_arguments(command);
+        let text = recipe::recipe_text(request, &self.names.name, &arguments, &arms, &files);
+        let runs = resolve_recipe(&text)?.plan.schedule.len();
+        let [profile_time, limit] = [request.profile_time, request.time_limit]
+            .map(|time| format_duration(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)));
+        let mut output = TextReport::new(style);
+        output.add_paragraph(
+            "process  ",
+            &format!(
+                "{pid} ({}): {} of {} have memory, {huge} huge pages now",
+                name.trim_end(),
+                format_plural(regions, "region"),
+                format_bytes(Bytes(self.process.huge_bytes))
+            ),
+        );
+        output.add_paragraph("check    ", &format!("`{command}` runs once: {}", self.figure.describe()));
+        let profile = match &request.profile {
+            Some(file) => format!("read from {}", file.display()),
+            None => format!(
+                "{}, without huge pages, while `{command}` runs repeatedly",
+                profiling::attached_command_text(request.source, pid, request.profile_time)
+            ),
+        };
+        output.add_paragraph("profile  ", &profile);
+        output.add_paragraph("plan     ", &super::plan_text(request, plan));
+        super::add_walk_cost_line(&mut output, request);
+        let measured = format!("none / plan / all in turn, as huge pages of the process: {runs} runs of it");
+        output.add_paragraph("measure  ", &measured);
+        let profiled = if request.profile.is_some() { String::new() } else { format!("{profile_time} and ") };
+        let time = format!("{profiled}{} runs of `{command}`, each at most {limit}", runs + 1);
+        output.add_paragraph("time     ", &time);
+        output.add_paragraph("write    ", &self.names.run_file.path.display().to_string());
+        output.add_paragraph(
+            "change   ",
+            "huge pages of the process are collapsed (MADV_COLLAPSE) and split (MADV_COLD of one page of \
+             each); at the end its huge pages are restored",
+        );
+        output.add_text("Changes no settings of the machine.");
+        Ok(output.into_text())
+    }
+
+    /// Profiles, plans and measures the process.
+    pub fn run(self) -> Result<AttachedEnd, Failure> {
+        let AttachedTuning { request, pid, command, figure, names, process } = self;
+        let stop = StopSignal::watch().map_err(Failure::no_signal_handlers)?;
+        let Some(load) = ProcessLoad::check(command, figure, request.time_limit, &stop)? else {
+            return Ok(AttachedEnd::Ended(super::report_stop(&stop)));
+        };
+        let session =
+            AttachedSession { request, pid, names: &names, process: &process, load: &load, stop: &stop };
+        let guard = open_unwatched_guard();
+        // After a kill -9 the journal names the process that was left in some arm; its contents are intact in
+        // each.
+        let act = format!("huge pages of process {pid} collapsed and split repeatedly");
+        let outcome = match &guard {
+            Ok(guard) => match guard.perform_one_way(&act, || session.run()) {
+                Ok(Some(end)) => end,
+                Ok(None) => Ok(AttachedEnd::Ended(Exit::Success as u8)),
+                Err(error) => return Err(Failure::new(Exit::Partial, error.to_string())),
+            },
+            Err(_) => session.run(),
+        };
+        // Restores again after an early end; if the process is already restored, this does nothing.
+        if let Err(why) = restore_process(&process, pid) {
+            output::warn(&why);
+        }
+        outcome
+    }
+}
+
+/// The load as the command of a recipe.
+fn load_arguments(command: &str) -> Vec<String> {
+    ["sh", "-c", command].map(str::to_owned).to_vec()
 }
 
 /// Puts the process back: how it is now, in a phrase, and an error where that is not how it was found.
@@ -102,22 +194,10 @@ fn restore_process(steered: &HugePageController, pid: u32) -> Result<String, Str
     }
 }
 
-/// Describes what a tuning of this process would do.
-pub fn describe_session(request: &TuningRequest, pid: u32, command: &str) -> String {
-    format!(
-        "would profile process {pid} for {} while `{command}` runs, plan {}, run `{command}` {} times with \
-         none, the plan, and all of its memory on huge pages (MADV_COLLAPSE; MADV_COLD of one page to split \
-         them), and restore the process",
-        duration::format_argument(request.profile_time),
-        format_plan_size(request.size),
-        4 * request.repeats
-    )
-}
-
 impl AttachedSession<'_> {
     fn run(&self) -> Result<AttachedEnd, Failure> {
         let (request, pid) = (self.request, self.pid);
-        let TuningNames { run_file, plan_file, .. } = TuningNames::choose(request, &pid.to_string())?;
+        let TuningNames { run_file, plan_file, .. } = self.names;
         let path = run_file.path.clone();
         let regions = self.process.find_eligible_regions().map_err(failure_from_target_error)?;
         if regions.is_empty() {
@@ -140,7 +220,7 @@ impl AttachedSession<'_> {
             return Ok(AttachedEnd::Ended(super::report_stop(self.stop)));
         };
         let unseen = self.unseen_reason(&profile);
-        let mut chosen = arms::choose_arms(request, &profile, &plan_file)?;
+        let mut chosen = arms::choose_arms(request, &profile, plan_file)?;
         for arm in chosen.tune.arms.iter_mut().filter(|arm| arm.selection == HugePageSelection::All) {
             arm.planned = u64::try_from(regions.len()).ok();
         }
@@ -150,7 +230,7 @@ impl AttachedSession<'_> {
         chosen.tune.notes.extend(unseen);
         chosen.tune.notes.push(comparison_text(regions.len(), planned.len()));
         let resolved = self.resolve_recipe(&path, &chosen.tune, &chosen.files)?;
-        let (mut writer, times, _) = create_run_file(&run_file, request.seed, &profile)?;
+        let (mut writer, times, _) = create_run_file(run_file, request.seed, &profile)?;
         write_tune(&mut writer, &chosen, &resolved)?;
         let measured =
             self.measure_trials(&mut writer, &times, &resolved, &chosen.tune, (&regions, &planned));
@@ -223,7 +303,7 @@ impl AttachedSession<'_> {
         files: &[Option<PathBuf>],
     ) -> Result<ResolvedExperiment, Failure> {
         let name = recipe::file_stem(&path.with_extension("").display().to_string());
-        let (request, command) = (self.load.with_figure(self.request), self.load.to_arguments());
+        let (request, command) = (self.load.with_figure(self.request), load_arguments(&self.load.command));
         resolve_recipe(&recipe::recipe_text(&request, &name, &command, &tune.arms, files))
     }
 

@@ -43,6 +43,12 @@ pub fn command_text(source: MissSource, program: &[String]) -> String {
     format!("pagelab profile --source {} -- {}", source.name(), program.join(" "))
 }
 
+/// Returns the command that makes the profile of a running process.
+pub fn attached_command_text(source: MissSource, pid: u32, time: Duration) -> String {
+    let (source, time) = (source.name(), duration::format_argument(time));
+    format!("pagelab profile --source {source} --pid {pid} --for {time}")
+}
+
 /// Profiles the program with `pagelab profile`, whose output is shown; the output of the program is dropped.
 /// Returns `None` after a signal, like all functions here.
 pub fn profile_command(
@@ -72,11 +78,7 @@ pub fn profile_process(
     profile_path: &Path,
     options: &ProfilingOptions<'_>,
 ) -> Result<Option<TlbProfile>, Failure> {
-    output::print_note(&format!(
-        "profiling: pagelab profile --source {} --pid {pid} --for {}",
-        source.name(),
-        duration::format_argument(time)
-    ));
+    output::print_note(&format!("profiling: {}", attached_command_text(source, pid, time)));
     let mut command = profile_invocation(source, profile_path);
     command.args(["--for", &duration::format_argument(time), "--pid", &pid.to_string()]);
     run_and_read(command, profile_path, options)

@@ -10,8 +10,8 @@ use pagelab_experiment::swap_file::ExperimentSwap;
 use pagelab_formats::duration;
 use pagelab_tune::profile::MissSource;
 use pagelab_tune::tuning;
-use pagelab_tune::tuning::attached::AttachedEnd;
-use pagelab_tune::tuning::{PreparedTuning, TuningNames, TuningRequest, TuningStep, attached};
+use pagelab_tune::tuning::attached::{AttachedEnd, AttachedTuning};
+use pagelab_tune::tuning::{PreparedTuning, TuningNames, TuningRequest, TuningStep};
 
 use super::plan::PlanSizeArgs;
 use super::profile::SOURCES;
@@ -194,11 +194,12 @@ fn tune_process(args: &Args, request: &TuningRequest, pid: u32) -> Result<u8, Fa
             "--pid requires --metric CMD, a command that loads the process and measures it",
         ));
     };
+    let tuning = AttachedTuning::check(request, pid, command)?;
     if args.dry_run {
-        output::print_note(&attached::describe_session(request, pid, command));
+        output::print(&tuning.describe(output::stdout_style())?)?;
         return Ok(Exit::Success as u8);
     }
-    match attached::tune_process(request, pid, command)? {
+    match tuning.run()? {
         AttachedEnd::Ended(code) => Ok(code),
         AttachedEnd::Measured { path, stopped_by } => {
             let shown = report::show(&path, args.json)?;

@@ -3,6 +3,7 @@
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use pagelab_experiment::recipe::OutputMetric;
@@ -20,53 +21,100 @@ use pagelab_command::exit::{Exit, Failure, usage_error};
 /// Bytes of the load's output that are kept.
 const OUTPUT_MAX: usize = 1 << 20;
 
+/// Characters of a load's output that an error shows.
+const SHOWN_MAX: usize = 80;
+
+/// The number in the output of a load that is judged.
+#[derive(Clone, Debug)]
+pub struct LoadFigure {
+    metric: OutputMetric,
+    /// The text around it, as requested; `None`: it is the last line, or the run time is judged.
+    given: Option<String>,
+}
+
+impl LoadFigure {
+    pub fn parse(request: &TuningRequest) -> Result<LoadFigure, Failure> {
+        let better = if request.is_higher_better { BetterDirection::Higher } else { BetterDirection::Lower };
+        let given = request.figure.clone();
+        let pattern = given.as_deref().unwrap_or("{}");
+        let (prefix, suffix) = pattern.split_once("{}").ok_or_else(|| {
+            usage_error(&format!("--figure {pattern:?}: expected {{}} in place of the number"))
+        })?;
+        let (prefix, suffix) = (prefix.to_owned(), suffix.to_owned());
+        let metric = OutputMetric { prefix, suffix, unit: unit_of(pattern).to_owned(), better };
+        Ok(LoadFigure { metric, given })
+    }
+
+    /// Describes what the load must print.
+    pub fn describe(&self) -> String {
+        match &self.given {
+            Some(given) => {
+                format!("its output must have a line like {given:?} with a number, the judged figure")
+            }
+            None => {
+                "the last line of its output, if it is a number, is the judged figure, else its run time"
+                    .to_owned()
+            }
+        }
+    }
+
+    /// The metric that is in this output; `None`: the run time is judged.
+    fn find_in(&self, command: &str, output: &str) -> Result<Option<OutputMetric>, Failure> {
+        let last = output.lines().rev().map(str::trim).find(|line| !line.is_empty());
+        let Some(given) = &self.given else {
+            // Without surrounding text, the last line is the number, or there is no number.
+            let number = last.and_then(|line| line.parse::<f64>().ok()).filter(|number| number.is_finite());
+            return Ok(number.map(|_| self.metric.clone()));
+        };
+        if let Some(Ok(_)) = find_metric(&self.metric, output) {
+            return Ok(Some(self.metric.clone()));
+        }
+        let found = last.map_or("no output".to_owned(), |line| format!("{:?}", shorten(line)));
+        let reason = format_args!("expected a line of its output like {given:?} with a number, found {found}");
+        let hint = "--figure must have the text around the number as the command prints it";
+        Err(Failure::cannot(Exit::BadInput, format_args!("measure `{command}`"), reason).hint(hint))
+    }
+}
+
+fn shorten(line: &str) -> String {
+    line.chars().take(SHOWN_MAX).collect()
+}
+
 pub struct ProcessLoad {
-    command: String,
+    pub command: String,
     /// Position of its number; `None`: its time counts.
     metric: Option<OutputMetric>,
     limit: Duration,
+}
+
+/// One run of a load.
+struct LoadRun {
+    status: ExitStatus,
+    output: String,
+    errors: String,
 }
 
 impl ProcessLoad {
     /// Runs it once, to check that it succeeds and prints a number. Returns `None` after a signal.
     pub fn check(
         command: &str,
-        request: &TuningRequest,
+        figure: LoadFigure,
+        limit: Duration,
         stop: &StopSignal,
     ) -> Result<Option<ProcessLoad>, Failure> {
-        let better = if request.is_higher_better { BetterDirection::Higher } else { BetterDirection::Lower };
-        let pattern = request.figure.clone().unwrap_or_else(|| "{}".to_owned());
-        let (before, behind) = pattern.split_once("{}").ok_or_else(|| {
-            usage_error(&format!("--figure {pattern:?}: expected {{}} in place of the number"))
-        })?;
-        let (prefix, suffix) = (before.to_owned(), behind.to_owned());
-        let metric = OutputMetric { prefix, suffix, unit: unit_of(&pattern).to_owned(), better };
-        let mut load = ProcessLoad { command: command.to_owned(), metric: None, limit: request.time_limit };
-        let (status, output) = load.run_once(stop)?;
+        let mut load = ProcessLoad { command: command.to_owned(), metric: None, limit };
+        let LoadRun { status, output, errors } = load.run_once(stop, true)?;
         if stop.signal().is_some() {
             return Ok(None);
         }
         if !status.success() {
-            let reason = format!("it exited with {status}");
-            return Err(Failure::cannot(Exit::BadInput, format_args!("measure `{command}`"), reason));
+            let last = errors.lines().rev().map(str::trim).find(|line| !line.is_empty());
+            let last = last.map_or(String::new(), |line| format!(": {}", shorten(line)));
+            let reason = format!("it ended with {status}{last}");
+            return Err(Failure::cannot(Exit::BadInput, format_args!("measure `{command}`"), reason)
+                .hint("run it alone: it must exit with 0"));
         }
-        let reading =
-            match &request.figure {
-                Some(_) => find_metric(&metric, &output),
-                // Without surrounding text, the last line is the number, or there is no number.
-                None => output.lines().rev().find(|line| !line.trim().is_empty()).and_then(|line| {
-                    line.trim().parse::<f64>().ok().filter(|number| number.is_finite()).map(Ok)
-                }),
-            };
-        match (reading, &request.figure) {
-            (Some(Ok(_)), _) => load.metric = Some(metric),
-            (_, Some(figure)) => {
-                let action = format_args!("read the figure of `{command}`");
-                let reason = format_args!("no line matches {figure:?} with a number");
-                return Err(Failure::cannot(Exit::BadInput, action, reason));
-            }
-            (_, None) => {}
-        }
+        load.metric = figure.find_in(command, &output)?;
         Ok(Some(load))
     }
 
@@ -77,35 +125,23 @@ impl ProcessLoad {
         command
     }
 
-    /// Returns the arguments as in the plan of the run file.
-    pub fn to_arguments(&self) -> Vec<String> {
-        vec!["sh".to_owned(), "-c".to_owned(), self.command.clone()]
-    }
-
     /// Returns the request with the figure that was found.
     pub fn with_figure(&self, request: &TuningRequest) -> TuningRequest {
         let figure = self.metric.as_ref().map(|of| format!("{}{{}}{}", of.prefix, of.suffix));
         TuningRequest { figure, ..request.clone() }
     }
 
-    /// Runs it once: returns its exit status, and its output within the time limit.
-    fn run_once(&self, stop: &StopSignal) -> Result<(ExitStatus, String), Failure> {
+    /// Runs it once, within the time limit. Without `keeps_errors` its standard error is dropped.
+    fn run_once(&self, stop: &StopSignal, keeps_errors: bool) -> Result<LoadRun, Failure> {
         let mut command = self.shell_command();
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let errors = if keeps_errors { Stdio::piped() } else { Stdio::null() };
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors);
         let failed = |error: std::io::Error| {
             Failure::cannot(Exit::NotAvailable, format_args!("run `{}`", self.command), error)
         };
         let mut child = command.spawn().map_err(failed)?;
-        let out = child.stdout.take();
-        let reading = std::thread::spawn(move || {
-            let mut text = Vec::new();
-            // The rest is read and dropped, so that the load does not block on a full pipe.
-            if let Some(mut out) = out {
-                let _ = out.by_ref().take(OUTPUT_MAX as u64).read_to_end(&mut text);
-                let _ = std::io::copy(&mut out, &mut std::io::sink());
-            }
-            text
-        });
+        let output = child.stdout.take().map(spawn_reader);
+        let errors = child.stderr.take().map(spawn_reader);
         let until = std::time::Instant::now() + self.limit;
         let status = loop {
             if let Some(status) = child.try_wait().map_err(failed)? {
@@ -117,18 +153,21 @@ impl ProcessLoad {
             }
             std::thread::sleep(Duration::from_millis(1));
         };
-        let text = reading.join().unwrap_or_default();
-        Ok((status, String::from_utf8_lossy(&text).into_owned()))
+        let join = |reader: Option<JoinHandle<Vec<u8>>>| {
+            let text = reader.and_then(|reader| reader.join().ok()).unwrap_or_default();
+            String::from_utf8_lossy(&text).into_owned()
+        };
+        Ok(LoadRun { status, output: join(output), errors: join(errors) })
     }
 
     /// Takes one sample of the process.
     pub fn sample(&self, pid: u32, stop: &StopSignal) -> (TrialEnd, Vec<Measure>) {
         let cpu_before_ns = clock::process_cpu_ns(pid);
         let began = clock::monotonic_ns();
-        let ran = self.run_once(stop);
+        let ran = self.run_once(stop, false);
         let wall = clock::monotonic_ns().saturating_sub(began);
         let cpu_after_ns = clock::process_cpu_ns(pid);
-        let (status, output) = match ran {
+        let LoadRun { status, output, .. } = match ran {
             Ok(ran) => ran,
             Err(error) => return (TrialEnd::NotStarted(error.to_string()), Vec::new()),
         };
@@ -158,6 +197,17 @@ impl ProcessLoad {
             _ => (TrialEnd::InvalidResult("its last line has no number".to_owned()), Vec::new()),
         }
     }
+}
+
+/// Reads a stream of a load to its end. What is beyond the limit is dropped, so that the load does not block
+/// on a full pipe.
+fn spawn_reader(mut stream: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut text = Vec::new();
+        let _ = stream.by_ref().take(OUTPUT_MAX as u64).read_to_end(&mut text);
+        let _ = std::io::copy(&mut stream, &mut std::io::sink());
+        text
+    })
 }
 
 /// Ends a load with all its processes.
