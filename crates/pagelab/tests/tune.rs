@@ -586,6 +586,33 @@ fn a_dry_run_of_a_process_prints_its_plan_and_changes_nothing() {
     assert!(exact.code == Some(2) && exact.err.contains("cannot attach"), "{}", exact.err);
 }
 
+/// A number that is judged must not become a time without a word.
+#[test]
+fn a_metric_that_prints_no_number_is_refused_at_once() {
+    let Some(held) = held() else { return };
+    let lab = Lab::new();
+    let pid = held.0.id().to_string();
+    for (metric, options, said) in [
+        (
+            "echo hello",
+            &[][..],
+            "cannot measure `echo hello`: expected a number in the last line of its output",
+        ),
+        ("echo hello", &["--figure", "took {} s"], "a line of its output like \"took {} s\" with a number"),
+        ("echo no >&2; exit 3", &[], "it ended with exit status: 3: no"),
+    ] {
+        let line = ["tune", "--pid", &pid, "--metric", metric, "--quick", "-o", "t.pagelab"];
+        let ran = lab.run(&[&line[..], options].concat());
+        if ran.err.contains("PAGEMAP_SCAN") {
+            eprintln!("skipped: no-pagemap-scan: {}", ran.err);
+            return;
+        }
+        assert_eq!(ran.code, Some(3), "{}{}", ran.out, ran.err);
+        assert!(ran.err.contains(said) && ran.err.contains("\nhint: "), "{}", ran.err);
+        assert_eq!(fs::read_dir(lab.path()).expect("a folder").count(), 0);
+    }
+}
+
 #[test]
 fn a_signal_at_any_step_leaves_the_tuned_process_unchanged() {
     let Some(held) = held() else { return };

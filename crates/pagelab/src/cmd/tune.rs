@@ -89,8 +89,8 @@ pub struct Args {
         value_parser = parse_pid)]
     pid: Option<u32>,
 
-    /// With --pid, shell command that loads the process; if its last line of output is a number, that is the
-    /// judged figure, else its run time
+    /// With --pid, shell command that loads the process; its last line of output is a number, the judged
+    /// figure, or it prints nothing, and its run time is judged
     #[arg(long, value_name = "CMD", requires = "pid")]
     metric: Option<String>,
 

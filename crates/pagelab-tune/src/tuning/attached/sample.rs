@@ -6,6 +6,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use pagelab_command::output;
 use pagelab_experiment::recipe::OutputMetric;
 use pagelab_experiment::trial::find_metric;
 use pagelab_host::capture::StopSignal;
@@ -28,7 +29,8 @@ const SHOWN_MAX: usize = 80;
 #[derive(Clone, Debug)]
 pub struct LoadFigure {
     metric: OutputMetric,
-    /// The text around it, as requested; `None`: it is the last line, or the run time is judged.
+    /// The text around it, as requested; `None`: it is the last line, or the load prints nothing and its run
+    /// time is judged.
     given: Option<String>,
 }
 
@@ -51,27 +53,42 @@ impl LoadFigure {
             Some(given) => {
                 format!("its output must have a line like {given:?} with a number, the judged figure")
             }
-            None => {
-                "the last line of its output, if it is a number, is the judged figure, else its run time"
-                    .to_owned()
-            }
+            None => "the last line of its output must be a number, the judged figure; if it prints nothing, \
+                     its run time is judged"
+                .to_owned(),
         }
     }
 
-    /// The metric that is in this output; `None`: the run time is judged.
+    /// The metric that is in this output; `None`: there is no output, and the run time is judged. Another
+    /// output is an error: the number of a user who means one must not become a time silently.
     fn find_in(&self, command: &str, output: &str) -> Result<Option<OutputMetric>, Failure> {
         let last = output.lines().rev().map(str::trim).find(|line| !line.is_empty());
-        let Some(given) = &self.given else {
-            // Without surrounding text, the last line is the number, or there is no number.
-            let number = last.and_then(|line| line.parse::<f64>().ok()).filter(|number| number.is_finite());
-            return Ok(number.map(|_| self.metric.clone()));
+        let (is_number, wanted) = match &self.given {
+            Some(given) => {
+                let is_number = matches!(find_metric(&self.metric, output), Some(Ok(_)));
+                (is_number, format!("a line of its output like {given:?} with a number"))
+            }
+            None => {
+                let Some(line) = last else { return Ok(None) };
+                let number = line.parse::<f64>().ok().filter(|number| number.is_finite());
+                (number.is_some(), "a number in the last line of its output".to_owned())
+            }
         };
-        if let Some(Ok(_)) = find_metric(&self.metric, output) {
+        if is_number {
             return Ok(Some(self.metric.clone()));
         }
-        let found = last.map_or("no output".to_owned(), |line| format!("{:?}", shorten(line)));
-        let reason = format_args!("expected a line of its output like {given:?} with a number, found {found}");
-        let hint = "--figure must have the text around the number as the command prints it";
+        let found = match last {
+            Some(line) => format!("{:?}", shorten(line)),
+            None => "no output".to_owned(),
+        };
+        let reason = format_args!("expected {wanted}, found {found}");
+        let hint = match self.given {
+            Some(_) => "--figure must have the text around the number as the command prints it",
+            None => {
+                "print the number last, name the text around it (--figure 'took {} s'), or add >/dev/null \
+                 to judge by the run time"
+            }
+        };
         Err(Failure::cannot(Exit::BadInput, format_args!("measure `{command}`"), reason).hint(hint))
     }
 }
@@ -115,6 +132,9 @@ impl ProcessLoad {
                 .hint("run it alone: it must exit with 0"));
         }
         load.metric = figure.find_in(command, &output)?;
+        if load.metric.is_none() {
+            output::warn(&format!("note: `{command}` prints nothing: its run time is judged"));
+        }
         Ok(Some(load))
     }
 
@@ -236,4 +256,38 @@ pub fn huge_page_measures(huge: usize, bytes: u64, expected: usize, present: usi
         found.push(measure(measures::PLAN_ALLOCATED, Unit::COUNT, present as f64));
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_output_without_the_number_is_an_error_and_no_output_is_a_time() {
+        let figure = |given: Option<&str>| {
+            let prefix = given.map_or("", |given| given.split("{}").next().unwrap()).to_owned();
+            let (suffix, unit, better) = (String::new(), String::new(), BetterDirection::Lower);
+            let metric = OutputMetric { prefix, suffix, unit, better };
+            LoadFigure { metric, given: given.map(str::to_owned) }
+        };
+        for (given, output, expected) in [
+            (None, "loading\n 5.25 \n\n", Ok(true)),
+            (None, "\n \n", Ok(false)),
+            (None, "hello\n", Err("expected a number in the last line of its output, found \"hello\"")),
+            (None, "5\nreq/s: 7\n", Err("found \"req/s: 7\"")),
+            (None, "inf\n", Err("found \"inf\"")),
+            (Some("took {}"), "took 7\ndone\n", Ok(true)),
+            (Some("took {}"), "took long\n", Err("like \"took {}\" with a number, found \"took long\"")),
+            (Some("took {}"), "", Err("found no output")),
+        ] {
+            let found = figure(given).find_in("load", output);
+            match expected {
+                Ok(is_number) => assert_eq!(found.unwrap().is_some(), is_number, "{output:?}"),
+                Err(text) => {
+                    let said = found.unwrap_err().to_string();
+                    assert!(said.contains(text) && said.contains("cannot measure `load`"), "{said}");
+                }
+            }
+        }
+    }
 }
