@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use pagelab_formats::{ParseError, process_status, smaps};
 use pagelab_host::paths;
@@ -77,6 +77,7 @@ impl HugePageController {
         let pagemap = File::open(&path).map_err(|error| {
             Error::not_available(format!("cannot read {path}: {error}; hint: run as its owner or root"))
         })?;
+        check_advice_permitted(pid, handle.as_fd())?;
         let mut controller = HugePageController {
             pid,
             handle,
@@ -194,6 +195,30 @@ impl HugePageController {
             self.pid
         ))
     }
+}
+
+/// Checks whether this process may collapse and split huge pages of another one: by advice for no memory,
+/// which the kernel checks as any other (mm/madvise.c, `process_madvise`: CAP_SYS_NICE after the right to
+/// read).
+fn check_advice_permitted(pid: u32, process: BorrowedFd<'_>) -> Result<(), Error> {
+    for advice in [RemoteAdvice::Collapse, RemoteAdvice::Cold] {
+        let Err(number) = advice::advise_range(process, &(0..0), advice) else { continue };
+        let reason = match number {
+            libc::EPERM => {
+                "CAP_SYS_NICE is missing (process_madvise); hint: run as root, or start the program under \
+                 `pagelab tune -- COMMAND`, which needs no privileges"
+                    .to_owned()
+            }
+            libc::EACCES => "permission denied; hint: run as its owner or root".to_owned(),
+            libc::ESRCH => "it has ended, or is a kernel thread".to_owned(),
+            libc::ENOSYS | libc::EINVAL => {
+                "this kernel has no remote MADV_COLLAPSE; hint: use Linux 6.1 or later".to_owned()
+            }
+            number => std::io::Error::from_raw_os_error(number).to_string(),
+        };
+        return Err(Error::not_available(format!("cannot change the huge pages of process {pid}: {reason}")));
+    }
+    Ok(())
 }
 
 fn read_start_ticks(pid: u32) -> Result<u64, Error> {

@@ -613,6 +613,31 @@ fn a_metric_that_prints_no_number_is_refused_at_once() {
     }
 }
 
+/// A user without CAP_SYS_NICE learns it before a load or a profile runs.
+#[test]
+fn privileges_are_checked_before_anything_runs() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: not-root: cannot run as another user");
+        return;
+    }
+    let lab = Lab::new();
+    fs::set_permissions(lab.path(), fs::Permissions::from_mode(0o777)).expect("a folder for all");
+    let mut sleeper = Command::new("sleep");
+    let sleeper = KilledOnDrop(sleeper.arg("600").uid(NOBODY).gid(NOBODY).spawn().expect("started"));
+    let pid = sleeper.0.id().to_string();
+    wait_until("its exec", || {
+        fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.starts_with(b"sleep"))
+    });
+    for options in [&[][..], &["--dry-run"]] {
+        let line = [&["tune", "--pid", &pid, "--metric", "touch ran"][..], options].concat();
+        let ran = lab.command(&line).uid(NOBODY).gid(NOBODY).output().expect("started");
+        let said = String::from_utf8_lossy(&ran.stderr);
+        assert_eq!(ran.status.code(), Some(4), "{said}");
+        assert!(said.contains("CAP_SYS_NICE is missing") && said.contains("\nhint: run as root"), "{said}");
+        assert_eq!(fs::read_dir(lab.path()).expect("a folder").count(), 0, "nothing ran");
+    }
+}
+
 #[test]
 fn a_signal_at_any_step_leaves_the_tuned_process_unchanged() {
     let Some(held) = held() else { return };
