@@ -347,6 +347,29 @@ fn profile_until_scanned(lab: &Lab, pid: u32) {
     assert_eq!(profiler.0.wait().unwrap().code(), Some(0));
 }
 
+/// A server runs on when its profile is over.
+#[test]
+fn a_process_that_runs_on_is_not_said_to_have_exited() {
+    let lab = Lab::new();
+    for (first, said) in [("read", "enable it with --zero-page yes"), ("write", "")] {
+        let words = ["workload", "hot-regions", "--size", "32M", "--rounds", "4000000000", "--first", first];
+        let mut server = Command::new(binary());
+        let server = server.args(words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let server = KillOnDrop(server, None);
+        let number = server.0.id().to_string();
+        let source = ["profile", "--source", "accessed", "--pid", &number, "--duty", "1%"];
+        for (time, zero_page) in [("50ms", "no"), ("50ms", "yes"), ("1s", "no")] {
+            let file = format!("{first}-{time}-{zero_page}.pagelab");
+            let options = ["--for", time, "--zero-page", zero_page, "-o", &file];
+            let ran = lab.run(&[&source[..], &options].concat());
+            assert_eq!(ran.code, Some(0), "{}", ran.err);
+            let notes = profile(&lab, &file).notes.join("\n");
+            assert!(!notes.contains("exited") && !notes.contains("the program ran for"), "{file}: {notes}");
+            assert!(time != "1s" || notes.contains(said), "{file}: {notes}");
+        }
+    }
+}
+
 /// Profiles a python program to its end: its last word must be that all was right.
 fn to_its_end(script: &str) -> Option<TlbProfile> {
     to_its_end_with(script, &[])

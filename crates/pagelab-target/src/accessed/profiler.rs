@@ -50,6 +50,8 @@ pub(super) struct AccessProfiler<'w> {
     pub(super) busy_time: Duration,
     /// Of that, sweeps: if the zero page is scanned too, each has its part of the duty.
     pub(super) sweep_time: Duration,
+    /// Whether the program still ran when the profile ended.
+    pub(super) is_outlived: bool,
     /// The last time that memory was checked and not short.
     pub(super) pressure_checked: Option<Instant>,
     pub(super) longest_split: Duration,
@@ -87,6 +89,7 @@ pub fn profile_program(request: &mut AccessedProfileRequest<'_>) -> Result<Acces
         sweeps: 0,
         busy_time: Duration::ZERO,
         sweep_time: Duration::ZERO,
+        is_outlived: false,
         pressure_checked: None,
         longest_split: Duration::ZERO,
         return_cost: None,
@@ -262,6 +265,8 @@ impl AccessProfiler<'_> {
             let is_everyone_gone =
                 exit.is_some() || child.is_none() && !self.images.iter().any(|image| image.is_alive);
             if is_stopped || is_over || is_everyone_gone {
+                let is_running = |image: &SweptImage| image.process.is_running(&self.root);
+                self.is_outlived = !is_everyone_gone && self.images.iter().any(is_running);
                 break;
             }
             if Instant::now() >= next {

@@ -12,7 +12,9 @@ use super::image::SweptImage;
 use super::injector::CallInjector;
 use super::profiler::AccessProfiler;
 use super::scan_scheduler::RESIDENT_MIN;
-use super::{DUTY_PERMILLE, SLOW_DOWN_PERMILLE, cost_calibration, estimate, slow_down_permille};
+use super::{
+    DUTY_PERMILLE, ProfileTarget, SLOW_DOWN_PERMILLE, cost_calibration, estimate, slow_down_permille,
+};
 
 /// The order of the hottest regions is known where none of them may be further off than this, as a part of
 /// its walks.
@@ -123,10 +125,11 @@ impl AccessProfiler<'_> {
 
     fn report_sweeps(&mut self) {
         let parts: Vec<(u64, u64)> = self.images.iter().filter_map(SweptImage::partly_swept_bytes).collect();
+        let (end, exact) = (self.end_phrase(), self.exact_hint());
         for (seen, most) in parts {
             self.add_note(format!(
-                "scans covered {}, and {} was in memory later: the program exited before the next \
-                 scan; hint: profile longer, raise --duty, or use --source exact",
+                "scans covered {}, and {} was in memory later: {end} before the next scan; hint: profile \
+                 longer, raise --duty, or use {exact}",
                 format_bytes(Bytes(seen)),
                 format_bytes(Bytes(most))
             ));
@@ -171,6 +174,19 @@ impl AccessProfiler<'_> {
         }
     }
 
+    /// What ended the profile: a process that runs on has not exited.
+    pub(super) fn end_phrase(&self) -> &'static str {
+        if self.is_outlived { "the profile ended" } else { "the program exited" }
+    }
+
+    /// The way to a source that sees every access. It cannot attach to a running process.
+    pub(super) fn exact_hint(&self) -> &'static str {
+        match self.request.target {
+            ProfileTarget::Command(_) => "--source exact",
+            ProfileTarget::Process(_) => "--source exact -- COMMAND",
+        }
+    }
+
     /// Why there is no scan, and which memory is scanned. Memory that was never written may have been too.
     fn explain_no_sweep(&self, is_scanned: bool) -> String {
         let large = self.images.iter().filter(|image| image.growth.resident_max >= RESIDENT_MIN);
@@ -178,8 +194,8 @@ impl AccessProfiler<'_> {
             .max_by_key(|image| image.account.lifetime)
             .zip(slow_down_permille(self.request.duty_permille))
         else {
-            return "no scan: the program exited first, or never had 4 MiB in memory; hint: --source exact"
-                .to_owned();
+            let (end, exact) = (self.end_phrase(), self.exact_hint());
+            return format!("no scan: {end} first, or the program never had 4 MiB in memory; hint: {exact}");
         };
         let (resident, account) = (image.growth.resident_max, &image.account);
         let sweep_cost =
@@ -194,10 +210,12 @@ impl AccessProfiler<'_> {
             true => "written memory was not scanned",
             false => "no scan",
         };
+        let ran = if self.is_outlived { "was profiled" } else { "ran" };
+        let (longer, exact) = (if self.is_outlived { "profile" } else { "run" }, self.exact_hint());
         format!(
-            "{begin}: the program ran for {lifetime:.1} s and had {} in memory. One sweep costs it {:.1} \
+            "{begin}: the program {ran} for {lifetime:.1} s and had {} in memory. One sweep costs it {:.1} \
              ms here, {:.0} ns for each page. The limits are {:.1} % of the program's time and {:.1} % of \
-             the time for pagelab; hint: a longer run, --duty {duty}%, or --source exact",
+             the time for pagelab; hint: a longer {longer}, --duty {duty}%, or {exact}",
             format_bytes(Bytes(resident)),
             sweep_cost.as_secs_f64() * 1e3,
             account.page_ps as f64 / 1e3,

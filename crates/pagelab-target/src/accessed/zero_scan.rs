@@ -245,10 +245,21 @@ impl AccessProfiler<'_> {
     /// Adds the notes on never-written memory.
     pub(super) fn report_zero_pages(&mut self, is_unseen: bool) {
         if self.drop_failures.is_empty() && is_unseen && !self.images.iter().any(|i| i.zero_pages.stops > 0) {
-            self.add_note(
+            let is_listed = self.images.iter().any(|image| image.zero_pages.listings > 0);
+            let most = self.images.iter().map(|image| image.zero_pages.droppable_max).max().unwrap_or(0);
+            let reason = match self.check_drop_allowed() {
+                Err(why) => format!("its entries were not dropped: {why}"),
+                Ok(()) if is_listed && most < zero_pages::ZERO_BYTES_MIN => {
+                    let least = format_bytes(Bytes(zero_pages::ZERO_BYTES_MIN));
+                    format!("it was less than {least} at each look")
+                }
+                Ok(()) => format!("{} before its entries could be dropped", self.end_phrase()),
+            };
+            let exact = self.exact_hint();
+            self.add_note(format!(
                 "memory that was only read is on the zero page, which has no accessed bits: not observed, \
-                 because the program exited before its entries could be dropped; hint: --source exact",
-            );
+                 because {reason}; hint: {exact}"
+            ));
         }
         self.report_returned_entries();
         let mut kept = std::collections::BTreeMap::new();
@@ -257,8 +268,9 @@ impl AccessProfiler<'_> {
         }
         for (why, bytes) in kept {
             self.add_note(format!(
-                "{} that were only read were not observed: {why}; hint: --source exact",
-                format_bytes(Bytes(bytes))
+                "{} that were only read were not observed: {why}; hint: {}",
+                format_bytes(Bytes(bytes)),
+                self.exact_hint()
             ));
         }
         for (pid, why) in std::mem::take(&mut self.drop_failures) {
@@ -269,9 +281,9 @@ impl AccessProfiler<'_> {
             } else {
                 self.add_note(format!(
                     "memory that was only read is on the zero page, which has no accessed bits; {} of \
-                     process {pid} was not observed, because its entries could not be dropped: {why}; hint: \
-                     --source exact",
-                    format_bytes(Bytes(bytes))
+                     process {pid} was not observed, because its entries were not dropped: {why}; hint: {}",
+                    format_bytes(Bytes(bytes)),
+                    self.exact_hint()
                 ));
             }
         }
