@@ -429,6 +429,11 @@ fn a_running_process_gets_huge_pages_remotely_and_by_ptrace() {
         let got = summary["regions"]["allocated"].as_u64().unwrap();
         assert!(got >= 16, "{summary}");
         assert!(anonymous_huge(pid) >= before + (16 << 21), "{summary}");
+        // The process prints nothing: the result is on standard output.
+        let told = String::from_utf8_lossy(&ran.stdout);
+        let requested = summary["regions"]["requested"].as_u64().unwrap();
+        let result = format!("process {pid}: {got} of {requested} requested regions on huge pages, ");
+        assert!(told.starts_with(&result) && told.contains("AnonHugePages (smaps_rollup): "), "{told}");
         assert_eq!(summary["stopped_ns"].as_u64().unwrap() > 0, !way.is_empty(), "{summary}");
         // Its contents are unchanged.
         drop(python.0.stdin.take());

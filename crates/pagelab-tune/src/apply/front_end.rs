@@ -14,13 +14,17 @@ use std::time::Duration;
 
 use pagelab_command::exit::{Exit, Failure};
 use pagelab_command::output;
+use pagelab_formats::smaps;
 use pagelab_host::paths;
+use pagelab_model::Bytes;
 use pagelab_report::quantity_format::format_duration;
+use pagelab_report::style::{format_bytes, format_plural};
 use pagelab_sys::signals::BlockedSignals;
 use pagelab_sys::spawn;
 use pagelab_target::supervisor::Summary;
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::ApplySubject;
 use super::messages::{SupervisorJob, SupervisorMessage, read_messages};
 
 /// Signals that are forwarded to the program if a process sends them to the front end. The signals of the
@@ -44,6 +48,10 @@ pub fn run_supervised(
     signals: BlockedSignals,
 ) -> Result<u8, Failure> {
     let cannot = |error: io::Error| Failure::cannot(Exit::Partial, "start the supervisor", error);
+    let process = match job.request.subject {
+        ApplySubject::Process(pid) => Some((pid, read_anonymous_huge(pid))),
+        ApplySubject::Launch(_) => None,
+    };
     let (reports, report_end) = io::pipe().map_err(cannot)?;
     let job = job.to_memfd().map_err(cannot)?;
     let mut command = Command::new(paths::SELF_EXE);
@@ -74,7 +82,10 @@ pub fn run_supervised(
                 return Err(Failure::new(exit, message));
             }
             (Ok(SupervisorMessage::Ended { exit, summary }), _) => {
-                print_summary(&summary);
+                match process {
+                    Some((pid, before)) => print_collapse_result(pid, before, &summary)?,
+                    None => print_summary(&summary),
+                }
                 return Ok(exit);
             }
             (Err(Timeout), Some(deadline)) => return Err(kill_stalled_worker(deadline, supervisor)),
@@ -109,16 +120,66 @@ fn kill_stalled_worker(deadline: Duration, mut worker: Child) -> Failure {
     Failure::cannot(Exit::Partial, COLLAPSE, reason).hint(hint)
 }
 
+/// Bytes of anonymous memory on huge pages in a process; `None`: they cannot be read.
+fn read_anonymous_huge(pid: u32) -> Option<Bytes> {
+    let text = std::fs::read(paths::process_file(pid, "smaps_rollup")).ok()?;
+    smaps::parse_rollup(&text).ok()?.bytes("AnonHugePages")
+}
+
+/// Prints the result for a running process on standard output: what was requested, and what was read back.
+/// Nothing else shows it, since the process prints nothing.
+fn print_collapse_result(pid: u32, before: Option<Bytes>, summary: &Summary) -> Result<(), Failure> {
+    print_notes(summary);
+    output::print(&collapse_result_text(pid, (before, read_anonymous_huge(pid)), summary))?;
+    print_failed_regions(summary);
+    Ok(())
+}
+
+fn collapse_result_text(pid: u32, huge: (Option<Bytes>, Option<Bytes>), summary: &Summary) -> String {
+    let (requested, allocated) = (summary.requested, summary.allocated);
+    let result = match requested {
+        0 => format!("process {pid}: no region was requested: none is mostly present and not huge already"),
+        _ => format!(
+            "process {pid}: {allocated} of {} on huge pages, {}, read back from its page tables",
+            format_plural(requested, "requested region"),
+            format_bytes(Bytes(summary.huge_bytes))
+        ),
+    };
+    let now = match huge {
+        (Some(before), Some(now)) => format!(
+            "AnonHugePages (smaps_rollup): {} before, {} now",
+            format_bytes(before),
+            format_bytes(now)
+        ),
+        _ => "AnonHugePages: unknown, its smaps_rollup cannot be read".to_owned(),
+    };
+    format!("{result}\n{now}\n")
+}
+
 /// Prints the notes, and the number of huge pages if some failed or standard error is a terminal.
 pub fn print_summary(summary: &Summary) {
+    print_notes(summary);
+    let (requested, allocated) = (summary.requested, summary.allocated);
+    match allocated == requested {
+        true if requested > 0 => {
+            output::print_note(&format!("note: all {requested} requested huge pages were allocated"));
+        }
+        true => {}
+        false => {
+            output::warn(&format!("warning: {allocated} of {requested} requested huge pages were allocated"));
+        }
+    }
+    print_failed_regions(summary);
+}
+
+fn print_notes(summary: &Summary) {
     for note in &summary.notes {
         output::warn(&format!("note: {note}"));
     }
-    let (requested, allocated) = (summary.requested, summary.allocated);
-    if requested == 0 || (allocated == requested && !output::is_interactive()) {
-        return;
-    }
-    output::warn(&format!("warning: {allocated} of {requested} requested huge pages were allocated"));
+}
+
+/// Prints how many regions failed for each reason.
+fn print_failed_regions(summary: &Summary) {
     let mut reasons: Vec<(&str, u64)> = Vec::new();
     for failed in &summary.failed {
         match reasons.iter_mut().find(|(known, _)| *known == failed.reason) {
@@ -154,4 +215,28 @@ pub fn detach_stdio(with_stderr: bool) -> io::Result<()> {
         rustix::stdio::dup2_stderr(&null)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_collapse_is_told_as_it_was_read_back() {
+        let text = |requested, allocated, huge| {
+            let huge_bytes = allocated * (2 << 20);
+            collapse_result_text(7, huge, &Summary { requested, allocated, huge_bytes, ..Summary::default() })
+        };
+        let mib = |mib: u64| Some(Bytes(mib << 20));
+        assert_eq!(
+            text(16, 15, (mib(2), mib(32))),
+            "process 7: 15 of 16 requested regions on huge pages, 30 MiB, read back from its page tables\n\
+             AnonHugePages (smaps_rollup): 2 MiB before, 32 MiB now\n"
+        );
+        assert_eq!(
+            text(0, 0, (None, mib(32))),
+            "process 7: no region was requested: none is mostly present and not huge already\n\
+             AnonHugePages: unknown, its smaps_rollup cannot be read\n"
+        );
+    }
 }
