@@ -43,18 +43,41 @@ pg_create() {
     echo "all /^.*\$ bench" >pg_ident.conf
 }
 
+# The server's settings that decide how much shared memory it maps: SHARED_BUFFERS_BYTES HUGE_PAGES
+pg_memory() { echo "-c shared_buffers=$(($1 / 8192)) -c max_connections=200 -c huge_pages=$2"; }
+
+# Checks that the hugetlb pool has the pages that the server will map, if it can tell their number (15 and
+# later): it would end with "Cannot allocate memory", and not say how many pages are missing.
+pg_check_pool() {
+    needed=$($as postgres -D . $(pg_memory "$1" on) -C shared_memory_size_in_huge_pages 2>/dev/null) || return 0
+    [ "$needed" -gt 0 ] 2>/dev/null || return 0
+    overcommit=$(cat /proc/sys/vm/nr_overcommit_hugepages 2>/dev/null || echo 0)
+    # Reserved pages are promised to others; surplus pages up to the overcommit limit are allocated on demand.
+    missing=$(awk -v needed="$needed" -v overcommit="$overcommit" '
+        { of[$1] = $2 }
+        END {
+            surplus = overcommit - of["HugePages_Surp:"]
+            free = of["HugePages_Free:"] - of["HugePages_Rsvd:"]
+            if (surplus > 0) free += surplus
+            if (free >= needed) exit
+            printf "it needs %d huge pages of %d kB, and the hugetlb pool has %d free\n", needed,
+                of["Hugepagesize:"], free
+            pool = of["HugePages_Total:"] - of["HugePages_Surp:"] + needed - free
+            printf "hint: enlarge the pool: sysctl vm.nr_hugepages=%d (`pagelab can %d` predicts whether memory has them)\n", pool, needed
+        }' /proc/meminfo)
+    [ -z "$missing" ] || fail "cannot start PostgreSQL with huge_pages = on: $missing"
+}
+
 # Starts the server on the cluster in this directory: SHARED_BUFFERS_BYTES HUGE_PAGES
 pg_start() {
-    $alone $as postgres -D . -k . -c listen_addresses= -c shared_buffers="$(($1 / 8192))" \
-        -c huge_pages="$2" -c dynamic_shared_memory_type=mmap -c fsync=off -c synchronous_commit=off \
+    [ "$2" = off ] || pg_check_pool "$1"
+    $alone $as postgres -D . -k . -c listen_addresses= $(pg_memory "$1" "$2") \
+        -c dynamic_shared_memory_type=mmap -c fsync=off -c synchronous_commit=off \
         -c full_page_writes=off -c max_wal_size=4GB -c checkpoint_timeout=1h -c autovacuum=off -c jit=off \
-        -c max_connections=200 -c logging_collector=off -c log_min_messages=warning >../server.log 2>&1 &
+        -c logging_collector=off -c log_min_messages=warning >../server.log 2>&1 &
     server=$!
     trap pg_end EXIT
-    await "$server" $as pg_isready -d postgres || {
-        cat ../server.log >&2
-        exit 1
-    }
+    await "$server" ../server.log $as pg_isready -d postgres
 }
 
 # Stops it so that the cluster is complete on disk.

@@ -7,7 +7,7 @@ $tied redis-server --port 0 --unixsocket s --unixsocketperm 700 --save "" --appe
     --disable-thp no --daemonize no --dir . --logfile server.log &
 server=$!
 trap 'kill -KILL $server 2>/dev/null; wait $server 2>/dev/null || true' EXIT
-await $server redis-cli -s s ping
+await $server server.log redis-cli -s s ping
 
 # Keys as redis-benchmark requests them, in random order: the multiplier has no factor in common with their
 # number.

@@ -459,12 +459,52 @@ fn the_installed_sqlite_runs() {
     assert!(said["checksum"].as_str().unwrap().starts_with("5000-"), "{said}");
 }
 
-#[test]
-fn the_installed_postgres_runs() {
+/// Whether PostgreSQL is installed; else the skip is printed.
+fn has_postgres() -> bool {
     let has_server = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let mut has_server = has_server.map(|version| version.path().join("bin/postgres"));
-    if !has_server.any(|path| path.is_file()) || !is_there("setpriv") {
+    let is_installed = has_server.any(|path| path.is_file()) && is_there("setpriv");
+    if !is_installed {
         eprintln!("skipped: postgres-absent: no server below /usr/lib/postgresql");
+    }
+    is_installed
+}
+
+/// No machine of a test has a pool of half a TiB.
+#[test]
+fn a_pool_that_is_too_small_for_postgres_is_reported_with_its_size() {
+    if !has_postgres() {
+        return;
+    }
+    let stage = Stage(Lab::new());
+    fs::create_dir(stage.0.path().join("bin")).unwrap();
+    let size = ["--scale", "1", "--time", "1s", "--shared_buffers", "512G", "--huge_pages", "on"];
+    let output = stage.run(&[&["workload", "pgbench"][..], &size].concat());
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    if said.contains("FATAL:") {
+        // Before 15 the server does not tell how many pages it needs: its own messages are shown.
+        check(&output, 5, "huge pages");
+        return;
+    }
+    check(&output, 5, "cannot start PostgreSQL with huge_pages = on: it needs 2");
+    assert!(said.contains("hint: enlarge the pool: sysctl vm.nr_hugepages="), "{said}");
+}
+
+#[test]
+fn a_server_that_ends_before_it_is_ready_leaves_its_reason() {
+    let shared = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../manifests/shared.sh");
+    let folder = tempfile::tempdir().unwrap();
+    let script = "set -- \"$0\"; . \"$1\"; (echo 'FATAL: no memory' >log; exit 1) & await $! log false";
+    let mut shell = Command::new("sh");
+    let output = shell.args(["-c", script]).arg(shared).current_dir(folder.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.starts_with("FATAL: no memory\nthe server ended before it was ready"), "{said}");
+}
+
+#[test]
+fn the_installed_postgres_runs() {
+    if !has_postgres() {
         return;
     }
     let said = real("pgbench", &["--scale", "1", "--time", "1s", "--shared_buffers", "16M"]);
