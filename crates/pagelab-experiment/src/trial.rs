@@ -5,6 +5,7 @@ mod caches;
 mod fragmentation;
 mod hog;
 mod launched_process;
+mod other_processes;
 pub(crate) mod output;
 mod settings;
 mod supervisor_summary;
@@ -27,6 +28,7 @@ use crate::recipe::{OutputMetric, WorkloadCommand};
 use crate::resolve::ResolvedExperiment;
 use crate::swap_file::ExperimentSwap;
 use launched_process::{GatedProcess, ProcessOutcome};
+use other_processes::{BusyProcess, ProcessTimes, busy_others_flag};
 use settings::TrialSettings;
 
 pub(crate) use settings::machine_wide_modes;
@@ -135,6 +137,7 @@ fn run_with_settings(
     let warming = warming::TrialWarming::warm_for_trial(context, workload, variant);
     let mut notes = Vec::new();
     let mut flags: Vec<Flag> = launched.not_applied.iter().map(|text| not_applied(text.clone())).collect();
+    let processes_before = ProcessTimes::read();
     let (before, hog_ns) = (ActivitySample::read(), settings.hog_cpu_ns());
     let limit = context.resolved.time_limit(workload);
     let ProcessOutcome { exit, output, readings, supervisor_summary: summary } =
@@ -142,10 +145,8 @@ fn run_with_settings(
     let after = ActivitySample::read();
     let our_cpu_ns = total_cpu_ns(&exit.target_exit, &readings.measures);
     let own_ns = our_cpu_ns.saturating_add(settings.hog_cpu_ns().saturating_sub(hog_ns));
-    if let Some(share) = after.busy_share_since(&before, own_ns) {
-        let text = format!("other programs had {:.0} % of a CPU meanwhile", share * 100.0);
-        flags.push(Flag { kind: Flag::NOT_QUIET.to_owned(), text });
-    }
+    let activity = (&before, &after, &processes_before);
+    flags.extend(other_activity_flags(&workload_recipe.command, activity, (our_cpu_ns, own_ns)));
     if settings.hog.as_mut().is_some_and(|hog| !hog.is_alive()) {
         flags.push(not_applied("the memory hog exited before the trial ended".to_owned()));
     }
@@ -207,6 +208,30 @@ fn total_cpu_ns(target_exit: &probe::TargetExit, measures: &[Measure]) -> u64 {
     let cpu = measures.iter().find(|measure| measure.name == measures::CPU);
     let counted = cpu.and_then(|cpu| cpu.value.as_ref().ok().copied()).unwrap_or(0.0);
     waited_for.max(counted as u64)
+}
+
+/// Flags of what other programs did between two samples: whether the machine was quiet, and whether one of
+/// them may have done the work of a command. CPU times are of the trial, without and with that of its
+/// settings.
+fn other_activity_flags(
+    command: &WorkloadCommand,
+    (before, after, processes_before): (&ActivitySample, &ActivitySample, &ProcessTimes),
+    (trial_ns, own_ns): (u64, u64),
+) -> Vec<Flag> {
+    let mut flags = Vec::new();
+    if let Some(share) = after.busy_share_since(before, own_ns) {
+        let text = format!("other programs had {:.0} % of a CPU meanwhile", share * 100.0);
+        flags.push(Flag { kind: Flag::NOT_QUIET.to_owned(), text });
+    }
+    // Workloads of pagelab start the processes that work for them.
+    if let (WorkloadCommand::Command { .. }, Some(others)) =
+        (command, after.foreign_share_since(before, own_ns))
+    {
+        let wall_ns = after.ns_since(before);
+        let busiest = BusyProcess::find(processes_before, &ProcessTimes::read(), wall_ns);
+        flags.extend(busy_others_flag(trial_ns as f64 / wall_ns as f64, others, busiest.as_ref()));
+    }
+    flags
 }
 
 fn not_applied(text: String) -> Flag {

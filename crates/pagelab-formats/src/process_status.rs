@@ -115,6 +115,8 @@ pub struct ProcessStat {
     pub parent: u64,
     /// Field 10: page faults of all its threads that needed no disk.
     pub minor_faults: u64,
+    /// Fields 14 and 15: CPU time of all its threads, in ticks of the clock.
+    pub cpu_ticks: u64,
     /// Field 20: its threads.
     pub threads: u64,
     /// Field 22: when it started, in ticks of the clock since boot.
@@ -150,6 +152,7 @@ pub fn parse_stat(text: &[u8]) -> Result<ProcessStat, ParseError> {
         state: state.ok_or_else(|| fail("no state".to_owned()))?,
         parent: field(4)?,
         minor_faults: field(10)?,
+        cpu_ticks: field(14)?.saturating_add(field(15)?),
         threads: field(20)?,
         start_ticks: field(22)?,
         heap_start: field(47).ok().filter(|&start| start > 0),
@@ -198,7 +201,7 @@ mod tests {
 
     #[test]
     fn fields_count_from_the_end_of_the_command() {
-        let tail = "1 1 1 0 -1 4194560 5 0 0 0 0 0 0 0 20 0 THREADS 0 9731 1 1\n";
+        let tail = "1 1 1 0 -1 4194560 5 0 0 0 30 4 0 0 20 0 THREADS 0 9731 1 1\n";
         let cases = [
             ("7 (pagelab) S ", "1", (b'S', 1, 9731), false),
             ("7 (a) S 1 (b) ) Z ", "1", (b'Z', 1, 9731), true),
@@ -209,9 +212,15 @@ mod tests {
             let text = format!("{head}{}", tail.replace("THREADS", threads));
             let stat = parse_stat(text.as_bytes()).unwrap();
             // The tail ends before field 47.
-            let (parent, minor_faults, heap_start) = (1, 5, None);
-            let wanted =
-                ProcessStat { state, parent, minor_faults, threads: number, start_ticks, heap_start };
+            let wanted = ProcessStat {
+                state,
+                parent: 1,
+                minor_faults: 5,
+                cpu_ticks: 34,
+                threads: number,
+                start_ticks,
+                heap_start: None,
+            };
             assert_eq!(stat, wanted, "{text}");
             assert_eq!(stat.has_ended(), has_ended, "{text}");
         }

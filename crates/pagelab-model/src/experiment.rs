@@ -480,6 +480,8 @@ impl Flag {
     pub const HUGE_PAGES_UNKNOWN: &'static str = "huge pages unseen";
     /// The machine was busy with something else.
     pub const NOT_QUIET: &'static str = "not quiet";
+    /// The command waited while other processes used more CPU time than it.
+    pub const OTHERS_BUSY: &'static str = "others busy";
     /// Counters shared the hardware: their values are scaled up.
     pub const MULTIPLEXED: &'static str = "multiplexed";
     /// A requested setting differs from what the kernel reported afterwards.

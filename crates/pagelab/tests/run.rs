@@ -13,7 +13,7 @@ use std::process::{Child, Stdio};
 use pagelab_model::experiment::{Experiment, Flag, TrialEnd, TrialRole};
 use pagelab_model::run::{Run, RunEnd, RunEvent};
 use pagelab_runfile::{RunWriter, read_run_file};
-use support::running::wait_until;
+use support::running::{KillOnDrop, wait_until};
 use support::{Lab, binary};
 
 const TINY: &str = r#"
@@ -237,6 +237,46 @@ fn a_workload_without_its_figure_is_dropped_after_two_trials() {
             .count()
     };
     assert_eq!((of(0), of(1)), (2, 6));
+}
+
+/// The command asks a server, which is no child of pagelab, and waits for its answers.
+#[test]
+fn a_command_whose_work_another_process_does_is_flagged() {
+    let lab = Lab::new();
+    lab.write(
+        "server.py",
+        "import socket, time\ns = socket.socket(socket.AF_UNIX)\ns.bind('s')\ns.listen()\n\
+         while True:\n  c = s.accept()[0]\n  while c.recv(1):\n    \
+         end = time.process_time() + 0.05\n    while time.process_time() < end: pass\n    c.send(b'y')\n",
+    );
+    lab.write(
+        "client.py",
+        "import socket\nc = socket.socket(socket.AF_UNIX)\nc.connect('s')\n\
+         for _ in range(20):\n  c.send(b'x')\n  c.recv(1)\n",
+    );
+    let server = std::process::Command::new("python3").arg("server.py").current_dir(lab.path()).spawn();
+    let Ok(server) = server.map(|server| KillOnDrop(server, None)) else {
+        eprintln!("skipped: python3-absent: no server for a client");
+        return;
+    };
+    wait_until("the server's socket", || lab.path().join("s").exists());
+    let recipe = "name = \"client\"\nquestion = \"?\"\nrepeats = 2\nwarm_up = 0\ntwins = false\n\
+                  [[workload]]\nname = \"client\"\ncommand = [\"python3\", \"client.py\"]\n\
+                  [[variant]]\nname = \"a\"\n";
+    lab.write("client.toml", recipe);
+    let (code, out, err) = run_pagelab(&lab, &["run", "client.toml", "-o", "client.pagelab"]);
+    assert_eq!(code, Some(0), "{err}");
+    let run = read_run_file(&lab.path().join("client.pagelab")).unwrap();
+    for trial in &experiment(&run).trials {
+        let flag = trial.flags.iter().find(|flag| flag.kind == Flag::OTHERS_BUSY);
+        let text = &flag.unwrap_or_else(|| panic!("{trial:?}")).text;
+        assert!(text.starts_with("the command used "), "{text}");
+        // Another test may use more CPU time than the server.
+        let is_named = text.contains(&format!("(pid {})", server.0.id()));
+        assert!(text.contains("pagelab tune --pid") && (is_named || text.contains("pid")), "{text}");
+    }
+    assert_eq!(err.matches("others busy: the command used").count(), 1, "once, when it is known: {err}");
+    assert!(out.contains("OTHERS BUSY"), "{out}");
 }
 
 fn rustix_is_root() -> bool {

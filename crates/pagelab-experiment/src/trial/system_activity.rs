@@ -37,10 +37,15 @@ impl ActivitySample {
         }
     }
 
+    /// Time since then, in nanoseconds, at least 1.
+    pub fn ns_since(&self, earlier: &ActivitySample) -> u64 {
+        self.monotonic_ns.saturating_sub(earlier.monotonic_ns).max(1)
+    }
+
     /// CPU share of other programs since then, without `own_ns` of ours: `0.43` of one CPU. None if it is
     /// unknown, or too small to distinguish from rounding.
     pub fn foreign_share_since(&self, earlier: &ActivitySample, own_ns: u64) -> Option<f64> {
-        let wall_ns = self.monotonic_ns.saturating_sub(earlier.monotonic_ns).max(1);
+        let wall_ns = self.ns_since(earlier);
         let busy_ns = self.busy_ns?.saturating_sub(earlier.busy_ns?);
         let ours_ns = own_ns.saturating_add(self.own_cpu_ns.saturating_sub(earlier.own_cpu_ns));
         let others_ns = busy_ns.saturating_sub(ours_ns).saturating_sub(CLOCK_TICKS_LOST * tick_ns());
@@ -76,7 +81,7 @@ pub fn describe_load() -> String {
     text
 }
 
-fn tick_ns() -> u64 {
+pub(super) fn tick_ns() -> u64 {
     1_000_000_000 / rustix::param::clock_ticks_per_second().max(1)
 }
 

@@ -16,7 +16,7 @@ const OUTPUT_LINES_MAX: usize = 3;
 /// Kinds of flags in the summary, at most.
 const FLAG_KINDS_MAX: usize = 12;
 /// Characters of the text of a flag or a trial, at most.
-const TEXT_MAX: usize = 200;
+const TEXT_MAX: usize = 240;
 
 pub(super) fn write_failures(output: &mut TextReport, experiment: &Experiment, view: View) {
     write_flags(output, experiment);
@@ -47,8 +47,9 @@ fn write_flags(output: &mut TextReport, experiment: &Experiment) {
         Flag::NO_HUGE_PAGES | Flag::HUGE_PAGES_UNKNOWN => 0,
         Flag::NOT_APPLIED => 1,
         Flag::PLAN_PARTLY => 2,
-        Flag::NOT_QUIET => 3,
-        _ => 4,
+        Flag::OTHERS_BUSY => 3,
+        Flag::NOT_QUIET => 4,
+        _ => 5,
     };
     kinds.sort_by_key(|(kind, _)| weight(kind));
     let plan = &experiment.plan;

@@ -55,7 +55,8 @@ impl<'p> RunProgress<'p> {
         }
         // Once for each pairing: the report counts them.
         for flag in &trial.flags {
-            let is_loud = [Flag::NO_HUGE_PAGES, Flag::NOT_APPLIED].contains(&flag.kind.as_str());
+            let is_loud =
+                [Flag::NO_HUGE_PAGES, Flag::NOT_APPLIED, Flag::OTHERS_BUSY].contains(&flag.kind.as_str());
             if is_loud && self.reported.insert((workload, variant, flag.kind.clone())) {
                 self.print_line(&format!("{names}: {}: {}", flag.kind, flag.text));
             }
