@@ -27,7 +27,7 @@ const fn rules(name: &'static str, sharing: Sharing, seconds: u32, crates: &'sta
 /// All end-to-end programs of the binary, and those of other crates that cannot run beside everything. A
 /// program that the table does not have runs beside any other, and for every change. `tidy` refuses unlisted
 /// programs with the words of a machine-wide setting or count.
-pub const PROGRAMS: [ProgramRules; 63] = [
+pub const PROGRAMS: [ProgramRules; 64] = [
     rules("pagelab tests/alone", ANY, 20, ""),
     rules("pagelab tests/apply", SETTING, 10, "target tlb"),
     rules("pagelab tests/can", ALONE, 0, "metrics report contig"),
@@ -62,6 +62,7 @@ pub const PROGRAMS: [ProgramRules; 63] = [
     rules("pagelab tests/profile_goes_on", SETTING, 20, "target tlb probe tune"),
     rules("pagelab tests/profile_perf_data", ANY, 0, "target tlb"),
     rules("pagelab tests/profile_zero_page", SETTING, 60, "target tlb probe tune"),
+    rules("pagelab tests/progress", SETTING, 20, "experiment record study target tune"),
     rules("pagelab tests/record", ANY, 10, "record metrics"),
     rules("pagelab tests/record_maps", ANY, 20, "record map"),
     rules("pagelab tests/recording", ANY, 30, "record metrics report"),

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use serde::Serialize;
 
 use crate::failure::Failure;
+use crate::progress::{self, StatusEnd, StatusKind};
 
 /// Returns standard output with a large buffer. The caller must flush it: an error at drop is lost.
 pub fn stdout() -> io::BufWriter<io::StdoutLock<'static>> {
@@ -45,6 +46,7 @@ pub fn warn(message: &str) {
         None => text,
     };
     let _ = writeln!(io::stderr().lock(), "{text}");
+    progress::postpone_log_line();
 }
 
 /// Wraps the lines above this width at words. The following lines are indented below the text of the first.
@@ -84,10 +86,11 @@ pub fn is_interactive() -> bool {
     io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// Replaces the status line on the terminal, if it can show one; an empty one removes it. It is truncated to
-/// the width of the terminal, since a wrapped line cannot be replaced.
+/// Replaces the status line on the terminal; an empty one removes it. It is truncated to the width of the
+/// terminal, since a wrapped line cannot be replaced. A log has it as a line now and then ([`progress`]).
 pub fn show_status_line(line: &str) {
     if !is_interactive() {
+        progress::set_status(StatusKind::Step, line, StatusEnd::Unknown);
         return;
     }
     let size = rustix::termios::tcgetwinsize(io::stderr());

@@ -7,6 +7,7 @@ use pagelab_packages::apt::FetchObserver;
 
 use crate::exit::Failure;
 use crate::output;
+use crate::progress::{self, StatusEnd, StatusKind};
 
 /// Progress output, and the signal that requests a stop.
 pub struct SetupProgress {
@@ -23,11 +24,18 @@ impl SetupProgress {
         Ok(SetupProgress { stop, is_verbose: tell || std::io::stderr().is_terminal() })
     }
 
-    /// Prints a line of progress.
+    /// Prints a line of progress. In a log it is also what a long silence says.
     pub fn print(&self, line: &str) {
         if self.is_verbose {
             output::warn(line);
         }
+        progress::set_status(StatusKind::Setup, line, StatusEnd::Unknown);
+    }
+}
+
+impl Drop for SetupProgress {
+    fn drop(&mut self) {
+        progress::set_status(StatusKind::Setup, "", StatusEnd::Unknown);
     }
 }
 

@@ -1,9 +1,12 @@
 //! Compaction session: caches are dropped, the kernel compacts, and huge pages are requested where it stopped
 //! early; with the state of memory before and after.
 
+use std::time::Duration;
+
 use pagelab_command::exit::{Exit, Failure, guard_failure};
 use pagelab_command::machine_guard::{finish_guard, open_guard};
 use pagelab_command::output;
+use pagelab_command::progress::{CommandStatus, StatusEnd};
 use pagelab_contig::compaction::{CacheDrop, compact, compact_and_count, drop_caches, snapshot_options};
 use pagelab_contig::memory_snapshot::take_snapshot;
 use pagelab_contig::reserve::Reserve;
@@ -72,6 +75,8 @@ impl CompactionRequest {
     /// Compacts: memory before, memory after, and the effect.
     pub fn run(&self, root: &Root) -> Result<(Snapshot, Snapshot, CompactionReport), Failure> {
         let guard = open_guard(GuardOptions::default()).map_err(guard_failure)?;
+        let end = StatusEnd::AtMost(Duration::from_nanos(self.time_limit_ns));
+        let _status = CommandStatus::start("compacting memory", end);
         let before = take_snapshot(root, &snapshot_options());
         let mut actions = CompactionActions {
             drop_caches_ns: drop_caches(&guard, self.caches).map_err(guard_failure)?,

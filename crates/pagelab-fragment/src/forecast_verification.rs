@@ -1,8 +1,11 @@
 //! Verification of a forecast: allocates the predicted pages, under the guard, and releases all of them.
 
+use std::time::Duration;
+
 use pagelab_command::exit::{Exit, Failure, guard_failure};
 use pagelab_command::machine_guard::{finish_guard, open_guard};
 use pagelab_command::output;
+use pagelab_command::progress::{CommandStatus, StatusEnd};
 use pagelab_contig::compaction::{CacheDrop, compact, drop_caches};
 use pagelab_contig::host_warming::warm_host_memory;
 use pagelab_contig::reserve::Reserve;
@@ -57,6 +60,8 @@ pub fn allocate_at_each_step(snapshot: &Snapshot, forecast: &Forecast) -> Result
         failed_collapses_max: FAILED_COLLAPSES_MAX,
     };
     let guard = open_guard(GuardOptions::default()).map_err(guard_failure)?;
+    let text = format!("allocating {} now, after compaction, after dropping the page cache", predicted.count);
+    let _status = CommandStatus::start(text, StatusEnd::AtMost(Duration::from_nanos(TIME_LIMIT_NS)));
     if page_reporting::read(&Reader::new(&root), request.page_size, 0).is_some() {
         let wanted = format_bytes(Bytes(request.count.saturating_mul(request.size.0)));
         output::print_note(&format!(

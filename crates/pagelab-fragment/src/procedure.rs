@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use pagelab_command::exit::{Exit, Failure};
 use pagelab_command::output;
+use pagelab_command::progress::{CommandStatus, StatusEnd};
 use pagelab_contig::fragment::inputs::FragmentInputs;
 use pagelab_contig::procedure::{ProcedureActions, ProcedurePass, run_pass};
 use pagelab_contig::random_walk::RandomWalkPlan;
@@ -42,8 +43,9 @@ pub fn run(args: &ProcedureOptions, snapshot: &Snapshot) -> Result<u8, Failure> 
     let mut taking = BoundedAllocation::begin(&facts, reserve, random::held_max(&plan, &facts, reserve))?;
     taking.start_recording(args.output.as_ref(), plan.seed, snapshot)?;
     let (held_pages, lines) = (None, Vec::new());
+    let status = CommandStatus::start("fragmenting memory", StatusEnd::Unknown);
     let mut machine =
-        ProcedureMachine { allocation: taking, facts: &facts, plan, held_pages, lines, thp: false };
+        ProcedureMachine { allocation: taking, facts: &facts, plan, held_pages, lines, thp: false, status };
     let mut reports = Vec::new();
     let mut ended = Ok(());
     for &thp in passes {
@@ -81,12 +83,14 @@ struct ProcedureMachine<'a> {
     held_pages: Option<walk::FragmentedMemory>,
     lines: Vec<String>,
     thp: bool,
+    status: CommandStatus,
 }
 
 impl ProcedureMachine<'_> {
     fn record_event(&mut self, text: &str) {
         let with = if self.thp { "with huge pages" } else { "without huge pages" };
         output::print_note(&format!("{with}: {text}"));
+        self.status.update(&format!("{with}: {text}"), StatusEnd::Unknown);
         self.allocation.record_event("procedure", &format!("{with}: {text}"));
         self.allocation.sample();
     }

@@ -19,6 +19,7 @@ use crate::options::{RandomOptions, WalkSettings};
 use crate::{engine_failure, unmovable};
 use pagelab_command::exit::{Exit, Failure, usage_error};
 use pagelab_command::output;
+use pagelab_command::progress::{CommandStatus, StatusEnd};
 
 impl WalkSettings {
     /// The plan, with or without huge pages, and the reserve.
@@ -151,15 +152,15 @@ pub fn fill_and_walk(
     allocation: &mut BoundedAllocation,
 ) -> Result<random_walk::FragmentedMemory, Failure> {
     let mut said = 0;
+    let total = format_bytes(plan.total_size);
+    let status = CommandStatus::start(format!("filling {total}"), StatusEnd::Unknown);
     random_walk::fragment(plan, facts.page_size, &mut |next, filled| {
         let tenth = filled.0.saturating_mul(10) / plan.total_size.0.max(1);
         if tenth > said {
             said = tenth;
-            output::print_note(&format!(
-                "filled {} of {}",
-                format_bytes(filled),
-                format_bytes(plan.total_size)
-            ));
+            let text = format!("filled {} of {total}", format_bytes(filled));
+            output::print_note(&text);
+            status.update(&text, StatusEnd::Unknown);
         }
         bounded_allocation::check_cgroup_room(facts, Bytes(filled.0.saturating_add(next.0)))?;
         allocation.check_room(next)

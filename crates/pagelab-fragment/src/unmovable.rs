@@ -18,6 +18,7 @@ use crate::options::{FragmentOptions, UnmovableOptions};
 use crate::{engine_failure, phase_output};
 use pagelab_command::exit::{Exit, Failure, usage_error};
 use pagelab_command::output;
+use pagelab_command::progress::{CommandStatus, StatusEnd};
 
 impl UnmovableOptions {
     /// Resolves the request for this machine; `None` without `--unmovable`.
@@ -60,6 +61,7 @@ pub fn allocate_unmovable(
         output::warn(&format!("note: {limit}"));
     }
     output::print_note("allocating unmovable pages");
+    let _status = CommandStatus::start("allocating unmovable pages", StatusEnd::Unknown);
     let mut check = || match is_stopped() {
         true => {
             Err(Absence::new(KPAGEFLAGS, AbsenceReason::NotRequested, "not counted: stopped by a signal"))

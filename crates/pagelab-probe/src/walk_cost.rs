@@ -1,5 +1,7 @@
 //! Page walk cost of this machine: measured once and stored in the cache directory.
 
+use std::time::Duration;
+
 use pagelab_experiment::trial::ActivitySample;
 use pagelab_host::collect::{CollectOptions, collect};
 use pagelab_host::reader::Reader;
@@ -17,6 +19,7 @@ use crate::calibration_cache::CacheEntry;
 use crate::journalled_probe::probe_facts;
 use crate::probe::{self, ProbeOptions, ReadSpan};
 use pagelab_command::exit::{Exit, Failure};
+use pagelab_command::progress::{CommandStatus, StatusEnd};
 
 /// Smallest buffer. Buffer sizes range from below the reach of common TLBs to far above it.
 const SPAN_BYTES_MIN: u64 = 2 << 20;
@@ -35,6 +38,10 @@ pub fn measure(snapshot: &Snapshot, largest: Bytes) -> Result<WalkCostCurve, Fai
             "the TLB reach is too large for buffers below {least}; hint: use a larger size"
         )));
     }
+    let _status = CommandStatus::start(
+        "measuring the cost of page walks",
+        StatusEnd::After(Duration::from_nanos(TIME_LIMIT_NS)),
+    );
     let options = ProbeOptions { region_max: largest, time_ns: TIME_LIMIT_NS, ..ProbeOptions::default() };
     let spans = build_spans(reach, largest.0);
     let before = ActivitySample::read();

@@ -101,7 +101,7 @@ fn record_samples(
     let system = |errno: Errno| Failure::cannot(Exit::NotAvailable, "create a timer", errno);
     let stop = StopRequest::new().map_err(system)?;
     let alarm = BoottimeAlarm::new(stop.clone()).map_err(system)?;
-    let mut status = StatusLine::new(&Reader::new(&plan.root), plan.snapshot.pmd_order);
+    let mut status = StatusLine::new(&Reader::new(&plan.root), plan.snapshot.pmd_order, plan.for_ns);
     let started = manifest::current_moment();
     let manifest = manifest::build_for_process("record", None, started, &plan.snapshot);
     let writer = plan.output.create(&manifest)?;

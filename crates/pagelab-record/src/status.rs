@@ -18,37 +18,40 @@ use super::session::{RecordSession, RecordTotals};
 use pagelab_command::exit::Failure;
 use pagelab_command::output;
 
+/// Interval of updates on a terminal, and in a log, which prints every other one.
 const LINE_INTERVAL_NS: u64 = 500_000_000;
+const LOG_INTERVAL_NS: u64 = 5_000_000_000;
 
 pub struct StatusLine {
-    /// Whether standard error is a terminal.
-    is_shown: bool,
+    /// Time between two updates.
+    interval_ns: u64,
+    /// Duration of the recording.
+    for_ns: Option<u64>,
     huge_page_order: Order,
     largest_zone: Option<ZoneKey>,
     last_shown_ns: u64,
 }
 
 impl StatusLine {
-    /// Creates the line for a machine whose huge pages have this order.
-    pub fn new(reader: &Reader<'_>, order: Order) -> StatusLine {
+    /// Creates the line for a machine whose huge pages have this order, and for a recording of this length.
+    pub fn new(reader: &Reader<'_>, order: Order, for_ns: Option<u64>) -> StatusLine {
         let zones = reader.parse(paths::ZONEINFO, zoneinfo::parse).map(|info| info.zones);
         let largest = zones.ok().and_then(|zones| {
             zones.into_iter().max_by_key(|zone| zone.managed.or(zone.present)).map(|zone| zone.key)
         });
         StatusLine {
-            is_shown: output::is_interactive(),
+            interval_ns: update_interval_ns(),
+            for_ns,
             huge_page_order: order,
             largest_zone: largest,
             last_shown_ns: 0,
         }
     }
 
-    /// Shows the current state, at most twice a second.
+    /// Shows the current state, at most twice a second on a terminal.
     pub fn show(&mut self, session: &RecordSession) {
         let now_ns = pagelab_sys::clock::boottime_ns();
-        if !self.is_shown
-            || now_ns.saturating_sub(self.last_shown_ns) < LINE_INTERVAL_NS && self.last_shown_ns > 0
-        {
+        if now_ns.saturating_sub(self.last_shown_ns) < self.interval_ns && self.last_shown_ns > 0 {
             return;
         }
         self.last_shown_ns = now_ns;
@@ -57,7 +60,7 @@ impl StatusLine {
 
     /// Clears the line, before anything else is printed.
     pub fn clear(&self) {
-        if self.is_shown && self.last_shown_ns > 0 {
+        if self.last_shown_ns > 0 {
             output::show_status_line("");
         }
     }
@@ -65,7 +68,11 @@ impl StatusLine {
     fn format_line(&self, session: &RecordSession, now_ns: u64) -> String {
         let RecordTotals { samples, missed_ticks: missed, .. } = session.totals;
         let elapsed_ns = now_ns.saturating_sub(session.grid.start_ns);
-        let mut parts = vec![whole_seconds(elapsed_ns), format!("{} samples", format_count(samples.into()))];
+        let time = match self.for_ns {
+            Some(for_ns) => format!("{} of {}", whole_seconds(elapsed_ns), whole_seconds(for_ns)),
+            None => whole_seconds(elapsed_ns),
+        };
+        let mut parts = vec![time, format!("{} samples", format_count(samples.into()))];
         let fast = session.sampler.fast_snapshot();
         let areas =
             fast.buddyinfo().ok().zip(self.largest_zone.as_ref()).and_then(|(info, key)| info.zone(key));
@@ -82,6 +89,11 @@ impl StatusLine {
         }
         parts.join("   ")
     }
+}
+
+/// Time between two updates of a status line: a log needs fewer.
+pub fn update_interval_ns() -> u64 {
+    if output::is_interactive() { LINE_INTERVAL_NS } else { LOG_INTERVAL_NS }
 }
 
 /// A duration in whole seconds below one minute.

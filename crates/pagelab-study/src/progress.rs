@@ -1,4 +1,4 @@
-//! Progress of a simulated experiment: one line on a terminal, and a line now and then in a log.
+//! Progress of a simulated experiment, as a status line.
 
 use std::time::{Duration, Instant};
 
@@ -7,21 +7,20 @@ use pagelab_report::style::format_plural;
 
 use pagelab_command::output;
 
-/// Interval of lines in a log.
-const LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// No estimate of the remaining time before this time, and before this share of the work in thousandths.
 const ESTIMATE_AFTER: Duration = Duration::from_secs(3);
 const ESTIMATE_FROM_PERMILLE: u128 = 30;
 
 pub struct SimulationProgress {
+    /// The size of the experiment, until it is printed: after the run file was created, before the first run
+    /// ends.
+    size_note: Option<String>,
     name: String,
     slots: usize,
     done_before: usize,
     done: usize,
     threads: usize,
     started: Instant,
-    is_interactive: bool,
-    last_logged: Duration,
     /// Thousandths of runs in the last report.
     reported_permille: u64,
 }
@@ -30,14 +29,13 @@ impl SimulationProgress {
     /// Progress of a plan with `slots` runs, of which `due` remain.
     pub fn new(plan: &Plan, slots: usize, due: usize, threads: usize) -> SimulationProgress {
         SimulationProgress {
+            size_note: Some(size_note(plan, slots, due, threads)),
             name: plan.name.clone(),
             slots,
             done_before: slots - due,
             done: 0,
             threads,
             started: Instant::now(),
-            is_interactive: output::is_interactive(),
-            last_logged: Duration::ZERO,
             reported_permille: 0,
         }
     }
@@ -52,30 +50,35 @@ impl SimulationProgress {
     /// Updates the thousandths of completed runs, including those in progress.
     pub fn update(&mut self, thousandths: u64) {
         self.reported_permille = thousandths;
-        let elapsed = self.started.elapsed();
-        let is_logged = !self.is_interactive && elapsed >= self.last_logged + LOG_INTERVAL;
-        if !self.is_interactive && !is_logged {
-            return;
+        if let Some(note) = self.size_note.take() {
+            output::warn(&note);
         }
+        let elapsed = self.started.elapsed();
         let left =
             remaining_text(elapsed, thousandths.into(), (self.slots - self.done_before) as u128 * 1000);
         let left = left.map_or(String::new(), |left| format!("   {left}"));
         let (done, slots, threads) = (self.done_before + self.done, self.slots, self.threads);
         let of = format_plural(threads, "thread");
         let share = percent_done(self.done_before, thousandths, slots);
-        let line = format!("{}: {done} of {slots} runs, {share} %, {of}{left}", self.name);
-        if self.is_interactive {
-            output::show_status_line(&line);
-        } else {
-            self.last_logged = elapsed;
-            output::warn(&format!("note: {line}"));
-        }
+        output::show_status_line(&format!("{}: {done} of {slots} runs, {share} %, {of}{left}", self.name));
     }
 
     /// Clears the line.
     pub fn clear(&self) {
         output::show_status_line("");
     }
+}
+
+/// Describes the size of an experiment. The time of a simulation is unknown before one has run.
+fn size_note(plan: &Plan, slots: usize, due: usize, threads: usize) -> String {
+    let rest = if due == slots { String::new() } else { format!(", {} done", slots - due) };
+    format!(
+        "note: {}: {}: {} with {} each{rest}; {threads} at a time",
+        plan.name,
+        format_plural(slots, "simulation"),
+        format_plural(plan.points().len(), "configuration"),
+        format_plural(plan.seeds().len(), "seed"),
+    )
 }
 
 /// Percent of an experiment that is complete: earlier runs, thousandths of others, all runs.

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use pagelab_command::exit::read_trace_failure as read_failure;
 use pagelab_command::exit::{Exit, Failure};
+use pagelab_command::progress::{CommandStatus, StatusEnd};
 use pagelab_contig::thp_request;
 use pagelab_host::root::Root;
 use pagelab_metrics::fragmentation_index::unusable_index;
@@ -189,6 +190,8 @@ pub fn replay_policies(
     policies: &[&'static PolicyEntry],
 ) -> Result<ReplayReport, Failure> {
     let threads = threads.unwrap_or_else(processor_count);
+    let text = format!("replaying {} blocks under {} policies", reader.blocks().len(), policies.len());
+    let _status = CommandStatus::start(text, StatusEnd::Unknown);
     let start = build_start(reader, file, policies.len(), threads)?;
     let lane = |policy: &&'static PolicyEntry| policy_replay::build_engine(policy, &start, zones);
     let lanes: Vec<Box<dyn ReplayEngine>> = policies

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use pagelab_command::atomic_file::NewRunFile;
 use pagelab_command::exit::{Exit, Failure, usage_error};
+use pagelab_command::progress::{CommandStatus, StatusEnd};
 use pagelab_command::setup_progress::SetupProgress;
 use pagelab_command::{manifest, output};
 use pagelab_formats::{plan_toml, region_list};
@@ -119,6 +120,8 @@ pub fn record_profile(request: &ProfileRequest, output: &NewRunFile) -> Result<T
     let manifest = manifest::build_for_process("profile", None, manifest::current_moment(), &snapshot);
     // Created first: a file that cannot be written is reported before a program has run for an hour.
     let writer = output.create(&manifest)?;
+    let end = request.time_limit.map_or(StatusEnd::Unknown, StatusEnd::After);
+    let _status = CommandStatus::start(request.describe(), end);
     let written = make_profile(request, &snapshot.machine).and_then(|mut profile| {
         if profile.walk_cost.is_none() {
             profile.walk_cost = walk_cost::load_cached(&snapshot.machine);
@@ -153,6 +156,17 @@ fn write_profile(mut writer: RunWriter, profile: &TlbProfile) -> Result<(), Fail
 }
 
 impl ProfileRequest {
+    /// The program and the source, as a phrase.
+    fn describe(&self) -> String {
+        let program = match (self.command.first(), self.pid, &self.file) {
+            (Some(program), ..) => Path::new(program).display().to_string(),
+            (None, Some(pid), _) => format!("process {pid}"),
+            (None, None, Some(file)) => file.display().to_string(),
+            (None, None, None) => "nothing".to_owned(),
+        };
+        format!("profiling {program}, source {}", self.source.name())
+    }
+
     /// Returns the run file's path: as given, or the program's name with a free number.
     pub fn output_file(&self) -> Result<NewRunFile, Failure> {
         if let Some(file) = &self.output {

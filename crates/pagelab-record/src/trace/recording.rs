@@ -25,14 +25,11 @@ use pagelab_sys::{clock, spawn};
 use super::backend::{self, BackendChoice};
 use super::session::{KIND_NAMES, TraceSession, TraceTotals};
 use crate::recording::{EXIT_SIGINT, raise_file_limit, stop_on_signals};
-use crate::status::{file_size, whole_seconds};
+use crate::status::{file_size, update_interval_ns, whole_seconds};
 use crate::tick::StopRequest;
 
 /// Longest interval between ring drains, so that stop requests are answered and the status line is updated.
 const DRAIN_INTERVAL_MAX: Duration = Duration::from_millis(100);
-
-/// Interval of status lines.
-const LINE_INTERVAL_NS: u64 = 500_000_000;
 
 /// Options resolved before the recording starts.
 #[derive(Clone, Debug)]
@@ -171,10 +168,10 @@ impl TraceRecording<'_> {
         })
     }
 
-    /// Writes the status line, at most twice a second.
+    /// Writes the status line, at most twice a second on a terminal.
     fn show_status(&mut self, suffix: &str) {
         let now_ns = self.session.now_ns();
-        if !output::is_interactive() || now_ns.saturating_sub(self.status_shown_ns) < LINE_INTERVAL_NS {
+        if now_ns.saturating_sub(self.status_shown_ns) < update_interval_ns() {
             return;
         }
         self.status_shown_ns = now_ns;

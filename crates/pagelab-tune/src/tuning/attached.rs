@@ -317,6 +317,7 @@ impl AttachedSession<'_> {
         (all, planned): (&BTreeSet<u64>, &BTreeSet<u64>),
     ) -> Result<bool, Failure> {
         let schedule = &resolved.plan.schedule;
+        let start_ns = times.now_ns();
         for (at, slot) in schedule.iter().enumerate() {
             if self.stop.signal().is_some() {
                 return Ok(false);
@@ -324,7 +325,8 @@ impl AttachedSession<'_> {
             let arm = tune.arms.get(slot.variant);
             let arm_pages = arm.map_or(HugePageSelection::None, |arm| arm.selection);
             let name = arm.map_or("", |arm| arm.name.as_str());
-            output::show_status_line(&format!("sample {} of {}: {name}", at + 1, schedule.len()));
+            let left = remaining_text(times.now_ns().saturating_sub(start_ns), at, schedule.len());
+            output::show_status_line(&format!("sample {} of {}: {name}{left}", at + 1, schedule.len()));
             let nothing = BTreeSet::new();
             let huge_regions = match arm_pages {
                 HugePageSelection::None => &nothing,
@@ -365,6 +367,13 @@ impl AttachedSession<'_> {
         }
         Ok((end, measures, flags))
     }
+}
+
+/// `   about 40 s left`, from the time of the samples that are done; nothing before the first.
+fn remaining_text(elapsed_ns: u64, done: usize, total: usize) -> String {
+    let each_ns = elapsed_ns.checked_div(done as u64);
+    let left_ns = each_ns.map(|each| each.saturating_mul(total.saturating_sub(done) as u64));
+    left_ns.map_or(String::new(), |left| format!("   about {} left", format_duration(left)))
 }
 
 /// Describes the comparison, for a process with this many regions.

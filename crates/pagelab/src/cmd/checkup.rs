@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use pagelab_command::arguments::parse_page_size;
+use pagelab_command::progress::{CommandStatus, StatusEnd};
 use pagelab_metrics::checkup::Checkup;
 use pagelab_metrics::findings::Finding;
 use pagelab_model::run::SampleStream;
@@ -79,7 +80,11 @@ pub fn run(args: &Args) -> Outcome {
     let (session, html) = &resolve_plan(args)?;
     let recording = args.output.run_file().map(|file| session.begin_recording(&file)).transpose()?;
     let kept = StreamRecorder::new(session.started, recording.as_ref(), html.is_some());
+    let text =
+        if args.probe { "reading the machine and measuring access times" } else { "reading the machine" };
+    let reading = CommandStatus::start(text, StatusEnd::Unknown);
     let snapshot = session.read_snapshot(&kept);
+    drop(reading);
     let streams = kept.into_streams();
     if has_no_data(&snapshot) {
         recording.into_iter().for_each(Recording::abandon);

@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
+use pagelab_command::progress::{CommandStatus, StatusEnd};
 use pagelab_experiment::engine::SessionEvent;
 use pagelab_experiment::host_place::{self, HostPlace};
 use pagelab_experiment::processor_model;
@@ -253,6 +254,7 @@ impl HostExperiment<'_> {
     pub fn run(self, path: &Path, file: SessionFile<'_>, json: bool) -> Result<u8, Failure> {
         let HostExperiment { plan, resolved, snapshot, swap, has_model } = self;
         let stop = watch_signals()?;
+        let _status = CommandStatus::start(format!("preparing {}", plan.name), StatusEnd::Unknown);
         let mut machine = snapshot.machine.clone();
         machine.tlb = known_tlb(&machine);
         print_processor(&machine, snapshot);

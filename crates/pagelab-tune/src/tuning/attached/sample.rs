@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use pagelab_command::output;
+use pagelab_command::progress::{CommandStatus, StatusEnd};
 use pagelab_experiment::recipe::OutputMetric;
 use pagelab_experiment::trial::find_metric;
 use pagelab_host::capture::StopSignal;
@@ -120,7 +121,9 @@ impl ProcessLoad {
         stop: &StopSignal,
     ) -> Result<Option<ProcessLoad>, Failure> {
         let mut load = ProcessLoad { command: command.to_owned(), metric: None, limit };
+        let running = CommandStatus::start(format!("running `{command}` once"), StatusEnd::AtMost(limit));
         let LoadRun { status, output, errors } = load.run_once(stop, true)?;
+        drop(running);
         if stop.signal().is_some() {
             return Ok(None);
         }

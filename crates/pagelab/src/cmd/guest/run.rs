@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use pagelab_command::progress::{self, CommandStatus, StatusEnd};
 use pagelab_command::setup_progress::SetupProgress;
 use pagelab_formats::duration;
 use pagelab_guest::boot::{self, GuestPlan, QEMU};
@@ -160,8 +161,10 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
     let console = console.map(|path| create_console_file(path, args.replacement.force)).transpose()?;
     told.print(&format!("booting {}", guest_title(&plan)));
     let (start, whole) = (Instant::now(), plan.timeouts.total);
+    let status = CommandStatus::start("booting the guest", StatusEnd::AtMost(plan.timeouts.first_line));
+    let forwards_output = !args.json;
     let mut watcher =
-        GuestWatcher { progress: told, console, forwards_output: !args.json, start, time_limit: whole };
+        GuestWatcher { progress: told, status, console, forwards_output, start, time_limit: whole };
     let guest = boot::run_guest(&plan, &mut watcher).map_err(super::guest_failure)?;
     if args.json {
         output::print_json(&json::outcome_to_json(&plan, &guest))?;
@@ -295,6 +298,7 @@ fn dry_run(args: &Args, shape: GuestConfig) -> Result<(), Failure> {
 /// Forwards the output of the command, and prints progress.
 struct GuestWatcher {
     progress: SetupProgress,
+    status: CommandStatus,
     console: Option<File>,
     forwards_output: bool,
     /// Start of QEMU, and its time limit.
@@ -319,6 +323,7 @@ impl boot::GuestObserver for GuestWatcher {
     }
 
     fn on_stderr(&mut self, bytes: &[u8]) -> io::Result<()> {
+        progress::postpone_log_line();
         self.forward(io::stderr().lock(), bytes)
     }
 
@@ -333,6 +338,8 @@ impl boot::GuestObserver for GuestWatcher {
     fn on_first_message(&mut self, cost: FirstMessageCost) {
         let (wall, cpu) = (cost.wall_time.as_secs_f64(), cost.host_cpu.as_secs_f64());
         self.progress.print(&format!("first line after {wall:.1} s, {cpu:.1} s of CPU time"));
+        let left = self.time_limit.saturating_sub(self.start.elapsed());
+        self.status.update("the command runs in the guest", StatusEnd::AtMost(left));
     }
 
     fn on_note(&mut self, note: &str) {
