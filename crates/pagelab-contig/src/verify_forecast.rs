@@ -41,7 +41,7 @@ pub fn verify_forecast(
     let _pinned = PinnedThread::to_current_cpu();
     configure_thp(guard, settings)?;
     // Where the host takes free memory back, the latencies would be the host's.
-    let reporting = page_reporting::read(&Reader::new(root), request.page_size, 0).is_some();
+    let reporting = page_reporting::read(&Reader::new(root), request.page_size).is_some();
     let wanted = Bytes(request.count.saturating_mul(request.size.0));
     let warm = || {
         if reporting {

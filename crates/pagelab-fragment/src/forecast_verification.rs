@@ -62,7 +62,7 @@ pub fn allocate_at_each_step(snapshot: &Snapshot, forecast: &Forecast) -> Result
     let guard = open_guard(GuardOptions::default()).map_err(guard_failure)?;
     let text = format!("allocating {} now, after compaction, after dropping the page cache", predicted.count);
     let _status = CommandStatus::start(text, StatusEnd::AtMost(Duration::from_nanos(TIME_LIMIT_NS)));
-    if page_reporting::read(&Reader::new(&root), request.page_size, 0).is_some() {
+    if page_reporting::read(&Reader::new(&root), request.page_size).is_some() {
         let wanted = format_bytes(Bytes(request.count.saturating_mul(request.size.0)));
         output::print_note(&format!(
             "the host reclaims free memory: up to {wanted} is touched and released before each step, so that \
@@ -143,7 +143,7 @@ fn grow_pool(root: &Root, request: ThpRequest, pool: &Knob) -> Result<Reading<Al
     // A separate guard, so that the pool shrinks before the next step.
     let guard = open_guard(GuardOptions::default()).map_err(guard_failure)?;
     // If the host reclaims free memory, the latency would include the host's.
-    if page_reporting::read(&Reader::new(root), request.page_size, 0).is_some() {
+    if page_reporting::read(&Reader::new(root), request.page_size).is_some() {
         drop(warm_host_memory(root, Bytes(count.saturating_mul(request.size.0)), &|| false));
     }
     let pages_before: u64 = root

@@ -1,7 +1,7 @@
 //! Description of the machine: processor, caches, kernel, virtualisation, containers, limits.
 
 use pagelab_formats::mountinfo::Mount;
-use pagelab_formats::{buddyinfo, cpu_list, cpuinfo, iomem, setting, size, smaps};
+use pagelab_formats::{cpu_list, cpuinfo, iomem, setting, size, smaps};
 use pagelab_model::machine::{Cache, Cpu, CpuidLeaf, DirectMap, Hypervisor, RamRange};
 use pagelab_model::{Absence, AbsenceReason, Bytes, Counters, Machine, Meminfo, NodeId, PageSize, Reading};
 
@@ -37,8 +37,6 @@ pub fn read(
         release.map(str::to_owned).ok_or(absence)
     });
     let (page_size, page_size_source) = page_size(reader, overrides);
-    let buddyinfo = reader.root().read(paths::BUDDYINFO).ok().and_then(|text| buddyinfo::parse(&text).ok());
-    let orders = buddyinfo.and_then(|info| info.zones.iter().map(|zone| zone.areas.orders()).max());
     Machine {
         host_name: reader.read_line(paths::HOSTNAME).ok().filter(|name| !name.is_empty()),
         kernel_release,
@@ -57,7 +55,7 @@ pub fn read(
         memory_block: reader
             .parse(&format!("{}/block_size_bytes", paths::MEMORY_BLOCKS), size::parse_hexadecimal),
         ram: read_ram_ranges(reader),
-        page_reporting: page_reporting::read(reader, page_size, orders.unwrap_or(0)),
+        page_reporting: page_reporting::read(reader, page_size),
         cpu,
     }
 }

@@ -7,6 +7,7 @@
 
 use std::os::unix::fs::FileExt;
 
+use pagelab_formats::buddyinfo;
 use pagelab_model::machine::PageReporting;
 use pagelab_model::{Bytes, Order, PageFlags, PageSize};
 
@@ -18,6 +19,10 @@ use crate::root::Root;
 /// (include/uapi/linux/virtio_balloon.h).
 const BALLOON_DEVICE_ID: &str = "0x0005";
 const REPORTING_FEATURE_BIT: usize = 5;
+/// The class of Hyper-V's balloon (include/linux/hyperv.h, HV_DM_GUID), and its driver, which reports free
+/// pages since 5.14 (drivers/hv/hv_balloon.c).
+const HYPERV_BALLOON_CLASS: &str = "{525074dc-8985-46e2-8057-a307dc18a502}";
+const HYPERV_BALLOON_DRIVER: &str = "hv_balloon";
 /// The word of the kernel's command line.
 const CMDLINE_PARAMETER: &str = "page_reporting.page_reporting_order=";
 const DEVICES_MAX: usize = 64;
@@ -26,27 +31,61 @@ const FREE_BLOCKS_MAX: u64 = 1 << 16;
 /// No kernel has larger orders.
 const ORDER_MAX: u8 = 63;
 
+/// What `page_reporting_order` states.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StatedOrder {
+    /// Blocks of this order and larger are reported, if a driver is registered.
+    Reported(Order),
+    /// No block is reported: no zone has blocks of that order.
+    Never,
+    /// The kernel does not state it (before 5.14), or the file is malformed.
+    Unknown,
+}
+
 /// Free page reporting of this machine; `None` if free pages are not reported.
 ///
-/// The order alone is no proof if the command line sets it: it is set without a driver too. Without one it is
-/// -1.
-pub fn read(reader: &Reader<'_>, page_size: PageSize, orders: usize) -> Option<PageReporting> {
-    let order = reader.root().read(paths::PAGE_REPORTING_ORDER).ok();
-    let order = order.and_then(|text| String::from_utf8_lossy(&text).trim().parse::<u8>().ok());
-    let order = order.filter(|&order| order <= ORDER_MAX);
+/// The order alone is no evidence. Before 6.2 it is MAX_ORDER by default, which was one above the largest
+/// order then, and means never; later it is -1. The command line or root can set it without a driver. So a
+/// device must receive the reports, or free blocks must carry the mark of a report.
+pub fn read(reader: &Reader<'_>, page_size: PageSize) -> Option<PageReporting> {
+    let orders = read_order_count(reader);
+    let order = match read_stated_order(reader, orders) {
+        StatedOrder::Reported(order) => Some(order),
+        StatedOrder::Never => return None,
+        StatedOrder::Unknown => None,
+    };
     let requested_order = requested_order(&reader.read_line(paths::KERNEL_CMDLINE).unwrap_or_default());
-    let device = find_reporting_balloon(reader);
+    let is_requested = requested_order.is_some() && requested_order == order.map(|order| i64::from(order.0));
+    // Hyper-V's balloon registers only where the host supports the hint, which no file states. The order that
+    // the driver has set does.
+    let is_set_by_a_driver = order.is_some() && !is_requested;
+    let device =
+        find_reporting_balloon(reader).or_else(|| find_hyperv_balloon(reader).filter(|_| is_set_by_a_driver));
     let reported = match reader.root().is_live() {
-        true => order.and_then(|order| reported_bytes(reader.root(), page_size, Order(order), orders)),
+        true => order.and_then(|order| reported_bytes(reader.root(), page_size, order, orders.unwrap_or(0))),
         false => None,
     };
     let has_any = reported.is_some_and(|bytes| bytes.0 > 0);
-    let is_set_by_a_driver =
-        order.is_some_and(|order| order > 0 && requested_order != Some(i64::from(order)));
-    let is_on = device.is_some() || has_any || is_set_by_a_driver;
-    let requested_order =
-        requested_order.filter(|&requested_order| Some(requested_order) != order.map(i64::from));
-    is_on.then(|| PageReporting { order: order.map(Order), requested_order, device, reported })
+    let requested_order = requested_order.filter(|_| !is_requested);
+    (device.is_some() || has_any).then_some(PageReporting { order, requested_order, device, reported })
+}
+
+/// The number of orders of the largest zone list; `None` if buddyinfo is not readable.
+fn read_order_count(reader: &Reader<'_>) -> Option<usize> {
+    let info = buddyinfo::parse(&reader.root().read(paths::BUDDYINFO).ok()?).ok()?;
+    info.zones.iter().map(|zone| zone.areas.orders()).max().filter(|&orders| orders > 0)
+}
+
+fn read_stated_order(reader: &Reader<'_>, orders: Option<usize>) -> StatedOrder {
+    let Ok(text) = reader.root().read(paths::PAGE_REPORTING_ORDER) else { return StatedOrder::Unknown };
+    let Ok(stated) = String::from_utf8_lossy(&text).trim().parse::<i64>() else {
+        return StatedOrder::Unknown;
+    };
+    let order_max = orders.and_then(|orders| u8::try_from(orders - 1).ok()).unwrap_or(ORDER_MAX);
+    match u8::try_from(stated) {
+        Ok(order) if order <= order_max.min(ORDER_MAX) => StatedOrder::Reported(Order(order)),
+        _ => StatedOrder::Never,
+    }
 }
 
 /// The order that the kernel's command line asks for. One above the largest order is refused, and the order
@@ -55,19 +94,31 @@ fn requested_order(cmdline: &str) -> Option<i64> {
     cmdline.split_whitespace().rev().find_map(|word| word.strip_prefix(CMDLINE_PARAMETER)?.parse().ok())
 }
 
-/// The balloon that reports free pages: the features that were agreed on, as a text of 0 and 1 from bit 0 on.
+/// The virtio balloon that reports free pages. `features` has those that were agreed on, as a text of 0 and 1
+/// from bit 0 on.
 fn find_reporting_balloon(reader: &Reader<'_>) -> Option<String> {
-    let root = reader.root();
-    let line = |name: &str, file: &str| {
-        let text = root.read(&format!("{}/{name}/{file}", paths::VIRTIO_DEVICES)).ok()?;
-        Some(String::from_utf8_lossy(&text).trim().to_owned())
-    };
-    let devices = root.list_dir(paths::VIRTIO_DEVICES).unwrap_or_default();
+    let line = |name: &str, file: &str| read_device_line(reader, paths::VIRTIO_DEVICES, name, file);
+    let devices = reader.root().list_dir(paths::VIRTIO_DEVICES).unwrap_or_default();
     devices.into_iter().take(DEVICES_MAX).find(|name| {
         line(name, "device").as_deref() == Some(BALLOON_DEVICE_ID)
             && line(name, "features")
                 .is_some_and(|bits| bits.as_bytes().get(REPORTING_FEATURE_BIT) == Some(&b'1'))
     })
+}
+
+/// The name of the driver of Hyper-V's balloon, if there is one; the device's own name is a GUID.
+fn find_hyperv_balloon(reader: &Reader<'_>) -> Option<String> {
+    let devices = reader.root().list_dir(paths::VMBUS_DEVICES).unwrap_or_default();
+    let has_balloon = devices.iter().take(DEVICES_MAX).any(|name| {
+        read_device_line(reader, paths::VMBUS_DEVICES, name, "class_id").as_deref()
+            == Some(HYPERV_BALLOON_CLASS)
+    });
+    has_balloon.then(|| HYPERV_BALLOON_DRIVER.to_owned())
+}
+
+fn read_device_line(reader: &Reader<'_>, bus: &str, name: &str, file: &str) -> Option<String> {
+    let text = reader.root().read(&format!("{bus}/{name}/{file}")).ok()?;
+    Some(String::from_utf8_lossy(&text).trim().to_owned())
 }
 
 /// Free memory that was reported and not used since: the host may have reclaimed it. `None` where kpageflags
@@ -119,35 +170,74 @@ mod tests {
     use crate::fake_tree::FakeTree;
 
     const ORDER: &str = paths::PAGE_REPORTING_ORDER;
+    /// Orders 0 to 10, as x86 has them.
+    const BUDDYINFO: (&str, &str) =
+        (paths::BUDDYINFO, "Node 0, zone   Normal  9  8  7  6  5  4  3  2  1  1  3\n");
 
     fn check(files: &[(&str, &str)], expected: Option<(Option<u8>, Option<i64>, Option<&str>)>) {
         let tree = FakeTree::new(files);
+        tree.add_file(BUDDYINFO.0, BUDDYINFO.1.as_bytes());
         let root = tree.root();
-        let found = read(&Reader::new(&root), PageSize::DEFAULT, 11);
+        let found = read(&Reader::new(&root), PageSize::DEFAULT);
         let found = found
             .as_ref()
             .map(|of| (of.order.map(|order| order.0), of.requested_order, of.device.as_deref()));
         assert_eq!(found, expected, "{files:?}");
     }
 
+    const VIRTIO: (&str, &str) = ("/sys/bus/virtio/devices/virtio0/device", "0x0005\n");
+    const HYPERV: (&str, &str) = (
+        "/sys/bus/vmbus/devices/1eccfd72-4b41-45ef-b73a-4a6e44c12924/class_id",
+        "{525074dc-8985-46e2-8057-a307dc18a502}\n",
+    );
+
+    fn features(bits: &str) -> (&str, &str) {
+        ("/sys/bus/virtio/devices/virtio0/features", bits)
+    }
+
     #[test]
-    fn a_driver_or_a_device_reports_and_a_command_line_alone_does_not() {
+    fn a_device_reports_and_an_order_alone_does_not() {
         let cmdline = ("/proc/cmdline", "quiet page_reporting.page_reporting_order=11 console=ttyS0\n");
-        let device = ("/sys/bus/virtio/devices/virtio0/device", "0x0005\n");
-        let features = |bits: &'static str| ("/sys/bus/virtio/devices/virtio0/features", bits);
+        let (agreed, refused) = (features("01100101\n"), features("01100000\n"));
         check(&[], None);
         check(&[(ORDER, "-1\n")], None);
-        check(&[(ORDER, "9\n")], Some((Some(9), None, None)));
-        check(&[(ORDER, "11\n"), cmdline], None);
+        // Written by root or from the command line, without a driver.
+        check(&[(ORDER, "9\n")], None);
+        check(&[(ORDER, "9\n"), cmdline], None);
+        check(&[(ORDER, "-1\n"), VIRTIO, refused], None);
+        check(&[(ORDER, "-1\n"), VIRTIO, agreed], None);
+        check(&[(ORDER, "9\n"), VIRTIO, refused], None);
+        check(&[(ORDER, "9\n"), VIRTIO, agreed], Some((Some(9), None, Some("virtio0"))));
         // 11 is above the largest order of this kernel, which took a pageblock's.
-        check(&[(ORDER, "9\n"), cmdline], Some((Some(9), Some(11), None)));
-        check(&[(ORDER, "-1\n"), device, features("01100000\n")], None);
-        check(
-            &[(ORDER, "9\n"), device, features("01100101\n"), cmdline],
-            Some((Some(9), Some(11), Some("virtio0"))),
-        );
-        check(&[device, features("0000\n")], None);
-        check(&[(ORDER, "rubbish"), device, features("01100101")], Some((None, None, Some("virtio0"))));
+        check(&[(ORDER, "9\n"), VIRTIO, agreed, cmdline], Some((Some(9), Some(11), Some("virtio0"))));
+        // Before 5.14 the kernel does not state the order.
+        check(&[VIRTIO, agreed], Some((None, None, Some("virtio0"))));
+        check(&[VIRTIO, features("0000\n")], None);
+        check(&[(ORDER, "rubbish"), VIRTIO, agreed], Some((None, None, Some("virtio0"))));
+    }
+
+    /// 5.14 to 6.1: the default is MAX_ORDER, 11, one above the largest order.
+    #[test]
+    fn the_default_order_of_6_1_means_never() {
+        let agreed = features("01100101\n");
+        check(&[(ORDER, "11\n")], None);
+        check(&[(ORDER, "11\n"), VIRTIO, features("01100000\n")], None);
+        // Root has switched it off after the driver had registered.
+        check(&[(ORDER, "11\n"), VIRTIO, agreed], None);
+        check(&[(ORDER, "4294967295\n"), VIRTIO, agreed], None);
+        check(&[(ORDER, "10\n"), VIRTIO, agreed], Some((Some(10), None, Some("virtio0"))));
+        check(&[(ORDER, "11\n"), HYPERV], None);
+    }
+
+    #[test]
+    fn the_balloon_of_hyper_v_reports_once_its_driver_has_set_the_order() {
+        let cmdline = ("/proc/cmdline", "page_reporting.page_reporting_order=9\n");
+        check(&[HYPERV], None);
+        check(&[(ORDER, "-1\n"), HYPERV], None);
+        check(&[(ORDER, "9\n"), HYPERV, cmdline], None);
+        check(&[(ORDER, "9\n"), HYPERV], Some((Some(9), None, Some("hv_balloon"))));
+        let other = (HYPERV.0, "{f8615163-df3e-46c5-913f-f2d2f965ed0e}\n");
+        check(&[(ORDER, "9\n"), other], None);
     }
 
     #[test]

@@ -86,8 +86,11 @@ pub const PAGE_IDLE_BITMAP: &str = "/sys/kernel/mm/page_idle/bitmap";
 pub const DAMON_ADMIN: &str = "/sys/kernel/mm/damon/admin";
 /// DAMON's workers.
 pub const DAMON_KDAMONDS: &str = "/sys/kernel/mm/damon/admin/kdamonds";
-/// The order from which on free blocks are reported to the hypervisor (5.14); -1 until a driver asks for it.
+/// The order from which on free blocks are reported to the hypervisor (5.14). Until a driver asks for it: -1,
+/// before 6.2 MAX_ORDER, which is above the largest order.
 pub const PAGE_REPORTING_ORDER: &str = "/sys/module/page_reporting/parameters/page_reporting_order";
+/// Devices of Hyper-V, a folder each.
+pub const VMBUS_DEVICES: &str = "/sys/bus/vmbus/devices";
 /// Devices of virtio, a folder each.
 pub const VIRTIO_DEVICES: &str = "/sys/bus/virtio/devices";
 /// Memory blocks.
@@ -289,6 +292,7 @@ pub mod capture_table {
         row("/sys/module/page_reporting/parameters/*", Memory, "free page reporting to a hypervisor"),
         row("/sys/bus/virtio/devices/virtio*/device", Hardware, "whether there is a memory balloon"),
         row("/sys/bus/virtio/devices/virtio*/features", Hardware, "whether it reports free pages"),
+        row("/sys/bus/vmbus/devices/*/class_id", Hardware, "whether there is a balloon of Hyper-V"),
         row("/sys/devices/system/node/*", Memory, "which nodes are online"),
         row("/sys/devices/system/node/node*/meminfo", Memory, "memory of each node"),
         row("/sys/devices/system/node/node*/vmstat", Memory, "counters of each node"),

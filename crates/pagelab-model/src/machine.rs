@@ -54,7 +54,7 @@ pub struct PageReporting {
     /// The order on the kernel's command line, if the kernel did not accept it.
     #[serde(alias = "asked")]
     pub requested_order: Option<i64>,
-    /// The virtio balloon that receives the reports, if there is one.
+    /// The device that receives the reports: a virtio balloon by its name, or `hv_balloon`.
     pub device: Option<String>,
     /// Free memory that is reported and was not used since; `None` if kpageflags was not readable.
     pub reported: Option<Bytes>,

@@ -114,7 +114,7 @@ fields! { fn page_reporting_fields(of: PageReporting);
         of.order.map(|order| order.0);
     "requested_order": integer (null: "the command line requests no other one"),
         "from the command line, if the kernel did not accept it" => of.requested_order;
-    "device": string (null: "no virtio balloon receives the reports"), "the balloon" => of.device.as_deref();
+    "device": string (null: "no balloon was found"), "the balloon" => of.device.as_deref();
     "reported_bytes": integer (null: "kpageflags could not be read"),
         "currently with the host; approximate" =>
         bytes_json(of.reported);
