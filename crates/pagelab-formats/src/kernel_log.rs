@@ -269,7 +269,7 @@ impl OomTracker {
         let is_group = *scope == OomScope::ControlGroup;
         let (group, limit) = (self.cgroup_path.take(), self.limit.take());
         let (group, limit) = (group.filter(|_| is_group), limit.filter(|_| is_group));
-        Some(OomKill { at_us: message.at_us, scope: *scope, pid, process, group, limit })
+        Some(OomKill { at_us: message.at_us, scope: *scope, pid, process, group, limit, limit_file: None })
     }
 }
 

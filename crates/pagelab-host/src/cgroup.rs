@@ -1,9 +1,11 @@
-//! Memory limit of this process: the tightest of its control group and the ancestors.
+//! Memory limits of control groups: the tightest of this process's group and the ancestors, and those of
+//! groups that the kernel log names.
 
 use pagelab_formats::cgroup::CgroupMembership;
 use pagelab_formats::mountinfo::Mount;
 use pagelab_formats::{ParseError, cgroup as format, setting, vmstat};
 use pagelab_model::machine::{Cgroup, CgroupVersion};
+use pagelab_model::snapshot::{LimitFile, OomKill};
 use pagelab_model::{Absence, AbsenceReason, Bytes, Reading};
 
 use crate::paths;
@@ -14,6 +16,8 @@ use crate::reader::Reader;
 const UNLIMITED_MIN: u64 = 1 << 62;
 /// Maximum of levels on the way up; the kernel's own default depth limit is far above any real tree.
 const LEVELS_MAX: usize = 64;
+/// Groups of kills that are looked up at most; a log holds fewer.
+const GROUPS_MAX: usize = 256;
 
 /// Reads version, path and limit. `mounts` has the mount points of the hierarchies.
 pub fn read(reader: &Reader<'_>, mounts: &Reading<Vec<Mount>>) -> Reading<Cgroup> {
@@ -43,6 +47,10 @@ pub fn read(reader: &Reader<'_>, mounts: &Reading<Vec<Mount>>) -> Reading<Cgroup
         Some(_) => read_limits_v1(reader, &levels),
         None => read_limits(reader, &levels, &V2),
     };
+    let limit_file = level.as_ref().map(|level| match v1 {
+        Some(_) => format!("{level}/{}", V1.limit),
+        None => format!("{level}/{}", V2.limit),
+    });
     let path = |level: String| {
         let path = level.strip_prefix(mount.mount_point.trim_end_matches('/')).unwrap_or_default();
         if path.is_empty() { "/".to_owned() } else { path.to_owned() }
@@ -52,6 +60,7 @@ pub fn read(reader: &Reader<'_>, mounts: &Reading<Vec<Mount>>) -> Reading<Cgroup
         path: group.path.clone(),
         memory_limit: limit,
         limit_path: level.map(path),
+        limit_file,
         memory_used: usage,
         memory_room: headroom,
     })
@@ -61,10 +70,85 @@ pub fn read(reader: &Reader<'_>, mounts: &Reading<Vec<Mount>>) -> Reading<Cgroup
 fn find_mount<'m>(group: &CgroupMembership, mounts: &'m [Mount]) -> Option<&'m Mount> {
     let fits = |mount: &&Mount| match group.is_v2() {
         true => mount.fs_type == "cgroup2",
-        false => mount.fs_type == "cgroup" && mount.has_super_option("memory"),
+        false => is_memory_mount_v1(mount),
     };
     let rank = |mount: &&Mount| strip_root(&group.path, &mount.root).map(|_| mount.root.len());
     mounts.iter().filter(fits).max_by_key(rank)
+}
+
+fn is_memory_mount_v1(mount: &Mount) -> bool {
+    mount.fs_type == "cgroup" && mount.has_super_option("memory")
+}
+
+/// Finds the limit file of each group that a kill names.
+pub(crate) fn find_limit_files(reader: &Reader<'_>, mounts: &Reading<Vec<Mount>>, kills: &mut [OomKill]) {
+    let mut found: Vec<(String, LimitFile)> = Vec::new();
+    for kill in kills.iter_mut().rev() {
+        let Some(group) = &kill.group else { continue };
+        let known = found.iter().find(|(name, _)| name == group).map(|(_, file)| file.clone());
+        let file = match known {
+            Some(file) => file,
+            None if found.len() < GROUPS_MAX => {
+                let file = match mounts {
+                    Ok(mounts) => find_limit_file(reader, mounts, group, reader.root().is_live()),
+                    Err(absence) => LimitFile::Unseen(absence.clone()),
+                };
+                found.push((group.clone(), file.clone()));
+                file
+            }
+            None => continue,
+        };
+        kill.limit_file = Some(file);
+    }
+}
+
+/// The limit file of a group that the kernel log names: by its path from the root of the hierarchy, whatever
+/// this process sees of it. `has_all_groups`: a group whose files are absent does not exist. A saved tree has
+/// the files of a few groups.
+fn find_limit_file(reader: &Reader<'_>, mounts: &[Mount], group: &str, has_all_groups: bool) -> LimitFile {
+    let source = reader.root().display_path(paths::SELF_MOUNTINFO);
+    let unseen = |why, detail: &str| LimitFile::Unseen(Absence::new(source.clone(), why, detail));
+    let is_v1 = mounts.iter().any(is_memory_mount_v1);
+    let files = if is_v1 { &V1 } else { &V2 };
+    let fits = |mount: &&Mount| if is_v1 { is_memory_mount_v1(mount) } else { mount.fs_type == "cgroup2" };
+    let below = mounts.iter().filter(fits).filter_map(|mount| Some((mount, strip_root(group, &mount.root)?)));
+    let Some((mount, inside)) = below.max_by_key(|(mount, _)| mount.root.len()) else {
+        return unseen(AbsenceReason::NotThere, "no mounted hierarchy with the memory controller has it");
+    };
+    // A path that the log or its reader has cut, or that is no path of a group.
+    if inside.ends_with('…') || inside.split('/').any(|part| part == ".." || part == ".") {
+        return unseen(AbsenceReason::Malformed, "the log does not have its whole path");
+    }
+    let base = mount.mount_point.trim_end_matches('/');
+    if mount.root == "/" && !is_hierarchy_root(reader, base, is_v1) {
+        let detail = "this process is in a cgroup namespace, and the log names groups from outside it";
+        return unseen(AbsenceReason::NotPermitted, detail);
+    }
+    let dir = format!("{base}{}", inside.trim_end_matches('/'));
+    let path = format!("{dir}/{}", files.limit);
+    match reader.parse(&path, parse_limit) {
+        Ok(limit) => LimitFile::Present { path, limit: limit.map(Bytes) },
+        Err(absence) if is_missing(&absence) => match reader.root().entry_kind(&dir) {
+            Err(absence) if has_all_groups && is_missing(&absence) => LimitFile::GroupGone,
+            Err(absence) => LimitFile::Unseen(absence),
+            Ok(_) => unseen(AbsenceReason::NotThere, "the group exists and has no limit file"),
+        },
+        Err(absence) => LimitFile::Unseen(absence),
+    }
+}
+
+fn is_missing(absence: &Absence) -> bool {
+    matches!(absence.why, AbsenceReason::NotThere | AbsenceReason::NotSaved)
+}
+
+/// Whether the directory is the root of the whole hierarchy. That of a cgroup namespace looks the same in
+/// mountinfo. `release_agent` is only in the root (kernel/cgroup/cgroup-v1.c, CFTYPE_ONLY_ON_ROOT),
+/// `cgroup.events` only below it (kernel/cgroup/cgroup.c, CFTYPE_NOT_ON_ROOT).
+fn is_hierarchy_root(reader: &Reader<'_>, dir: &str, is_v1: bool) -> bool {
+    match is_v1 {
+        true => reader.root().entry_kind(&format!("{dir}/release_agent")).is_ok(),
+        false => reader.root().entry_kind(&format!("{dir}/cgroup.events")).is_err(),
+    }
 }
 
 /// `path` relative to `root` if it is below it: `/a/b` from `/a` is `/b`.
@@ -186,6 +270,7 @@ mod tests {
         assert_eq!((group.version, group.path.as_str()), (CgroupVersion::V2, "/a/b"));
         assert_eq!((group.memory_limit, group.memory_used), (Some(Bytes(1000)), Some(Bytes(400))));
         assert_eq!(group.limit_path.as_deref(), Some("/a"));
+        assert_eq!(group.limit_file.as_deref(), Some("/sys/fs/cgroup/a/memory.max"));
         assert_eq!(group.memory_room, Some(Bytes(100)), "the larger limit leaves less room");
         let unknown = read_fake(&[
             ("/proc/self/cgroup", "0::/a\n"),
@@ -225,6 +310,66 @@ mod tests {
         assert_eq!(reason(&[("/proc/self/cgroup", "1:cpu:/\n")]), "no hierarchy has the memory controller");
         let unmounted = [("/proc/self/cgroup", "0::/\n"), ("/proc/self/mountinfo", MOUNT_V1)];
         assert_eq!(reason(&unmounted), "the hierarchy with the memory controller is not mounted");
+    }
+
+    /// The limit file of a group in a tree with all groups.
+    fn limit_file(group: &str, mounts: &str, files: &[(&str, &str)]) -> LimitFile {
+        let mounts = [(paths::SELF_MOUNTINFO, mounts)];
+        FakeTree::read_with(&[&mounts[..], files].concat(), |reader, mounts| {
+            find_limit_file(reader, mounts.as_ref().unwrap(), group, true)
+        })
+    }
+
+    fn present(path: &str, limit: Option<u64>) -> LimitFile {
+        LimitFile::Present { path: path.to_owned(), limit: limit.map(Bytes) }
+    }
+
+    #[test]
+    fn the_limit_file_of_a_group_is_where_its_hierarchy_is_mounted() {
+        let jobs = ("/sys/fs/cgroup/jobs/memory.max", "max\n");
+        let job = ("/sys/fs/cgroup/jobs/7/memory.max", "65536\n");
+        let v2 = |group: &str| limit_file(group, MOUNT_V2, &[jobs, job]);
+        assert_eq!(v2("/jobs/7"), present("/sys/fs/cgroup/jobs/7/memory.max", Some(65536)));
+        assert_eq!(v2("/jobs"), present("/sys/fs/cgroup/jobs/memory.max", None));
+        assert_eq!(v2("/jobs/8"), LimitFile::GroupGone);
+        assert_eq!(v2("/jobs/7/x/y"), LimitFile::GroupGone);
+
+        let agent = ("/sys/fs/cgroup/memory/release_agent", "\n");
+        let file = ("/sys/fs/cgroup/memory/jobs/7/memory.limit_in_bytes", "65536\n");
+        let hybrid = format!("{MOUNT_V1}{}", MOUNT_V2.replace("cgroup rw", "cgroup/unified rw"));
+        for mounts in [MOUNT_V1, &hybrid] {
+            let v1 = |group: &str| limit_file(group, mounts, &[agent, file]);
+            assert_eq!(v1("/jobs/7"), present(file.0, Some(65536)));
+            assert_eq!(v1("/jobs/8"), LimitFile::GroupGone);
+        }
+        // A part of the hierarchy, as in a container without a cgroup namespace.
+        let part = MOUNT_V2.replace(" / /sys", " /jobs /sys");
+        let inside = limit_file("/jobs/7", &part, &[("/sys/fs/cgroup/7/memory.max", "65536\n")]);
+        assert_eq!(inside, present("/sys/fs/cgroup/7/memory.max", Some(65536)));
+    }
+
+    #[test]
+    fn a_group_that_cannot_be_seen_is_not_called_gone() {
+        let reason =
+            |group: &str, mounts: &str, files: &[(&str, &str)]| match limit_file(group, mounts, files) {
+                LimitFile::Unseen(absence) => absence.reason().to_owned(),
+                other => panic!("{group}: {other:?}"),
+            };
+        let unmounted = "no mounted hierarchy with the memory controller has it";
+        assert_eq!(reason("/a", "", &[]), unmounted);
+        assert_eq!(reason("/a", &MOUNT_V2.replace(" / /sys", " /jobs /sys"), &[]), unmounted);
+        let namespace = "this process is in a cgroup namespace, and the log names groups from outside it";
+        assert_eq!(reason("/a", MOUNT_V2, &[("/sys/fs/cgroup/cgroup.events", "populated 1\n")]), namespace);
+        assert_eq!(reason("/a", MOUNT_V1, &[]), namespace);
+        assert_eq!(reason("/a/../b", MOUNT_V2, &[]), "the log does not have its whole path");
+        assert_eq!(reason("/aaa…", MOUNT_V2, &[]), "the log does not have its whole path");
+        let other_file = [("/sys/fs/cgroup/a/cgroup.procs", "\n")];
+        assert_eq!(reason("/a", MOUNT_V2, &other_file), "the group exists and has no limit file");
+        // A saved tree has the files of a few groups.
+        let saved = FakeTree::read_with(&[(paths::SELF_MOUNTINFO, MOUNT_V2)], |reader, mounts| {
+            find_limit_file(reader, mounts.as_ref().unwrap(), "/a", false)
+        });
+        assert!(matches!(saved, LimitFile::Unseen(absence) if absence.reason() == "not in the saved tree"));
     }
 
     #[test]

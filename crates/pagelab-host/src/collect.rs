@@ -13,7 +13,7 @@ use pagelab_sys::clock;
 
 use crate::machine::{self, MachineOverrides};
 use crate::reader::Reader;
-use crate::{extfrag, instruments, kernel_log, paths, processes, settings};
+use crate::{cgroup, extfrag, instruments, kernel_log, paths, processes, settings};
 
 /// Optional readings besides the cheap files.
 #[derive(Clone, Debug, Default)]
@@ -50,7 +50,10 @@ pub fn collect(reader: &Reader<'_>, options: &CollectOptions) -> Snapshot {
     let mounts = reader.parse(paths::SELF_MOUNTINFO, mountinfo::parse);
     let machine = machine::read(reader, &options.overrides, &mounts, &meminfo, &vmstat);
     let settings = settings::read(reader);
-    let alloc_failures = kernel_log::read(reader);
+    let mut alloc_failures = kernel_log::read(reader);
+    if let Ok(log) = &mut alloc_failures {
+        cgroup::find_limit_files(reader, &mounts, &mut log.kills);
+    }
     let readings = instruments::InstrumentReadings {
         mounts: &mounts,
         swap: &settings.swap,

@@ -4,6 +4,7 @@
 //! thresholds are in this file, each with its reason. A machine below all of them has no findings.
 
 use pagelab_model::free_areas::ZoneKey;
+use pagelab_model::snapshot::LimitFile;
 use pagelab_model::{Bytes, Order, PageClass, Pages};
 
 use crate::supply::{CountEstimate, EstimateRange};
@@ -161,6 +162,8 @@ pub enum FindingKind {
         group: Option<String>,
         /// The limit then.
         limit: Option<Bytes>,
+        /// The file with the limit of that group, if it is known.
+        limit_file: Option<LimitFile>,
     },
     /// Free memory is reported to the hypervisor, which takes it back: its first touch waits for the host.
     FreePageReporting {

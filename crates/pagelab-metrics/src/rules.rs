@@ -104,6 +104,7 @@ fn cgroup_oom_kills(c: &RuleContext) -> Option<FindingKind> {
         last_process: last.process.clone(),
         group: last.group.clone(),
         limit: last.limit,
+        limit_file: last.limit_file.clone(),
     })
 }
 

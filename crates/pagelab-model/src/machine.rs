@@ -263,6 +263,9 @@ pub struct Cgroup {
     /// The group that has this limit, as its path in that hierarchy; absent in older files.
     #[serde(default)]
     pub limit_path: Option<String>,
+    /// The file that has this limit, as mounted; absent in older files.
+    #[serde(default)]
+    pub limit_file: Option<String>,
     /// Memory charged in the group of that limit, if there is one.
     pub memory_used: Option<Bytes>,
     /// Memory that can still be charged until any limit on the way up is reached; `None` without a limit, and

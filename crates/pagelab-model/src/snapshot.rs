@@ -213,4 +213,23 @@ pub struct OomKill {
     pub group: Option<String>,
     /// Its limit at that time, if the log states it.
     pub limit: Option<Bytes>,
+    /// The file with its limit; `None` if no group is named, and in older files.
+    #[serde(default)]
+    pub limit_file: Option<LimitFile>,
+}
+
+/// The file with the memory limit of a control group, where it is now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LimitFile {
+    /// The group exists.
+    Present {
+        /// `memory.max` or `memory.limit_in_bytes`, by its path as mounted.
+        path: String,
+        /// The limit now; `None` if there is none.
+        limit: Option<Bytes>,
+    },
+    /// The group does not exist any more.
+    GroupGone,
+    /// Whether the group exists cannot be seen.
+    Unseen(Absence),
 }

@@ -2,10 +2,11 @@
 
 use pagelab_metrics::findings::{Finding, FindingKind, NoHugePagesReason};
 use pagelab_metrics::supply::{CountEstimate, EstimateRange};
-use pagelab_model::machine::CgroupVersion;
-use pagelab_model::{Bytes, Order, PageClass, PageSize, Pages, Snapshot};
+use pagelab_model::{AbsenceReason, Bytes, Order, PageClass, PageSize, Pages, Snapshot};
 
 use crate::style::{format_bytes, format_count, format_percent, format_plural};
+
+mod cgroup_limit;
 
 /// Finding in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -205,18 +206,20 @@ pub fn describe_finding(finding: &Finding, snapshot: &Snapshot) -> FindingText {
             &[NextCommand::VERBOSE],
         ),
         K::OomKills { kills, unexplained, last_process } => {
-            let (sentence, evidence) = describe_oom_kills(*kills, *unexplained, last_process.as_deref());
+            let (sentence, evidence) =
+                describe_oom_kills(*kills, *unexplained, last_process.as_deref(), snapshot);
             (sentence, evidence, &[NextCommand::VERBOSE])
         }
-        K::CgroupOomKills { kills, last_process, group, limit } => (
+        K::CgroupOomKills { kills, last_process, group, limit, limit_file } => (
             format!(
                 "{} cgroup reached its memory limit",
                 format_plural(*kills, "process was killed because its|processes were killed because their")
             ),
             {
+                let now = cgroup_limit::describe_group_now(group.as_deref(), *limit, limit_file.as_ref());
                 let group = group.as_ref().map_or(String::new(), |group| format!(" in {group}"));
                 let limit = limit.map_or(String::new(), |limit| format!(", limit {}", format_bytes(limit)));
-                format!("the last was {last_process}{group}{limit} (kernel log)")
+                format!("the last was {last_process}{group}{limit} (kernel log){now}")
             },
             &[NextCommand::VERBOSE],
         ),
@@ -302,16 +305,26 @@ fn describe_host_faults(
     (sentence, evidence)
 }
 
-fn describe_oom_kills(kills: u64, unexplained: u64, last: Option<&str>) -> (String, String) {
+fn describe_oom_kills(
+    kills: u64,
+    unexplained: u64,
+    last: Option<&str>,
+    snapshot: &Snapshot,
+) -> (String, String) {
     let processes = format_plural(kills, "process was|processes were");
     let last = last.map(|last| format!("the last was {last} (kernel log)"));
     if unexplained == 0 {
         let sentence = format!("{processes} killed by the OOM killer: the machine ran out of memory");
         return (sentence, last.unwrap_or("kernel log".to_owned()));
     }
+    let why = match &snapshot.alloc_failures {
+        Err(absence) if absence.why == AbsenceReason::NotPermitted => "only root can read the kernel log",
+        Err(_) => "the kernel log could not be read",
+        Ok(_) => "they are not in the kernel log",
+    };
     let unknown = format!(
-        "the scope of {} OOM kills is unknown: they are not in the kernel log (vmstat oom_kill)",
-        format_number(unexplained)
+        "the scope of {} is unknown: {why} (vmstat oom_kill)",
+        format_plural(unexplained, "OOM kill|OOM kills")
     );
     let evidence = last.map_or(unknown.clone(), |last| format!("{last}; {unknown}"));
     (format!("{processes} killed by the OOM killer since boot"), evidence)
@@ -382,6 +395,10 @@ fn remedy_for(kind: &FindingKind, snapshot: &Snapshot) -> String {
         K::IdleHugetlb { page_size, idle_pages: idle, total } => {
             shrink_hugetlb_pool(snapshot, *page_size, total.saturating_sub(*idle))
         }
+        // Swap does not help a group that reached its limit, and it is unknown whether one did.
+        K::OomKills { kills, unexplained, .. } if kills == unexplained => {
+            cgroup_limit::LIST_GROUPS_WITH_KILLS.to_owned()
+        }
         K::Pressure { .. } | K::OomKills { .. } if has_swap(snapshot) => {
             "systemctl set-property SERVICE MemoryHigh=SIZE".to_owned()
         }
@@ -390,17 +407,14 @@ fn remedy_for(kind: &FindingKind, snapshot: &Snapshot) -> String {
             Some(order) if *order > 0 => pagelab_command(NextCommand::COMPACT),
             _ => raise_min_free_kbytes(snapshot),
         },
-        K::CgroupOomKills { group, limit, .. } => {
-            raise_cgroup_limit(snapshot, group.as_deref().unwrap_or("GROUP"), *limit)
+        K::CgroupOomKills { group, limit, limit_file, .. } => {
+            cgroup_limit::raise_limit_after_kill(group.as_deref(), *limit, limit_file.as_ref())
         }
         // Pages of a pool are not free, so the host does not take them back.
         K::FreePageReporting { .. } => "sysctl vm.nr_hugepages=PAGES".to_owned(),
         // The memory cannot be reclaimed: its owner must release it.
         K::SlabUnreclaimable { .. } => "slabtop -o -s c".to_owned(),
-        K::CgroupNearLimit { limit, .. } => {
-            let group = snapshot.machine.cgroup.as_ref().ok().and_then(|group| group.limit_path.as_deref());
-            raise_cgroup_limit(snapshot, group.unwrap_or("GROUP"), Some(*limit))
-        }
+        K::CgroupNearLimit { limit, .. } => cgroup_limit::raise_own_limit(snapshot, *limit),
         K::IndexDiffers { .. } => NextCommand::EXPLAIN
             .command_line(snapshot)
             .unwrap_or_else(|| pagelab_command(NextCommand::EXPLAIN)),
@@ -424,23 +438,6 @@ fn swap_file_path(snapshot: &Snapshot) -> String {
     let mut names = (2..).map(|number| format!("/swapfile{number}"));
     let name = Some("/swapfile".to_owned()).filter(is_new).or_else(|| names.find(is_new)).unwrap_or_default();
     format!("fallocate -l 4G {name} && chmod 600 {name} && mkswap {name} && swapon {name}")
-}
-
-/// Command that doubles the limit in effect at the kill; `cgset` of libcgroup sets groups of any creator.
-fn raise_cgroup_limit(snapshot: &Snapshot, cgroup: &str, limit: Option<Bytes>) -> String {
-    let version = snapshot.machine.cgroup.as_ref().ok().map(|group| group.version);
-    let file = match version {
-        Some(CgroupVersion::V1 | CgroupVersion::Hybrid) => "memory.limit_in_bytes",
-        Some(CgroupVersion::V2) | None => "memory.max",
-    };
-    let size = limit.map_or("SIZE".to_owned(), |limit| limit.0.saturating_mul(2).to_string());
-    let group = cgroup.trim_start_matches('/');
-    let group = if group.is_empty() { "GROUP" } else { group };
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/_.-:@".contains(c);
-    match group.chars().all(is_plain) {
-        true => format!("cgset -r {file}={size} {group}"),
-        false => format!("cgset -r {file}={size} '{}'", group.replace('\'', "'\\''")),
-    }
 }
 
 /// Command that doubles the reserve of the kernel for requests that cannot wait.

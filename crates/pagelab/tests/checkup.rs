@@ -139,6 +139,47 @@ fn information_is_no_finding_for_cron() {
     assert_eq!((brief.code, brief.out.as_str()), (Some(0), ""));
 }
 
+/// The last command of the first finding, for a kill in `group` on a machine with this mount and these files.
+fn remedy_of_a_kill(group: &str, mount: &str, files: &[(&str, &str)]) -> String {
+    let tree = machine(&WHOLE);
+    let log = format!(
+        "6,2,10,-;memory: usage 65536kB, limit 65536kB, failcnt 42\n\
+         6,3,11,-;oom-kill:constraint=CONSTRAINT_MEMCG,oom_memcg={group},task_memcg={group},task=java\n\
+         3,4,12,-;Memory cgroup out of memory: Killed process 7 (java) total-vm:9kB\n"
+    );
+    for (path, text) in [("dev/kmsg", &*log), ("proc/self/mountinfo", mount)].iter().chain(files) {
+        tree.write(path, *text);
+    }
+    let output = pagelab(&["checkup", "--json", "--root", root(&tree)]);
+    let json: Value = serde_json::from_str(&output.out).unwrap();
+    assert_eq!(json["findings"][0]["id"], "cgroup_oom_kills", "{}", output.out);
+    json["findings"][0]["next"].as_array().unwrap().last().unwrap().as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_limit_that_killed_is_raised_in_the_file_of_its_group() {
+    let v2 = "41 31 0:38 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
+    let v1 = "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n";
+    assert_eq!(
+        remedy_of_a_kill("/jobs/7", v2, &[("sys/fs/cgroup/jobs/7/memory.max", "67108864\n")]),
+        "echo 134217728 > /sys/fs/cgroup/jobs/7/memory.max"
+    );
+    let files = [
+        ("sys/fs/cgroup/memory/release_agent", "\n"),
+        ("sys/fs/cgroup/memory/jobs/7/memory.limit_in_bytes", "67108864\n"),
+    ];
+    assert_eq!(
+        remedy_of_a_kill("/jobs/7", v1, &files),
+        "echo 134217728 > /sys/fs/cgroup/memory/jobs/7/memory.limit_in_bytes"
+    );
+    // The group is not there: the unit that made it, if the path tells.
+    assert_eq!(
+        remedy_of_a_kill("/system.slice/db.service", v2, &[]),
+        "systemctl set-property db.service MemoryMax=134217728"
+    );
+    assert_eq!(remedy_of_a_kill("/jobs/8", v1, &files), "dmesg | grep -F /jobs/8");
+}
+
 /// F_u(9) is 0.0667 here; the kernel prints 0.066, since it truncates.
 #[test]
 fn all_commands_print_the_same_index() {

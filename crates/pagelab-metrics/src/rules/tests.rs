@@ -218,6 +218,7 @@ fn killed(snapshot: &mut Snapshot, scope: OomScope, kills: u64) {
         process: "java".to_owned(),
         group: Some("/a".to_owned()),
         limit: Some(Bytes(1 << 20)),
+        limit_file: None,
     };
     snapshot.alloc_failures.as_mut().unwrap().kills = vec![kill; kills as usize];
     snapshot.vmstat = Ok(vmstat(&[("oom_kill", kills)]));
@@ -247,6 +248,7 @@ fn charged(snapshot: &mut Snapshot, used: u64) {
         path: "/".to_owned(),
         memory_limit: Some(Bytes(1000)),
         limit_path: None,
+        limit_file: None,
         memory_used: Some(Bytes(used)),
         memory_room: None,
     });

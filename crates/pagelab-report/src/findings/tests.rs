@@ -1,7 +1,8 @@
 //! Every finding in words: a number in the sentence, evidence, a next command, and an ASCII form.
 
 use pagelab_metrics::findings::FindingWeight;
-use pagelab_model::{NodeId, Order, PageSize, ZoneKey};
+use pagelab_model::snapshot::LimitFile;
+use pagelab_model::{Absence, NodeId, Order, PageSize, ZoneKey};
 
 use super::*;
 use crate::style::TextStyle;
@@ -38,6 +39,7 @@ fn all() -> Vec<FindingKind> {
             last_process: "java".to_owned(),
             group: Some("/a/b".to_owned()),
             limit: Some(Bytes(64 << 20)),
+            limit_file: Some(LimitFile::GroupGone),
         },
         K::FreePageReporting {
             order: Some(Order(9)),
@@ -127,22 +129,37 @@ fn three_kinds_of_lack_of_memory_have_three_remedies() {
         last_process: String::new(),
         group: group.map(str::to_owned),
         limit,
+        limit_file: group
+            .map(|group| LimitFile::Present { path: format!("/sys/fs/cgroup{group}/memory.max"), limit }),
     };
     assert_eq!(remedy(failed), "sysctl vm.min_free_kbytes=KIB");
-    assert!(remedy(unknown.clone()).ends_with("swapon /swapfile"));
+    let of_machine = FindingKind::OomKills { kills: 3, unexplained: 2, last_process: None };
+    assert!(remedy(of_machine).ends_with("swapon /swapfile"));
+    // Swap does not help a group that reached its limit.
+    assert_eq!(remedy(unknown.clone()), cgroup_limit::LIST_GROUPS_WITH_KILLS);
     assert_eq!(
-        remedy(group(Some("/a b's"), Some(Bytes(1 << 20)))),
-        r"cgset -r memory.max=2097152 'a b'\''s'"
+        remedy(group(Some("/jobs"), Some(Bytes(1 << 20)))),
+        "echo 2097152 > /sys/fs/cgroup/jobs/memory.max"
     );
-    assert_eq!(remedy(group(None, None)), "cgset -r memory.max=SIZE GROUP");
+    assert_eq!(remedy(group(None, None)), cgroup_limit::LIST_GROUPS_WITH_KILLS);
     let worded = describe_finding(&Finding { weight: FindingWeight::Failure, kind: unknown }, &machine);
     assert!(worded.evidence.contains("the scope of 3 OOM kills is unknown"), "{worded:?}");
+    let mut machine = machine;
+    machine.alloc_failures = Err(Absence::new("/dev/kmsg", AbsenceReason::NotPermitted, ""));
+    let unknown = FindingKind::OomKills { kills: 3, unexplained: 3, last_process: None };
+    let worded = describe_finding(&Finding { weight: FindingWeight::Failure, kind: unknown }, &machine);
+    assert!(worded.evidence.contains("only root can read the kernel log"), "{worded:?}");
 }
 
 #[test]
 fn one_process_has_its_own_group() {
-    let one =
-        FindingKind::CgroupOomKills { kills: 1, last_process: "java".to_owned(), group: None, limit: None };
+    let one = FindingKind::CgroupOomKills {
+        kills: 1,
+        last_process: "java".to_owned(),
+        group: None,
+        limit: None,
+        limit_file: None,
+    };
     let machine = Snapshot::new_unread("this machine", PageSize::DEFAULT);
     let worded = describe_finding(&Finding { weight: FindingWeight::Cost, kind: one }, &machine);
     assert_eq!(worded.sentence, "1 process was killed because its cgroup reached its memory limit");

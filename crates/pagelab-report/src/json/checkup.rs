@@ -8,7 +8,9 @@ use pagelab_metrics::usage::MemoryUse;
 use pagelab_model::instruments::Instrument;
 use pagelab_model::pressure::{Pressure, PressureLine};
 use pagelab_model::process::{HugePageCoverage, ProcessMemory};
-use pagelab_model::snapshot::{AllocFailure, AllocFailures, OomKill, OomScope, Problem, SnapshotOrigin};
+use pagelab_model::snapshot::{
+    AllocFailure, AllocFailures, LimitFile, OomKill, OomScope, Problem, SnapshotOrigin,
+};
 use pagelab_model::{Bytes, Counters, Meminfo, Snapshot};
 use serde_json::Value;
 
@@ -257,6 +259,11 @@ fields! { fn kill_fields(of: OomKill);
     "process": string, "its command name" => of.process.as_str();
     "group": string (null: NOT_STATED), "the control group whose limit was reached" => of.group.as_deref();
     "limit_bytes": integer (null: NOT_STATED), "that limit" => bytes_json(of.limit);
+    "limit_file": string (null: "the control group does not exist any more, or cannot be seen"),
+        "the file with that limit" => match &of.limit_file {
+        Some(LimitFile::Present { path, .. }) => Some(path.as_str()),
+        Some(LimitFile::GroupGone | LimitFile::Unseen(_)) | None => None,
+    };
 }
 
 fields! { fn instrument_fields(of: Instrument);

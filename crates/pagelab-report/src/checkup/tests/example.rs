@@ -225,6 +225,7 @@ fn machine() -> Machine {
         path: "/größe.slice".to_owned(),
         memory_limit: Some(Bytes(3 << 30)),
         limit_path: Some("/größe.slice".to_owned()),
+        limit_file: Some("/sys/fs/cgroup/größe.slice/memory.max".to_owned()),
         memory_used: Some(Bytes(1 << 30)),
         memory_room: None,
     });
