@@ -15,6 +15,7 @@ use pagelab_model::size::format_bytes;
 use pagelab_model::{Absence, AbsenceReason, Bytes, NodeId, Order, PageSize, Reading};
 use pagelab_sys::clock;
 use pagelab_sys::mapping::{Advice, Mapping};
+use rustix::io::Errno;
 
 use crate::readback::{HugeReadback, read_pagemap_entry};
 use crate::reserve::Reserve;
@@ -43,6 +44,8 @@ pub struct ThpRequest {
 pub struct ThpRequestResult {
     /// Requested regions.
     pub regions: u64,
+    /// Regions of which a page was touched.
+    pub touched: u64,
     /// Allocated huge pages, read back.
     pub allocated: u64,
     /// Of those, by MADV_COLLAPSE.
@@ -53,7 +56,11 @@ pub struct ThpRequestResult {
     pub fault_ns: Vec<u64>,
     /// Latency of each MADV_COLLAPSE in nanoseconds, successful or not.
     pub collapse_ns: Vec<u64>,
-    /// Error of the first failed MADV_COLLAPSE.
+    /// Huge pages that were seen at their request, and were none any more when all were counted.
+    pub lost: u64,
+    /// Faults of any program that got a base page because a control group was at its limit.
+    pub limited_faults: u64,
+    /// Why the first failed MADV_COLLAPSE failed.
     pub first_refusal: Option<String>,
     /// Reason of the end.
     pub stop_reason: StopReason,
@@ -64,6 +71,8 @@ pub struct ThpRequestResult {
 pub enum StopReason {
     /// All requested pages were allocated.
     AllAllocated,
+    /// All pages were requested, and some of the requests got base pages.
+    SomeFellBack,
     /// More would have used the reserve.
     ReserveReached,
     /// No more pages could be allocated.
@@ -75,15 +84,61 @@ pub enum StopReason {
 }
 
 impl StopReason {
+    /// The reason once all pages are counted: of those requested, `allocated` are huge pages.
+    fn judge_end(self, allocated: u64, requested: u64) -> StopReason {
+        match (self, allocated >= requested) {
+            (StopReason::ReserveReached, _) => self,
+            (_, true) => StopReason::AllAllocated,
+            (StopReason::AllAllocated, false) => StopReason::SomeFellBack,
+            (_, false) => self,
+        }
+    }
+
     /// The reason in words.
     pub fn describe(self) -> &'static str {
         match self {
             StopReason::AllAllocated => "all requested pages were allocated",
+            StopReason::SomeFellBack => "all pages were requested, and some requests got base pages",
             StopReason::ReserveReached => "more would have exceeded the reserve",
             StopReason::NoneLeft => "no more pages could be allocated",
             StopReason::WouldReclaim => "free memory became low, so the kernel would reclaim",
             StopReason::Deadline => "the time limit was reached",
         }
+    }
+}
+
+impl ThpRequestResult {
+    /// Why not all of the wanted pages were allocated, or that they were.
+    pub fn describe_end(&self) -> String {
+        let missed = self.touched.saturating_sub(self.allocated).saturating_sub(self.lost);
+        let why = match &self.first_refusal {
+            _ if missed == 0 || self.stop_reason == StopReason::AllAllocated => None,
+            Some(refusal) => Some(format!("MADV_COLLAPSE failed: {refusal}")),
+            None if self.limited_faults > 0 => {
+                Some("a control group was at its limit (thp_fault_fallback_charge)".to_owned())
+            }
+            None if self.stop_reason == StopReason::SomeFellBack => {
+                Some("no huge page was free at their faults".to_owned())
+            }
+            None => None,
+        };
+        let reason = match self.stop_reason {
+            StopReason::SomeFellBack => (missed > 0).then(|| format!("{missed} requests got base pages")),
+            reason => Some(reason.describe().to_owned()),
+        };
+        let lost = (self.lost > 0)
+            .then(|| format!("{} were split or reclaimed again before they were counted", self.lost));
+        [reason, why, lost].into_iter().flatten().collect::<Vec<_>>().join("; ")
+    }
+}
+
+/// Why MADV_COLLAPSE failed (mm/khugepaged.c, `madvise_collapse_errno`).
+fn describe_collapse_error(error: &io::Error) -> String {
+    match Errno::from_io_error(error) {
+        Some(Errno::NOMEM) => "the kernel found no free huge page (ENOMEM)".to_owned(),
+        Some(Errno::BUSY) => "the control group was at its limit (EBUSY)".to_owned(),
+        Some(Errno::AGAIN) => "a page of the region was in use for a moment (EAGAIN)".to_owned(),
+        _ => error.to_string(),
     }
 }
 
@@ -113,12 +168,16 @@ pub struct ThpAllocation<'r> {
     pagemap: File,
     /// Base pages that were reclaimed before, since boot.
     reclaimed_before: ReclaimCounters,
+    /// Faults that a limit of a control group made fall back before, since boot.
+    limited_faults_before: u64,
     /// Regions whose first page was touched.
     touched: u64,
     fault_ns: Vec<u64>,
     collapse_ns: Vec<u64>,
     /// Huge pages allocated by faults.
     allocated_by_faults: u64,
+    /// Regions that were huge pages when they were last checked.
+    seen_huge: u64,
     first_refusal: Option<String>,
     stop_reason: StopReason,
 }
@@ -152,10 +211,12 @@ impl<'r> ThpAllocation<'r> {
             readback: HugeReadback::open(),
             pagemap,
             reclaimed_before: read_reclaim_counters(root),
+            limited_faults_before: read_limited_faults(root),
             touched: 0,
             fault_ns: Vec::new(),
             collapse_ns: Vec::new(),
             allocated_by_faults: 0,
+            seen_huge: 0,
             first_refusal: None,
             stop_reason,
         })
@@ -180,6 +241,7 @@ impl<'r> ThpAllocation<'r> {
             if self.is_huge(self.touched - 1)? {
                 missed = 0;
                 self.allocated_by_faults += 1;
+                self.seen_huge += 1;
                 self.fault_ns.push(took_ns);
             } else {
                 missed += 1;
@@ -216,9 +278,14 @@ impl<'r> ThpAllocation<'r> {
             let answer = self.map.advise(region * size..(region + 1) * size, Advice::Collapse);
             self.collapse_ns.push(clock::monotonic_ns().saturating_sub(began_ns));
             if let Err(error) = answer {
-                self.first_refusal.get_or_insert_with(|| error.to_string());
+                self.first_refusal.get_or_insert_with(|| describe_collapse_error(&error));
             }
-            missed = if self.is_huge(region)? { 0 } else { missed + 1 };
+            if self.is_huge(region)? {
+                missed = 0;
+                self.seen_huge += 1;
+            } else {
+                missed += 1;
+            }
             if missed >= self.request.failed_collapses_max {
                 self.stop_reason = StopReason::NoneLeft;
                 break;
@@ -230,16 +297,19 @@ impl<'r> ThpAllocation<'r> {
     /// Counts allocated pages, releases everything, and returns the result.
     pub fn finish(self) -> Reading<ThpRequestResult> {
         let got = self.readback.count_huge_bytes(self.map.addresses())?.0 / self.request.size.0.max(1);
-        let is_all = got >= self.request.count && self.stop_reason != StopReason::ReserveReached;
+        let limited_faults = read_limited_faults(self.root).saturating_sub(self.limited_faults_before);
         Ok(ThpRequestResult {
             regions: self.request.count,
+            touched: self.touched,
             allocated: got,
             by_collapse: got.saturating_sub(self.allocated_by_faults),
             read_back_method: self.readback.name().to_owned(),
             fault_ns: self.fault_ns,
             collapse_ns: self.collapse_ns,
+            lost: self.seen_huge.saturating_sub(got),
+            limited_faults,
             first_refusal: self.first_refusal,
-            stop_reason: if is_all { StopReason::AllAllocated } else { self.stop_reason },
+            stop_reason: self.stop_reason.judge_end(got, self.request.count),
         })
     }
 
@@ -313,6 +383,12 @@ fn read_reclaim_counters(root: &Root) -> ReclaimCounters {
     ReclaimCounters { direct: counter("pgsteal_direct"), kswapd: counter("pgsteal_kswapd") }
 }
 
+/// Faults since boot that got a base page because a control group was at its limit (5.8).
+fn read_limited_faults(root: &Root) -> u64 {
+    let vmstat = Reader::new(root).parse(paths::VMSTAT, vmstat::parse);
+    vmstat.ok().and_then(|counters| counters.get("thp_fault_fallback_charge")).unwrap_or(0)
+}
+
 /// MemAvailable.
 pub fn read_available_memory(root: &Root) -> Reading<Bytes> {
     let meminfo = Reader::new(root).parse(paths::MEMINFO, meminfo::parse)?;
@@ -365,4 +441,54 @@ pub fn fault_in_huge_pages(
         }
     }
     Ok(ThpFaultCount { allocated: pages.len() as u64, hit_limit: pages.len() as u64 >= count_max })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn result(allocated: u64, lost: u64, refusal: Option<&str>, last: StopReason) -> ThpRequestResult {
+        ThpRequestResult {
+            regions: 300,
+            touched: 300,
+            allocated,
+            by_collapse: 0,
+            read_back_method: String::new(),
+            fault_ns: Vec::new(),
+            collapse_ns: Vec::new(),
+            lost,
+            limited_faults: 0,
+            first_refusal: refusal.map(str::to_owned),
+            stop_reason: last.judge_end(allocated, 300),
+        }
+    }
+
+    #[test]
+    fn requests_that_all_ended_with_base_pages_among_them_are_not_all_allocated() {
+        use StopReason::{AllAllocated, Deadline, NoneLeft, ReserveReached, SomeFellBack};
+        let all = result(300, 0, None, AllAllocated);
+        assert_eq!(all.describe_end(), "all requested pages were allocated");
+        assert_eq!(result(300, 0, None, NoneLeft).stop_reason, AllAllocated);
+        // Nothing ended the requests, and some of them failed.
+        let some = result(293, 0, None, AllAllocated);
+        assert_eq!(some.stop_reason, SomeFellBack);
+        assert_eq!(some.describe_end(), "7 requests got base pages; no huge page was free at their faults");
+        let refusal = describe_collapse_error(&Errno::NOMEM.into());
+        assert_eq!(
+            result(293, 0, Some(&refusal), AllAllocated).describe_end(),
+            "7 requests got base pages; MADV_COLLAPSE failed: the kernel found no free huge page (ENOMEM)"
+        );
+        let limited = ThpRequestResult { limited_faults: 7, ..some };
+        assert!(limited.describe_end().ends_with("at its limit (thp_fault_fallback_charge)"), "{limited:?}");
+        let lost = "were split or reclaimed again before they were counted";
+        assert_eq!(result(293, 7, None, AllAllocated).describe_end(), format!("7 {lost}"));
+        assert_eq!(
+            result(293, 2, None, AllAllocated).describe_end(),
+            format!("5 requests got base pages; no huge page was free at their faults; 2 {lost}")
+        );
+        let late = ThpRequestResult { touched: 100, ..result(100, 0, None, Deadline) };
+        assert_eq!(late.describe_end(), "the time limit was reached");
+        let reserve = result(300, 0, None, ReserveReached);
+        assert_eq!(reserve.describe_end(), "more would have exceeded the reserve");
+    }
 }

@@ -88,6 +88,7 @@ pub fn allocate_at_each_step(snapshot: &Snapshot, forecast: &Forecast) -> Result
 }
 
 fn measured_outcome(allocation: ThpRequestResult) -> AllocatedPages {
+    let stop_reason = allocation.describe_end();
     let latency_ns = allocation.fault_ns.iter().chain(&allocation.collapse_ns).copied().collect();
     AllocatedPages {
         requested: allocation.regions,
@@ -95,7 +96,7 @@ fn measured_outcome(allocation: ThpRequestResult) -> AllocatedPages {
         collapsed: Some(allocation.by_collapse),
         latency_ns,
         verified_by: allocation.read_back_method,
-        stop_reason: allocation.stop_reason.describe().to_owned(),
+        stop_reason,
     }
 }
 
@@ -165,11 +166,27 @@ fn grow_pool(root: &Root, request: ThpRequest, pool: &Knob) -> Result<Reading<Al
         collapsed: None,
         latency_ns: vec![each_ns],
         verified_by: pool.path().to_owned(),
-        stop_reason: if count < request.count {
-            "more would have exceeded the reserve"
-        } else {
-            "requested at once"
-        }
-        .to_owned(),
+        stop_reason: describe_pool_growth(allocated, count, request.count).to_owned(),
     }))
+}
+
+/// Why a pool did not grow by all wanted pages, or that it did. `requested`: as many as the reserve permits.
+fn describe_pool_growth(allocated: u64, requested: u64, wanted: u64) -> &'static str {
+    match (allocated >= requested, requested >= wanted) {
+        (true, true) => "all requested pages were allocated",
+        (true, false) => "more would have exceeded the reserve",
+        (false, _) => "the kernel found no more, by compaction and reclaim",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::describe_pool_growth;
+
+    #[test]
+    fn a_pool_that_grew_by_less_says_why() {
+        assert_eq!(describe_pool_growth(300, 300, 300), "all requested pages were allocated");
+        assert_eq!(describe_pool_growth(250, 250, 300), "more would have exceeded the reserve");
+        assert!(describe_pool_growth(240, 250, 300).starts_with("the kernel found no more"));
+    }
 }

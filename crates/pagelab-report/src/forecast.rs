@@ -43,6 +43,15 @@ impl AllocatedPages {
         bounds.expected.min(self.requested)
     }
 
+    /// Returns how many of the `wanted` pages were allocated, and why the others were not.
+    fn describe_end(&self, wanted: u64) -> String {
+        let [allocated, total] = [self.allocated, wanted].map(|count| format_count(count.into()));
+        match self.allocated >= wanted {
+            true => format!("all {total} pages were allocated"),
+            false => format!("{allocated} of {total} pages were allocated: {}", self.stop_reason),
+        }
+    }
+
     /// Returns a quantile of the latency, in thousandths.
     fn latency_quantile(&self, permille: u32) -> Option<u64> {
         let mut sorted = self.latency_ns.clone();
@@ -254,7 +263,30 @@ fn write_results(output: &mut TextReport, forecast: &Forecast, results: &[StepRe
             measured.clone(),
             &[&[0, 1, 2, 3, 4, 5, 6, 7, 8], &[0, 1, 2, 3, 4, 5, 7]],
         );
+    let wanted = forecast.request.count;
     let cells: Vec<String> =
-        measured.map(|(step, of)| format!("{}: {}", step_title(step), of.stop_reason)).collect();
+        measured.map(|(step, of)| format!("{}: {}", step_title(step), of.describe_end(wanted))).collect();
     output.add_dim_indented(&cells.join(" · "));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_result_of_a_step_says_how_many_of_how_many_were_allocated() {
+        let pages = |allocated, stop_reason: &str| AllocatedPages {
+            requested: 4000,
+            allocated,
+            collapsed: None,
+            latency_ns: Vec::new(),
+            verified_by: String::new(),
+            stop_reason: stop_reason.to_owned(),
+        };
+        assert_eq!(pages(4000, "").describe_end(4000), "all 4\u{202f}000 pages were allocated");
+        assert_eq!(
+            pages(3993, "7 requests got base pages").describe_end(4000),
+            "3\u{202f}993 of 4\u{202f}000 pages were allocated: 7 requests got base pages"
+        );
+    }
 }
