@@ -21,10 +21,12 @@
 //! Bounds: the low end counts every page without a flag as kernel memory in use, and keeps the full
 //! watermark; the high end counts as many of them as free as are on per-CPU lists, and lets kswapd keep the
 //! zone above its watermark if there is cache to drop. The expected value counts as many of them as free
-//! where they are adjacent (`linear`).
+//! where they are adjacent (`linear`). No high end is above what is possible (`high_ends`).
 
+mod high_ends;
 mod inputs;
 
+pub use high_ends::{UpperBound, UpperBounds};
 use inputs::{ForecastInputs, PageblockPages, ZoneInputs};
 use pagelab_model::free_areas::ZoneKey;
 use pagelab_model::{Absence, AbsenceReason, Coverage, NodeId, Order, PageClass, Reading, Snapshot};
@@ -105,6 +107,9 @@ pub struct Forecast {
     pub total_bounds: StepBounds,
     /// By zone, in the census's order; only zones that the request may use.
     pub zone_forecasts: Vec<ZoneForecast>,
+    /// The bounds of which the smallest is the high end of the total, by step; `None` without pageblocks, and
+    /// for sizes above that of a pageblock.
+    pub upper_bounds: Option<[UpperBounds; 3]>,
     /// Why the pageblocks were not seen: then only `now` is known.
     pub census_absence: Option<Absence>,
     /// Assumptions for missing readings, as sentences.
@@ -192,11 +197,12 @@ const GAIN_DIVISOR: u64 = 10;
 impl StepBounds {
     /// Makes room in the intervals for what the census cannot know. `shift`: how many requests a block has,
     /// as a power of two.
-    fn widen(&mut self, blocks: u64, shift: u32) {
+    /// `divide` rounds the room down, or up for a zone, so that the zones have no less room than their total.
+    fn widen(&mut self, blocks: u64, shift: u32, divide: fn(u64, u64) -> u64) {
         let to_requests = |blocks: u64| blocks.saturating_mul(1 << shift.min(63));
-        let moves = to_requests(blocks / DRIFT_DIVISOR);
+        let moves = to_requests(divide(blocks, DRIFT_DIVISOR));
         let gain = |from: ForecastBounds, to: ForecastBounds| {
-            to.expected.saturating_sub(from.expected) / GAIN_DIVISOR
+            divide(to.expected.saturating_sub(from.expected), GAIN_DIVISOR)
         };
         let compacted = moves.saturating_add(gain(self.now, self.after_compaction));
         let dropped = compacted.saturating_add(gain(self.after_compaction, self.after_dropping_cache));
@@ -208,6 +214,25 @@ impl StepBounds {
         for (bounds, room) in bounds_with_slack {
             bounds.low = bounds.low.saturating_sub(room);
             bounds.high = bounds.high.saturating_add(room).min(to_requests(blocks).max(bounds.high));
+        }
+    }
+}
+
+impl StepBounds {
+    /// The bounds at a step.
+    fn at(&self, step: ReclaimStep) -> ForecastBounds {
+        match step {
+            ReclaimStep::Nothing => self.now,
+            ReclaimStep::Compaction => self.after_compaction,
+            ReclaimStep::DropCache => self.after_dropping_cache,
+        }
+    }
+
+    fn at_mut(&mut self, step: ReclaimStep) -> &mut ForecastBounds {
+        match step {
+            ReclaimStep::Nothing => &mut self.now,
+            ReclaimStep::Compaction => &mut self.after_compaction,
+            ReclaimStep::DropCache => &mut self.after_dropping_cache,
         }
     }
 }
@@ -229,11 +254,17 @@ impl Forecast {
 
     /// Expected huge pages at the end of a step.
     pub fn bounds_after(&self, step: ReclaimStep) -> ForecastBounds {
-        match step {
-            ReclaimStep::Nothing => self.total_bounds.now,
-            ReclaimStep::Compaction => self.total_bounds.after_compaction,
-            ReclaimStep::DropCache => self.total_bounds.after_dropping_cache,
-        }
+        self.total_bounds.at(step)
+    }
+
+    /// The upper bounds at a step, of which the smallest is the high end.
+    pub fn upper_bounds_after(&self, step: ReclaimStep) -> Option<UpperBounds> {
+        let [now, after_compaction, after_dropping_cache] = self.upper_bounds?;
+        Some(match step {
+            ReclaimStep::Nothing => now,
+            ReclaimStep::Compaction => after_compaction,
+            ReclaimStep::DropCache => after_dropping_cache,
+        })
     }
 
     /// Whether the request can be met after a step; `None` if that was not seen.
@@ -266,22 +297,30 @@ pub fn predict(snapshot: &Snapshot, request: AllocationRequest) -> Reading<Forec
     if request.order > machine.unit_order {
         return predict_multi_block(&machine, request);
     }
-    let zone_forecasts: Vec<ZoneForecast> =
+    let mut zone_forecasts: Vec<ZoneForecast> =
         machine.zones.iter().map(|zone| predict_zone(&machine, zone, request)).collect();
     let mut total = zone_forecasts.iter().fold(StepBounds::default(), |sum, zone| sum.sum(zone.bounds));
     let blocks: u64 = zone_forecasts.iter().map(|zone| zone.blocks).sum();
     let free = machine.zones.iter().map(|zone| zone.free_pages.saturating_add(zone.pcp_pages)).sum::<u64>();
-    match machine.census_absence {
+    let upper_bounds = match machine.census_absence {
         // Free blocks on the lists are available; the rest is bounded by the free pages.
         Some(_) => {
             let blocks_max = free / request.order.to_pages().0.max(1);
             let after = ForecastBounds { high: total.now.high.max(blocks_max), ..total.now };
             (total.after_compaction, total.after_dropping_cache) = (after, after);
+            None
         }
-        None => total.widen(blocks, u32::from(machine.unit_order.0.saturating_sub(request.order.0))),
-    }
+        None => {
+            let shift = u32::from(machine.unit_order.0.saturating_sub(request.order.0));
+            total.widen(blocks, shift, |number, divisor| number / divisor);
+            for zone in &mut zone_forecasts {
+                zone.bounds.widen(zone.blocks, shift, u64::div_ceil);
+            }
+            Some(high_ends::limit_high_ends(&machine, request, &mut zone_forecasts, &mut total))
+        }
+    };
     let ForecastInputs { census_absence, notes, .. } = machine;
-    Ok(Forecast { request, total_bounds: total, zone_forecasts, census_absence, notes })
+    Ok(Forecast { request, total_bounds: total, zone_forecasts, upper_bounds, census_absence, notes })
 }
 
 /// One zone, for orders up to that of a block.
@@ -391,7 +430,8 @@ fn predict_multi_block(machine: &ForecastInputs, request: AllocationRequest) -> 
         zone_forecasts.push(ZoneForecast::from_bounds(zone, steps, 0));
     }
     let notes = machine.notes.clone();
-    Ok(Forecast { request, total_bounds, zone_forecasts, census_absence: None, notes })
+    let (upper_bounds, census_absence) = (None, None);
+    Ok(Forecast { request, total_bounds, zone_forecasts, upper_bounds, census_absence, notes })
 }
 
 /// The absence of a forecast for which something is missing.

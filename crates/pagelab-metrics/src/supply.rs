@@ -220,7 +220,7 @@ fn units_explained_by_pcp(units: &[SupplyUnit], pages: u64) -> u64 {
 }
 
 /// How many of these needs a budget covers, the smallest first.
-fn count_fitting(mut needs: Vec<u64>, mut budget: u64) -> u64 {
+pub(crate) fn count_fitting(mut needs: Vec<u64>, mut budget: u64) -> u64 {
     needs.sort_unstable();
     let fits = |&&need: &&u64| {
         let left = budget.checked_sub(need);

@@ -1,7 +1,9 @@
 //! Answer to whether a number of huge pages can be allocated: the gain of each step, the obstacles, and the
 //! result of the real allocation.
 
-use pagelab_metrics::forecast::{AllocationMethod, Forecast, ForecastBounds, ReclaimStep, ZoneForecast};
+use pagelab_metrics::forecast::{
+    AllocationMethod, Forecast, ForecastBounds, ReclaimStep, UpperBound, ZoneForecast,
+};
 use pagelab_model::order_statistics::quantile;
 use pagelab_model::{Absence, PageClass, Snapshot};
 
@@ -81,6 +83,9 @@ pub fn render(
     output.add_bold_text(&format_headline(snapshot, forecast, step));
     write_steps(&mut output, snapshot, forecast);
     write_main_polluter(&mut output, snapshot, forecast);
+    if let Some(text) = format_high_end(forecast, step) {
+        output.add_text(&text);
+    }
     if forecast.zone_forecasts.len() > 1 && forecast.census_absence.is_none() {
         output.add_gap();
         write_zones(&mut output, forecast);
@@ -219,6 +224,33 @@ fn write_main_polluter(output: &mut TextReport, snapshot: &Snapshot, forecast: &
         _ => String::new(),
     };
     output.add_text(&format!("most polluted blocks are polluted by {} ({share}){named}", class_text(class)));
+}
+
+/// Returns which bound is the high end after the last step, or `None` if the number is exact or unknown.
+fn format_high_end(forecast: &Forecast, step: ReclaimStep) -> Option<String> {
+    let bounds = forecast.bounds_after(step);
+    let (bound, _) = forecast.upper_bounds_after(step)?.smallest();
+    if bounds.high <= bounds.expected {
+        return None;
+    }
+    let blocks: u64 = forecast.zone_forecasts.iter().map(|zone| zone.blocks).sum();
+    let reason = match bound {
+        UpperBound::Scanners if step == ReclaimStep::Nothing => {
+            "free blocks, with room for changes until the last request".to_owned()
+        }
+        UpperBound::Scanners => {
+            "blocks that compaction empties, with room for changes until the last request".to_owned()
+        }
+        UpperBound::Zones => "the sum of the zones' upper bounds".to_owned(),
+        UpperBound::CleanBlocks => format!(
+            "of {} pageblocks, {} stay polluted",
+            format_count(blocks.into()),
+            format_count(blocks.saturating_sub(bounds.high).into()),
+        ),
+        UpperBound::Memory => "free memory at that step".to_owned(),
+    };
+    let high = format_count(bounds.high.into());
+    Some(format!("upper bound {} {high}: {reason}", step_title(step)))
 }
 
 fn write_zones(output: &mut TextReport, forecast: &Forecast) {

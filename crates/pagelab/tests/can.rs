@@ -80,8 +80,37 @@ fn a_saved_tree_is_answered_from_its_files() {
                 ["low", "expected", "high"].map(|name| bounds[name].as_u64().unwrap());
             assert!(low <= expected && expected <= high, "{root}: {step}: {low} {expected} {high}");
         }
+        check_upper_bounds(&document, root);
     }
     assert!(seen > 0, "no fixture was answered");
+}
+
+/// Each high end is the smallest of its bounds, and none is above what the zones and blocks permit.
+fn check_upper_bounds(document: &Value, root: &str) {
+    if document["upper_bounds"].is_null() {
+        assert!(document["upper_bounds_absent_reason"].is_string(), "{root}");
+        return;
+    }
+    let zones = document["zones"].as_array().unwrap();
+    let sum = |number: &dyn Fn(&Value) -> u64| zones.iter().map(number).sum::<u64>();
+    let blocks = sum(&|zone| zone["blocks"].as_u64().unwrap());
+    let polluted: u64 =
+        document["polluted_pageblocks"].as_object().unwrap().values().filter_map(Value::as_u64).sum();
+    for (step, slug) in
+        [("now", "nothing"), ("after_compaction", "compaction"), ("after_dropping_cache", "cache")]
+    {
+        let bounds = &document["upper_bounds"][slug];
+        let [high, expected] = ["high", "expected"].map(|end| document[step][end].as_u64().unwrap());
+        let smallest = bounds[bounds["smallest"].as_str().unwrap()].as_u64().unwrap();
+        for part in ["scanners", "zones", "clean_blocks", "memory"] {
+            assert!(smallest <= bounds[part].as_u64().unwrap(), "{root}: {step}: {bounds}");
+        }
+        assert_eq!(high, smallest.max(expected), "{root}: {step}: {bounds}");
+        assert!(high <= sum(&|zone| zone[step]["high"].as_u64().unwrap()), "{root}: {step}");
+        if slug != "cache" {
+            assert!(high <= (blocks - polluted).max(expected), "{root}: {step}: {high} of {blocks}");
+        }
+    }
 }
 
 const DEFRAG: &str = "/sys/kernel/mm/transparent_hugepage/defrag";

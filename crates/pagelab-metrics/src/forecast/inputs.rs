@@ -10,7 +10,7 @@ use pagelab_model::{
 
 use super::{AllocationMethod, AllocationRequest, forecast_absence, undefined_absence};
 use crate::grouping::value_of;
-use crate::supply::{self, SupplyUnit, group_blocks};
+use crate::supply::{SupplyUnit, UnknownTreatment, group_blocks};
 
 /// The parts of a machine that a request may use.
 #[derive(Debug)]
@@ -30,8 +30,13 @@ pub(super) struct ForecastInputs<'s> {
 /// contain little else.
 const PAGE_CACHE_SLABS: [&str; 2] = ["buffer_head", "radix_tree_node"];
 
+/// Without slabinfo, all reclaimable slab: the count is for upper bounds alone.
 fn count_page_cache_slab(snapshot: &Snapshot) -> u64 {
-    let caches = snapshot.slabs.as_ref().map_or(&[][..], |caches| caches);
+    let Ok(caches) = &snapshot.slabs else {
+        let meminfo = snapshot.meminfo.as_ref().ok();
+        let reclaimable = meminfo.and_then(|info| info.bytes("SReclaimable")).unwrap_or_default();
+        return reclaimable.to_pages(snapshot.machine.page_size).0;
+    };
     caches.iter().filter(|cache| PAGE_CACHE_SLABS.contains(&&*cache.name)).map(|cache| cache.pages().0).sum()
 }
 
@@ -59,6 +64,12 @@ pub(super) struct ZoneInputs {
     pub blocks: Vec<PageblockPages>,
     /// Blocks that are polluted, by the class that is named for it.
     pub polluted: Vec<(PageClass, u64)>,
+    /// All other blocks with memory.
+    pub clean_blocks: u64,
+    /// Slab pages of each block that only slab pollutes.
+    pub slab_pages_alone: Vec<u64>,
+    /// All page cache, also the part that dropping leaves.
+    pub cache_pages: u64,
 }
 
 /// A block as the scanners of compaction see it.
@@ -98,6 +109,9 @@ impl ZoneInputs {
             droppable_pages: 0,
             blocks: Vec::new(),
             polluted: Vec::new(),
+            clean_blocks: 0,
+            slab_pages_alone: Vec::new(),
+            cache_pages: 0,
         }
     }
 
@@ -256,22 +270,37 @@ fn build_zone_inputs(
     }
     let lists = ZoneInputs::from_free_lists(areas, info, index);
     let deferred: u64 = units.iter().map(|unit| unit.pages_of_class(PageClass::Deferred)).sum();
+    let with_memory = units.iter().filter(|unit| unit.has_memory()).count() as u64;
+    let polluted = polluted_by_class(&units, zone.per_cpu.unwrap_or_default().0);
+    let polluted_blocks = polluted.iter().map(|(_, blocks)| blocks).sum();
     ZoneInputs {
+        clean_blocks: with_memory.saturating_sub(polluted_blocks),
+        slab_pages_alone: units.iter().filter_map(slab_pages_alone).collect(),
+        cache_pages: units.iter().map(|unit| unit.pages_of_class(PageClass::File)).sum(),
         free_pages: lists.free_pages.saturating_add(deferred),
         deferred_blocks: units.iter().filter(|unit| unit.is_deferred()).count() as u64,
         pcp_pages: zone.per_cpu.unwrap_or_default().0,
         droppable_pages: blocks.iter().map(|block| block.droppable).sum(),
-        polluted: polluted_by_class(&units, zone.per_cpu.unwrap_or_default().0),
+        polluted,
         blocks,
         ..lists
     }
+}
+
+/// The slab pages of a block that nothing else pollutes. Pages without a flag beside them may be free.
+fn slab_pages_alone(unit: &SupplyUnit) -> Option<u64> {
+    let is_other =
+        |class: PageClass| !matches!(class, PageClass::Slab | PageClass::Unknown) && class.pollutes();
+    let is_alone = PageClass::ALL.iter().all(|&class| !is_other(class) || unit.pages_of_class(class) == 0);
+    let pages = unit.pages_of_class(PageClass::Slab);
+    (is_alone && unit.is_obtainable() && pages > 0).then_some(pages)
 }
 
 fn block_pages(unit: &SupplyUnit, undroppable_share: f64) -> PageblockPages {
     let file = unit.pages_of_class(PageClass::File);
     let is_huge = !unit.is_obtainable();
     let unknown = unit.pages_of_class(PageClass::Unknown);
-    let (free, movable) = (unit.free_pages(supply::UnknownTreatment::Unmovable), unit.movable_pages());
+    let (free, movable) = (unit.free_pages(UnknownTreatment::Unmovable), unit.movable_pages());
     let is_file_folio = unit.is_file_folio();
     // A folio moves as a whole, or not at all.
     let stuck = if is_file_folio { undroppable_share.round() } else { undroppable_share };

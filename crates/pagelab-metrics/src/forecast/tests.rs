@@ -221,6 +221,9 @@ fn the_scanners_agree_with_a_twin_that_moves_single_pages() {
             droppable_pages: 0,
             blocks: blocks.clone(),
             polluted: Vec::new(),
+            clean_blocks: 0,
+            slab_pages_alone: Vec::new(),
+            cache_pages: 0,
         };
         let found = count_compacted_blocks(&zone, UnknownTreatment::InUse, false);
         assert_eq!(found, twin(&blocks), "seed {SEED}, round {round}: {blocks:?}");
@@ -307,4 +310,112 @@ fn gigantic_pages_may_come_where_slab_goes_with_page_cache() {
     };
     found.slabs = Ok(vec![cache("buffer_head", 5), cache("dentry", 500), cache("radix_tree_node", 2)]);
     assert_eq!(highs(&found), [1, 2], "seven pages go, and not nine more");
+}
+
+/// A random zone of 1 to 200 blocks: free, movable, cache, polluted, and pages without a flag.
+fn random_blocks(random: &mut SplitMix64) -> Vec<PageblockCounts> {
+    use PageClass::{Anon, File, Hugetlb, PageTable, Slab, Unknown};
+    let count = 1 + random.next_below(200);
+    // Fragmented machines have a part of each kind in every block, others have whole blocks of one kind.
+    let is_fragmented = random.next_below(2) == 0;
+    let pages_max = u64::from(B) / 6;
+    (0..count)
+        .map(|_| {
+            if random.next_below(20) == 0 {
+                return block(&[(Hugetlb, B)]);
+            }
+            let kinds = [(Anon, 2), (File, 2), (Slab, 8), (PageTable, 12), (Unknown, 6)];
+            let parts: Vec<(PageClass, u32)> = kinds
+                .into_iter()
+                .filter_map(|(class, one_in)| {
+                    let pages = 1 + random.next_below(pages_max) as u32;
+                    (random.next_below(one_in) == 0).then_some((class, pages))
+                })
+                .collect();
+            match is_fragmented {
+                true => block(&parts),
+                false => block(&parts[..parts.len().min(1)]),
+            }
+        })
+        .collect()
+}
+
+/// Pages of a class in all blocks.
+fn pages_in(blocks: &[PageblockCounts], class: PageClass) -> u64 {
+    blocks.iter().map(|block| u64::from(block.pages_of_class(class))).sum()
+}
+
+/// No high end is above any of its bounds, and these are what a count page by page finds.
+#[test]
+fn no_high_end_is_above_what_is_possible() {
+    use PageClass::{File, Free, PageTable, Slab, Unknown};
+    let mut random = SplitMix64::new(11);
+    for round in 0..400 {
+        let blocks = random_blocks(&mut random);
+        let found = snapshot(&blocks, random.next_below(3000), random.next_below(3000));
+        let forecast = predict(&found, thp_request(9)).unwrap();
+        for step in ReclaimStep::ALL {
+            let bounds = forecast.bounds_after(step);
+            let parts = forecast.upper_bounds_after(step).unwrap();
+            let text = || format!("round {round}, {step:?}: {bounds:?} {parts:?} {blocks:?}");
+            assert!(bounds.low <= bounds.expected && bounds.expected <= bounds.high, "{}", text());
+            let zones: u64 = forecast.zone_forecasts.iter().map(|zone| zone.bounds.at(step).high).sum();
+            assert_eq!(parts.zones, zones, "{}", text());
+            let smallest = parts.scanners.min(parts.zones).min(parts.memory).min(parts.clean_blocks.unwrap());
+            assert_eq!((bounds.high, parts.smallest().1), (smallest, smallest), "{}", text());
+            // Clean blocks: the lists explain four pages without a flag, so none here that has more.
+            let is_clean = |block: &&PageblockCounts| {
+                [Slab, PageTable].iter().all(|&class| block.pages_of_class(class) == 0)
+                    && block.pages_of_class(Unknown) <= 4
+            };
+            assert!(bounds.high <= blocks.iter().filter(is_clean).count() as u64, "{}", text());
+            let cache = if step == ReclaimStep::DropCache { pages_in(&blocks, File) } else { 0 };
+            let free = pages_in(&blocks, Free) + 4 + cache;
+            let room = (blocks.len() as u64).div_ceil(DRIFT_DIVISOR);
+            assert!(bounds.high <= free / u64::from(B) + room, "{}", text());
+        }
+    }
+}
+
+#[test]
+fn a_fragmented_machine_cannot_have_all_its_blocks() {
+    use PageClass::{Anon, Slab};
+    // Every tenth block is polluted, every block is half used: compaction empties many, and the room for
+    // changes would reach all 200.
+    let blocks: Vec<PageblockCounts> =
+        (0..200).map(|at| if at % 10 == 0 { block(&[(Slab, 1)]) } else { block(&[(Anon, 20)]) }).collect();
+    let forecast = predict(&snapshot(&blocks, 0, 0), thp_request(9)).unwrap();
+    let bounds = forecast.bounds_after(ReclaimStep::Compaction);
+    let parts = forecast.upper_bounds_after(ReclaimStep::Compaction).unwrap();
+    assert!(parts.scanners > 180, "{parts:?}");
+    assert_eq!((parts.smallest(), bounds.high), ((UpperBound::CleanBlocks, 180), 180), "{parts:?}");
+    // A machine full of program memory: there is no room, however few pages pollute it.
+    let full = vec![block(&[(Anon, 500)]); 200];
+    let forecast = predict(&snapshot(&full, 0, 0), thp_request(9)).unwrap();
+    let (bound, most) = forecast.upper_bounds_after(ReclaimStep::DropCache).unwrap().smallest();
+    assert!(most <= 200 * 12 / 512 + 2, "{bound:?} {most}");
+}
+
+#[test]
+fn slab_that_goes_with_page_cache_may_clean_blocks() {
+    use PageClass::{PageTable, Slab};
+    let mut blocks = vec![block(&[]); 90];
+    blocks.extend([block(&[(Slab, 3)]), block(&[(Slab, 3)]), block(&[(Slab, 5)]), block(&[(PageTable, 1)])]);
+    let mut found = snapshot(&blocks, 0, 0);
+    let clean = |snapshot: &Snapshot| {
+        let forecast = predict(snapshot, thp_request(9)).unwrap();
+        ReclaimStep::ALL.map(|step| forecast.upper_bounds_after(step).unwrap().clean_blocks.unwrap())
+    };
+    assert_eq!(clean(&found), [90, 90, 90], "slabinfo was not read");
+    let cache = |name: &str, slabs| SlabCache {
+        name: name.to_owned(),
+        objects_active: 1,
+        objects: 1,
+        object_size: Bytes(64),
+        objects_per_slab: 64,
+        pages_per_slab: 1,
+        slabs,
+    };
+    found.slabs = Ok(vec![cache("buffer_head", 6), cache("dentry", 500), cache("radix_tree_node", 4)]);
+    assert_eq!(clean(&found), [90, 90, 92], "three pages twice, and not five more");
 }

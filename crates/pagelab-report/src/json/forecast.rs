@@ -1,7 +1,7 @@
 //! JSON of `pagelab can`: `docs/json.md` lists fields and units.
 
 use pagelab_metrics::forecast::{
-    AllocationMethod, Forecast, ForecastBounds, ReclaimStep, StepBounds, ZoneForecast,
+    AllocationMethod, Forecast, ForecastBounds, ReclaimStep, StepBounds, UpperBound, ZoneForecast,
 };
 use pagelab_model::{Absence, PageClass, Snapshot};
 use serde_json::Value;
@@ -42,6 +42,7 @@ pub fn to_document(
         .field("how", method)
         .optional("node", request.node.map(|node| node.0), "all nodes");
     with_steps(object, &forecast.total_bounds, &seen)
+        .optional("upper_bounds", upper_bounds_json(forecast), "only known for sizes up to a pageblock's")
         .field("polluted_pageblocks", pollution_json(&forecast.polluted_by_class()))
         .field("zones", to_array(&forecast.zone_forecasts, zone))
         .field("notes", forecast.notes.clone())
@@ -71,6 +72,28 @@ fn bounds_json(bounds: ForecastBounds) -> Value {
         .field("expected", bounds.expected)
         .field("high", bounds.high)
         .into()
+}
+
+/// The upper bounds at each step, and the name of the smallest.
+fn upper_bounds_json(forecast: &Forecast) -> Option<Value> {
+    let steps = ReclaimStep::ALL.map(|step| Some((step, forecast.upper_bounds_after(step)?)));
+    let object = steps.into_iter().try_fold(JsonObject::new(), |object, step| {
+        let (step, bounds) = step?;
+        let smallest = match bounds.smallest().0 {
+            UpperBound::Scanners => "scanners",
+            UpperBound::Zones => "zones",
+            UpperBound::CleanBlocks => "clean_blocks",
+            UpperBound::Memory => "memory",
+        };
+        let of_step = JsonObject::new()
+            .field("scanners", bounds.scanners)
+            .field("zones", bounds.zones)
+            .optional("clean_blocks", bounds.clean_blocks, "smaller pages fit into polluted blocks")
+            .field("memory", bounds.memory)
+            .field("smallest", smallest);
+        Some(object.field(step_slug(step), of_step))
+    })?;
+    Some(object.into())
 }
 
 fn pollution_json(polluted: &[(PageClass, u64)]) -> Value {
