@@ -163,12 +163,12 @@ fn a_terminal_shows_letters_and_a_legend() {
     let ran = lab.run(&["map", "m.tar.zst"]);
     let text: Vec<&str> = ran.out.lines().filter(|line| !line.contains("read in")).collect();
     expect![[r#"
-        127 MiB of memory: 60.0 MiB free (47 %), 7.45 MiB movable, 0 B in huge pages,
-        60.0 MiB unmovable or unknown
+        128 MiB of memory: 60.0 MiB free (47 %), 7.45 MiB movable, 0 B in huge pages,
+        60.4 MiB unmovable or unknown
           Linux 6.1.0-56-cloud-amd64 · m.tar.zst/proc/kpageflags at 2026-11-22 00:58:00
 
           one pixel per 64 pages (256 KiB), rows of 12 MiB, the most frequent class shown
-          DMA        0 B rrr u........................................... 0
+          DMA        0 B rrrru........................................... 0
           DMA32   12 MiB ................usuuusssussuuuuussssssssssssssss 0
                   24 MiB uuuuuussssssuuuussssssssssssssssssss............ 0
                   36 MiB uuuuuuuuuuuuuusssssskkkkuuusssss................ 0
@@ -185,10 +185,9 @@ fn a_terminal_shows_letters_and_a_legend() {
           a     anonymous, shared     1 906  7.45 MiB   5.8 %         —  7.45 MiB
           s     slab                  3 682  14.4 MiB    11 %         —  14.4 MiB
           p     page table               27   108 KiB  0.08 %         —   108 KiB
-          r     reserved              8 938  34.9 MiB    27 %   632 KiB  34.3 MiB
+          r     reserved              9 035  35.3 MiB    28 %     1 MiB  34.3 MiB
           k     other kernel memory     284  1.11 MiB  0.87 %         —  1.11 MiB
-          u     unknown: no flags     2 434  9.51 MiB   7.5 %   128 KiB  9.38 MiB
-          blank no memory                97   388 KiB       —   388 KiB         —
+          u     unknown: no flags     2 434  9.51 MiB   7.4 %   128 KiB  9.38 MiB
     "#]]
     .assert_eq(&format!("{}\n", text.join("\n")));
 }

@@ -20,8 +20,18 @@ pub(super) struct CensusAssembly<'a> {
     pub off_lists: UnlistedFree,
 }
 
-/// One block of a zone: frame number divided by the block size, counts, whether it is one folio.
-type ZoneBlock = (u64, PageblockCounts, bool);
+/// One block of a zone.
+struct ZoneBlock {
+    /// Frame number divided by the block size.
+    number: u64,
+    counts: PageblockCounts,
+    is_one_folio: bool,
+    /// Frames inside of memory, by the memory map.
+    memory_pages: u32,
+    /// Reserved frames outside of memory, such as those of the firmware: the kernel has a page structure for
+    /// them, and does not count them as present.
+    reserved_outside: u32,
+}
 
 impl CensusAssembly<'_> {
     pub fn assemble_census(
@@ -93,7 +103,9 @@ impl CensusAssembly<'_> {
                 self.mark_holes(index, info, &mut blocks, deferred);
             }
             let pages = self.block_pages();
-            blocks.retain(|(_, counts, _)| u64::from(counts.pages_of_class(PageClass::Hole)) < pages);
+            blocks.retain(|block| {
+                block.memory_pages > 0 && u64::from(block.counts.pages_of_class(PageClass::Hole)) < pages
+            });
             total = blocks.len() as u64;
         }
         let first = info.start.map_or(0, |start| start.0) >> self.geometry.pageblock_order.0;
@@ -101,34 +113,47 @@ impl CensusAssembly<'_> {
             key: info.key.clone(),
             first: Pfn(first << self.geometry.pageblock_order.0),
             blocks_total: total,
-            one_folio: blocks.iter().filter(|block| block.2).map(|block| block.0 - first).collect(),
-            blocks: blocks.into_iter().map(|(number, counts, _)| (number - first, counts)).collect(),
+            one_folio: blocks
+                .iter()
+                .filter(|block| block.is_one_folio)
+                .map(|block| block.number - first)
+                .collect(),
+            blocks: blocks.into_iter().map(|block| (block.number - first, block.counts)).collect(),
             free_blocks: None,
             per_cpu: None,
         }
     }
 
-    /// Whole blocks of one zone, ascending. A block of two segments is joined; frames in no segment, or
-    /// reserved outside of memory, are holes.
+    /// Whole blocks of one zone, ascending. A block of two segments is joined, and frames in no segment are
+    /// holes.
     fn merge_blocks(&self, tallies: &[&SegmentBlock]) -> Vec<ZoneBlock> {
         let mut blocks: Vec<ZoneBlock> = Vec::new();
         for tally in tallies {
-            let mut counts = tally.block.counts;
-            if self.frames.segments[tally.segment].unflagged_class == PageClass::Hole {
-                let reserved = std::mem::take(&mut counts.0[PageClass::Reserved.index()]);
-                counts.0[PageClass::Hole.index()] += reserved;
-            }
+            let counts = tally.block.counts;
+            let (memory_pages, reserved_outside) =
+                match self.frames.segments[tally.segment].unflagged_class == PageClass::Hole {
+                    true => (0, counts.pages_of_class(PageClass::Reserved)),
+                    false => (counts.total(), 0),
+                };
             match blocks.last_mut() {
-                Some(last) if last.0 == tally.block.number => {
-                    last.1.0.iter_mut().zip(counts.0).for_each(|(sum, count)| *sum += count);
+                Some(last) if last.number == tally.block.number => {
+                    last.counts.0.iter_mut().zip(counts.0).for_each(|(sum, count)| *sum += count);
+                    last.memory_pages += memory_pages;
+                    last.reserved_outside += reserved_outside;
                 }
-                _ => blocks.push((tally.block.number, counts, tally.block.is_single_folio)),
+                _ => blocks.push(ZoneBlock {
+                    number: tally.block.number,
+                    counts,
+                    is_one_folio: tally.block.is_single_folio,
+                    memory_pages,
+                    reserved_outside,
+                }),
             }
         }
-        for (_, counts, one_folio) in &mut blocks {
-            let missing = self.block_pages().saturating_sub(u64::from(counts.total()));
-            counts.0[PageClass::Hole.index()] += missing as u32;
-            *one_folio &= missing == 0;
+        for block in &mut blocks {
+            let missing = self.block_pages().saturating_sub(u64::from(block.counts.total()));
+            block.counts.0[PageClass::Hole.index()] += missing as u32;
+            block.is_one_folio &= missing == 0;
         }
         blocks
     }
@@ -145,16 +170,19 @@ impl CensusAssembly<'_> {
     /// `scale` is the zone's size divided by the part that was read.
     fn mark_deferred(&self, index: usize, info: &ZoneEntry, blocks: &mut [ZoneBlock], scale: f64) -> u64 {
         let (Some(present), Some(managed)) = (info.present, info.managed) else { return 0 };
-        let reserved = (count_pages(blocks, PageClass::Reserved) as f64 * scale) as u64;
+        let outside: u64 = blocks.iter().map(|block| u64::from(block.reserved_outside)).sum();
+        let reserved = count_pages(blocks, PageClass::Reserved).saturating_sub(outside);
+        let reserved = (reserved as f64 * scale) as u64;
         let unaccounted = present.0.saturating_sub(managed.0).saturating_sub(reserved);
         if unaccounted < self.block_pages() {
             return 0;
         }
         let Some(first_deferred) = self.frame_from_end(index, unaccounted) else { return 0 };
-        let in_run = |(number, counts, _): &&ZoneBlock| {
+        let in_run = |block: &&ZoneBlock| {
             let [unknown, hole] =
-                [PageClass::Unknown, PageClass::Hole].map(|class| counts.pages_of_class(class));
-            *number >= first_deferred >> self.geometry.pageblock_order.0 && unknown + hole == counts.total()
+                [PageClass::Unknown, PageClass::Hole].map(|class| block.counts.pages_of_class(class));
+            block.number >= first_deferred >> self.geometry.pageblock_order.0
+                && unknown + hole + block.reserved_outside == block.counts.total()
         };
         let length = blocks.iter().rev().take_while(in_run).count();
         let start = blocks.len() - length;
@@ -164,7 +192,7 @@ impl CensusAssembly<'_> {
             UnlistedFree::Unknown => return 0,
         };
         let mut deferred = 0;
-        for (_, counts, _) in &mut blocks[start..] {
+        for ZoneBlock { counts, .. } in &mut blocks[start..] {
             let pages = std::mem::take(&mut counts.0[PageClass::Unknown.index()]);
             let is_free = deferred + u64::from(pages) <= free;
             deferred += if is_free { u64::from(pages) } else { 0 };
@@ -207,9 +235,10 @@ impl CensusAssembly<'_> {
             budget = budget.saturating_sub(known);
         }
         let pages = self.block_pages();
-        let is_empty = |block: &ZoneBlock| u64::from(block.1.pages_of_class(PageClass::Unknown)) == pages;
+        let is_empty =
+            |block: &ZoneBlock| u64::from(block.counts.pages_of_class(PageClass::Unknown)) == pages;
         let mut runs: Vec<&mut [ZoneBlock]> =
-            blocks.chunk_by_mut(|a, b| is_empty(a) && is_empty(b) && a.0 + 1 == b.0).collect();
+            blocks.chunk_by_mut(|a, b| is_empty(a) && is_empty(b) && a.number + 1 == b.number).collect();
         runs.retain(|run| is_empty(&run[0]));
         runs.sort_by_key(|run| std::cmp::Reverse(run.len()));
         for run in runs {
@@ -218,7 +247,7 @@ impl CensusAssembly<'_> {
                 continue;
             }
             budget -= length;
-            for (_, counts, _) in run {
+            for ZoneBlock { counts, .. } in run {
                 *counts = PageblockCounts::default();
                 counts.0[PageClass::Hole.index()] = pages as u32;
             }
@@ -235,5 +264,5 @@ impl CensusAssembly<'_> {
 }
 
 fn count_pages(blocks: &[ZoneBlock], class: PageClass) -> u64 {
-    blocks.iter().map(|(_, counts, _)| u64::from(counts.pages_of_class(class))).sum()
+    blocks.iter().map(|block| u64::from(block.counts.pages_of_class(class))).sum()
 }

@@ -155,8 +155,8 @@ fn too_large_absence(reader: &Reader<'_>, frames: u64) -> Absence {
     Absence::new(reader.root().display_path(paths::KPAGEFLAGS), AbsenceReason::Failed, detail)
 }
 
-/// Applies the results of the census for blocks to single frames: frames without a flag that are deferred
-/// memory, reserved or holes, and reserved frames outside of memory.
+/// Applies the results of the census for blocks to single frames without a flag: they are deferred memory,
+/// reserved, or holes.
 fn resolve_unflagged(census: &Census, zoneinfo: &Zoneinfo, frames: &FrameMap, classes: &mut [PageClass]) {
     let block_pages = census.pageblock_order.to_pages().0;
     let blocks: HashMap<_, _> = census.zones.iter().map(|zone| (&zone.key, zone)).collect();
@@ -165,9 +165,6 @@ fn resolve_unflagged(census: &Census, zoneinfo: &Zoneinfo, frames: &FrameMap, cl
         let length = usize::try_from(segment.end - segment.first).unwrap_or(usize::MAX);
         let (segment_classes, later_classes) = remaining.split_at_mut(length.min(remaining.len()));
         remaining = later_classes;
-        if segment.unflagged_class == PageClass::Hole {
-            replace_class(segment_classes, PageClass::Reserved, PageClass::Hole);
-        }
         let zone = zoneinfo.zones.get(segment.zone).and_then(|zone| blocks.get(&zone.key));
         let Some(zone) = zone else { continue };
         let mut counted = zone.blocks.iter().peekable();
