@@ -194,18 +194,30 @@ fn cpu_time_text(tuned: &TuningResult, tune: &TuningRun) -> Option<String> {
 fn savings_text(tuned: &TuningResult, tune: &TuningRun) -> Option<String> {
     let (none, plan_arm) =
         (find_arm(tuned, tune, HugePageSelection::None), find_arm(tuned, tune, HugePageSelection::Plan));
-    let less = |from: Option<f64>, to: Option<f64>| match from? - to? {
-        more if more < 0.0 => Some(format!("{} more", format_duration(-more as u64))),
-        less => Some(format!("{} less", format_duration(less as u64))),
+    let user_less_ns = none.user_ns? - plan_arm.user_ns?;
+    let system_less_ns = none.system_ns? - plan_arm.system_ns?;
+    let faults = none.faults.zip(plan_arm.faults).filter(|(from, _)| *from > 0.0);
+    Some(describe_savings(user_less_ns, system_less_ns, faults))
+}
+
+/// `user_less_ns`, `system_less_ns`: negative if the plan takes more. `page_faults`: without and with the
+/// plan. Page walks and page faults are named as the cause of a difference only if they changed in its
+/// direction.
+fn describe_savings(user_less_ns: f64, system_less_ns: f64, page_faults: Option<(f64, f64)>) -> String {
+    let text = |less_ns: f64| match less_ns < 0.0 {
+        true => format!("{} more", format_duration(-less_ns as u64)),
+        false => format!("{} less", format_duration(less_ns as u64)),
     };
-    let user = less(none.user_ns, plan_arm.user_ns)?;
-    let system = less(none.system_ns, plan_arm.system_ns)?;
-    let faults = none.faults.zip(plan_arm.faults).filter(|(from, _)| *from > 0.0).map(|(from, to)| {
+    let walks = if user_less_ns > 0.0 { " (page walks)" } else { "" };
+    let faults = page_faults.map_or(String::new(), |(from, to)| {
         let (from_text, to_text) = (format_count(from as u128), format_count(to as u128));
-        format!(": page faults {from_text} → {to_text}, {}", format_reduction(to / from))
+        let change = format!("page faults {from_text} → {to_text}, {}", format_reduction(to / from));
+        match (from - to) * system_less_ns > 0.0 {
+            true => format!(": {change}"),
+            false => format!("; {change}, which does not explain it"),
+        }
     });
-    let faults = faults.unwrap_or_default();
-    Some(format!("plan: {user} user time (page walks), {system} system time{faults}"))
+    format!("plan: {} user time{walks}, {} system time{faults}", text(user_less_ns), text(system_less_ns))
 }
 
 fn prediction_text(tuned: &TuningResult, tune: &TuningRun) -> Option<String> {
@@ -254,4 +266,46 @@ fn knee_text(tune: &TuningRun) -> Option<String> {
         "the knee is at {pages} huge pages, by the profile: {} of the possible gain",
         format_percent(share)
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::describe_savings;
+
+    #[test]
+    fn page_faults_explain_system_time_only_in_its_direction() {
+        let check = |user_ns: f64, system_ns: f64, faults: (f64, f64), expected: &str| {
+            let said = describe_savings(user_ns, system_ns, Some(faults)).replace('\u{202f}', " ");
+            assert_eq!(said, expected);
+        };
+        check(
+            2.16e9,
+            120e6,
+            (16_900.0, 15_878.0),
+            "plan: 2.16 s less user time (page walks), 120 ms less system time: page faults 16 900 → 15 878, \
+             6.0 % fewer",
+        );
+        check(
+            2.16e9,
+            11.4e6,
+            (24_403.0, 25_201.0),
+            "plan: 2.16 s less user time (page walks), 11.4 ms less system time; page faults 24 403 → \
+             25 201, 3.3 % more, which does not explain it",
+        );
+        check(
+            -1e9,
+            -50e6,
+            (1000.0, 2000.0),
+            "plan: 1 s more user time, 50 ms more system time: page faults 1 000 → 2 000, 100.0 % more",
+        );
+        check(
+            1e9,
+            -50e6,
+            (1000.0, 1000.0),
+            "plan: 1 s less user time (page walks), 50 ms more system time; page faults 1 000 → \
+             1 000, as many, which does not explain it",
+        );
+        let without = describe_savings(1e9, 1e6, None);
+        assert!(!without.contains("page faults"), "{without}");
+    }
 }
