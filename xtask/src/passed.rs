@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::phases;
 use crate::tally::TaskError;
-use crate::{conditions, tree};
+use crate::{conditions, since, tree};
 
 /// One whole run that passed: a line of the record, its fields separated by tabs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +38,10 @@ pub fn run(arguments: &[&str]) -> Result<(), TaskError> {
     let runs = read(&record_path())?;
     let (commits, of) = match arguments {
         [] => (commits("HEAD", &[])?, "HEAD or an ancestor of it"),
-        [revision] if !revision.starts_with('-') => (commits(revision, &["--max-count=1"])?, *revision),
+        [revision] if !revision.starts_with('-') => {
+            since::check_revision(revision)?;
+            (commits(revision, &["--max-count=1"])?, *revision)
+        }
         _ => return Err(TaskError::Usage(format!("unexpected argument `{}`", arguments.join(" ")))),
     };
     match find(&commits, &runs) {
@@ -60,11 +63,18 @@ pub fn last_passed_commit() -> Option<String> {
     find(&commits("HEAD", &[]).ok()?, &runs).map(|(commit, _)| commit.to_owned())
 }
 
-/// Hash of the tree of HEAD, if the work tree has no changes.
-pub fn clean_tree() -> Option<String> {
-    let status = tree::git(&["status", "--porcelain"]).ok()?;
-    let tree = tree::git(&["rev-parse", "HEAD^{tree}"]).ok()?;
-    status.trim().is_empty().then(|| tree.trim().to_owned())
+/// Hash of the tree of HEAD, or why a run cannot be recorded: the work tree has changes, or git fails.
+pub fn clean_tree() -> Result<String, String> {
+    let git = |arguments: &[&str]| {
+        tree::git(arguments).map_err(|error| match error {
+            TaskError::Usage(why) | TaskError::Message(why) => why,
+            TaskError::Reported => "git failed".to_owned(),
+        })
+    };
+    if !git(&["status", "--porcelain"])?.trim().is_empty() {
+        return Err("the work tree has changes".to_owned());
+    }
+    Ok(git(&["rev-parse", "HEAD^{tree}"])?.trim().to_owned())
 }
 
 /// Adds a run of the tree `tree` to the record.

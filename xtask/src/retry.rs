@@ -37,7 +37,7 @@ pub fn run_failed_again(
     let mut flaky = Vec::new();
     for test in failed.into_iter().filter(may_run_again) {
         let Some(program) = programs.find(&test.program) else { continue };
-        if passes_alone(programs, program, &test, limit)? {
+        if passes_alone(programs, program, &test, limit, tally)? {
             let refusal = changed_file(program, &test, last_passed.as_deref());
             flaky.push(FlakyTest { test, refusal });
         }
@@ -81,6 +81,7 @@ fn passes_alone(
     program: &BuiltProgram,
     test: &FailedTest,
     limit: &dyn Fn() -> Duration,
+    tally: &mut Tally,
 ) -> Result<bool, TaskError> {
     for _ in 0..RUNS {
         let mut command = programs.command(program);
@@ -88,6 +89,8 @@ fn passes_alone(
         let ran = child::run(&mut command, OutputMode::Quiet, limit())?;
         let found = libtest::parse_output(&test.program, &[ran.stdout, ran.stderr].concat());
         if !ran.is_success || found.passed == 0 {
+            let why = found.failed.first().map_or(&ran.failure, |again| &again.message);
+            tally.print(format!("  {}: failed again alone: {why}", test.line()));
             return Ok(false);
         }
     }

@@ -150,7 +150,7 @@ pub fn run_phases(args: &TestArgs) -> Result<(), TaskError> {
         println!("{}", changes.describe());
     }
     let _lock = args.runs_programs().then(run_lock::lock_machine).transpose()?;
-    let tree = if args.is_complete() { passed::clean_tree() } else { None };
+    let tree = args.is_complete().then(passed::clean_tree);
     let mut run = TestRun {
         args: args.clone(),
         start: Instant::now(),
@@ -167,18 +167,23 @@ pub fn run_phases(args: &TestArgs) -> Result<(), TaskError> {
         tally.failures.push(format!("it took {}, over the budget", phases::format_duration(all)));
     }
     let ended = tally.finish();
-    if ended.is_ok() && args.is_complete() {
-        record_passed_run(tree, all)?;
+    match tree {
+        Some(tree) if ended.is_ok() => record_passed_run(tree, all)?,
+        _ => {}
     }
     ended
 }
 
 /// A whole run that passed is recorded for the tree that it tested.
-fn record_passed_run(tree_before: Option<String>, took: Duration) -> Result<(), TaskError> {
-    match tree_before.filter(|tree| passed::clean_tree().as_ref() == Some(tree)) {
-        Some(tree) => passed::record(&tree, took),
-        None => {
-            println!("not recorded as passed: the work tree has changes");
+fn record_passed_run(tree_before: Result<String, String>, took: Duration) -> Result<(), TaskError> {
+    let is_unchanged = |tree: String| match passed::clean_tree()? {
+        now if now == tree => Ok(tree),
+        _ => Err("HEAD changed during the run".to_owned()),
+    };
+    match tree_before.and_then(is_unchanged) {
+        Ok(tree) => passed::record(&tree, took),
+        Err(why) => {
+            println!("not recorded as passed: {why}");
             Ok(())
         }
     }
