@@ -81,6 +81,8 @@ const GUEST_FIRST_LINE: Bar = Bar {
     ..AT_MOST
 };
 
+const GUESTS_LOST: Bar = Bar { limit: 1.0, unit: "guests", ..GUEST_FIRST_LINE };
+
 const PROFILE_ACCESSED: Bar = Bar { limit: 0.02, source: "profile --source accessed", ..AT_MOST };
 
 const RECORD: Bar = Bar { source: "record, so that a recording does not disturb what it records", ..AT_MOST };
@@ -159,6 +161,17 @@ const BARS: &[Bar] = &[
         ..GUEST_FIRST_LINE
     },
     Bar { name: "guest_6_12_first_line_cpu_s", comparison: "the same with kernel 6.12", ..GUEST_FIRST_LINE },
+    Bar {
+        name: "guest_6_12_lost_of_100",
+        comparison: "guests of kernel 6.12 lost of 100 that open tracepoints and request huge pages, 640M, \
+                     2 CPUs, two side by side",
+        ..GUESTS_LOST
+    },
+    Bar {
+        name: "guest_6_1_lost_of_100",
+        comparison: "the same with kernel 6.1, of 50, as a share of 100",
+        ..GUESTS_LOST
+    },
     Bar {
         name: "checkup_wall_s",
         limit: 10.0,

@@ -347,7 +347,7 @@ fn hardware_virtualisation_is_never_touched() {
     stage.put("said", &job("", "", StepExit::Code(0)));
     stage.run(&["--nodes", "2", "--swap", "16M"]);
     let arguments = fs::read_to_string(stage.path("arguments")).unwrap();
-    assert!(arguments.contains("-accel\ntcg,thread=multi\n"), "{arguments}");
+    assert!(arguments.contains("-accel\ntcg,thread=single\n"), "{arguments}");
     assert!(!arguments.contains("kvm"), "{arguments}");
     let ours = |line: &&str| line.contains('/') && !line.ends_with("vmlinuz");
     let named: Vec<&str> = arguments.lines().filter(ours).collect();
@@ -499,7 +499,7 @@ fn the_plan_is_shown_and_nothing_is_started() {
     let (code, stdout, stderr) = texts(&stage.run(&["--dry-run", "--nodes", "2", "--swap", "16M"]));
     assert_eq!((code, stderr.as_str()), (Some(0), ""));
     for part in [
-        "guest     6.1.0, 128 MiB, 2 CPUs, 2 nodes, swap 16 MiB\n",
+        "guest     6.1.0, 128 MiB, 1 CPU, 2 nodes, swap 16 MiB\n",
         "emulated  QEMU TCG",
         "modules   virtio_pci.ko virtio_blk.ko\n",
         "fd=BULK",

@@ -130,28 +130,9 @@ pub fn each_step(
     ended
 }
 
-/// Runs a guest to any end. One whose kernel runs into QEMU's race is booted again.
+/// Runs a guest to any end.
 pub fn run(plan: &GuestPlan) -> GuestOutcome {
-    let mut boots = 0;
-    loop {
-        boots += 1;
-        match boot::run_guest(plan, &mut CostWatcher(plan.kernel.release.clone())).unwrap() {
-            GuestOutcome::Lost(lost) if boots < BOOTS_MAX && is_race_of_qemu(&lost) => {
-                eprintln!("guest: booted again: {}", lost.reason);
-            }
-            outcome => return outcome,
-        }
-    }
-}
-
-/// Boots of one guest, at most.
-const BOOTS_MAX: u32 = 3;
-
-/// Whether the kernel met a breakpoint that it had taken back: QEMU emulates each CPU in a thread of its own,
-/// and one of them may still execute the old code of a static key of the scheduler (docs/guests.md).
-fn is_race_of_qemu(lost: &LostGuest) -> bool {
-    let text = String::from_utf8_lossy(&lost.report.console);
-    text.contains("Fatal exception in interrupt") && text.contains("RIP: 0010:__schedule+")
+    boot::run_guest(plan, &mut CostWatcher(plan.kernel.release.clone())).unwrap()
 }
 
 /// End of its kernel log.

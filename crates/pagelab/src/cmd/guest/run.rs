@@ -38,8 +38,8 @@ pub struct Args {
     /// Memory of the guest; a kernel disables THP below 600M
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size::parse)]
     memory: Bytes,
-    /// Processors of the guest
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = parse_bounded::<u32, 1, 64>)]
+    /// Processors of the guest; one thread of QEMU emulates all
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = parse_bounded::<u32, 1, 64>)]
     cpus: u32,
     /// NUMA nodes; memory and processors are divided evenly
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = parse_bounded::<u32, 1, 16>)]
