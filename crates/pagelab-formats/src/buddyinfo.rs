@@ -13,32 +13,50 @@ use pagelab_model::{BuddyInfo, FreeAreas, NodeId, ZoneFreeAreas, ZoneKey};
 
 use crate::ParseError;
 use crate::text::{
-    filled_lines, lines, lines_with_ranges, parse_name, parse_node, parse_number, skip_blanks, split_number,
+    filled_lines, lines_with_ranges, parse_name, parse_node, parse_number, skip_blanks, split_number,
     to_printable, words,
 };
 
 const FORMAT: &str = "buddyinfo";
 
-/// Position of one reading of buddyinfo in a longer text.
+/// Position of one reading of a file in a longer text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadingSpan {
     /// Its first line, counted from 1.
     pub first_line: u64,
     /// Number of its zones.
     pub zones: usize,
-    bytes: Range<usize>,
+    pub(crate) bytes: Range<usize>,
+}
+
+impl ReadingSpan {
+    /// The reading, cut out of its text.
+    pub(crate) fn of<'a>(&self, text: &'a [u8]) -> &'a [u8] {
+        text.get(self.bytes.clone()).unwrap_or_default()
+    }
 }
 
 /// All readings of buddyinfo in a text that may hold other lines too. Consecutive lines are one reading;
-/// a new one begins where the first zone comes again.
-pub fn find_readings(text: &[u8]) -> Vec<ReadingSpan> {
+/// a new one begins where the first zone comes again. Lines of the readings of pagetypeinfo in the same text
+/// are not buddyinfo's, although rows of its table of pageblocks look like them.
+pub fn find_readings(text: &[u8], pagetypeinfo: &[ReadingSpan]) -> Vec<ReadingSpan> {
+    let mut others = pagetypeinfo.iter().peekable();
+    let mut is_other = |start: usize| {
+        while others.next_if(|span| span.bytes.end <= start).is_some() {}
+        others.peek().is_some_and(|span| span.bytes.contains(&start))
+    };
+    let lines: Vec<_> = lines_with_ranges(text).map(|line| (is_other(line.0.start), line)).collect();
+    let own = || lines.iter().filter(|(is_other, _)| !is_other).map(|(_, (_, _, line))| *line);
     // In a text that consists of `Node N, …` lines only, any other line is damaged.
-    let alone =
-        lines(text).any(|(_, line)| has_zone_head(line)) && lines(text).all(|(_, line)| is_remnant(line));
+    let alone = own().any(has_zone_head) && own().all(is_remnant);
     let mut spans: Vec<ReadingSpan> = Vec::new();
     let mut first_zone_key = None;
     let mut within = false;
-    for (bytes, line_number, line) in lines_with_ranges(text) {
+    for (is_other, (bytes, line_number, line)) in lines {
+        if is_other {
+            within = false;
+            continue;
+        }
         if !(is_buddyinfo_line(line) || (alone && !line.trim_ascii().is_empty())) {
             within &= alone;
             continue;
@@ -61,8 +79,7 @@ pub fn find_readings(text: &[u8]) -> Vec<ReadingSpan> {
 
 /// Reads one reading of `text`, which must be the text that `span` was found in.
 pub fn parse_span(text: &[u8], span: &ReadingSpan) -> Result<BuddyInfo, ParseError> {
-    let part = text.get(span.bytes.clone()).unwrap_or_default();
-    parse(part).map_err(|error| error.shift_lines(span.first_line - 1))
+    parse(span.of(text)).map_err(|error| error.shift_lines(span.first_line - 1))
 }
 
 /// Whether a line begins like one of buddyinfo, zoneinfo or pagetypeinfo.
@@ -71,7 +88,7 @@ fn has_zone_head(line: &[u8]) -> bool {
 }
 
 /// Whether a line is blank, or could be the rest of a buddyinfo line that was cut off anywhere.
-fn is_remnant(line: &[u8]) -> bool {
+pub(crate) fn is_remnant(line: &[u8]) -> bool {
     let line = line.trim_ascii();
     (line.starts_with(b"Node") && !line.contains(&b'*')) || b"Node".starts_with(line)
 }
@@ -157,7 +174,7 @@ fn parse_line(line_number: u64, line: &[u8]) -> Result<ZoneFreeAreas, ParseError
 }
 
 /// Node, zone name and the rest of `Node 0, zone   Normal  1 2 3`.
-fn split_line(line: &[u8]) -> Option<(NodeId, &[u8], &[u8])> {
+pub(crate) fn split_line(line: &[u8]) -> Option<(NodeId, &[u8], &[u8])> {
     let (node, rest) = parse_node(line)?;
     let end = rest.iter().position(u8::is_ascii_whitespace)?;
     (end <= ZoneKey::NAME_MAX).then(|| (node, &rest[..end], &rest[end..]))

@@ -1,18 +1,22 @@
-//! Detection of free blocks in any text: buddyinfo alone, buddyinfo among other files, or allocation failure
-//! reports in a kernel log. The lines themselves show which it is.
+//! Detection of free blocks in any text: buddyinfo and pagetypeinfo, alone or among other files, or allocation
+//! failure reports in a kernel log. The lines themselves show which it is.
 
-use pagelab_model::{BuddyInfo, PageSize, ZoneKey};
+use pagelab_model::pagetype::Pagetypeinfo;
+use pagelab_model::{BuddyInfo, PageSize, ZoneFreeAreas, ZoneKey};
 
+use crate::buddyinfo::ReadingSpan;
 use crate::text::{lines, to_printable};
-use crate::{ParseError, buddyinfo, show_mem};
+use crate::{ParseError, buddyinfo, pagetypeinfo, show_mem};
 
-const FORMAT: &str = "buddyinfo or show_mem";
+const FORMAT: &str = "buddyinfo, pagetypeinfo or show_mem";
 
 /// Kind of the lines of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadingKind {
     /// Lines of `/proc/buddyinfo`.
     Buddyinfo,
+    /// Tables of `/proc/pagetypeinfo`.
+    Pagetypeinfo,
     /// Free-block lines of an allocation-failure or out-of-memory report.
     ShowMem,
 }
@@ -22,6 +26,7 @@ impl ReadingKind {
     pub fn name(self) -> &'static str {
         match self {
             ReadingKind::Buddyinfo => "buddyinfo",
+            ReadingKind::Pagetypeinfo => "pagetypeinfo",
             ReadingKind::ShowMem => "show_mem",
         }
     }
@@ -34,9 +39,11 @@ pub struct FreeBlocksText {
     pub kind: ReadingKind,
     /// Index among the readings of its text.
     pub position: ReadingPosition,
-    /// Free blocks.
+    /// Free blocks; of a pagetypeinfo the sums over all migratetypes, at least.
     pub buddyinfo: BuddyInfo,
-    /// The page size, if the text states it (reports do, buddyinfo does not).
+    /// Free blocks and pageblocks by migratetype, of a pagetypeinfo.
+    pub pagetypeinfo: Option<Pagetypeinfo>,
+    /// The page size, if the text states it (reports do, the other files do not).
     pub page_size: Option<PageSize>,
     /// Letters of the migratetypes by zone and order, where the text has them.
     pub migratetypes: Option<Vec<Vec<String>>>,
@@ -51,13 +58,13 @@ pub struct FreeBlocksText {
 pub struct ReadingPosition {
     /// Which reading, counted from 1.
     pub number: usize,
-    /// How many there are of its kind.
+    /// How many there are: reports, or readings of buddyinfo and pagetypeinfo.
     pub count: usize,
     /// Its first line, counted from 1.
     pub line: u64,
     /// The most zones that any reading of the text names; more than this one names if this one is cut.
     pub zones_max: usize,
-    /// Reports in the same text that were not read, because buddyinfo lines take precedence.
+    /// Reports in the same text that were not read, because the other files take precedence.
     pub unread_reports: usize,
 }
 
@@ -78,16 +85,29 @@ pub enum ReadError {
 /// Reads one reading of `text`: the one called `reading_number` (counted from 1), else the last.
 pub fn parse(text: &[u8], reading_number: Option<usize>) -> Result<FreeBlocksText, ReadError> {
     let reports = show_mem::find_reports(text);
-    let readings = buddyinfo::find_readings(text);
+    let types = pagetypeinfo::find_readings(text);
+    let mut readings: Vec<(&ReadingSpan, ReadingKind)> = Vec::new();
+    let buddies = buddyinfo::find_readings(text, &types);
+    readings.extend(types.iter().map(|span| (span, ReadingKind::Pagetypeinfo)));
+    readings.extend(buddies.iter().map(|span| (span, ReadingKind::Buddyinfo)));
+    readings.sort_by_key(|(span, _)| span.first_line);
     if !readings.is_empty() {
-        let lines = readings.iter().map(|span| (span.first_line, span.zones));
+        let lines = readings.iter().map(|(span, _)| (span.first_line, span.zones));
         let place = find_position(lines, reading_number, reports.len())?;
-        let buddyinfo = buddyinfo::parse_span(text, &readings[place.number - 1])
-            .map_err(|problem| ReadError::Malformed { problems: vec![problem], position: Some(place) })?;
+        let (span, kind) = readings[place.number - 1];
+        let read = match kind {
+            ReadingKind::Pagetypeinfo => {
+                parse_pagetypeinfo(text, span).map(|(sum, types)| (sum, Some(types)))
+            }
+            _ => buddyinfo::parse_span(text, span).map(|info| (info, None)),
+        };
+        let (buddyinfo, pagetypeinfo) =
+            read.map_err(|problem| ReadError::Malformed { problems: vec![problem], position: Some(place) })?;
         return Ok(FreeBlocksText {
-            kind: ReadingKind::Buddyinfo,
+            kind,
             position: place,
             buddyinfo,
+            pagetypeinfo,
             page_size: None,
             migratetypes: None,
             unpopulated: Vec::new(),
@@ -103,6 +123,7 @@ pub fn parse(text: &[u8], reading_number: Option<usize>) -> Result<FreeBlocksTex
             kind: ReadingKind::ShowMem,
             position: place,
             buddyinfo: report.buddyinfo,
+            pagetypeinfo: None,
             page_size: Some(report.page_size),
             migratetypes: Some(report.migratetypes),
             unpopulated: report.unpopulated,
@@ -110,6 +131,23 @@ pub fn parse(text: &[u8], reading_number: Option<usize>) -> Result<FreeBlocksTex
         });
     }
     Err(ReadError::Malformed { problems: vec![no_reading_error(text)], position: None })
+}
+
+/// A pagetypeinfo and its free blocks over all migratetypes.
+fn parse_pagetypeinfo(text: &[u8], span: &ReadingSpan) -> Result<(BuddyInfo, Pagetypeinfo), ParseError> {
+    let types = pagetypeinfo::parse_span(text, span)?;
+    let fail = |problem: &str| Err(ParseError::at_line("pagetypeinfo", span.first_line, problem));
+    if types.free.is_empty() {
+        return fail("only pageblocks are in it: the table of free blocks is missing");
+    }
+    let areas_by_zone = types.zone_keys().into_iter().map(|key| {
+        let areas = types.free_areas(key, |_| true)?.counts_min;
+        Some(ZoneFreeAreas { key: key.clone(), areas })
+    });
+    match areas_by_zone.collect() {
+        Some(zones) => Ok((BuddyInfo { zones }, types)),
+        None => fail("the counts of a zone exceed 64 bits"),
+    }
 }
 
 /// Position of the requested reading, from the first line and the number of zones of each.
@@ -137,8 +175,8 @@ fn no_reading_error(text: &[u8]) -> ParseError {
         return ParseError::at_line(FORMAT, number, format!("`{}` is not text", to_printable(line)));
     }
     let problem = format!(
-        "`{}` and what follows is neither a buddyinfo line (`Node 0, zone Normal 7 10 …`) nor a \
-         report's (`Node 0 Normal: 7*4kB 10*8kB … = 108kB`)",
+        "`{}` and what follows is neither a buddyinfo line (`Node 0, zone Normal 7 10 …`), a pagetypeinfo table \
+         (`Free pages count per migrate type at order 0 1 …`) nor a report's line (`Node 0 Normal: 7*4kB 10*8kB … = 108kB`)",
         to_printable(first)
     );
     ParseError::at_line(FORMAT, number, problem)
@@ -174,7 +212,25 @@ mod tests {
         let later = format!("{BUDDY}\nlater\n{}", BUDDY.replace('6', "8"));
         let both = format!("{REPORT}{BUDDY}");
         let two = format!("{REPORT}{}", REPORT.replace("1*8kB = 12", "2*8kB = 20"));
-        let cases: [(&str, Option<usize>, &str); 11] = [
+        let types = "Free pages count per migrate type at order 0 1\n\
+             Node 0, zone DMA, type Unmovable 1 2\nNode 0, zone DMA, type Movable 4 >9\n\
+             Number of blocks type Unmovable Movable\nNode 0, zone DMA 3 2\n";
+        let types_and_buddy = format!("{types}Node 0, zone DMA 5 9\n");
+        let blocks_only = types.split_once("Number").unwrap().1;
+        let cases: [(&str, Option<usize>, &str); 16] = [
+            (types, None, "pagetypeinfo 1 of 1 from line 1: [[5, 11]]"),
+            (&types_and_buddy, None, "buddyinfo 2 of 2 from line 6: [[5, 9]]"),
+            (&types_and_buddy, Some(1), "pagetypeinfo 1 of 2 from line 1: [[5, 11]]"),
+            (
+                &format!("Number{blocks_only}"),
+                None,
+                "f:1: only pageblocks are in it: the table of free blocks is missing (read as pagetypeinfo)",
+            ),
+            (
+                &types.replace("type Unmovable 1 2", "type Unmovable 1 18446744073709551615"),
+                None,
+                "f:1: the counts of a zone exceed 64 bits (read as pagetypeinfo)",
+            ),
             (BUDDY, None, "buddyinfo 1 of 1 from line 1: [[1, 2, 3], [4, 5, 6]]"),
             (&among, None, "buddyinfo 1 of 1 from line 4: [[1, 2, 3], [4, 5, 6]]"),
             (&twice, None, "buddyinfo 2 of 2 from line 3: [[1, 2, 3], [4, 5, 7]]"),
@@ -237,9 +293,9 @@ mod tests {
     #[test]
     fn what_cannot_be_read_is_named_by_its_line() {
         let cases = [
-            ("", "f: it is empty (read as buddyinfo or show_mem)"),
-            ("\n \n", "f: it is empty (read as buddyinfo or show_mem)"),
-            ("a\n\0\0\n", "f:2: `\\0\\0` is not text (read as buddyinfo or show_mem)"),
+            ("", "f: it is empty (read as buddyinfo, pagetypeinfo or show_mem)"),
+            ("\n \n", "f: it is empty (read as buddyinfo, pagetypeinfo or show_mem)"),
+            ("a\n\0\0\n", "f:2: `\\0\\0` is not text (read as buddyinfo, pagetypeinfo or show_mem)"),
             ("Node 0, zone DMA 1 x\n", "f:1: `x` is not a count (read as buddyinfo)"),
             (
                 "Node 0, zone DMA\n",

@@ -13,15 +13,22 @@
 //! The kernel prints all of this once for each node. Since 5.4.2 it stops counting at a cap and prints
 //! `>100000`. Migratetypes are kept by the kernel's names, whichever and however many they are.
 
+use std::collections::HashSet;
+
 use pagelab_model::free_areas::ZoneKey;
 use pagelab_model::pagetype::{CappedCount, MigratetypeFreeAreas, MigratetypePageblocks, Pagetypeinfo};
 use pagelab_model::{BuddyInfo, FreeAreas, NodeId, Order};
 
 use crate::ParseError;
+use crate::buddyinfo::ReadingSpan;
 use crate::text::{
     RECORDS_MAX, filled_lines, parse_name, parse_node, parse_number, split_label, split_once, to_printable,
     words,
 };
+
+mod readings;
+
+pub use readings::find_readings;
 
 const FORMAT: &str = "pagetypeinfo";
 const FREE_TABLE_HEAD: &[u8] = b"Free pages count per migrate type at order";
@@ -33,19 +40,34 @@ const TYPES_MAX: usize = 64;
 
 /// Reads a whole pagetypeinfo text. Blank lines are skipped; an empty text is an error.
 pub fn parse(text: &[u8]) -> Result<Pagetypeinfo, ParseError> {
-    let mut reader = Parser { info: Pagetypeinfo::default(), section: TableSection::Start };
+    let mut reader = Parser {
+        info: Pagetypeinfo::default(),
+        section: TableSection::Start,
+        free_zones: Vec::new(),
+        known: [HashSet::new(), HashSet::new(), HashSet::new()],
+    };
     for (number, line) in filled_lines(text) {
         reader.parse_line(number, line)?;
     }
     if reader.info.free.is_empty() && reader.info.blocks.is_empty() {
         return Err(ParseError::for_input(FORMAT, "no zone in it"));
     }
+    reader.check_completeness()?;
     Ok(reader.info)
+}
+
+/// Reads one reading of `text`, which must be the text that `span` was found in.
+pub fn parse_span(text: &[u8], span: &ReadingSpan) -> Result<Pagetypeinfo, ParseError> {
+    parse(span.of(text)).map_err(|error| error.shift_lines(span.first_line - 1))
 }
 
 struct Parser {
     info: Pagetypeinfo,
     section: TableSection,
+    /// Zones of the free-block tables, each with its first line and its migratetypes.
+    free_zones: Vec<(ZoneKey, u64, Vec<String>)>,
+    /// Zones that already have rows in the tables of free blocks, pageblocks and mixed pageblocks.
+    known: [HashSet<ZoneKey>; 3],
 }
 
 /// The table whose rows come next.
@@ -69,16 +91,19 @@ impl Parser {
                 }
                 &TableSection::FreeBlocks(orders) => self.parse_free_row(line_number, line, orders),
                 TableSection::Pageblocks(types) => {
-                    push_blocks(&mut self.info.blocks, line_number, line, types)
+                    push_blocks(&mut self.info.blocks, &mut self.known[1], line_number, line, types)
                 }
                 TableSection::MixedPageblocks(types) => {
-                    push_blocks(&mut self.info.mixed, line_number, line, types)
+                    push_blocks(&mut self.info.mixed, &mut self.known[2], line_number, line, types)
                 }
             };
         }
         if let Some(orders) = line.strip_prefix(FREE_TABLE_HEAD) {
             let orders = parse_orders(orders)
                 .ok_or_else(|| fail(format!("`{}` does not count from 0", to_printable(line))))?;
+            if self.info.free.first().is_some_and(|row| row.counts.len() != orders) {
+                return Err(fail(format!("{orders} orders contradict an earlier table")));
+            }
             self.section = TableSection::FreeBlocks(orders);
         } else if let Some(types) = line.strip_prefix(PAGEBLOCK_TABLE_HEAD) {
             self.section = TableSection::Pageblocks(parse_migratetypes(line_number, types)?);
@@ -130,7 +155,53 @@ impl Parser {
         if self.info.free.len() == RECORDS_MAX {
             return Err(fail(format!("more than {RECORDS_MAX} rows")));
         }
+        match self.free_zones.last_mut() {
+            Some((last, _, types)) if *last == key => {
+                if types.contains(&migratetype) {
+                    return Err(fail(format!("zone {}, type {migratetype} is given twice", key.zone)));
+                }
+                if types.len() == TYPES_MAX {
+                    return Err(fail(format!("zone {} has more than {TYPES_MAX} migratetypes", key.zone)));
+                }
+                types.push(migratetype.clone());
+            }
+            _ => {
+                if !self.known[0].insert(key.clone()) {
+                    return Err(fail(format!("node {}, zone {} is given twice", key.node.0, key.zone)));
+                }
+                self.free_zones.push((key.clone(), line_number, vec![migratetype.clone()]));
+            }
+        }
         self.info.free.push(MigratetypeFreeAreas { key, migratetype, counts });
+        Ok(())
+    }
+
+    /// Checks that no row is missing: the kernel prints every migratetype for every zone, and every zone in
+    /// every table. Sums over the rows of a text that was cut off would be too small.
+    fn check_completeness(&self) -> Result<(), ParseError> {
+        let Some((first, _, types)) = self.free_zones.first() else { return Ok(()) };
+        for (key, line_number, other) in &self.free_zones {
+            let fail = |problem: String| Err(ParseError::at_line(FORMAT, *line_number, problem));
+            if other != types {
+                return fail(format!(
+                    "zone {} has the migratetypes {}, zone {} has {}: a line is missing",
+                    key.zone,
+                    other.join(", "),
+                    first.zone,
+                    types.join(", ")
+                ));
+            }
+            if self.info.blocks.is_empty() {
+                continue;
+            }
+            let Some(row) = self.info.blocks.iter().find(|row| row.key == *key) else {
+                return fail(format!("zone {} has no row in the table of pageblocks", key.zone));
+            };
+            if !row.counts.iter().map(|(name, _)| name).eq(types) {
+                let problem = "the table of pageblocks has other migratetypes: a line is missing";
+                return fail(format!("zone {}: {problem}", key.zone));
+            }
+        }
         Ok(())
     }
 }
@@ -179,6 +250,7 @@ fn parse_type_count(word: &[u8]) -> Option<CappedCount> {
 
 fn push_blocks(
     table: &mut Vec<MigratetypePageblocks>,
+    known: &mut HashSet<ZoneKey>,
     line_number: u64,
     line: &[u8],
     types: &[String],
@@ -205,7 +277,11 @@ fn push_blocks(
     if rest.next().is_some() {
         return Err(fail(format!("zone {zone} has more counts than the header lists migratetypes")));
     }
-    table.push(MigratetypePageblocks { key: ZoneKey { node, zone: zone.to_owned() }, counts });
+    let key = ZoneKey { node, zone: zone.to_owned() };
+    if !known.insert(key.clone()) {
+        return Err(fail(format!("node {}, zone {zone} is given twice", node.0)));
+    }
+    table.push(MigratetypePageblocks { key, counts });
     Ok(())
 }
 

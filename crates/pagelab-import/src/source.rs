@@ -202,13 +202,14 @@ fn import_file(
         FileRejection::Fatal(failure.hint("import fewer files at a time"))
     };
     if text.trim_ascii_start().starts_with(b"Node ") {
-        let found = buddyinfo::parse(&text).map_err(|error| match buddyinfo::find_readings(&text).len() {
-            0 | 1 => bad(error),
-            readings => {
-                let why = "and their times are unknown; expected one snapshot per file";
-                FileRejection::Unusable(format!("{name}: {readings} readings of buddyinfo, {why}"))
-            }
-        })?;
+        let found =
+            buddyinfo::parse(&text).map_err(|error| match buddyinfo::find_readings(&text, &[]).len() {
+                0 | 1 => bad(error),
+                readings => {
+                    let why = "and their times are unknown; expected one snapshot per file";
+                    FileRejection::Unusable(format!("{name}: {readings} readings of buddyinfo, {why}"))
+                }
+            })?;
         if is_truncated(&text, &found) {
             return Err(FileRejection::Unusable(format!("{name}: its last line is truncated")));
         }

@@ -19,6 +19,9 @@ use pagelab_report::style::{format_argument, format_bytes};
 /// Why buddyinfo has no letters of migratetypes.
 const NO_MIGRATETYPES: &str = "buddyinfo does not state migratetypes";
 
+/// Why pagetypeinfo has no letters of migratetypes.
+const TYPES_APART: &str = "pagetypeinfo counts the blocks of each migratetype: see free_by_migratetype";
+
 type PageSizeOrigin = (PageSize, &'static str);
 
 /// Input and output.
@@ -131,6 +134,7 @@ fn from_buddyinfo(
         order,
         order_source,
         buddyinfo,
+        pagetypeinfo: None,
         migratetypes: Err(Absence::new(paths::BUDDYINFO, AbsenceReason::NotThere, NO_MIGRATETYPES)),
         unpopulated: Vec::new(),
         notes: notes.into_iter().collect(),
@@ -192,9 +196,14 @@ fn from_text(plan: &FragPlan, path: &Path) -> Result<FragReport, Failure> {
         order,
         order_source,
         buddyinfo: read.buddyinfo,
-        migratetypes: read
-            .migratetypes
-            .ok_or_else(|| Absence::new(name, AbsenceReason::NotThere, NO_MIGRATETYPES)),
+        pagetypeinfo: read.pagetypeinfo,
+        migratetypes: read.migratetypes.ok_or_else(|| {
+            let why = match read.kind {
+                ReadingKind::Pagetypeinfo => TYPES_APART,
+                ReadingKind::Buddyinfo | ReadingKind::ShowMem => NO_MIGRATETYPES,
+            };
+            Absence::new(name, AbsenceReason::NotThere, why)
+        }),
         unpopulated: read.unpopulated,
         notes: notes.into_iter().collect(),
     })
@@ -227,7 +236,7 @@ fn print_reading_notes(name: &str, read: &FreeBlocksText, plan: &FragPlan) {
 
 fn kind_description(kind: ReadingKind) -> &'static str {
     match kind {
-        ReadingKind::Buddyinfo => "reading",
+        ReadingKind::Buddyinfo | ReadingKind::Pagetypeinfo => "reading",
         ReadingKind::ShowMem => "report",
     }
 }

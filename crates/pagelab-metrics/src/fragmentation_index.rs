@@ -50,7 +50,7 @@ pub fn format_share(share: f64) -> String {
 }
 
 /// F_i in thousandths of a request that would succeed.
-const WOULD_SUCCEED: i64 = -1000;
+pub(crate) const WOULD_SUCCEED: i64 = -1000;
 
 /// Whether all requests with these F_i, in thousandths, would succeed, so that the values say nothing; false
 /// without any.

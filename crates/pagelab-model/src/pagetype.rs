@@ -1,7 +1,7 @@
 //! `/proc/pagetypeinfo`: free blocks and pageblocks by migratetype.
 
-use crate::Order;
-use crate::free_areas::ZoneKey;
+use crate::free_areas::{FreeAreas, ZoneKey};
+use crate::units::Order;
 
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +19,39 @@ pub struct Pagetypeinfo {
     /// Pageblocks that have pages of another type than their own, by their own type; only a kernel booted
     /// with `page_owner=on` prints them.
     pub mixed: Vec<MigratetypePageblocks>,
+}
+
+impl Pagetypeinfo {
+    /// The zones of the free-block tables, in the kernel's order.
+    pub fn zone_keys(&self) -> Vec<&ZoneKey> {
+        let mut keys: Vec<&ZoneKey> = self.free.iter().map(|row| &row.key).collect();
+        keys.dedup();
+        keys
+    }
+
+    /// Free blocks of one zone, summed over the migratetypes that `is_included` accepts; `None` if a sum
+    /// exceeds 64 bits.
+    pub fn free_areas(&self, key: &ZoneKey, is_included: impl Fn(&str) -> bool) -> Option<CappedAreas> {
+        let orders = self.free.first().map_or(0, |row| row.counts.len());
+        let mut sums = vec![CappedCount::Exact(0); orders];
+        for row in self.free.iter().filter(|row| row.key == *key && is_included(&row.migratetype)) {
+            for (sum, count) in sums.iter_mut().zip(&row.counts) {
+                *sum = sum.checked_add(*count)?;
+            }
+        }
+        let counts_min = FreeAreas::new(sums.iter().map(|count| count.at_least()).collect())?;
+        let is_capped = sums.iter().map(|count| matches!(count, CappedCount::MoreThan(_))).collect();
+        Some(CappedAreas { counts_min, is_capped })
+    }
+}
+
+/// Free blocks of which the kernel capped some counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CappedAreas {
+    /// Counts by order; where the kernel capped one, there are more.
+    pub counts_min: FreeAreas,
+    /// By order, whether the kernel capped a count.
+    pub is_capped: Vec<bool>,
 }
 
 /// Free blocks of one migratetype in one zone.
@@ -47,6 +80,15 @@ impl CappedCount {
         match self {
             CappedCount::Exact(n) | CappedCount::MoreThan(n) => n,
         }
+    }
+
+    /// The sum of two counts, unless it exceeds 64 bits: capped if one of them is.
+    fn checked_add(self, other: CappedCount) -> Option<CappedCount> {
+        let sum = self.at_least().checked_add(other.at_least())?;
+        Some(match (self, other) {
+            (CappedCount::Exact(_), CappedCount::Exact(_)) => CappedCount::Exact(sum),
+            _ => CappedCount::MoreThan(sum),
+        })
     }
 }
 

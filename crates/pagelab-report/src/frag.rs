@@ -1,13 +1,17 @@
 //! Fragmentation of a machine's free memory: the kernel's own files, a table, a calculation, JSON.
 
+use pagelab_metrics::capped_index::{IndexBounds, format_bounds, fragmentation_bounds, unusable_bounds};
 use pagelab_metrics::fragmentation_index::{
     all_would_succeed, format_kernel_decimal, format_unusable, fragmentation_paper, fragmentation_permille,
     unusable_index, unusable_permille,
 };
-use pagelab_model::{BuddyInfo, Bytes, FreeAreas, Order, PageSize, Reading, ZoneFreeAreas, ZoneKey};
+use pagelab_model::pagetype::{CappedAreas, Pagetypeinfo};
+use pagelab_model::{BuddyInfo, Bytes, FreeAreas, Order, PageSize, Reading, ZoneKey};
 
 use crate::style::{TextStyle, format_bytes, format_count, format_percent};
 use crate::text_report::{NO_BREAK_SPACE, RowTable, display_width};
+
+mod migratetypes;
 
 /// Report on the fragmentation of one reading of free blocks.
 #[derive(Clone, Debug)]
@@ -22,8 +26,10 @@ pub struct FragReport {
     pub order: Order,
     /// Reason for this order, in a phrase: `a PMD huge page`.
     pub order_source: String,
-    /// Free blocks by zone and order.
+    /// Free blocks by zone and order; at least, where pagetypeinfo caps a count.
     pub buddyinfo: BuddyInfo,
+    /// Free blocks and pageblocks by migratetype, if the source is a pagetypeinfo.
+    pub pagetypeinfo: Option<Pagetypeinfo>,
     /// Letters of the migratetypes with free blocks, by zone and order.
     pub migratetypes: Reading<Vec<Vec<String>>>,
     /// Zones that the source lists as having no memory.
@@ -37,7 +43,7 @@ pub struct FragReport {
 pub struct FreeBlockSource {
     /// `this machine`, a file's name, `standard input`, a saved tree's name.
     pub name: String,
-    /// `buddyinfo` or `show_mem`.
+    /// `buddyinfo`, `pagetypeinfo` or `show_mem`.
     pub kind: &'static str,
     /// Place of the reading in its text; `None` for a separate file.
     pub position: Option<ReadingPosition>,
@@ -87,7 +93,44 @@ pub fn format_kernel_file(info: &BuddyInfo, kernel_file: KernelFile) -> String {
     text
 }
 
+/// Free blocks of a zone, with the orders of which the source caps the count.
+pub(crate) struct ZoneAreas<'a> {
+    pub(crate) key: &'a ZoneKey,
+    pub(crate) areas: CappedAreas,
+}
+
+impl ZoneAreas<'_> {
+    /// Whether every count is exact.
+    fn is_exact(&self) -> bool {
+        is_exact(&self.areas)
+    }
+}
+
+/// Whether every count is exact.
+pub(crate) fn is_exact(areas: &CappedAreas) -> bool {
+    !areas.is_capped.contains(&true)
+}
+
 impl FragReport {
+    /// Free blocks of all zones, in the order of the source.
+    pub(crate) fn zone_areas(&self) -> Vec<ZoneAreas<'_>> {
+        let zones = self.buddyinfo.zones.iter().map(|zone| {
+            let counted = self.pagetypeinfo.as_ref().and_then(|types| types.free_areas(&zone.key, |_| true));
+            let areas = counted.unwrap_or_else(|| CappedAreas {
+                is_capped: vec![false; zone.areas.orders()],
+                counts_min: zone.areas.clone(),
+            });
+            ZoneAreas { key: &zone.key, areas }
+        });
+        zones.collect()
+    }
+
+    /// Names of the zones of which the source caps a count: their sums and indices have only bounds.
+    pub fn capped_zones(&self) -> Vec<String> {
+        let zones = self.zone_areas();
+        zones.iter().filter(|zone| !zone.is_exact()).map(|zone| self.zone_name(zone.key)).collect()
+    }
+
     /// Returns the answer in one sentence: the zone with the most unusable free memory for the order.
     pub fn format_headline(&self) -> String {
         self.format_unbroken_headline().replace(NO_BREAK_SPACE, " ")
@@ -98,18 +141,31 @@ impl FragReport {
     fn format_unbroken_headline(&self) -> String {
         let order = self.order;
         let size = format_bytes(self.page_size.block_bytes(order)).replace(' ', "\u{a0}");
-        let unusable =
-            |zone: &&ZoneFreeAreas| zone.areas.free_pages() - zone.areas.free_pages_from_order(order);
+        let unusable = |zone: &&ZoneAreas<'_>| {
+            let areas = &zone.areas.counts_min;
+            areas.free_pages() - areas.free_pages_from_order(order)
+        };
+        let zones = self.zone_areas();
         // The first of equal zones; `max_by_key` alone would return the last.
-        let worst = self.buddyinfo.zones.iter().rev().max_by_key(unusable);
+        let worst = zones.iter().rev().max_by_key(unusable);
         match worst {
-            Some(zone) if unusable(&zone) > 0 => format!(
-                "{} of the free memory in {} is unusable for {size} blocks, F_u({}){NO_BREAK_SPACE}{}",
-                format_percent(unusable_index(&zone.areas, order)),
-                self.zone_name(&zone.key),
-                order.0,
-                format_unusable(&zone.areas, order),
-            ),
+            Some(zone) if unusable(&zone) > 0 => {
+                let bounds = unusable_bounds(&zone.areas, order);
+                let name = self.zone_name(zone.key);
+                let share = unusable_index(&zone.areas.counts_min, order);
+                let Some(share) = format_bounded_percent(bounds, share) else {
+                    return format!(
+                        "the share of the free memory in {name} that is unusable for {size} blocks is unknown: \
+                         its counts are capped"
+                    );
+                };
+                format!(
+                    "{share} of the free memory in {name} is unusable for {size} blocks, \
+                     F_u({}){NO_BREAK_SPACE}{}",
+                    order.0,
+                    format_bounds(bounds).replace(' ', "\u{a0}"),
+                )
+            }
             _ if self.buddyinfo.free_pages() == 0 => "no zone has free memory".to_owned(),
             _ => {
                 format!("all free memory is usable for {size} blocks, F_u({}){NO_BREAK_SPACE}0.000", order.0)
@@ -148,14 +204,55 @@ fn orders_of(areas: &FreeAreas) -> impl Iterator<Item = Order> {
     (0..areas.orders()).map(|order| Order(order as u8))
 }
 
-/// F_i as the kernel prints it.
-fn format_fragmentation(areas: &FreeAreas, order: Order) -> String {
-    format_kernel_decimal(fragmentation_permille(areas, order))
+/// A share in percent, with the side on which the exact one is; `None` if nothing is known.
+fn format_bounded_percent(bounds: IndexBounds, share: f64) -> Option<String> {
+    // A bound is not rounded past the share itself.
+    let step = if share < 0.1 { 1000.0 } else { 100.0 };
+    match (bounds.permille_min, bounds.permille_max) {
+        (min, max) if min == max => Some(format_percent(share)),
+        (0, 1000) => None,
+        (0, _) => Some(format!("at most {}", format_percent((share * step).ceil() / step))),
+        _ => Some(format!("at least {}", format_percent((share * step).floor() / step))),
+    }
+}
+
+/// F_u as the kernel prints it, or its bounds.
+fn format_zone_unusable(areas: &CappedAreas, order: Order) -> String {
+    format_bounds(unusable_bounds(areas, order))
+}
+
+/// F_i as the kernel prints it, or its bounds.
+fn format_fragmentation(areas: &CappedAreas, order: Order) -> String {
+    format_bounds(fragmentation_bounds(areas, order))
+}
+
+/// Whether the requests of all these indices would succeed.
+fn is_index_left_out(bounds: impl Iterator<Item = IndexBounds>) -> bool {
+    all_would_succeed(bounds.map(|bounds| bounds.exact_permille().unwrap_or_default()))
+}
+
+/// A number, with a mark if it is only a lower bound.
+fn mark_lower_bound(text: String, is_exact: bool) -> String {
+    if is_exact { text } else { format!("≥{text}") }
+}
+
+/// Whether the counts from an order on are exact.
+fn is_exact_from(areas: &CappedAreas, order: Order) -> bool {
+    !areas.is_capped.iter().skip(order.index()).any(|&capped| capped)
+}
+
+/// Number of free blocks of exactly one order.
+fn format_block_count(areas: &CappedAreas, order: Order) -> String {
+    let count = format_count(u128::from(areas.counts_min.blocks(order)));
+    if areas.is_capped.get(order.index()) == Some(&true) { format!(">{count}") } else { count }
 }
 
 /// F_i as the paper defines it: 0 where no block is free.
-fn format_paper_index(areas: &FreeAreas, order: Order) -> String {
-    format!("{:.3}", fragmentation_paper(areas, order))
+fn format_paper_index(areas: &CappedAreas, order: Order) -> String {
+    if !is_exact(areas) {
+        return "capped".to_owned();
+    }
+    format!("{:.3}", fragmentation_paper(&areas.counts_min, order))
 }
 
 /// Contents of the table.
@@ -173,6 +270,7 @@ const LEGEND: [&str; 2] = [
 ];
 const LEGEND_LEFT_OUT: &str = "     left out of a table in which a block is free in each line";
 const LEGEND_TYPES: &str = "types  U unmovable, E reclaimable, M movable, H highatomic, C CMA, I isolate";
+const LEGEND_CAPPED: &str = ">    the kernel stopped counting there; sums and indices are bounds";
 const LEGEND_PAPER: &str = "     paper: 1 − (free / 2^j) / blocks; meaningless if a block is free";
 
 /// Lines under construction.
@@ -222,41 +320,53 @@ pub fn render_table(report: &FragReport, options: TableOptions, style: &TextStyl
     let trigger = report.source.position.as_ref().and_then(|place| place.trigger.as_ref());
     let mut output = FragText::begin(report, style, trigger);
     output.write_line("");
-    let mut without_index = write_summary(&mut output, options);
+    let zones = report.zone_areas();
+    let mut without_index = write_summary(&mut output, &zones, options);
+    let letters = report.migratetypes.as_ref().ok().filter(|_| report.pagetypeinfo.is_none());
+    if let Some(types) = &report.pagetypeinfo {
+        migratetypes::write_movable_summary(&mut output, types);
+    }
     if !options.is_single_order {
-        for (at, zone) in report.buddyinfo.zones.iter().enumerate() {
-            let type_letters = report.migratetypes.as_ref().ok().and_then(|all| all.get(at));
+        for (at, zone) in zones.iter().enumerate() {
+            let type_letters = letters.and_then(|all| all.get(at));
             without_index |= write_orders(&mut output, zone, type_letters.map(Vec::as_slice), options);
+            if let Some(types) = &report.pagetypeinfo {
+                migratetypes::write_zone_types(&mut output, types, zone.key);
+            }
         }
     }
     output.write_line("");
     let paper = options.paper.then_some(LEGEND_PAPER);
     let left_out = without_index.then_some(LEGEND_LEFT_OUT);
-    let types = (report.migratetypes.is_ok() && !options.is_single_order).then_some(LEGEND_TYPES);
-    for line in LEGEND.into_iter().chain(left_out).chain(paper).chain(types) {
+    let types = (letters.is_some() && !options.is_single_order).then_some(LEGEND_TYPES);
+    let capped = (!report.capped_zones().is_empty()).then_some(LEGEND_CAPPED);
+    for line in LEGEND.into_iter().chain(left_out).chain(paper).chain(types).chain(capped) {
         output.write_line(&format!("  {}", style.paint_dim(line)));
     }
     style.to_displayable(&output.text)
 }
 
 /// Writes a line per zone. Returns whether F_i is left out.
-fn write_summary(output: &mut FragText<'_>, options: TableOptions) -> bool {
+fn write_summary(output: &mut FragText<'_>, zones: &[ZoneAreas<'_>], options: TableOptions) -> bool {
     let (report, style) = (output.report, output.style);
-    let (order, page_size, zones) = (report.order, report.page_size, &report.buddyinfo.zones);
-    let left_out = all_would_succeed(zones.iter().map(|zone| fragmentation_permille(&zone.areas, order)));
-    let orders_max = zones.iter().map(|zone| zone.areas.orders()).max().unwrap_or(1);
+    let (order, page_size) = (report.order, report.page_size);
+    let left_out = is_index_left_out(zones.iter().map(|zone| fragmentation_bounds(&zone.areas, order)));
+    let orders_max = zones.iter().map(|zone| zone.areas.counts_min.orders()).max().unwrap_or(1);
     let bars_title = format!("F_u by order 0…{}", orders_max.saturating_sub(1));
-    let bars = |zone: &&ZoneFreeAreas| {
-        orders_of(&zone.areas).map(|order| style.spark_char(unusable_index(&zone.areas, order))).collect()
+    let bars = |zone: &&ZoneAreas<'_>| match &zone.areas {
+        areas if is_exact(areas) => orders_of(&areas.counts_min)
+            .map(|order| style.spark_char(unusable_index(&areas.counts_min, order)))
+            .collect(),
+        _ => "capped".to_owned(),
     };
-    let table = RowTable::<&ZoneFreeAreas>::new()
+    let table = RowTable::<&ZoneAreas<'_>>::new()
         .right("node", |zone| zone.key.node.0.to_string())
         .left("zone", |zone| zone.key.zone.clone())
         .right("free", |zone| free_memory_text(&zone.areas, page_size))
         .right(format!("{} now", format_bytes(page_size.block_bytes(order))), |zone| {
-            format_count(zone.areas.blocks_suitable(order))
+            suitable_blocks_text(&zone.areas, order)
         })
-        .right(format!("F_u({})", order.0), |zone| format_unusable(&zone.areas, order))
+        .right(format!("F_u({})", order.0), |zone| format_zone_unusable(&zone.areas, order))
         .right_if(!left_out, format!("F_i({})", order.0), |zone| format_fragmentation(&zone.areas, order))
         .right_if(options.paper, "paper", |zone| format_paper_index(&zone.areas, order))
         .left_if(!options.is_single_order, bars_title, bars);
@@ -273,27 +383,31 @@ fn write_summary(output: &mut FragText<'_>, options: TableOptions) -> bool {
 /// Writes every order of one zone. Returns whether F_i is left out.
 fn write_orders(
     output: &mut FragText<'_>,
-    zone: &ZoneFreeAreas,
+    zone: &ZoneAreas<'_>,
     type_letters: Option<&[String]>,
     options: TableOptions,
 ) -> bool {
     let (report, style, areas) = (output.report, output.style, &zone.areas);
+    let orders = || orders_of(&zone.areas.counts_min);
     output.write_line("");
     output.write_line(&style.paint_bold(&format!("  node {}, zone {}", zone.key.node.0, zone.key.zone)));
-    let left_out = all_would_succeed(orders_of(areas).map(|order| fragmentation_permille(areas, order)));
+    let left_out = is_index_left_out(orders().map(|order| fragmentation_bounds(areas, order)));
     let letters = type_letters.unwrap_or_default();
     let table = RowTable::<Order>::new()
         .right("order", |order| order.0.to_string())
         .right("block", |order| format_bytes(report.page_size.block_bytes(*order)))
-        .right("free blocks", |order| format_count(u128::from(areas.blocks(*order))))
-        .right("usable pages", |order| format_count(areas.free_pages_from_order(*order)))
-        .right("F_u", |order| format_unusable(areas, *order))
+        .right("free blocks", |order| format_block_count(areas, *order))
+        .right("usable pages", |order| {
+            let pages = format_count(areas.counts_min.free_pages_from_order(*order));
+            mark_lower_bound(pages, is_exact_from(areas, *order))
+        })
+        .right("F_u", |order| format_zone_unusable(areas, *order))
         .right_if(!left_out, "F_i", |order| format_fragmentation(areas, *order))
         .right_if(options.paper, "paper", |order| format_paper_index(areas, *order))
         .left_if(type_letters.is_some(), "types", |order| {
             letters.get(order.index()).cloned().unwrap_or_default()
         });
-    for (at, line) in table.lines(2, orders_of(areas)).into_iter().enumerate() {
+    for (at, line) in table.lines(2, orders()).into_iter().enumerate() {
         let line = if at == report.order.index() + 1 { style.paint_bold(&line) } else { line };
         output.write_line(&line);
     }
@@ -301,31 +415,44 @@ fn write_orders(
 }
 
 /// Formats the free memory of a zone, in pages if the bytes exceed 64 bits.
-fn free_memory_text(areas: &FreeAreas, page_size: PageSize) -> String {
-    let pages = areas.free_pages();
-    match pages.checked_mul(u128::from(page_size.bytes())).and_then(|b| u64::try_from(b).ok()) {
+fn free_memory_text(areas: &CappedAreas, page_size: PageSize) -> String {
+    let pages = areas.counts_min.free_pages();
+    let amount = match pages.checked_mul(u128::from(page_size.bytes())).and_then(|b| u64::try_from(b).ok()) {
         Some(amount) => format_bytes(Bytes(amount)),
         None => format!("{} pages", format_count(pages)),
-    }
+    };
+    mark_lower_bound(amount, is_exact(areas))
+}
+
+/// Formats the number of blocks of an order that could be allocated.
+fn suitable_blocks_text(areas: &CappedAreas, order: Order) -> String {
+    let blocks = format_count(areas.counts_min.blocks_suitable(order));
+    mark_lower_bound(blocks, is_exact_from(areas, order))
 }
 
 /// Renders the complete text.
 pub fn render_explanation(report: &FragReport, paper: bool, style: &TextStyle) -> String {
     let mut output = FragText::begin(report, style, None);
-    for zone in &report.buddyinfo.zones {
+    for zone in &report.zone_areas() {
         output.write_line("");
-        output.write_line(&style.paint_bold(&zone_title(report, zone)));
-        explain_zone(&mut output, &zone.areas, report.order, paper);
+        output.write_line(&style.paint_bold(&zone_title(report, zone.key)));
+        match zone.is_exact() {
+            true => explain_zone(&mut output, &zone.areas.counts_min, report.order, paper),
+            false => migratetypes::explain_capped_zone(&mut output, &zone.areas, report.order),
+        }
+        if let Some(types) = &report.pagetypeinfo {
+            migratetypes::explain_movable_request(&mut output, types, zone.key);
+        }
     }
     style.to_displayable(&output.text)
 }
 
-fn zone_title(report: &FragReport, zone: &ZoneFreeAreas) -> String {
+fn zone_title(report: &FragReport, key: &ZoneKey) -> String {
     let order = report.order;
     format!(
         "node {}, zone {}: order {}, blocks of 2^{} = {} pages, {}",
-        zone.key.node.0,
-        zone.key.zone,
+        key.node.0,
+        key.zone,
         order.0,
         order.0,
         format_count(u128::from(order.to_pages().0)),

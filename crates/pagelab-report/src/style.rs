@@ -81,7 +81,7 @@ impl TextStyle {
     /// Converts a text to what the terminal can display: without Unicode, its signs become ASCII, and other
     /// characters in names from the machine become question marks.
     pub fn to_displayable(&self, text: &str) -> String {
-        const ASCII_SIGNS: [(char, &str); 19] = [
+        const ASCII_SIGNS: [(char, &str); 20] = [
             ('µ', "u"),
             ('·', "|"),
             ('…', "..."),
@@ -92,6 +92,7 @@ impl TextStyle {
             ('°', " deg"),
             ('→', "->"),
             ('≥', ">="),
+            ('≤', "<="),
             ('×', "*"),
             ('Σ', "sum "),
             ('⌊', "["),

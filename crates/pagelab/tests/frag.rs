@@ -34,8 +34,21 @@ const ORDER_4: &str = "\
 0*2048kB 0*4096kB = 328kB
 ";
 
+/// `/proc/pagetypeinfo` of a virtual machine with Linux 6.18.
+const TYPES: &str = include_str!("../../../fixtures/pagetypeinfo.txt");
+
 fn lab() -> Lab {
     let lab = Lab::new();
+    lab.write("types", TYPES);
+    lab.write("types+buddy", format!("{TYPES}{TYPES_BUDDY}"));
+    lab.write("capped", capped_types());
+    lab.write("cut-types", TYPES.split_once("Number of blocks").unwrap().0);
+    lab.write("damaged-types", TYPES.replace("Number of blocks", "Numbr of blocks"));
+    lab.write(
+        "grepped-types",
+        TYPES.lines().filter(|line| line.starts_with("Node")).collect::<Vec<_>>().join("\n"),
+    );
+    lab.write("blocks", format!("Number of blocks{}", TYPES.split_once("Number of blocks").unwrap().1));
     lab.write("buddy", BUDDY);
     lab.write("bug.txt", REPORTS);
     lab.write("order4.txt", ORDER_4);
@@ -58,6 +71,21 @@ fn lab() -> Lab {
     lab.write("nothing", "");
     lab.write("packed.gz", b"\x1f\x8b\x08\x00\x00");
     lab
+}
+
+/// The buddyinfo of the same machine, a moment later.
+const TYPES_BUDDY: &str = "\
+Node 0, zone      DMA      0      0      0      0      0      0      0      0      1      1      3 
+Node 0, zone    DMA32      2      2      4      2      5      4      3      3      4      2    752 
+Node 0, zone   Normal  36590   7745   1997    480    211    370    176    211    465    236   1001 
+";
+
+/// A text of a kernel that stopped to count unmovable base pages in Normal.
+fn capped_types() -> String {
+    let row = TYPES.lines().find(|line| line.contains("Normal, type    Unmovable")).unwrap();
+    let (head, counts) = row.split_once("Unmovable").unwrap();
+    let rest = counts.trim_start().split_once(' ').unwrap().1;
+    TYPES.replace(row, &format!("{head}Unmovable >100000 {rest}"))
 }
 
 /// Runs `pagelab frag` with each line of arguments, and holds the whole transcript against the file:
@@ -91,6 +119,13 @@ fn outputs() {
         "--from order4.txt",
         "--from order4.txt --order 2",
         "--from few --page-size 16K --order 1 --explain",
+        "--from types",
+        "--from types+buddy --order 9",
+        "--from types+buddy --order 9 --report 1",
+        "--from types+buddy --report 1 --format unusable",
+        "--from capped --order 10",
+        "--from capped --explain",
+        "--from cut-types --order 9",
         "--root lazy-tree --order 0 --page-size 4096",
         "--root tree --order 8",
         "--root tree --order 5 --page-size 64K",
@@ -124,6 +159,10 @@ fn bad_input_is_named() {
         "--from cut.txt",
         "--from noise",
         "--from nothing",
+        "--from capped --format extfrag",
+        "--from damaged-types",
+        "--from grepped-types",
+        "--from blocks",
         "--from packed.gz",
         "--from nowhere",
         "--from void",
@@ -236,7 +275,7 @@ fn damaged_texts_end_in_an_exit_code_of_the_table() {
     let mut draws = SplitMix64::new(1);
     let mut random = |below: usize| draws.next_below(below as u64) as usize;
     for round in 0..120 {
-        let mut text = if round % 2 == 0 { BUDDY } else { REPORTS }.as_bytes().to_vec();
+        let mut text = [BUDDY, REPORTS, TYPES][round % 3].as_bytes().to_vec();
         for _ in 0..=random(4) {
             let at = random(text.len());
             match random(3) {

@@ -100,6 +100,88 @@ fn every_buddyinfo_is_read_in_every_format() {
     assert_eq!(read, 11);
 }
 
+/// The answers of `expected.txt` of both folders, which a person computed.
+#[test]
+fn a_pagetypeinfo_is_read_as_its_tables_are_and_not_as_buddyinfo() {
+    let Some(corpus) = corpus() else { return };
+    let json = |path: &str, args: &[&str]| -> serde_json::Value {
+        let ran = frag(&corpus.join("failures").join(path), &[args, &["--json", "--order", "9"]].concat());
+        serde_json::from_str(&ran.out).unwrap()
+    };
+    let document = json("a08-12order-cma-arm64/pagetypeinfo", &[]);
+    assert_eq!(document["source"]["kind"], "pagetypeinfo");
+    let [dma32, normal] = &document["zones"].as_array().unwrap()[..] else { panic!("{document}") };
+    for (zone, free, unusable, blocks, cma_blocks) in
+        [(dma32, 197_697, 23, 377, 120), (normal, 6945, 852, 2, 0)]
+    {
+        assert_eq!(zone["free_blocks"].as_array().unwrap().len(), 12);
+        assert_eq!(zone["free_pages"], free);
+        assert_eq!(zone["unusable_index_permille"][9], unusable);
+        assert_eq!(zone["usable_blocks"][9], blocks);
+        assert_eq!(zone["cma"]["usable_blocks"][9], cma_blocks);
+        assert_eq!(zone["movable_request"]["usable_blocks"][9], blocks - cma_blocks);
+    }
+    assert!((dma32["unusable_index"][9].as_f64().unwrap() - 0.0236).abs() < 0.0001);
+    assert!((normal["unusable_index"][9].as_f64().unwrap() - 0.8526).abs() < 0.0001);
+    let pageblocks = |zone: &serde_json::Value| -> Vec<u64> {
+        let rows = zone["free_by_migratetype"].as_array().unwrap();
+        rows.iter().map(|row| row["pageblocks"].as_u64().unwrap()).collect()
+    };
+    assert_eq!(pageblocks(dma32), [16, 804, 12, 0, 192, 0]);
+    assert_eq!(pageblocks(normal), [1166, 856, 26, 0, 0, 0]);
+
+    let file = "a02-lg-driver-unmovable/pagetypeinfo+buddyinfo.txt";
+    let types = json(file, &["--report", "1"]);
+    let (of_types, of_buddy) = (&types["zones"][0], &json(file, &[])["zones"][0]);
+    assert_eq!(
+        (of_types["free_pages"].as_u64(), of_buddy["free_pages"].as_u64()),
+        (Some(27_607), Some(27_590))
+    );
+    assert_eq!(of_types["free_blocks"][0], 9913);
+    assert_eq!(of_buddy["free_blocks"][0], 9880);
+    assert_eq!(of_types["movable_request"]["usable_blocks"][9], 3, "Reserve holds them");
+    let by_type = of_types["free_by_migratetype"].as_array().unwrap().iter().map(|row| {
+        let counts = row["free_blocks_min"].as_array().unwrap().iter().enumerate();
+        counts.map(|(order, count)| count.as_u64().unwrap() << order).sum::<u64>() * 4
+    });
+    assert_eq!(by_type.collect::<Vec<_>>(), [59_008, 6456, 37_472, 7492, 0, 0]);
+    assert_eq!(pageblocks(of_types), [135, 3, 124, 2, 0, 0]);
+    for (path, orders) in
+        [(file, [559, 656, 944]), ("a02-lg-driver-unmovable/after-refill.txt", [309, 467, 944])]
+    {
+        let zone = &json(path, &[])["zones"][0];
+        assert_eq!([3, 4, 9].map(|order| zone["unusable_index_permille"][order].as_u64().unwrap()), orders);
+    }
+}
+
+#[test]
+fn every_pagetypeinfo_has_the_free_blocks_of_the_buddyinfo_beside_it() {
+    let Some(corpus) = corpus() else { return };
+    let mut compared = 0;
+    for machine in files(&corpus.join("proc")) {
+        let path = machine.join("pagetypeinfo");
+        if !path.is_file() {
+            continue;
+        }
+        let json = |path: &Path| -> serde_json::Value {
+            serde_json::from_str(&frag(path, &["--json"]).out).unwrap()
+        };
+        let (types, buddy) = (json(&path), json(&machine.join("buddyinfo")));
+        let zones = types["zones"].as_array().unwrap().iter().zip(buddy["zones"].as_array().unwrap());
+        for (types, buddy) in zones {
+            assert_eq!((&types["node"], &types["zone"]), (&buddy["node"], &buddy["zone"]));
+            let orders = |zone: &serde_json::Value| zone["free_blocks"].as_array().map(Vec::len);
+            assert_eq!(orders(types), orders(buddy), "{}", path.display());
+            compared += 1;
+        }
+        for args in [&["--explain", "--paper"][..], &["--format", "extfrag"], &["--paper"], &["--order", "2"]]
+        {
+            frag(&path, args);
+        }
+    }
+    assert_eq!(compared, 16);
+}
+
 /// Where debugfs is mounted, or the reason that it is not.
 #[test]
 fn the_kernels_own_files_are_the_same_bytes() {

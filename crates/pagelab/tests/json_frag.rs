@@ -9,6 +9,17 @@ use std::path::Path;
 use serde_json::Value;
 use support::{Lab, collect_fields};
 
+/// A pagetypeinfo of one zone.
+const TYPES: &str = "\
+Free pages count per migrate type at order 0 1
+Node 0, zone DMA, type Unmovable 9 2
+Node 0, zone DMA, type Movable 4 0
+Node 0, zone DMA, type CMA 1 1
+
+Number of blocks type Unmovable Movable CMA
+Node 0, zone DMA 3 2 1
+";
+
 /// The section `## frag` of the page.
 fn section() -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/json.md");
@@ -50,9 +61,13 @@ fn every_field_is_documented_and_every_documented_field_is_printed() {
     lab.write("example.txt", block(&section, "text"));
     lab.write("bare.txt", "DMA: 1*4kB 0*8kB = 4kB\n");
     lab.write("buddy", "Node 0, zone DMA 0 0\n");
+    lab.write("types", TYPES);
+    lab.write("capped", TYPES.replace("Unmovable 9", "Unmovable >9"));
+    lab.write("cut", TYPES.split_once("Number").unwrap().0);
     let mut printed = BTreeSet::new();
-    for source in [&["--from", "example.txt"][..], &["--from", "bare.txt"], &["--from", "buddy"], &[]] {
-        let ran = lab.run(&[&["frag", "--json"], source].concat());
+    for source in ["example.txt", "bare.txt", "buddy", "types", "capped", "cut", ""] {
+        let from = if source.is_empty() { vec![] } else { vec!["--from", source] };
+        let ran = lab.run(&[&["frag", "--json"], from.as_slice()].concat());
         let document: Value = serde_json::from_str(&ran.out).unwrap();
         assert_eq!(document["pagelab_json"], 2);
         assert_eq!(document["kind"], "frag");

@@ -10,6 +10,7 @@ use pagelab_model::{
 
 use super::{AllocationMethod, AllocationRequest, forecast_absence, undefined_absence};
 use crate::grouping::value_of;
+use crate::movable_request::MovableAccess;
 use crate::supply::{SupplyUnit, UnknownTreatment, group_blocks};
 
 /// The parts of a machine that a request may use.
@@ -364,7 +365,7 @@ impl ZoneTypeCounts {
         let (mut unavailable_blocks, mut non_movable_free) = (Vec::new(), 0u64);
         for row in pagetypeinfo.free.iter().filter(|row| &row.key == key) {
             let counts = || row.counts.iter().map(|&count: &CappedCount| count.at_least());
-            if matches!(row.migratetype.as_str(), "HighAtomic" | "Isolate") {
+            if MovableAccess::of_migratetype(&row.migratetype) == MovableAccess::Refused {
                 unavailable_blocks.resize(unavailable_blocks.len().max(row.counts.len()), 0);
                 let sums = unavailable_blocks.iter_mut().zip(counts());
                 sums.for_each(|(sum, count): (&mut u64, u64)| *sum += count);

@@ -1,7 +1,8 @@
 //! Texts for a small machine with zones of every state: unfragmented, fragmented, one block, full.
 
 use expect_test::{expect, expect_file};
-use pagelab_model::{Absence, AbsenceReason, NodeId};
+use pagelab_model::pagetype::{CappedCount, MigratetypeFreeAreas, MigratetypePageblocks};
+use pagelab_model::{Absence, AbsenceReason, NodeId, ZoneFreeAreas};
 
 use super::*;
 use crate::json;
@@ -20,6 +21,7 @@ fn report(order: u8, zones: Vec<ZoneFreeAreas>) -> FragReport {
         order: Order(order),
         order_source: "as asked".to_owned(),
         buddyinfo: BuddyInfo { zones },
+        pagetypeinfo: None,
         migratetypes: Err(Absence::new("here", AbsenceReason::NotThere, "none")),
         unpopulated: Vec::new(),
         notes: Vec::new(),
@@ -218,4 +220,78 @@ fn json_says_why_a_value_is_absent() {
     assert_eq!(broken["unusable_index"][2].as_f64(), Some(17.0 / 21.0));
     assert!(broken.get("unusable_index_absent_reason").is_none());
     assert_eq!(value["zones"][2]["fragmentation_index_permille"][3], -500);
+}
+
+/// Two zones of four orders, in one of which a count of base pages is capped, with an unknown migratetype.
+fn of_types(counts: [CappedCount; 4], order: u8) -> FragReport {
+    let key = |name: &str| ZoneKey { node: NodeId(0), zone: name.to_owned() };
+    let row = |zone: &str, migratetype: &str, counts: [CappedCount; 4]| MigratetypeFreeAreas {
+        key: key(zone),
+        migratetype: migratetype.to_owned(),
+        counts: counts.to_vec(),
+    };
+    let exact = |counts: [u64; 4]| counts.map(CappedCount::Exact);
+    let pageblocks = [("Unmovable", 5u64), ("Movable", 2), ("CMA", 1), ("HighAtomic", 0), ("Strange", 1)];
+    let types = Pagetypeinfo {
+        pageblock_order: Some(Order(3)),
+        free: vec![
+            row("Normal", "Unmovable", counts),
+            row("Normal", "Movable", exact([2, 3, 0, 1])),
+            row("Normal", "CMA", exact([0, 1, 0, 2])),
+            row("Normal", "HighAtomic", exact([0; 4])),
+            row("Normal", "Strange", exact([0, 0, 5, 0])),
+        ],
+        blocks: vec![MigratetypePageblocks {
+            key: key("Normal"),
+            counts: pageblocks.map(|(name, count)| (name.to_owned(), count)).to_vec(),
+        }],
+        ..Pagetypeinfo::default()
+    };
+    let areas = types.free_areas(&key("Normal"), |_| true).unwrap().counts_min;
+    let mut report = report(order, vec![ZoneFreeAreas { key: key("Normal"), areas }]);
+    report.source.kind = "pagetypeinfo";
+    report.pagetypeinfo = Some(types);
+    report
+}
+
+#[test]
+fn free_blocks_by_migratetype() {
+    let exact = of_types([9, 4, 1, 0].map(CappedCount::Exact), 3);
+    let mut capped = [9, 4, 1, 0].map(CappedCount::Exact);
+    capped[0] = CappedCount::MoreThan(9);
+    let capped = of_types(capped, 3);
+    assert!(exact.capped_zones().is_empty());
+    assert_eq!(capped.capped_zones(), ["Normal"]);
+    let options = TableOptions { paper: false, is_single_order: false };
+    for (report, file) in [(&exact, "types"), (&capped, "capped")] {
+        let texts = [
+            render_table(report, options, &TextStyle::PLAIN),
+            render_explanation(report, false, &TextStyle::PLAIN),
+        ];
+        texts.iter().for_each(|text| check_lines(text));
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/frag/tests");
+        expect_test::ExpectFile { path: format!("{folder}/{file}.txt").into(), position: file!() }
+            .assert_eq(&texts.join("\n"));
+        let ascii = render_table(report, options, &TextStyle { unicode: false, ..TextStyle::PLAIN });
+        assert!(ascii.is_ascii() && !ascii.contains('?'), "{ascii}");
+    }
+}
+
+/// A bound of which the last digit is rounded would exclude the value.
+#[test]
+fn the_headline_states_the_side_of_a_bound() {
+    let more = CappedCount::MoreThan;
+    let counts = |of: [u64; 4]| of.map(CappedCount::Exact);
+    for (counts, expected) in [
+        (
+            [more(11), CappedCount::Exact(4), CappedCount::Exact(1), CappedCount::Exact(0)],
+            "at least 68 % of the free memory in Normal is unusable for 32 KiB blocks, F_u(3) ≥0.688",
+        ),
+        (
+            counts([11, 4, 1, 0]),
+            "69 % of the free memory in Normal is unusable for 32 KiB blocks, F_u(3) 0.688",
+        ),
+    ] {
+        assert_eq!(of_types(counts, 3).format_headline(), expected);
+    }
 }

@@ -1,5 +1,5 @@
-//! `pagelab frag`: shows fragmentation indices of this machine, a saved buddyinfo or an allocation failure
-//! report.
+//! `pagelab frag`: shows fragmentation indices of this machine, a saved buddyinfo or pagetypeinfo, or an
+//! allocation failure report.
 
 use std::path::PathBuf;
 
@@ -31,8 +31,8 @@ F_i(j), fragmentation index: why a request of order j fails; near 0 for lack of\
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Read FILE instead of this machine: buddyinfo, a kernel log with failure reports, or a run file with a
-    /// snapshot; - for standard input
+    /// Read FILE instead of this machine: buddyinfo, pagetypeinfo, a kernel log with failure reports, or a
+    /// run file with a snapshot; - for standard input
     ///
     /// The kind is detected from the contents. Other lines of a text are skipped.
     #[arg(long, value_name = "FILE")]
@@ -92,7 +92,10 @@ pub fn run(args: &Args) -> Outcome {
     let report = free_blocks::load_report(&plan)?;
     let style = output::stdout_style();
     let text = match plan.view {
-        FragView::Kernel(which) => format_kernel_file(&report.buddyinfo, which),
+        FragView::Kernel(which) => {
+            check_exactness(&report, which)?;
+            format_kernel_file(&report.buddyinfo, which)
+        }
         FragView::Table => {
             let options = frag::TableOptions { paper: args.paper, is_single_order: args.order.is_some() };
             frag::render_table(&report, options, &style)
@@ -102,6 +105,18 @@ pub fn run(args: &Args) -> Outcome {
     };
     output::print(&text)?;
     Ok(Exit::Success)
+}
+
+/// Refuses to print a file of the kernel from counts that are only bounds.
+fn check_exactness(report: &frag::FragReport, which: KernelFile) -> Result<(), Failure> {
+    let capped = report.capped_zones();
+    if capped.is_empty() {
+        return Ok(());
+    }
+    let name = choice_word(&FORMATS, &FragView::Kernel(which));
+    let reason = format!("the counts of {} are capped (>), so only bounds are known", capped.join(", "));
+    let failure = Failure::cannot(Exit::BadInput, format_args!("print --format {name}"), reason);
+    Err(failure.hint("use the table or --json, which print bounds, or a buddyinfo of the same moment"))
 }
 
 /// Checks the arguments against each other, before a file is opened.
