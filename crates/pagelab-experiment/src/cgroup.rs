@@ -297,7 +297,7 @@ impl TrialCgroup {
     }
 
     fn read_counters(&self, folder: &CgroupDir, name: &str) -> Reading<Counters> {
-        self.parse_file(folder, name, vmstat::parse)
+        self.parse_file(folder, name, vmstat::parse_counters)
     }
 
     fn write_file(&self, folder: &CgroupDir, name: &str, value: &str) -> Reading<()> {

@@ -12,7 +12,7 @@ use pagelab_model::Bytes;
 use pagelab_model::slab::AllocSite;
 
 use crate::ParseError;
-use crate::text::{RECORDS_MAX, lines, parse_amount, parse_name, to_printable};
+use crate::text::{RECORDS_MAX, find_bytes, lines, parse_amount, parse_name, to_printable};
 
 const FORMAT: &str = "allocinfo";
 
@@ -46,6 +46,8 @@ pub fn parse(text: &[u8]) -> Result<Vec<AllocSite>, ParseError> {
 fn split_line(line: &[u8]) -> Option<(Bytes, u64, &[u8])> {
     let (bytes, rest) = split_word(line)?;
     let (calls, place) = split_word(rest)?;
+    // `FILE:LINE [MODULE] func:NAME` (lib/codetag.c): other tables have two numbers and words too.
+    find_bytes(place, b"func:").filter(|_| place.contains(&b':'))?;
     Some((Bytes(parse_amount(bytes)?), parse_amount(calls)?, place))
 }
 
@@ -83,10 +85,14 @@ mod tests {
             ("1 2\n", "f:1: `1 2` is not `bytes calls place` (read as allocinfo)"),
             ("1 x a.c:1\n", "f:1: `1 x a.c:1` is not `bytes calls place` (read as allocinfo)"),
             (
-                "1 1 a\n\n99999999999999999999 1 a\n",
-                "f:3: `99999999999999999999 1 a` is not `bytes calls place` (read as allocinfo)",
+                "1 1 a.c:1 func:a\n\n99999999999999999999 1 a.c:1 func:a\n",
+                "f:3: `99999999999999999999 1 a.c:1 func:a` is not `bytes calls place` (read as allocinfo)",
             ),
-            ("1 1 a\x07\n", "f:1: `a\\u{7}` is not a name (read as allocinfo)"),
+            (
+                "765 410 382 5 0 123 0\n",
+                "f:1: `765 410 382 5 0 123 0` is not `bytes calls place` (read as allocinfo)",
+            ),
+            ("1 1 a.c:1 func:a\x07\n", "f:1: `a.c:1 func:a\\u{7}` is not a name (read as allocinfo)"),
         ] {
             assert_eq!(parse(text.as_bytes()).unwrap_err().message_in_file("f"), expect);
         }

@@ -56,7 +56,8 @@ fn parse_resource(line_number: u64, line: &[u8]) -> Result<Resource, ParseError>
     let text = String::from_utf8_lossy(line.trim_ascii_start());
     let parts = text.split_once(" : ").and_then(|(range, name)| {
         let (start, last) = range.split_once('-')?;
-        let address = |word: &str| u64::from_str_radix(word, 16).ok();
+        // ioports has four digits (kernel/resource.c, `r_show`).
+        let address = |word: &str| u64::from_str_radix(word, 16).ok().filter(|_| word.len() >= 8);
         Some((address(start)?, address(last)?, name))
     });
     let (start, last, name) = parts.ok_or_else(|| fail("is not `first-last : name`"))?;
@@ -88,7 +89,8 @@ mod tests {
         for (text, problem) in [
             ("rubbish\n", "`rubbish` is not `first-last : name`"),
             ("1-zz : x\n", "`1-zz : x` is not `first-last : name`"),
-            ("2-1 : x\n", "`2-1 : x` ends before it starts"),
+            ("00000002-00000001 : x\n", "`00000002-00000001 : x` ends before it starts"),
+            ("0000-001f : dma1\n", "`0000-001f : dma1` is not `first-last : name`"),
         ] {
             let message = format!("f:1: {problem} (read as iomem)");
             assert_eq!(parse(text.as_bytes()).unwrap_err().message_in_file("f"), message);

@@ -94,6 +94,9 @@ pub fn parse(text: &[u8]) -> Result<Symbols, ParseError> {
         let address = parse_hex(address).ok_or_else(fail)?;
         let (Some(kind), Some(name)) = (words.next(), words.next()) else { return Err(fail()) };
         let &[kind] = kind else { return Err(fail()) };
+        if !kind.is_ascii_alphabetic() && kind != b'?' {
+            return Err(fail());
+        }
         let module = words.next().map(|word| word.trim_ascii()).unwrap_or_default();
         let module = module.strip_prefix(b"[").and_then(|word| word.strip_suffix(b"]")).unwrap_or_default();
         if symbols.entries.len() == RECORDS_MAX {

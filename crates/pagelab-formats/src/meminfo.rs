@@ -36,7 +36,12 @@ pub fn parse(text: &[u8]) -> Result<Meminfo, ParseError> {
     if in_kib.is_empty() {
         return Err(ParseError::for_input(FORMAT, "no field in it"));
     }
-    Ok(Meminfo { fields: fields.finish(), in_kib })
+    let info = Meminfo { fields: fields.finish(), in_kib };
+    if info.bytes("MemTotal").is_none() && info.bytes("MemFree").is_none() {
+        // Files of a process have lines of this shape.
+        return Err(ParseError::for_input(FORMAT, "neither `MemTotal` nor `MemFree`: it is another file"));
+    }
+    Ok(info)
 }
 
 /// Overwrites the values of `known` from a newer text of the same machine, without allocation. Returns

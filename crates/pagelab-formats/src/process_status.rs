@@ -98,7 +98,11 @@ pub fn parse_statm(text: &[u8]) -> Result<Statm, ParseError> {
             one_line_error("statm", text, format!("{what} `{}` is not a number of pages", to_printable(word)))
         })
     };
-    Ok(Statm { size: next("size")?, resident: next("resident")?, shared: next("shared")? })
+    let statm = Statm { size: next("size")?, resident: next("resident")?, shared: next("shared")? };
+    match words(text).count() {
+        7 => Ok(statm),
+        count => Err(one_line_error("statm", text, format!("it has {count} numbers, not 7"))),
+    }
 }
 
 // `/proc/PID/stat`: identity of a process beyond its number, and whether it has exited (fs/proc/array.c,
@@ -140,6 +144,10 @@ pub fn parse_stat(text: &[u8]) -> Result<ProcessStat, ParseError> {
     let fail = |problem: String| ParseError::for_input(STAT_FORMAT, problem);
     let end = text.iter().rposition(|&byte| byte == b')');
     let end = end.ok_or_else(|| fail("no command given in parentheses".to_owned()))?;
+    // The status file of a process has numbers in the same places, behind the state in parentheses.
+    if split_once(text, b'(').is_none_or(|(pid, _)| parse_number(pid.trim_ascii()).is_none()) {
+        return Err(fail("no process id before the command in parentheses".to_owned()));
+    }
     let fields = || words(&text[end + 1..]);
     let field = |at: usize| {
         // Field 3 of the manual page is the first one here.
@@ -193,6 +201,7 @@ mod tests {
         }
         for (text, message) in [
             ("", "f: it is empty (read as statm)"),
+            ("0 0 4294967295\n", "f:1: it has 3 numbers, not 7 (read as statm)"),
             ("1 2 x", "f:1: shared `x` is not a number of pages (read as statm)"),
         ] {
             assert_eq!(parse_statm(text.as_bytes()).unwrap_err().message_in_file("f"), message);
@@ -240,6 +249,10 @@ mod tests {
         let cases = [
             ("", "f: no command given in parentheses (read as process stat)"),
             ("7 (cut", "f: no command given in parentheses (read as process stat)"),
+            (
+                "State: S (a) S 1\n",
+                "f: no process id before the command in parentheses (read as process stat)",
+            ),
             ("7 (a)\n", "f: no state (read as process stat)"),
             ("7 (a) S 1 2 3", "f: no field 10 (read as process stat)"),
             (

@@ -40,8 +40,13 @@ pub fn parse_uptime(text: &[u8]) -> Result<u64, ParseError> {
         let hundredths = (hundredths.len() == 2).then(|| parse_number(hundredths)).flatten()?;
         seconds.checked_mul(1_000_000_000)?.checked_add(hundredths * 10_000_000)
     };
-    parts().ok_or_else(|| {
-        one_line_error("uptime", text, format!("`{}` is not seconds with two decimals", to_printable(word)))
+    // The load averages have two decimals as well.
+    parts().filter(|_| words(text).count() == 2).ok_or_else(|| {
+        one_line_error(
+            "uptime",
+            text,
+            format!("`{}` is not seconds with two decimals, twice", to_printable(word)),
+        )
     })
 }
 
@@ -76,7 +81,7 @@ mod tests {
         check(parse_uptime(b"").unwrap_err(), "f: it is empty (read as uptime)");
         check(
             parse_uptime(b"1.5").unwrap_err(),
-            "f:1: `1.5` is not seconds with two decimals (read as uptime)",
+            "f:1: `1.5` is not seconds with two decimals, twice (read as uptime)",
         );
     }
 }

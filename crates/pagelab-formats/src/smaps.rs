@@ -40,6 +40,10 @@ pub fn parse(text: &[u8]) -> Result<Vec<Mapping>, ParseError> {
                 return Err(ParseError::at_line(SMAPS, number, format!("more than {RECORDS_MAX} mappings")));
             }
             finish_mapping(number, mappings.last_mut(), &mut fields)?;
+            if is_rollup_head(line) {
+                let problem = format!("`{}` is the header of smaps_rollup", to_printable(line));
+                return Err(ParseError::at_line(SMAPS, number, problem));
+            }
             mappings.push(parse_head(number, line)?);
         } else if let Some(mapping) = mappings.last_mut() {
             strings += parse_field_line(number, line, mapping, &mut fields)?;
@@ -56,13 +60,22 @@ pub fn parse(text: &[u8]) -> Result<Vec<Mapping>, ParseError> {
     Ok(mappings)
 }
 
-/// Reads a whole smaps_rollup text.
+/// Whether a line is the first one of smaps_rollup (fs/proc/task_mmu.c, `show_smaps_rollup`).
+fn is_rollup_head(line: &[u8]) -> bool {
+    parse_range(line).is_some() && line.trim_ascii_end().ends_with(b"[rollup]")
+}
+
+/// Reads a whole smaps_rollup text. Its first line tells it from meminfo, whose lines look the same.
 pub fn parse_rollup(text: &[u8]) -> Result<SmapsRollup, ParseError> {
     let mut fields = CounterBuilder::new();
     let mut other_fields = Vec::new();
     for (number, line) in lines(text) {
-        if number == 1 && !is_field(line) && parse_range(line).is_some() {
-            continue;
+        if number == 1 {
+            if is_rollup_head(line) {
+                continue;
+            }
+            let problem = format!("`{}` is not `RANGE … [rollup]`", to_printable(line));
+            return Err(ParseError::at_line(ROLLUP, number, problem));
         }
         if fields.len() + other_fields.len() == RECORDS_MAX {
             return Err(ParseError::at_line(ROLLUP, number, format!("more than {RECORDS_MAX} fields")));

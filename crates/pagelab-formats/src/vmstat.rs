@@ -13,9 +13,12 @@ use crate::text::{
 };
 
 const FORMAT: &str = "vmstat";
+/// Counters that only vmstat has; the second one is in those before 2.6.21, too.
+const IDENTITIES: [&str; 2] = ["nr_free_pages", "nr_dirty"];
 
-/// Reads a whole vmstat text. Blank lines are skipped; an empty text is an error.
-pub fn parse(text: &[u8]) -> Result<Counters, ParseError> {
+/// Reads a whole text of `name number` lines, such as memory.stat of a control group. Blank lines are skipped; an
+/// empty text is an error.
+pub fn parse_counters(text: &[u8]) -> Result<Counters, ParseError> {
     let mut counters = CounterBuilder::new();
     for (number, line) in filled_lines(text) {
         let fail = |problem: String| ParseError::at_line(FORMAT, number, problem);
@@ -30,6 +33,17 @@ pub fn parse(text: &[u8]) -> Result<Counters, ParseError> {
         return Err(ParseError::for_input(FORMAT, "no counter in it"));
     }
     Ok(counters.finish())
+}
+
+/// Reads `/proc/vmstat`. The other files of this shape have counters of the same names, of a control group
+/// or a process.
+pub fn parse(text: &[u8]) -> Result<Counters, ParseError> {
+    let counters = parse_counters(text)?;
+    if IDENTITIES.iter().all(|name| counters.get(name).is_none()) {
+        let problem = format!("neither `{}` nor `{}`: it is another file", IDENTITIES[0], IDENTITIES[1]);
+        return Err(ParseError::for_input(FORMAT, problem));
+    }
+    Ok(counters)
 }
 
 /// Overwrites the values of `known` from a newer text of the same machine, without allocation.
@@ -96,6 +110,8 @@ mod tests {
 
     #[test]
     fn bad_lines_are_named() {
+        let other = "f: neither `nr_free_pages` nor `nr_dirty`: it is another file (read as vmstat)";
+        assert_eq!(error(b"anon 40\npgfault 6\n"), other);
         assert_eq!(error(b"\n"), "f: no counter in it (read as vmstat)");
         for line in ["pgfault", "pgfault x", "pgfault 1 2", "pgfault 99999999999999999999", "pgfault 0x1"] {
             let expect = format!("f:2: `{line}` is not `name number` (read as vmstat)");

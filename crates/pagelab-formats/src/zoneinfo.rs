@@ -70,7 +70,15 @@ impl Parser {
         if line.trim_ascii_start().starts_with(b"Node") {
             let (node, zone) = parse_node(line)
                 .ok_or_else(|| fail(format!("`{}` is not `Node N, zone NAME`", to_printable(line))))?;
-            return self.open_zone(line_number, node, parse_name(FORMAT, line_number, zone.trim_ascii())?);
+            let zone = zone.trim_ascii();
+            if zone.iter().any(u8::is_ascii_whitespace) {
+                // A row of buddyinfo, or of a table of pagetypeinfo.
+                return Err(fail(format!(
+                    "`{}` has more than a zone: it is not zoneinfo",
+                    to_printable(line)
+                )));
+            }
+            return self.open_zone(line_number, node, parse_name(FORMAT, line_number, zone)?);
         }
         let (Some(zone), Some(stats)) = (self.info.zones.last_mut(), &mut self.zone_counters) else {
             return Err(fail(format!("`{}` is before the first zone", to_printable(line))));

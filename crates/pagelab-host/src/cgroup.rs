@@ -226,7 +226,7 @@ fn read_usage(reader: &Reader<'_>, level: &str, files: &ControlFiles) -> Option<
 /// container, and only those that count (`use_hierarchy`).
 fn read_limits_v1(reader: &Reader<'_>, levels: &[String]) -> Limits {
     let Some(own_dir) = levels.first() else { return Limits::default() };
-    let stat = reader.parse(&format!("{own_dir}/memory.stat"), vmstat::parse);
+    let stat = reader.parse(&format!("{own_dir}/memory.stat"), vmstat::parse_counters);
     let whole = stat.ok().and_then(|stat| stat.get("hierarchical_memory_limit"));
     let seen = read_limits(reader, levels, &V1);
     match whole.map(Bytes) {

@@ -386,7 +386,9 @@ mod tests {
         assert_eq!((fast.buddyinfo().unwrap().zones.len(), fast.buddyinfo().unwrap().free_pages()), (2, 9));
         // The known lines alone would satisfy the reader if it did not look behind its full buffer.
         for counters in [INITIAL_BUFFER_BYTES / 8, 3, 8 * INITIAL_BUFFER_BYTES, 1] {
-            let text = |value: u64| (0..counters).map(|n| format!("c{n:05} {value}\n")).collect::<String>();
+            let name = |at: usize| if at == 0 { "nr_dirty".to_owned() } else { format!("c{at:05}") };
+            let text =
+                |value: u64| (0..counters).map(|at| format!("{} {value}\n", name(at))).collect::<String>();
             for value in [1, 2, 10, 3] {
                 tree.write("vmstat", &text(value));
                 fast.sample();

@@ -415,7 +415,7 @@ fn a_capture_keeps_the_oom_kills_that_checkup_reports() {
                6,2,10,-;memory: usage 65536kB, limit 65536kB, failcnt 42\n\
                6,3,11,-;oom-kill:constraint=CONSTRAINT_MEMCG,oom_memcg=/jobs/secret,task_memcg=/jobs/secret,task=secret\n\
                3,4,12,-;Memory cgroup out of memory: Killed process 7 (secret) total-vm:9kB\n";
-    for (path, text) in [("dev/kmsg", log), ("proc/vmstat", "oom_kill 1\n")] {
+    for (path, text) in [("dev/kmsg", log), ("proc/vmstat", "nr_free_pages 1\noom_kill 1\n")] {
         let path = tree.join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();

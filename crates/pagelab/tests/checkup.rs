@@ -36,7 +36,10 @@ fn machine(free_blocks: &[u64]) -> Lab {
              PageTables:         8000 kB\nSwapTotal:             0 kB\nSwapFree:              0 kB\n"
         ),
     );
-    lab.write("proc/vmstat", "thp_fault_alloc 1000\nthp_fault_fallback 10\ncompact_stall 5\noom_kill 0\n");
+    lab.write(
+        "proc/vmstat",
+        "nr_free_pages 1\nthp_fault_alloc 1000\nthp_fault_fallback 10\ncompact_stall 5\noom_kill 0\n",
+    );
     lab.write("proc/sys/kernel/osrelease", "6.1.0-test\n");
     lab.write(&format!("{thp}/enabled"), "always [madvise] never\n");
     lab.write(&format!("{thp}/hpage_pmd_size"), "2097152\n");
@@ -211,7 +214,7 @@ fn a_malformed_file_is_named_with_its_line_and_the_rest_goes_on() {
 #[test]
 fn unreadable_parts_are_not_reported_as_good() {
     let tree = Lab::new();
-    tree.write("proc/vmstat", "thp_fault_alloc 1\nthp_fault_fallback 0\n");
+    tree.write("proc/vmstat", "nr_free_pages 1\nthp_fault_alloc 1\nthp_fault_fallback 0\n");
     let output = pagelab(&["checkup", "--root", root(&tree)]);
     assert!(output.out.contains("nothing found; not judged") && !output.out.contains("nothing to do"));
     let brief = pagelab(&["checkup", "--brief", "--root", root(&tree)]);

@@ -55,7 +55,7 @@ fn sound() -> Lab {
     let lab = Lab::new();
     lab.write("proc/buddyinfo", "Node 0, zone   Normal      1      2      3      4 \n");
     lab.write("proc/meminfo", "MemTotal:        4194304 kB\nMemFree:             196 kB\n");
-    lab.write("proc/vmstat", "thp_fault_alloc 1\nthp_fault_fallback 0\n");
+    lab.write("proc/vmstat", "nr_free_pages 1\nthp_fault_alloc 1\nthp_fault_fallback 0\n");
     lab.write(
         "proc/zoneinfo",
         "Node 0, zone   Normal\n  pages free     49\n        min      1\n        spanned  4096\n\

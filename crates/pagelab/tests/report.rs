@@ -22,7 +22,10 @@ const S: u64 = 1_000_000_000;
 fn tree(lab: &Lab) {
     lab.write("tree/proc/buddyinfo", "Node 0, zone   Normal  90000  60000  40000  10000   3000    800 \n");
     lab.write("tree/proc/meminfo", "MemTotal:        4194304 kB\nMemFree:         2179200 kB\n");
-    lab.write("tree/proc/vmstat", "thp_fault_alloc 1000\nthp_fault_fallback 10\noom_kill 3\n");
+    lab.write(
+        "tree/proc/vmstat",
+        "nr_free_pages 1\nthp_fault_alloc 1000\nthp_fault_fallback 10\noom_kill 3\n",
+    );
     lab.write("tree/proc/sys/kernel/osrelease", "6.1.0-test\n");
 }
 

@@ -141,7 +141,7 @@ impl CgroupSource {
         if self.is_v2 {
             columns.add_amount("memory.swap.current", Unit::BYTES, number("memory.swap.current"));
         }
-        let stat = vmstat::parse(&read("memory.stat")?).ok()?;
+        let stat = vmstat::parse_counters(&read("memory.stat")?).ok()?;
         for &(name, grows) in if self.is_v2 { &STAT_V2[..] } else { &STAT_V1[..] } {
             if let Some(value) = stat.get(name) {
                 columns.add_column(name, if grows { Unit::COUNT } else { Unit::BYTES }, grows, Some(value));
