@@ -31,7 +31,7 @@ pub struct ReadingSpan {
 
 impl ReadingSpan {
     /// The reading, cut out of its text.
-    pub(crate) fn of<'a>(&self, text: &'a [u8]) -> &'a [u8] {
+    pub(crate) fn cut_from<'a>(&self, text: &'a [u8]) -> &'a [u8] {
         text.get(self.bytes.clone()).unwrap_or_default()
     }
 }
@@ -79,7 +79,7 @@ pub fn find_readings(text: &[u8], pagetypeinfo: &[ReadingSpan]) -> Vec<ReadingSp
 
 /// Reads one reading of `text`, which must be the text that `span` was found in.
 pub fn parse_span(text: &[u8], span: &ReadingSpan) -> Result<BuddyInfo, ParseError> {
-    parse(span.of(text)).map_err(|error| error.shift_lines(span.first_line - 1))
+    parse(span.cut_from(text)).map_err(|error| error.shift_lines(span.first_line - 1))
 }
 
 /// Whether a line begins like one of buddyinfo, zoneinfo or pagetypeinfo.

@@ -1,5 +1,5 @@
-//! Detection of free blocks in any text: buddyinfo and pagetypeinfo, alone or among other files, or allocation
-//! failure reports in a kernel log. The lines themselves show which it is.
+//! Detection of free blocks in any text: buddyinfo and pagetypeinfo, alone or among other files, or
+//! allocation failure reports in a kernel log. The lines themselves show which it is.
 
 use pagelab_model::pagetype::Pagetypeinfo;
 use pagelab_model::{BuddyInfo, PageSize, ZoneFreeAreas, ZoneKey};
@@ -175,8 +175,10 @@ fn no_reading_error(text: &[u8]) -> ParseError {
         return ParseError::at_line(FORMAT, number, format!("`{}` is not text", to_printable(line)));
     }
     let problem = format!(
-        "`{}` and what follows is neither a buddyinfo line (`Node 0, zone Normal 7 10 …`), a pagetypeinfo table \
-         (`Free pages count per migrate type at order 0 1 …`) nor a report's line (`Node 0 Normal: 7*4kB 10*8kB … = 108kB`)",
+        "`{}` and what follows is neither a buddyinfo line (`Node 0, zone Normal 7 10 …`), a pagetypeinfo \
+         table \
+         (`Free pages count per migrate type at order 0 1 …`) nor a report's line (`Node 0 Normal: 7*4kB \
+         10*8kB … = 108kB`)",
         to_printable(first)
     );
     ParseError::at_line(FORMAT, number, problem)

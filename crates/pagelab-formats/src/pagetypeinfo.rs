@@ -58,7 +58,7 @@ pub fn parse(text: &[u8]) -> Result<Pagetypeinfo, ParseError> {
 
 /// Reads one reading of `text`, which must be the text that `span` was found in.
 pub fn parse_span(text: &[u8], span: &ReadingSpan) -> Result<Pagetypeinfo, ParseError> {
-    parse(span.of(text)).map_err(|error| error.shift_lines(span.first_line - 1))
+    parse(span.cut_from(text)).map_err(|error| error.shift_lines(span.first_line - 1))
 }
 
 struct Parser {

@@ -16,8 +16,8 @@ const FORMAT: &str = "vmstat";
 /// Counters that only vmstat has; the second one is in those before 2.6.21, too.
 const IDENTITIES: [&str; 2] = ["nr_free_pages", "nr_dirty"];
 
-/// Reads a whole text of `name number` lines, such as memory.stat of a control group. Blank lines are skipped; an
-/// empty text is an error.
+/// Reads a whole text of `name number` lines, such as memory.stat of a control group. Blank lines are
+/// skipped; an empty text is an error.
 pub fn parse_counters(text: &[u8]) -> Result<Counters, ParseError> {
     let mut counters = CounterBuilder::new();
     for (number, line) in filled_lines(text) {

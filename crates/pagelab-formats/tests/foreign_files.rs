@@ -1,4 +1,5 @@
-//! Tests that no parser accepts the text of another kernel file: a number under a wrong name is a wrong answer.
+//! Tests that no parser accepts the text of another kernel file: a number under a wrong name is a wrong
+//! answer.
 #![allow(clippy::unwrap_used, reason = "a test panics to fail")]
 
 use std::fs;

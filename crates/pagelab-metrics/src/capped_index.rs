@@ -52,8 +52,8 @@ pub fn unusable_bounds(areas: &CappedAreas, order: Order) -> IndexBounds {
     }
 }
 
-/// Bounds of F_i(j). The quotient that is subtracted from 1 is a mean over the blocks, of 2^i / 2^j each: more
-/// blocks of order i draw F_i towards 1 − 2^i / 2^j.
+/// Bounds of F_i(j). The quotient that is subtracted from 1 is a mean over the blocks, of 2^i / 2^j each:
+/// more blocks of order i draw F_i towards 1 − 2^i / 2^j.
 pub fn fragmentation_bounds(areas: &CappedAreas, order: Order) -> IndexBounds {
     let permille = fragmentation_permille(&areas.counts_min, order);
     if permille == WOULD_SUCCEED {

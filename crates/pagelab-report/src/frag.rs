@@ -155,7 +155,8 @@ impl FragReport {
                 let share = unusable_index(&zone.areas.counts_min, order);
                 let Some(share) = format_bounded_percent(bounds, share) else {
                     return format!(
-                        "the share of the free memory in {name} that is unusable for {size} blocks is unknown: \
+                        "the share of the free memory in {name} that is unusable for {size} blocks is \
+                         unknown: \
                          its counts are capped"
                     );
                 };

@@ -1,7 +1,7 @@
-//! Readings of pagetypeinfo in a longer text, told apart from the rows of buddyinfo beside them.
+//! Readings of pagetypeinfo in a longer text, distinguished from the rows of buddyinfo beside them.
 //!
-//! A row of the table of pageblocks (`Node 0, zone Normal 162 8386 476`) looks like one of buddyinfo. The header
-//! of its table gives the number of its counts, and a zone has only one row in a table.
+//! A row of the table of pageblocks (`Node 0, zone Normal 162 8386 476`) looks like one of buddyinfo. The
+//! header of its table gives the number of its counts, and a zone has only one row in a table.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -15,8 +15,8 @@ use crate::text::{lines_with_ranges, words};
 /// Lines before the tables of a node.
 const NODE_HEADS: [&[u8]; 2] = [b"Page block order:", b"Pages per block:"];
 
-/// All readings of pagetypeinfo in a text that may hold other lines too. A new reading begins at a header that
-/// is not followed by a further node. Other lines within a reading are in its span, so that the parser
+/// All readings of pagetypeinfo in a text that may hold other lines too. A new reading begins at a header
+/// that is not followed by a further node. Other lines within a reading are in its span, so that the parser
 /// names them.
 pub fn find_readings(text: &[u8]) -> Vec<ReadingSpan> {
     let mut finder = ReadingFinder::default();
@@ -113,8 +113,8 @@ impl<'a> ReadingFinder<'a> {
         (fits && !is_repeated) || (!could_be_buddyinfo && (fits || self.is_adjacent))
     }
 
-    /// The kernel prints the nodes in ascending order, each behind its own headers: headers before a node that
-    /// is no further one begin a new reading.
+    /// The kernel prints the nodes in ascending order, each behind its own headers: headers before a node
+    /// that is no further one begin a new reading.
     fn enter_node(&mut self, node: NodeId) {
         let has_headers = self.headers.is_some();
         if has_headers && self.last_node.is_some_and(|last| node <= last) {

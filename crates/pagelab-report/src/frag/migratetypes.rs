@@ -179,10 +179,14 @@ fn explain_capped_unusable(output: &mut FragText<'_>, areas: &CappedAreas, order
     output.write_meaning(match (bounds.permille_min, bounds.permille_max) {
         (min, max) if min == max => "the capped counts do not change it.",
         (0, 1000) => {
-            "unknown: the kernel stopped counting (>), both below this order, which raises F_u, and from it on, \
+            "unknown: the kernel stopped counting (>), both below this order, which raises F_u, and from it \
+             on, \
              which lowers F_u."
         }
-        (0, _) => "an upper bound: the kernel stopped counting (>) blocks that are large enough; more lower F_u.",
+        (0, _) => {
+            "an upper bound: the kernel stopped counting (>) blocks that are large enough; more lower \
+                   F_u."
+        }
         _ => "a lower bound: the kernel stopped counting (>) blocks that are too small; more raise F_u.",
     });
 }
@@ -213,7 +217,8 @@ pub(super) fn explain_movable_request(output: &mut FragText<'_>, types: &Pagetyp
     {
         let pages = format_count(cma.counts_min.free_pages());
         output.write_meaning(&format!(
-            "apart: CMA, {} pages, {} blocks of order {}. Only movable requests get them (ALLOC_CMA), and the \
+            "apart: CMA, {} pages, {} blocks of order {}. Only movable requests get them (ALLOC_CMA), and \
+             the \
              owner of the area moves them away when it claims it.",
             mark_lower_bound(pages, is_exact(&cma)),
             suitable_blocks_text(&cma, order),

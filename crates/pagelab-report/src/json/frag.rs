@@ -138,7 +138,8 @@ const NO_POSITION: &str = "the source is a single file";
 
 fields! { fn source_fields(of: FreeBlockSource);
     "name": string, "`this machine`, a saved tree, a file, or `standard input`" => of.name.as_str();
-    "kind": string, "`buddyinfo`, `pagetypeinfo` or `show_mem` (an allocation-failure or out-of-memory report)" => of.kind;
+    "kind": string, "`buddyinfo`, `pagetypeinfo` or `show_mem` (an allocation-failure or out-of-memory \
+                     report)" => of.kind;
     "reading": integer (null: NO_POSITION), "the number of this reading in the text, from 1" =>
         of.position.as_ref().map(|of| of.index);
     "readings": integer (null: NO_POSITION), "number of readings in the text" =>
