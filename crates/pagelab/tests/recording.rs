@@ -217,7 +217,7 @@ fn a_full_disk_is_reported_and_the_file_stays_readable() {
             format!("counter_{n} {state}\n")
         })
         .collect();
-    lab.write("tree/proc/vmstat", vmstat);
+    lab.write("tree/proc/vmstat", format!("nr_free_pages 544800\n{vmstat}"));
     let script = "$0 checkup --root tree -o disk/a.pagelab; code=$?
         echo ==== $code; $0 report disk/a.pagelab; exit $code";
     let Some(CommandOutput { code, out, err }) = lab.run_with_small_disk("1m", script) else { return };
@@ -246,7 +246,7 @@ fn a_disk_too_full_for_a_checkpoint_is_reported_with_the_log() {
             format!("counter_{n} {state}\n")
         })
         .collect();
-    lab.write("tree/proc/vmstat", vmstat);
+    lab.write("tree/proc/vmstat", format!("nr_free_pages 544800\n{vmstat}"));
     // From a disk that cannot hold the log to one that can hold file and log after they were joined.
     let script = "for size in 100 110 120 130 140 150 160 170 180 190 200 220 240; do
           mount -t tmpfs -o size=${size}k none disk
