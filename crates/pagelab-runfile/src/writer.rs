@@ -6,7 +6,8 @@ use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use pagelab_model::experiment::{Plan, Trial};
 use pagelab_model::run::{ColumnHeader, Manifest, Run, RunEnd, RunEvent, StreamHeader};
@@ -116,10 +117,9 @@ impl RunWriter {
             let _live = writer_lock;
             committer::run_committer(&shown, connection, &records)
         };
-        let thread =
-            std::thread::Builder::new().name("run file".to_owned()).spawn(write).map_err(|error| {
-                Error::cannot_write(ErrorKind::Io, path, format_args!("no thread for it: {error}"))
-            })?;
+        let thread = thread::Builder::new().name("run file".to_owned()).spawn(write).map_err(|error| {
+            Error::cannot_write(ErrorKind::Io, path, format_args!("no thread for it: {error}"))
+        })?;
         Ok(RunWriter {
             path: path.to_owned(),
             started_ns: manifest.started.boottime_ns,
@@ -589,6 +589,12 @@ fn lock_written_files() -> MutexGuard<'static, Vec<(u64, u64)>> {
     WRITTEN_FILES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Time that a lock is waited for. A child of a writer holds the lock from its fork to its exec, also after a
+/// kill of the writer: when it joins a control group in between, that takes up to a tenth of a second on an
+/// idle machine.
+const LOCK_WAIT: Duration = Duration::from_secs(1);
+const LOCK_INTERVAL: Duration = Duration::from_millis(5);
+
 /// Marks a file as being written by this process while it exists, also for other processes: it holds the
 /// flock(2) lock, which SQLite does not use and which is released when the process exits.
 ///
@@ -603,8 +609,12 @@ impl WriterLock {
     pub fn new(file: File) -> io::Result<WriterLock> {
         let identity = file_identity(&file.metadata()?);
         // A file system without this lock has no write-ahead log either, and that error is reported instead.
-        if let Err(Errno::WOULDBLOCK) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            return Err(io::ErrorKind::WouldBlock.into());
+        let end = Instant::now() + LOCK_WAIT;
+        while let Err(Errno::WOULDBLOCK) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            if Instant::now() >= end {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            thread::sleep(LOCK_INTERVAL);
         }
         lock_written_files().push(identity);
         Ok(WriterLock { identity, locked: file })

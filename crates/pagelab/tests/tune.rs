@@ -339,6 +339,15 @@ fn trials(path: &Path) -> usize {
     run.and_then(|run| run.experiment).map_or(0, |experiment| experiment.trials.len())
 }
 
+/// Whether a process has the file open.
+fn is_open(path: &Path) -> bool {
+    let path = fs::canonicalize(path).expect("a file");
+    let processes = fs::read_dir("/proc").expect("proc").flatten();
+    let mut fds =
+        processes.filter_map(|entry| fs::read_dir(entry.path().join("fd")).ok()).flatten().flatten();
+    fds.any(|fd| fs::read_link(fd.path()).is_ok_and(|target| target == path))
+}
+
 fn signal(child: &Child, signal: Signal) {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).expect("a process");
     kill_process(pid, signal).expect("a signal to a child");
@@ -378,6 +387,8 @@ fn a_resumed_tuning_has_the_same_trials_as_an_uninterrupted_one() {
     wait_until("one more trial", || trials(&kept) > before);
     child.kill().expect("killed");
     child.wait().expect("its end");
+    // A child that was forked for the next trial has the file open until it dies.
+    wait_until("the end of its children", || !is_open(&kept));
     fs::write(lab.path().join("k.plan.toml"), "# somebody wrote over it\n").expect("written");
     let resumed = lab.run(&["tune", "--resume", "k.pagelab"]);
     assert_eq!(resumed.code, Some(0), "{}{}", resumed.out, resumed.err);

@@ -88,6 +88,23 @@ fn a_file_that_cannot_be_resumed_is_refused_unchanged() {
     assert!(resume_error(&series).to_string().contains("it contains series"));
 }
 
+/// A child of a killed writer has the writer's lock from its fork to its exec.
+#[test]
+fn a_lock_that_ends_soon_is_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.pagelab");
+    drop(RunWriter::create(&path, &fixtures::manifest()).unwrap());
+    // Another description of the file, as a child has it.
+    let held = std::fs::File::open(&path).unwrap();
+    held.lock().unwrap();
+    let holder = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        drop(held);
+    });
+    drop(RunWriter::resume(&path).unwrap());
+    holder.join().unwrap();
+}
+
 /// A file that lives in two processes would be torn; the second one is refused until the first is dead.
 #[test]
 fn a_file_that_another_process_writes_is_refused() {
