@@ -239,6 +239,12 @@ impl TrialCgroup {
         Ok(numbers.filter(|&pid| pid != 0).collect())
     }
 
+    /// The file with the numbers of its processes, for another process.
+    pub fn procs_path(&self) -> Option<String> {
+        let folder = self.v2_dir().ok().or(self.dirs.first())?;
+        Some(folder.file_path("cgroup.procs"))
+    }
+
     /// Kills all processes in it and waits until they have exited, at most for `timeout`. Processes forked
     /// during the kill are killed too: by `cgroup.kill` (5.14) at once, without it by repeated scans.
     pub fn kill_all(&self, timeout: Duration) -> Reading<KillResult> {

@@ -8,6 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use pagelab_contig::oom::OOM_SCORE_ADJ_MAX;
+use pagelab_host::orphan_keeper::OrphanKeeper;
 use pagelab_host::paths;
 use pagelab_model::Bytes;
 use pagelab_sys::mapping::{Advice, Mapping};
@@ -153,6 +154,13 @@ pub(crate) fn gate_command() -> Command {
     let mut command = self_command();
     command.process_group(0).arg("gate");
     command
+}
+
+/// Starts the keeper that kills this process's orphans after a `kill -9` of this process.
+pub fn start_orphan_keeper() -> io::Result<OrphanKeeper> {
+    let mut command = self_command();
+    command.args(["gate", "--keep-orphans"]);
+    OrphanKeeper::start(command)
 }
 
 /// Makes reads non-blocking.

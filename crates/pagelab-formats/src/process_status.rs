@@ -117,6 +117,10 @@ pub struct ProcessStat {
     pub state: u8,
     /// Field 4: its parent.
     pub parent: u64,
+    /// Field 5: its process group; `None` where it is -1, as of a process that is being reaped.
+    pub process_group: Option<u64>,
+    /// Field 6: its session.
+    pub session: Option<u64>,
     /// Field 10: page faults of all its threads that needed no disk.
     pub minor_faults: u64,
     /// Fields 14 and 15: CPU time of all its threads, in ticks of the clock.
@@ -159,6 +163,8 @@ pub fn parse_stat(text: &[u8]) -> Result<ProcessStat, ParseError> {
     Ok(ProcessStat {
         state: state.ok_or_else(|| fail("no state".to_owned()))?,
         parent: field(4)?,
+        process_group: field(5).ok(),
+        session: field(6).ok(),
         minor_faults: field(10)?,
         cpu_ticks: field(14)?.saturating_add(field(15)?),
         threads: field(20)?,
@@ -210,7 +216,7 @@ mod tests {
 
     #[test]
     fn fields_count_from_the_end_of_the_command() {
-        let tail = "1 1 1 0 -1 4194560 5 0 0 0 30 4 0 0 20 0 THREADS 0 9731 1 1\n";
+        let tail = "1 2 3 0 -1 4194560 5 0 0 0 30 4 0 0 20 0 THREADS 0 9731 1 1\n";
         let cases = [
             ("7 (pagelab) S ", "1", (b'S', 1, 9731), false),
             ("7 (a) S 1 (b) ) Z ", "1", (b'Z', 1, 9731), true),
@@ -221,14 +227,18 @@ mod tests {
             let text = format!("{head}{}", tail.replace("THREADS", threads));
             let stat = parse_stat(text.as_bytes()).unwrap();
             // The tail ends before field 47.
+            let (parent, minor_faults, cpu_ticks, heap_start) = (1, 5, 34, None);
+            let (process_group, session, threads) = (Some(2), Some(3), number);
             let wanted = ProcessStat {
                 state,
-                parent: 1,
-                minor_faults: 5,
-                cpu_ticks: 34,
-                threads: number,
+                parent,
+                process_group,
+                session,
+                minor_faults,
+                cpu_ticks,
+                threads,
                 start_ticks,
-                heap_start: None,
+                heap_start,
             };
             assert_eq!(stat, wanted, "{text}");
             assert_eq!(stat.has_ended(), has_ended, "{text}");

@@ -18,6 +18,7 @@ pub mod instruments;
 pub mod kernel_log;
 pub mod machine;
 pub mod manifest;
+pub mod orphan_keeper;
 pub mod page_reporting;
 pub mod paths;
 pub mod process_map;

@@ -4,6 +4,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use pagelab_host::orphan_keeper::{OrphanKeeper, OrphanScope};
 use pagelab_model::machine::Tlb;
 use pagelab_model::profile::MappingKind;
 use pagelab_model::{Bytes, HugePlan, PageSize, TlbProfile};
@@ -52,9 +53,11 @@ pub enum HugePageSet {
     Addresses(Vec<u64>),
 }
 
-/// Runs the program and returns its profile. It inherits the standard streams.
+/// Runs the program and returns its profile. It inherits the standard streams. If this process is killed, the
+/// keeper kills every QEMU of the profile: only the first one dies with its parent.
 pub fn profile_program(
     request: &ExactProfileRequest,
+    keeper: &mut OrphanKeeper,
     observer: &mut dyn FetchObserver,
 ) -> Result<TlbProfile, Error> {
     if request.what_ifs.len() > WHAT_IFS_MAX {
@@ -80,6 +83,8 @@ pub fn profile_program(
             head[header::PERIOD as usize] = window.period;
         }
     })?;
+    let watched = keeper.watch(&OrphanScope::Word(qemu::account_argument(&account.path())));
+    watched.map_err(|error| Error::refused(format!("cannot watch the program: {error}")))?;
     let result = run::run_program(&program, &qemu, &account, observer)?;
     let images = account::read_images(&account);
     if images.is_empty() {

@@ -13,6 +13,7 @@ use pagelab_command::exit::{Exit, Failure, usage_error};
 use pagelab_command::progress::{CommandStatus, StatusEnd};
 use pagelab_command::setup_progress::SetupProgress;
 use pagelab_command::{manifest, output};
+use pagelab_experiment::gate;
 use pagelab_formats::{plan_toml, region_list};
 use pagelab_host::root::Root;
 use pagelab_model::machine::{Machine, Tlb};
@@ -262,7 +263,9 @@ fn profile_exact(request: &ProfileRequest) -> Result<TlbProfile, Failure> {
         cache: store::default_cache_dir(),
     };
     let mut progress = SetupProgress::start(true)?;
-    exact::profile_program(&exact_request, &mut progress).map_err(failure_from_target_error)
+    let mut keeper = gate::start_orphan_keeper()
+        .map_err(|error| Failure::cannot(Exit::NotAvailable, "start a helper process", error))?;
+    exact::profile_program(&exact_request, &mut keeper, &mut progress).map_err(failure_from_target_error)
 }
 
 fn resolve_tlb(given: Option<&str>, machine: &Snapshot) -> Result<Tlb, Failure> {

@@ -25,11 +25,12 @@ impl HogProcess {
         let failed = |error: &dyn std::fmt::Display| format!("hog: cannot start it: {error}");
         let mut command = gate::gate_command();
         command.args(["--hog", &size.0.to_string()]);
+        // First, so that a kill of pagelab also ends a child that waits for the control group.
+        spawn::die_with_parent(&mut command);
         if let Some(group) = group {
             group.join_before_exec(&mut command).map_err(|error| failed(&error))?;
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        spawn::die_with_parent(&mut command);
         let mut hog = HogProcess(command.spawn().map_err(|error| failed(&error))?);
         let mut out = hog.0.stdout.take().ok_or_else(|| failed(&"it has no output"))?;
         gate::set_nonblocking(&out).map_err(|errno| failed(&errno))?;

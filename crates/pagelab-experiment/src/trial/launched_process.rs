@@ -6,6 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStderr, ChildStdout, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use pagelab_host::orphan_keeper::{OrphanKeeper, OrphanScope};
 use pagelab_model::experiment::TrialEnd;
 use pagelab_sys::clock::monotonic_ns;
 use pagelab_sys::spawn;
@@ -44,6 +45,8 @@ pub(super) struct GatedProcess {
     /// Settings that its own side could not apply.
     pub not_applied: Vec<String>,
     is_reaped: bool,
+    /// Kills all processes of the trial if this process is killed; the last field, so that they end first.
+    _keeper: Option<OrphanKeeper>,
 }
 
 pub(super) struct ProcessOutcome {
@@ -87,21 +90,38 @@ impl GatedProcess {
         let environment = workload_recipe.environment.iter().chain(&variant_recipe.environment);
         command.envs(environment.map(|(name, value)| (name, value)));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // First, so that a kill of pagelab also ends a child that waits for the control group.
+        spawn::die_with_parent(&mut command);
         if let Some(group) = &settings.cgroup {
             group
                 .join_before_exec(&mut command)
                 .map_err(|error| format!("cannot join its cgroup: {error}"))?;
         }
-        spawn::die_with_parent(&mut command);
-        let mut child = command.spawn().map_err(|error| format!("cannot start a process: {error}"))?;
+        let cannot_start = |error: std::io::Error| format!("cannot start a process: {error}");
+        let mut keeper = gate::start_orphan_keeper().map_err(cannot_start)?;
+        let mut child = command.spawn().map_err(cannot_start)?;
         let (Some(out), Some(err)) = (child.stdout.take(), child.stderr.take()) else {
             return Err("a process has no output".to_owned());
         };
         let output = TrialOutput::new(output::output_metrics(&workload_recipe.command));
         let not_applied = Vec::new();
-        let mut launched =
-            GatedProcess { child, out, err, output, supervised, not_applied, is_reaped: false };
+        let mut launched = GatedProcess {
+            child,
+            out,
+            err,
+            output,
+            supervised,
+            not_applied,
+            is_reaped: false,
+            _keeper: None,
+        };
         launched.wait_for_gate(context.stop_signal)?;
+        // Behind the gate it may start others, which do not die with us by themselves.
+        keeper.watch(&OrphanScope::Group(launched.child.id())).map_err(cannot_start)?;
+        if let Some(procs) = settings.cgroup.as_ref().and_then(TrialCgroup::procs_path) {
+            keeper.watch(&OrphanScope::Cgroup(procs)).map_err(cannot_start)?;
+        }
+        launched._keeper = Some(keeper);
         Ok(launched)
     }
 

@@ -128,9 +128,14 @@ impl Qemu {
         // The launcher, these arguments, and the plugin itself.
         let prefix = arguments.len() + 2;
         let plugin = self.plugin.display().to_string().replace(',', ",,");
-        arguments.push(format!("{plugin},account={account},prefix={prefix}"));
+        arguments.push(format!("{plugin}{}prefix={prefix}", account_argument(account)));
         (launcher, arguments)
     }
+}
+
+/// The part of the plugin's argument that every QEMU of one profile has, also after fork and exec.
+pub fn account_argument(account: &str) -> String {
+    format!(",account={account},")
 }
 
 fn check_platform() -> Result<(), Error> {

@@ -18,6 +18,7 @@ use pagelab_command::output;
 use pagelab_experiment::engine::RunClock;
 use pagelab_experiment::resolve::ResolvedExperiment;
 use pagelab_host::capture::StopSignal;
+use pagelab_host::orphan_keeper::{OrphanKeeper, OrphanScope};
 use pagelab_host::paths;
 use pagelab_model::Bytes;
 use pagelab_model::experiment::{Flag, Measure, Trial, TrialEnd};
@@ -289,7 +290,7 @@ impl AttachedSession<'_> {
         let request = self.request;
         let mut load = self.load.shell_command();
         load.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let loading = RepeatedCommand::start(load);
+        let loading = RepeatedCommand::start(load, sample::start_keeper()?);
         let profile =
             profiling::profile_process(request.source, self.pid, request.profile_time, profile_path, options);
         loading.stop();
@@ -401,12 +402,14 @@ struct RepeatedCommand {
 }
 
 impl RepeatedCommand {
-    fn start(mut command: Command) -> RepeatedCommand {
+    fn start(mut command: Command, mut keeper: OrphanKeeper) -> RepeatedCommand {
         let stop = Arc::new(AtomicBool::new(false));
         let seen = stop.clone();
         let run = move || {
             while !seen.load(Ordering::Relaxed) {
                 let Ok(mut child) = command.spawn() else { return };
+                // Without it a kill of this process leaves the load's other processes, until they end.
+                let _ = keeper.watch(&OrphanScope::Group(child.id()));
                 while let Ok(None) = child.try_wait() {
                     if seen.load(Ordering::Relaxed) {
                         sample::end_load(&mut child);

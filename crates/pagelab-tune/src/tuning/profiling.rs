@@ -13,6 +13,7 @@ use pagelab_host::paths;
 use pagelab_model::profile::{CellCounts, ReuseHistograms, WalkCostCurve};
 use pagelab_model::{Bytes, Snapshot, TlbProfile};
 use pagelab_probe::{machine_tlb, walk_cost};
+use pagelab_sys::spawn;
 use rustix::process::{Pid, Signal, kill_process};
 
 use pagelab_command::exit::{Exit, Failure};
@@ -150,6 +151,7 @@ fn run_and_read(
     let unstarted =
         |error: io::Error| Failure::cannot(Exit::NotAvailable, "start pagelab for the profile", error);
     check_writable(profile_path)?;
+    spawn::die_with_parent(&mut command);
     let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().map_err(unstarted)?;
     let status = wait_for(child, options.stop).map_err(unstarted)?;
     if options.stop.signal().is_some() {

@@ -1,5 +1,6 @@
 //! One sample of a running process: one run of its load, with its measured speed.
 
+use std::cell::RefCell;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -8,12 +9,14 @@ use std::time::Duration;
 
 use pagelab_command::output;
 use pagelab_command::progress::{CommandStatus, StatusEnd};
+use pagelab_experiment::gate;
 use pagelab_experiment::recipe::OutputMetric;
 use pagelab_experiment::trial::find_metric;
 use pagelab_host::capture::StopSignal;
+use pagelab_host::orphan_keeper::{OrphanKeeper, OrphanScope};
 use pagelab_model::experiment::{BetterDirection, Measure, TrialEnd, measures};
 use pagelab_model::run::Unit;
-use pagelab_sys::clock;
+use pagelab_sys::{clock, spawn};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::super::TuningRequest;
@@ -103,6 +106,8 @@ pub struct ProcessLoad {
     /// Position of its number; `None`: its time counts.
     metric: Option<OutputMetric>,
     limit: Duration,
+    /// Kills the processes of a load if this process is killed.
+    keeper: RefCell<OrphanKeeper>,
 }
 
 /// One run of a load.
@@ -120,7 +125,8 @@ impl ProcessLoad {
         limit: Duration,
         stop: &StopSignal,
     ) -> Result<Option<ProcessLoad>, Failure> {
-        let mut load = ProcessLoad { command: command.to_owned(), metric: None, limit };
+        let keeper = RefCell::new(start_keeper()?);
+        let mut load = ProcessLoad { command: command.to_owned(), metric: None, limit, keeper };
         let running = CommandStatus::start(format!("running `{command}` once"), StatusEnd::AtMost(limit));
         let LoadRun { status, output, errors } = load.run_once(stop, true)?;
         drop(running);
@@ -141,10 +147,11 @@ impl ProcessLoad {
         Ok(Some(load))
     }
 
-    /// Returns `sh -c COMMAND` in its own process group.
+    /// Returns `sh -c COMMAND` in its own process group. The shell dies with the thread that starts it.
     pub fn shell_command(&self) -> Command {
         let mut command = Command::new("sh");
         command.args(["-c", &self.command]).process_group(0);
+        spawn::die_with_parent(&mut command);
         command
     }
 
@@ -163,6 +170,10 @@ impl ProcessLoad {
             Failure::cannot(Exit::NotAvailable, format_args!("run `{}`", self.command), error)
         };
         let mut child = command.spawn().map_err(failed)?;
+        if let Err(error) = self.keeper.borrow_mut().watch(&OrphanScope::Group(child.id())) {
+            end_load(&mut child);
+            return Err(failed(error));
+        }
         let output = child.stdout.take().map(spawn_reader);
         let errors = child.stderr.take().map(spawn_reader);
         let until = std::time::Instant::now() + self.limit;
@@ -231,6 +242,12 @@ fn spawn_reader(mut stream: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
         let _ = std::io::copy(&mut stream, &mut std::io::sink());
         text
     })
+}
+
+/// Starts the keeper of a load: what the shell starts does not die with this process by itself.
+pub fn start_keeper() -> Result<OrphanKeeper, Failure> {
+    gate::start_orphan_keeper()
+        .map_err(|error| Failure::cannot(Exit::NotAvailable, "start a helper process", error))
 }
 
 /// Ends a load with all its processes.

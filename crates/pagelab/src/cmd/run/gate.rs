@@ -4,6 +4,7 @@ use std::ffi::OsString;
 
 use clap::Parser;
 use pagelab_experiment::{gate, run_keeper};
+use pagelab_host::orphan_keeper;
 use pagelab_model::Bytes;
 
 use crate::cli::{self, Cli};
@@ -37,6 +38,10 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     keep_off: Option<u32>,
 
+    /// Kill the processes that standard input names when it ends
+    #[arg(long)]
+    keep_orphans: bool,
+
     /// Execute this program
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -44,6 +49,10 @@ pub struct Args {
 
 /// Runs it. The exit code is the program's, or that of a shell that cannot start it.
 pub fn run(args: Args) -> Result<u8, Failure> {
+    if args.keep_orphans {
+        orphan_keeper::keep_orphans(std::io::stdin().lock());
+        return Ok(0);
+    }
     if let Some(cpu) = args.keep_off {
         return Ok(run_keeper(cpu));
     }
