@@ -55,10 +55,11 @@ pub const CRATES: [CrateRules; 25] = [
         "pagelab-probe",
         "model formats tlb report sys host packages target workloads runfile contig experiment command",
     ),
-    // A tuning profiles, plans, runs an experiment of the arms and knows what page walks cost.
+    // A tuning profiles, plans, runs an experiment of the arms and knows what page walks cost. Its profiles
+    // are in a private directory as the files of workloads are.
     host_crate(
         "pagelab-tune",
-        "model formats tlb report sys host packages target runfile contig experiment command probe",
+        "model formats tlb report sys host packages target workloads runfile contig experiment command probe",
     ),
     CrateRules { name: "pagelab", dependencies: "", kind: CrateKind::Top },
 ];

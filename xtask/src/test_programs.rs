@@ -52,6 +52,8 @@ pub const PROGRAMS: [ProgramRules; 64] = [
     rules("pagelab tests/import", ANY, 0, "import metrics report"),
     rules("pagelab tests/json_frag", ANY, 0, "metrics report"),
     rules("pagelab tests/kernel_setup", ANY, 10, "guest packages"),
+    // Restores this machine.
+    rules("pagelab tests/killed", ALONE, 20, "experiment workloads target tune"),
     rules("pagelab tests/lab", SETTING, 50, "experiment workloads metrics contig"),
     rules("pagelab tests/map", ANY, 10, "map report"),
     rules("pagelab tests/memory_size", SETTING, 10, "experiment workloads metrics"),

@@ -40,6 +40,11 @@ pub fn process_exists(pid: u32) -> bool {
     pid.is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
 }
 
+/// The user whose rights this process has.
+pub fn effective_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
 /// The kernel's log as text by the syslog call, for a machine without `/dev/kmsg`. Messages already
 /// overwritten in the ring are lost; reading clears nothing.
 pub fn read_kernel_log() -> io::Result<Vec<u8>> {

@@ -131,7 +131,8 @@ pub fn prepare_tuning(
     let path = &run_file.path;
     let stop = StopSignal::watch().map_err(Failure::no_signal_handlers)?;
     let mut options = profiling_options(request, &stop);
-    let profile_path = temporary_path(path, "profile");
+    let dir = profiling::create_profile_dir(path)?;
+    let profile_path = dir.path().join("profile.pagelab");
     let mut profile = match &request.profile {
         Some(file) => profiling::read_profile(file, &options)?,
         None => profiling::profile_command(request.source, command, &profile_path, &options)?,
@@ -156,7 +157,7 @@ pub fn prepare_tuning(
     let (mut writer, times, snapshot) = create_run_file(run_file, request.seed, &profile)?;
     if profile.source == ProfileSource::Exact && !request.is_quick && !chosen.tune.plan_file.is_empty() {
         let after =
-            profiling::recount_with_plan(command, plan_path, &temporary_path(path, "recount"), &options);
+            profiling::recount_with_plan(command, plan_path, &dir.path().join("recount.pagelab"), &options);
         chosen.tune.after = after.map(Box::new);
     }
     write_tune(&mut writer, &chosen, &resolved)?;
@@ -249,11 +250,6 @@ fn resolve_recipe(text: &str) -> Result<ResolvedExperiment, Failure> {
         recipe.and_then(|recipe| ResolvedExperiment::resolve(recipe, &ExperimentOverrides::default()));
     // The recipe contains user input, such as the text around a figure.
     resolved.map_err(|bad| usage_error(&bad.to_string()))
-}
-
-/// Returns a name beside the run file for a temporary file, unique to this tuning.
-fn temporary_path(path: &Path, purpose: &str) -> PathBuf {
-    path.with_extension(format!("{purpose}-{}.pagelab", std::process::id()))
 }
 
 /// Describes what would be done, and how often the program would run.

@@ -418,7 +418,8 @@ fn check_signal_during_the_profile(waits_for_program: bool) {
     let sleeps = "sleep 4242";
     let words = ["tune", "--source", "accessed", "--quick", "--", "/bin/sh", "-c", sleeps];
     let mut command = lab.command(&words);
-    let child = command.env("PATH", "/usr/bin:/bin").spawn().expect("started");
+    // The directory of the profile is there.
+    let child = command.env("PATH", "/usr/bin:/bin").env("TMPDIR", lab.path()).spawn().expect("started");
     let profile = || {
         let names = fs::read_dir(lab.path()).expect("a folder").flatten();
         names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect::<Vec<_>>()
@@ -679,7 +680,7 @@ fn a_signal_at_any_step_leaves_the_tuned_process_unchanged() {
     let slow = "[ -e second ] && touch third && exec sleep 4242; touch second";
     for (name, load, wait) in [
         ("load", "touch begun; sleep 4242", "begun"),
-        ("profile", "sleep 0.05", "profile.profile"),
+        ("profile", "sleep 0.05", "pagelab-workload-tune"),
         ("measure", slow, "third"),
     ] {
         let file = format!("{name}.pagelab");
@@ -688,7 +689,9 @@ fn a_signal_at_any_step_leaves_the_tuned_process_unchanged() {
         let source = if name == "measure" { ["--profile", "p.pagelab"] } else { ["--source", "accessed"] };
         let line = ["tune", "--pid", &pid, "--quick", "--metric", load, "--for", time, "-o", &file];
         let line = [&line[..], &source].concat();
-        let child = lab.command(&line).env("PATH", "/usr/bin:/bin").spawn().expect("started");
+        let mut command = lab.command(&line);
+        // The directory of the profile is there.
+        let child = command.env("PATH", "/usr/bin:/bin").env("TMPDIR", lab.path()).spawn().expect("started");
         let begins = |entry: fs::DirEntry| entry.file_name().to_string_lossy().starts_with(wait);
         wait_until(wait, || fs::read_dir(lab.path()).expect("a folder").flatten().any(begins));
         if name == "profile" {
@@ -706,6 +709,6 @@ fn a_signal_at_any_step_leaves_the_tuned_process_unchanged() {
     }
     let names = fs::read_dir(lab.path()).expect("a folder").flatten();
     let left: Vec<_> = names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-    assert!(!left.iter().any(|name| name.contains(".profile-")), "{left:?}");
+    assert!(!left.iter().any(|name| name.starts_with("pagelab-workload-")), "{left:?}");
     assert_eq!(left_out(), before, "pieces that are left out of core dumps");
 }

@@ -1,12 +1,11 @@
 //! Summary of the supervisor `pagelab apply` of a trial: its path, and its effect on the trial's measures.
 
-use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 
 use pagelab_model::experiment::{BetterDirection, Flag, Measure, measures};
 use pagelab_model::run::Unit;
 use pagelab_model::{Absence, AbsenceReason};
+use pagelab_workloads::private_dir::PrivateDir;
 use serde_json::Value;
 
 use crate::recipe;
@@ -19,7 +18,7 @@ const FAILURES_LISTED: usize = 3;
 /// Directory of the supervisor's summary, removed with this value.
 #[derive(Debug)]
 pub(super) struct SummaryDir {
-    path: PathBuf,
+    dir: PrivateDir,
 }
 
 /// Summary of a supervisor; docs/json.md, kind `apply`.
@@ -49,15 +48,8 @@ pub(super) enum SummaryError {
 impl SummaryDir {
     /// Creates the directory, and adds its path to `pagelab apply PLAN -- COMMAND`.
     pub fn create(command: &mut Vec<String>) -> Result<SummaryDir, String> {
-        let pid = std::process::id();
-        let paths = (0..1000).map(|number| std::env::temp_dir().join(format!("pagelab-{pid}-{number}")));
-        let make = |path: &PathBuf| DirBuilder::new().mode(0o700).create(path).is_ok();
-        // An existing directory is never used: it may belong to another user.
-        let dir = paths.into_iter().find(make).ok_or_else(|| {
-            let temp_dir = std::env::temp_dir();
-            format!("cannot create a directory for the supervisor's summary in {}", temp_dir.display())
-        })?;
-        let made = SummaryDir { path: dir };
+        let dir = PrivateDir::in_temp_dir("summary").map_err(|failed| failed.to_string())?;
+        let made = SummaryDir { dir };
         let separator_index = command.iter().position(|word| word == "--").unwrap_or(command.len());
         command.splice(
             separator_index..separator_index,
@@ -67,7 +59,7 @@ impl SummaryDir {
     }
 
     fn summary_path(&self) -> PathBuf {
-        self.path.join("summary.json")
+        self.dir.path().join("summary.json")
     }
 
     /// Reads the summary, or the failure in its place.
@@ -81,12 +73,6 @@ impl SummaryDir {
             return Err(SummaryError::Missing(text));
         }
         parse_summary(&std::fs::read_to_string(&path).map_err(read_error)?)
-    }
-}
-
-impl Drop for SummaryDir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.path);
     }
 }
 
@@ -268,7 +254,7 @@ mod tests {
         assert!(made.read_summary().is_err());
         std::fs::write(made.summary_path(), SUMMARY).expect("written");
         assert_eq!(made.read_summary().expect("read").regions, Some((8, 7)));
-        let folder = made.path.clone();
+        let folder = made.dir.path().to_owned();
         drop(made);
         assert!(!folder.exists());
     }

@@ -20,6 +20,8 @@ const NAME: &str = "qemu-x86_64";
 const PACKAGE: &str = "qemu-user";
 /// The plugin, as build.rs made and compressed it; empty on other machines than x86-64 with glibc.
 const COMPRESSED_PLUGIN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/tlb-trace.so.gz"));
+/// Directory of the plugin in the cache.
+pub const PLUGIN_DIR: &str = "plugins";
 /// The loader of programs that are linked dynamically (the System V ABI of x86-64).
 const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
 /// Releases that are taken, (major, minor). 7.2 was tried. From 6.2 on, a plugin is handed its arguments as
@@ -150,7 +152,7 @@ fn check_platform() -> Result<(), Error> {
 
 /// Plugin in the cache, named by its contents.
 fn install_plugin(cache: Option<&Path>) -> Result<PathBuf, Error> {
-    let directory = cache.map_or_else(std::env::temp_dir, |cache| cache.join("plugins"));
+    let directory = cache.map_or_else(std::env::temp_dir, |cache| cache.join(PLUGIN_DIR));
     let plugin_path =
         directory.join(format!("tlb-trace-{:016x}.so", account_layout::fnv1a(COMPRESSED_PLUGIN)));
     let write = || -> io::Result<()> {

@@ -215,7 +215,10 @@ impl AttachedSession<'_> {
         let how = super::profiling_options(request, self.stop);
         let profile = match &request.profile {
             Some(file) => profiling::read_profile(file, &how)?,
-            None => self.profile_under_load(&super::temporary_path(&path, "profile"), &how)?,
+            None => {
+                let dir = profiling::create_profile_dir(&path)?;
+                self.profile_under_load(&dir.path().join("profile.pagelab"), &how)?
+            }
         };
         let Some(profile) = profile else {
             return Ok(AttachedEnd::Ended(super::report_stop(self.stop)));

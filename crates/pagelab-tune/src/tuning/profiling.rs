@@ -14,6 +14,7 @@ use pagelab_model::profile::{CellCounts, ReuseHistograms, WalkCostCurve};
 use pagelab_model::{Bytes, Snapshot, TlbProfile};
 use pagelab_probe::{machine_tlb, walk_cost};
 use pagelab_sys::spawn;
+use pagelab_workloads::private_dir::PrivateDir;
 use rustix::process::{Pid, Signal, kill_process};
 
 use pagelab_command::exit::{Exit, Failure};
@@ -127,14 +128,21 @@ fn profile_invocation(source: MissSource, profile_path: &Path) -> Command {
     command
 }
 
-/// Checks that the profile can be written: no other source helps if its directory is not writable.
-fn check_writable(profile_path: &Path) -> Result<(), Failure> {
-    let created = std::fs::OpenOptions::new().write(true).create_new(true).open(profile_path);
+/// Creates the directory of a tuning's profiles, which `pagelab restore` removes if this process is killed. A
+/// run file that cannot be created is reported before anything is profiled.
+pub fn create_profile_dir(run_file: &Path) -> Result<PrivateDir, Failure> {
+    check_writable(&run_file.with_extension(format!("{}.pagelab", std::process::id())))?;
+    PrivateDir::in_temp_dir("tune")
+        .map_err(|error| Failure::new(Exit::NotAvailable, error.to_string()).hint("set TMPDIR"))
+}
+
+/// Checks that a file can be created here, and leaves none.
+fn check_writable(path: &Path) -> Result<(), Failure> {
+    let created = std::fs::OpenOptions::new().write(true).create_new(true).open(path);
     if created.is_ok() {
-        pagelab_runfile::remove_run_file(profile_path);
+        let _ = std::fs::remove_file(path);
     }
-    let parent =
-        profile_path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let folder = std::fs::canonicalize(parent).unwrap_or_else(|_| parent.to_owned());
     created.map(drop).map_err(|error| {
         let text =
@@ -150,7 +158,6 @@ fn run_and_read(
 ) -> Result<Option<TlbProfile>, Failure> {
     let unstarted =
         |error: io::Error| Failure::cannot(Exit::NotAvailable, "start pagelab for the profile", error);
-    check_writable(profile_path)?;
     spawn::die_with_parent(&mut command);
     let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().map_err(unstarted)?;
     let status = wait_for(child, options.stop).map_err(unstarted)?;

@@ -1,12 +1,17 @@
-//! `pagelab restore`: undoes the changes that a killed pagelab left.
+//! `pagelab restore`: undoes the changes that a killed pagelab left, and removes its temporary files.
 
+use std::collections::BTreeSet;
+use std::io;
 use std::path::PathBuf;
 
 use pagelab_host::guard::{
     self, ChangeOutcome, GuardSite, JournalReport, Liveness, RestoreReport, UndoOutcome,
 };
+use pagelab_packages::store;
 use pagelab_report::json::CONTRACT_VERSION;
-use pagelab_report::style::TextStyle;
+use pagelab_report::style::{self, TextStyle};
+use pagelab_target::exact::qemu::PLUGIN_DIR;
+use pagelab_workloads::private_dir::{Leftover, find_leftovers};
 use serde_json::{Value, json};
 
 use crate::exit::{Exit, Outcome as Ended, guard_failure};
@@ -18,13 +23,16 @@ const OUTCOME_WIDTH: usize = 30;
 /// Maximum width of an owner's command in the table, in characters; JSON has more of it.
 const COMMAND_WIDTH: usize = 32;
 
+/// The directory of a guest's disk without TMPDIR.
+const LARGE_FILES_DIR: &str = "/var/tmp";
+
 const AFTER_HELP: &str = "\
 Examples:
   pagelab restore --dry-run    list the changes and who made them
   pagelab restore              restore them; system settings require root
 
-A pagelab that is killed (kill -9) leaves a journal of its changes; a running one is left \
- alone.";
+A pagelab that is killed (kill -9) leaves a journal of its changes, and temporary files, \
+ which are removed; a running one is left alone.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
@@ -48,30 +56,59 @@ pub fn run(args: &Args) -> Ended {
     };
     let site = site.map_err(guard_failure)?;
     let report = guard::restore(&site, args.dry_run).map_err(guard_failure)?;
+    // The directories of temporary files are of this machine, not below another root.
+    let leftovers = match &args.root {
+        Some(_) => Vec::new(),
+        None => remove_leftovers(args.dry_run),
+    };
     let dir = site.journal_dir();
     if args.json {
-        output::print_json(&report_to_json(&report, args.dry_run, &dir.path().display().to_string()))?;
+        output::print_json(&report_to_json(
+            &report,
+            &leftovers,
+            args.dry_run,
+            &dir.path().display().to_string(),
+        ))?;
     } else {
-        output::print(&to_text(&report, args.dry_run, output::stdout_style()))?;
+        output::print(&to_text(&report, &leftovers, args.dry_run, output::stdout_style()))?;
     }
     if dir.hides_roots_journals() {
         output::warn("warning: cannot read root's journals: permission denied; hint: sudo pagelab restore");
-        return Ok(worst_exit(&report).unwrap_or(Exit::NotAvailable));
+        return Ok(worst_exit(&report, &leftovers).unwrap_or(Exit::NotAvailable));
     }
-    Ok(worst_exit(&report).unwrap_or(Exit::Success))
+    Ok(worst_exit(&report, &leftovers).unwrap_or(Exit::Success))
+}
+
+/// A temporary file or directory of a killed pagelab, and the error if it could not be removed.
+struct LeftoverOutcome {
+    leftover: Leftover,
+    error: Option<io::Error>,
+}
+
+/// Removes what killed processes left among the temporary files.
+fn remove_leftovers(dry_run: bool) -> Vec<LeftoverOutcome> {
+    let plugins = store::default_cache_dir().map(|cache| cache.join(PLUGIN_DIR));
+    let dirs: BTreeSet<PathBuf> =
+        [std::env::temp_dir(), PathBuf::from(LARGE_FILES_DIR)].into_iter().chain(plugins).collect();
+    let outcome = |leftover: Leftover| {
+        let error = if dry_run { None } else { leftover.remove().err() };
+        LeftoverOutcome { leftover, error }
+    };
+    dirs.iter().flat_map(|dir| find_leftovers(dir)).map(outcome).collect()
 }
 
 /// Returns the exit code of the worst failure, if any.
-fn worst_exit(report: &RestoreReport) -> Option<Exit> {
+fn worst_exit(report: &RestoreReport, leftovers: &[LeftoverOutcome]) -> Option<Exit> {
     if !report.rejected.is_empty() {
         return Some(Exit::BadInput);
     }
     let is_left = report.count(UndoOutcome::LeftUnchanged) + report.count(UndoOutcome::Failed) > 0;
+    let is_left = is_left || leftovers.iter().any(|outcome| outcome.error.is_some());
     is_left.then_some(Exit::Partial)
 }
 
 /// Prints one line per change: outcome, setting, old and new value, owner.
-fn to_text(report: &RestoreReport, dry_run: bool, style: TextStyle) -> String {
+fn to_text(report: &RestoreReport, leftovers: &[LeftoverOutcome], dry_run: bool, style: TextStyle) -> String {
     let mut lines: Vec<[String; 4]> = Vec::new();
     for journal in &report.journals {
         for outcome in journal.outcomes.iter().filter(|o| o.undo != UndoOutcome::AlreadyRestored) {
@@ -80,7 +117,7 @@ fn to_text(report: &RestoreReport, dry_run: bool, style: TextStyle) -> String {
         }
     }
     let mut text = String::new();
-    if lines.is_empty() && report.rejected.is_empty() {
+    if lines.is_empty() && report.rejected.is_empty() && leftovers.is_empty() {
         text.push_str("nothing to restore\n");
     }
     let widest = |column: usize, most: usize| {
@@ -95,6 +132,19 @@ fn to_text(report: &RestoreReport, dry_run: bool, style: TextStyle) -> String {
         let word = if is_fine { padded } else { style.paint_alert(&padded) };
         let by = style.paint_dim(&format!("({by})"));
         text += &format!("{word}  {what:<what_width$}  {happened:<happened_width$}   {by}\n");
+    }
+    for LeftoverOutcome { leftover, error } in leftovers {
+        let word = match (error, dry_run) {
+            (Some(_), _) => style.paint_alert("failed"),
+            (None, true) => "would remove".to_owned(),
+            (None, false) => "removed".to_owned(),
+        };
+        let why = error.as_ref().map_or_else(String::new, |error| format!("{error}   "));
+        let by = style.paint_dim(&format!("(left by pid {}, killed)", leftover.pid));
+        text += &format!(
+            "{word}  {}  {why} {by}\n",
+            style::escape_invisible(&leftover.path.display().to_string())
+        );
     }
     for rejected in &report.rejected {
         let kept_as = match &rejected.moved_to {
@@ -165,7 +215,7 @@ fn owner_text(journal: &JournalReport) -> String {
     }
 }
 
-fn report_to_json(report: &RestoreReport, dry_run: bool, dir: &str) -> Value {
+fn report_to_json(report: &RestoreReport, leftovers: &[LeftoverOutcome], dry_run: bool, dir: &str) -> Value {
     let path = |path: &PathBuf| path.display().to_string();
     let rejected = report.rejected.iter().map(|rejected| {
         json!({
@@ -183,6 +233,16 @@ fn report_to_json(report: &RestoreReport, dry_run: bool, dir: &str) -> Value {
         "journals": report.journals.iter().map(journal_to_json).collect::<Vec<_>>(),
         "rejected": rejected.collect::<Vec<_>>(),
         "quarantined": report.quarantined.iter().map(path).collect::<Vec<_>>(),
+        "leftovers": leftovers.iter().map(leftover_to_json).collect::<Vec<_>>(),
+    })
+}
+
+fn leftover_to_json(outcome: &LeftoverOutcome) -> Value {
+    json!({
+        "path": outcome.leftover.path.display().to_string(),
+        "pid": outcome.leftover.pid,
+        "outcome": if outcome.error.is_some() { "failed" } else { "removed" },
+        "detail": outcome.error.as_ref().map(ToString::to_string).unwrap_or_default(),
     })
 }
 
