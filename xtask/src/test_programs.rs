@@ -27,7 +27,7 @@ const fn rules(name: &'static str, sharing: Sharing, seconds: u32, crates: &'sta
 /// All end-to-end programs of the binary, and those of other crates that cannot run beside everything. A
 /// program that the table does not have runs beside any other, and for every change. `tidy` refuses unlisted
 /// programs with the words of a machine-wide setting or count.
-pub const PROGRAMS: [ProgramRules; 64] = [
+pub const PROGRAMS: [ProgramRules; 65] = [
     rules("pagelab tests/alone", ANY, 20, ""),
     rules("pagelab tests/apply", SETTING, 10, "target tlb"),
     rules("pagelab tests/can", ALONE, 0, "metrics report contig"),
