@@ -1,6 +1,7 @@
 //! Detection of free blocks in any text: buddyinfo and pagetypeinfo, alone or among other files, or
 //! allocation failure reports in a kernel log. The lines themselves show which it is.
 
+use pagelab_model::failed_request::ZoneWatermark;
 use pagelab_model::pagetype::Pagetypeinfo;
 use pagelab_model::{BuddyInfo, PageSize, ZoneFreeAreas, ZoneKey};
 
@@ -47,6 +48,8 @@ pub struct FreeBlocksText {
     pub page_size: Option<PageSize>,
     /// Letters of the migratetypes by zone and order, where the text has them.
     pub migratetypes: Option<Vec<Vec<String>>>,
+    /// For each zone its watermark, where a report states it.
+    pub watermarks: Vec<Option<ZoneWatermark>>,
     /// Zones that the text names as having no memory.
     pub unpopulated: Vec<ZoneKey>,
     /// Why the kernel printed it.
@@ -110,6 +113,7 @@ pub fn parse(text: &[u8], reading_number: Option<usize>) -> Result<FreeBlocksTex
             pagetypeinfo,
             page_size: None,
             migratetypes: None,
+            watermarks: Vec::new(),
             unpopulated: Vec::new(),
             trigger: None,
         });
@@ -126,6 +130,7 @@ pub fn parse(text: &[u8], reading_number: Option<usize>) -> Result<FreeBlocksTex
             pagetypeinfo: None,
             page_size: Some(report.page_size),
             migratetypes: Some(report.migratetypes),
+            watermarks: report.watermarks,
             unpopulated: report.unpopulated,
             trigger: report.trigger,
         });

@@ -11,12 +11,16 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
+use pagelab_model::failed_request::{FailedRequest, ZoneWatermark};
 use pagelab_model::{BuddyInfo, Bytes, FreeAreas, NodeId, PageSize, ZoneFreeAreas, ZoneKey};
 
 use crate::ParseError;
 use crate::text::{
-    find_bytes, lines_with_ranges, parse_name, parse_number, split_number, split_once, to_printable, words,
+    find_bytes, lines_with_ranges, parse_hex, parse_name, parse_number, split_number, split_once,
+    to_printable, words,
 };
+
+mod zone_details;
 
 const FORMAT: &str = "show_mem";
 
@@ -35,6 +39,8 @@ pub struct ReportSpan {
     /// Number of its zones.
     pub zones: usize,
     bytes: Range<usize>,
+    /// The lines with the watermarks of its zones, which are before those of its free blocks.
+    details: Range<usize>,
     trigger: Option<(u64, Range<usize>)>,
 }
 
@@ -47,6 +53,8 @@ pub struct ShowMemTrigger {
     pub text: String,
     /// The order of the allocation that failed, if the line has it.
     pub order: Option<u8>,
+    /// Its gfp flags, if the line has them.
+    pub request: Option<FailedRequest>,
 }
 
 /// Content of the zone lines of one report.
@@ -60,6 +68,8 @@ pub struct Report {
     /// (U unmovable, E reclaimable, M movable, R reserve, H highatomic, C CMA, I isolate); empty where
     /// the kernel prints none (before 3.8, and for counts of 0).
     pub migratetypes: Vec<Vec<String>>,
+    /// For each zone its watermark, where the report states it.
+    pub watermarks: Vec<Option<ZoneWatermark>>,
     /// Zones that the report calls `empty`: they have no memory at all.
     pub unpopulated: Vec<ZoneKey>,
     /// Why the report was printed.
@@ -72,6 +82,7 @@ pub fn find_reports(text: &[u8]) -> Vec<ReportSpan> {
     let mut seen_zones: HashSet<(NodeId, &[u8])> = HashSet::new();
     let mut trigger = None;
     let mut begin = true;
+    let mut details_start = None;
     for (bytes, line_number, line) in lines_with_ranges(text) {
         if let Some(zone) = ZoneLine::parse(line) {
             begin |= seen_zones.contains(&(zone.node, zone.zone));
@@ -82,16 +93,21 @@ pub fn find_reports(text: &[u8]) -> Vec<ReportSpan> {
                 }
                 _ => {
                     let trigger = trigger.take();
-                    spans.push(ReportSpan { first_line: line_number, zones: 1, bytes, trigger });
+                    let details = details_start.take().unwrap_or(bytes.start)..bytes.start;
+                    spans.push(ReportSpan { first_line: line_number, zones: 1, bytes, details, trigger });
                     seen_zones.clear();
                     begin = false;
                 }
             }
             seen_zones.insert((zone.node, zone.zone));
+        } else if zone_details::is_zone_detail(line) {
+            details_start.get_or_insert(bytes.start);
         } else if find_bytes(line, b"Mem-Info:").is_some() {
             begin = true;
+            details_start = None;
         } else if TRIGGERS.iter().any(|phrase| find_bytes(line, phrase).is_some()) {
             trigger = Some((line_number, bytes));
+            details_start = None;
         }
     }
     spans
@@ -123,7 +139,9 @@ pub fn parse(text: &[u8], span: &ReportSpan) -> Result<Report, Vec<ParseError>> 
         return Err(vec![ParseError::at_line(FORMAT, span.first_line, problem)]);
     };
     let trigger = span.trigger.clone().and_then(|(line, bytes)| Some(parse_trigger(line, text.get(bytes)?)));
-    Ok(Report { page_size, buddyinfo: BuddyInfo { zones }, migratetypes, unpopulated, trigger })
+    let details = text.get(span.details.clone()).unwrap_or_default();
+    let watermarks = zone_details::find_watermarks(details, &zones, page_size);
+    Ok(Report { page_size, buddyinfo: BuddyInfo { zones }, migratetypes, watermarks, unpopulated, trigger })
 }
 
 /// Properties that all lines of a report share, from its first line.
@@ -352,7 +370,12 @@ fn parse_trigger(line_number: u64, line: &[u8]) -> ShowMemTrigger {
         let (order, _) = split_number(&line[find_bytes(line, mark)? + mark.len()..])?;
         u8::try_from(order).ok()
     });
-    ShowMemTrigger { line: line_number, text: to_printable(&line[start..]), order }
+    let request = [&b"mode:0x"[..], b"gfp_mask=0x"].iter().find_map(|mark| {
+        let digits = &line[find_bytes(line, mark)? + mark.len()..];
+        let end = digits.iter().position(|byte| !byte.is_ascii_hexdigit()).unwrap_or(digits.len());
+        Some(FailedRequest { gfp_mask: parse_hex(&digits[..end])? })
+    });
+    ShowMemTrigger { line: line_number, text: to_printable(&line[start..]), order, request }
 }
 
 /// End of the last `part` in `text`.

@@ -135,6 +135,8 @@ fn from_buddyinfo(
         order_source,
         buddyinfo,
         pagetypeinfo: None,
+        request: None,
+        watermarks: Vec::new(),
         migratetypes: Err(Absence::new(paths::BUDDYINFO, AbsenceReason::NotThere, NO_MIGRATETYPES)),
         unpopulated: Vec::new(),
         notes: notes.into_iter().collect(),
@@ -183,6 +185,7 @@ fn from_text(plan: &FragPlan, path: &Path) -> Result<FragReport, Failure> {
     let notes = failed
         .filter(|&failed| failed != order && failed > Order(0))
         .map(|Order(failed)| format!("the failed request had order {failed}: see --order {failed}"));
+    let request = read.trigger.as_ref().and_then(|trigger| trigger.request);
     let place = ReadingPosition {
         index: read.position.number,
         total: read.position.count,
@@ -197,6 +200,8 @@ fn from_text(plan: &FragPlan, path: &Path) -> Result<FragReport, Failure> {
         order_source,
         buddyinfo: read.buddyinfo,
         pagetypeinfo: read.pagetypeinfo,
+        request,
+        watermarks: read.watermarks,
         migratetypes: read.migratetypes.ok_or_else(|| {
             let why = match read.kind {
                 ReadingKind::Pagetypeinfo => TYPES_APART,

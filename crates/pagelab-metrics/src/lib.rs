@@ -32,3 +32,4 @@ pub mod supply;
 pub mod sweep;
 pub mod tune;
 pub mod usage;
+pub mod zone_watermark;

@@ -9,6 +9,7 @@ pub mod census;
 pub mod counters;
 pub mod experiment;
 pub mod extfrag;
+pub mod failed_request;
 pub mod free_areas;
 pub mod huge_plan;
 pub mod instruments;

@@ -5,6 +5,7 @@ use pagelab_metrics::fragmentation_index::{
     all_would_succeed, format_kernel_decimal, format_unusable, fragmentation_paper, fragmentation_permille,
     unusable_index, unusable_permille,
 };
+use pagelab_model::failed_request::{FailedRequest, ZoneWatermark};
 use pagelab_model::pagetype::{CappedAreas, Pagetypeinfo};
 use pagelab_model::{BuddyInfo, Bytes, FreeAreas, Order, PageSize, Reading, ZoneKey};
 
@@ -12,6 +13,7 @@ use crate::style::{TextStyle, format_bytes, format_count, format_percent};
 use crate::text_report::{NO_BREAK_SPACE, RowTable, display_width};
 
 mod migratetypes;
+mod request_verdict;
 
 /// Report on the fragmentation of one reading of free blocks.
 #[derive(Clone, Debug)]
@@ -32,6 +34,10 @@ pub struct FragReport {
     pub pagetypeinfo: Option<Pagetypeinfo>,
     /// Letters of the migratetypes with free blocks, by zone and order.
     pub migratetypes: Reading<Vec<Vec<String>>>,
+    /// The request that failed, if a report states its gfp flags.
+    pub request: Option<FailedRequest>,
+    /// For each zone its watermark, where a report states it.
+    pub watermarks: Vec<Option<ZoneWatermark>>,
     /// Zones that the source lists as having no memory.
     pub unpopulated: Vec<ZoneKey>,
     /// Caveats of the numbers, in sentences without a trailing dot.
@@ -434,12 +440,15 @@ fn suitable_blocks_text(areas: &CappedAreas, order: Order) -> String {
 /// Renders the complete text.
 pub fn render_explanation(report: &FragReport, paper: bool, style: &TextStyle) -> String {
     let mut output = FragText::begin(report, style, None);
-    for zone in &report.zone_areas() {
+    for (at, zone) in report.zone_areas().iter().enumerate() {
         output.write_line("");
         output.write_line(&style.paint_bold(&zone_title(report, zone.key)));
         match zone.is_exact() {
             true => explain_zone(&mut output, &zone.areas.counts_min, report.order, paper),
             false => migratetypes::explain_capped_zone(&mut output, &zone.areas, report.order),
+        }
+        if zone.areas.counts_min.blocks_suitable(report.order) > 0 {
+            request_verdict::explain(&mut output, at);
         }
         if let Some(types) = &report.pagetypeinfo {
             migratetypes::explain_movable_request(&mut output, types, zone.key);
@@ -545,7 +554,7 @@ fn explain_fragmentation(output: &mut FragText<'_>, areas: &FreeAreas, order: Or
             &[format!("{printed}, because usable / 2^{j} = {suitable} blocks are free now")],
         );
         output.write_meaning(
-            "F_i describes why a request fails. This one would succeed, so the kernel prints −1.",
+            "F_i describes why a request finds no block. Here a block is free, so the kernel prints −1.",
         );
         return;
     }

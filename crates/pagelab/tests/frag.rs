@@ -26,6 +26,18 @@ const REPORTS: &str = "\
 [ 2.2] Node 0 Normal: 18*64kB (UME) 0*128kB 0*256kB = 1152kB
 ";
 
+/// A request of order 2 that failed although DMA has blocks: lowmem_reserve keeps them.
+const RESERVED: &str = "\
+[ 9.0] ip: page allocation failure: order:2, mode:0x40cc0(GFP_KERNEL|__GFP_COMP), nodemask=(null)
+[ 9.1] Mem-Info:
+[ 9.2] Node 0 DMA free:64kB boost:0kB min:16kB low:20kB high:24kB reserved_highatomic:0KB free_cma:0kB
+[ 9.2] lowmem_reserve[]: 0 0 20 20 20
+[ 9.2] Node 0 Normal free:400kB boost:0kB min:80kB low:100kB high:120kB reserved_highatomic:0KB free_cma:0kB
+[ 9.2] lowmem_reserve[]: 0 0 0 0 0
+[ 9.2] Node 0 DMA: 0*4kB 0*8kB 0*16kB 2*32kB (U) = 64kB
+[ 9.2] Node 0 Normal: 60*4kB (UM) 20*8kB (UM) 0*16kB 0*32kB = 400kB
+";
+
 /// A request of order 4 that failed on a machine of 11 orders.
 const ORDER_4: &str = "\
 [ 9.0] kworker/0:1: page allocation failure: order:4, mode:0x40cc0(GFP_KERNEL|__GFP_COMP), nodemask=(null)
@@ -52,6 +64,14 @@ fn lab() -> Lab {
     lab.write("buddy", BUDDY);
     lab.write("bug.txt", REPORTS);
     lab.write("order4.txt", ORDER_4);
+    lab.write("reserved.txt", RESERVED);
+    lab.write("no-mode.txt", RESERVED.replace("mode:0x40cc0", "mode:"));
+    lab.write("dma.txt", RESERVED.replace("0x40cc0(GFP_KERNEL|", "0x40cc1(GFP_KERNEL|GFP_DMA|"));
+    lab.write("no-reserve.txt", RESERVED.replace("lowmem_reserve[]", "lowmem"));
+    lab.write(
+        "types.txt",
+        RESERVED.replace("32kB (U) = 64", "32kB (H) = 64").replace("0 0 20 20 20", "0 0 0 0 0"),
+    );
     lab.write("cut.txt", REPORTS.replace(" 3*256kB (M) = 1856kB", "").replace("[ 2.", "# [ 2."));
     lab.write("few", "Node 0, zone   Normal    460    485\n");
     lab.write("tree/proc/buddyinfo", BUDDY);
@@ -118,6 +138,11 @@ fn outputs() {
         "--from bug.txt --report 1 --paper",
         "--from order4.txt",
         "--from order4.txt --order 2",
+        "--from reserved.txt --explain",
+        "--from no-mode.txt --explain",
+        "--from dma.txt --explain",
+        "--from no-reserve.txt --explain",
+        "--from types.txt --explain",
         "--from few --page-size 16K --order 1 --explain",
         "--from types",
         "--from types+buddy --order 9",

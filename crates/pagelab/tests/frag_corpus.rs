@@ -154,6 +154,32 @@ fn a_pagetypeinfo_is_read_as_its_tables_are_and_not_as_buddyinfo() {
     }
 }
 
+/// In DMA blocks of the order are free, and lowmem_reserve refuses the request, as `expected.toml` computes.
+#[test]
+fn a_zone_that_lowmem_reserve_refuses_is_not_said_to_serve_the_request() {
+    let Some(corpus) = corpus() else { return };
+    let explain = |name: &str| {
+        let path = corpus.join("failures").join(name).join("input.txt");
+        let text = frag(&path, &["--explain"]).out;
+        assert!(!text.contains("would succeed"), "{text}");
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let old = explain("b01-r8169-2632-order3");
+    assert!(
+        old.contains("3977 − 7 (2^3 − 1) ≤ 3 (3/8 of min) + 3975 (lowmem_reserve for zone Normal)"),
+        "{old}"
+    );
+    assert!(old.contains("3970 ≤ 3978"), "{old}");
+    assert!(
+        old.contains("without the free blocks below order 1, 275 pages remain, and the mark is 282"),
+        "{old}"
+    );
+    let new = explain("b03-atlantic-67-boost-order5");
+    assert!(new.contains("3327 − 31 (2^5 − 1) ≤ 16 (min) + 15744 (lowmem_reserve for zone Normal)"), "{new}");
+    assert!(new.contains("15871 ≤ 15910"), "{new}");
+    assert!(new.contains("37444 − 31 (2^5 − 1) − 512 (highatomic reserve) ≤ 36935 (min) + 0"), "{new}");
+}
+
 #[test]
 fn every_pagetypeinfo_has_the_free_blocks_of_the_buddyinfo_beside_it() {
     let Some(corpus) = corpus() else { return };

@@ -22,6 +22,8 @@ fn report(order: u8, zones: Vec<ZoneFreeAreas>) -> FragReport {
         order_source: "as asked".to_owned(),
         buddyinfo: BuddyInfo { zones },
         pagetypeinfo: None,
+        request: None,
+        watermarks: Vec::new(),
         migratetypes: Err(Absence::new("here", AbsenceReason::NotThere, "none")),
         unpopulated: Vec::new(),
         notes: Vec::new(),
