@@ -4,8 +4,8 @@
 //! free − unusable > mark + lowmem_reserve[highest zone of the request]
 //! ```
 //! `unusable` is 2^order − 1, the highatomic reserve unless the request may use reserves, and free CMA pages
-//! unless it is movable. The mark is min: a request that fails has fallen below low before. With `__GFP_HIGH` the
-//! lowest mark is taken, 3/8 of min, so that a refusal is certain.
+//! unless it is movable. The mark is min: a request that fails has fallen below low before. With
+//! `__GFP_HIGH` the lowest mark is taken, 3/8 of min, so that a refusal is certain.
 
 use pagelab_model::failed_request::{FailedRequest, ZoneWatermark};
 use pagelab_model::{FreeAreas, Order, ZoneKey};
@@ -332,7 +332,8 @@ mod tests {
         assert!(reason(&[5, 5], &["Normal"]).contains("does not fit"));
         // DMA or DMA32 may be the zone below Normal, or none; Movable and Device above it.
         assert!(reason(&[0, 0, 0], &["Normal", "DMA", "DMA32"]).contains("does not fit"));
-        // With HighMem in place of DMA32, Normal would have the second entry, and a zone without memory the third.
+        // With HighMem in place of DMA32, Normal would have the second entry, and a zone without memory the
+        // third.
         let dma = ("DMA", watermark(16, 4, &[0, 0, 20, 20, 20]));
         let normal = ("Normal", watermark(100, 20, &[0; 5]));
         let ZoneVerdict::Refused(check) = judge(0xcc0, 2, &[dma, normal], "DMA") else { panic!() };
