@@ -86,7 +86,9 @@ pub fn parse_document(text: &str) -> Result<TomlTable, TomlSyntaxError> {
     match DeTable::parse(text) {
         Ok(table) => Ok(lines.convert_table(table.get_ref())),
         Err(error) => {
-            let line = error.span().map_or(1, |span| lines.line_of(span.start));
+            // An error at the end of the text is behind its last line.
+            let last = text.len().saturating_sub(1);
+            let line = error.span().map_or(1, |span| lines.line_of(span.start.min(last)));
             Err(TomlSyntaxError { line, message: error.message().trim().replace('\n', "; ") })
         }
     }
@@ -159,7 +161,9 @@ mod tests {
 
     #[test]
     fn a_syntax_error_has_its_line() {
-        for (text, line) in [("a = 1\nb = \n", 2), ("a = 1\n\na = 2\n", 3), ("[x\n", 1), ("a = \"x\n", 1)] {
+        for (text, line) in
+            [("a = 1\nb = \n", 2), ("a = 1\n\na = 2\n", 3), ("[x\n", 1), ("a = \"x\n", 1), ("a = [\n1\n", 2)]
+        {
             let error = parse_document(text).expect_err(text);
             assert_eq!(error.line, line, "{text:?}: {}", error.message);
         }
