@@ -97,8 +97,7 @@ pub(crate) fn page_size(reader: &Reader<'_>, overrides: &MachineOverrides) -> (P
 
 /// Base page size according to the mappings of a saved tree, with the name of the source.
 pub fn saved_page_size(reader: &Reader<'_>) -> Option<(PageSize, &'static str)> {
-    let processes = reader.root().list_dir(paths::PROC).unwrap_or_default();
-    let pids = processes.iter().filter_map(|name| name.parse::<u32>().ok()).take(PROCESSES_FOR_PAGE_SIZE);
+    let pids = reader.root().list_processes().unwrap_or_default().into_iter().take(PROCESSES_FOR_PAGE_SIZE);
     let mut files = std::iter::once(paths::SELF_SMAPS.to_owned())
         .chain(pids.map(|pid| paths::process_file(pid, "smaps")));
     files.find_map(|file| {

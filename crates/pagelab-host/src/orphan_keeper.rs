@@ -9,7 +9,6 @@ use std::fs;
 use std::io::{self, BufRead, Write};
 use std::mem::discriminant;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,6 +17,7 @@ use pagelab_formats::process_status;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::paths;
+use crate::root::Root;
 
 /// Time for which processes are killed: a process in an uninterruptible sleep dies only when that ends.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -152,8 +152,7 @@ fn is_in_own_namespace(pid: u32) -> bool {
 }
 
 fn list_matching(is_wanted: impl Fn(u32) -> bool) -> Vec<u32> {
-    let entries = fs::read_dir(Path::new(paths::PROC)).into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let pids = Root::live().list_processes().unwrap_or_default().into_iter();
     pids.filter(|&pid| pid > 1 && is_wanted(pid)).collect()
 }
 

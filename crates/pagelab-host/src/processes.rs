@@ -63,9 +63,8 @@ pub fn read_matching(
     is_selected: impl Fn(u32) -> bool,
 ) -> Reading<HugePageCoverage> {
     let start = Instant::now();
-    let names = reader.root().list_dir(paths::PROC)?;
-    let pids: Vec<u32> =
-        names.iter().filter_map(|name| name.parse().ok()).filter(|&p| is_selected(p)).collect();
+    let mut pids = reader.root().list_processes()?;
+    pids.retain(|&pid| is_selected(pid));
     if pids.is_empty() && !reader.root().is_live() {
         let source = reader.root().display_path(paths::PROC);
         return Err(Absence::new(source, AbsenceReason::NotSaved, "no process in the saved tree"));

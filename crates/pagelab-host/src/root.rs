@@ -263,6 +263,11 @@ impl Root {
         Ok(names)
     }
 
+    /// The processes: the names in `/proc` that are numbers.
+    pub fn list_processes(&self) -> Reading<Vec<u32>> {
+        Ok(self.list_dir(paths::PROC)?.iter().filter_map(|name| name.parse().ok()).collect())
+    }
+
     /// Type of the file at `path`; a symbolic link is not followed.
     pub fn entry_kind(&self, path: &str) -> Reading<EntryKind> {
         let inside = self.map_path(path);

@@ -9,6 +9,8 @@ use std::fs;
 
 use pagelab_formats::process_status;
 use pagelab_host::paths;
+use pagelab_host::reader::Reader;
+use pagelab_host::root::Root;
 use pagelab_model::experiment::Flag;
 
 /// Below this share of one CPU a command waited for something: a program that computes has more, also on a
@@ -29,11 +31,11 @@ pub struct ProcessTimes(BTreeMap<(u32, u64), u64>);
 impl ProcessTimes {
     /// Reads them. Kernel threads and this process with its children are left out.
     pub fn read() -> ProcessTimes {
-        let own = u64::from(std::process::id());
-        let entries = fs::read_dir(paths::PROC).into_iter().flatten().flatten();
-        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        let (root, own) = (Root::live(), u64::from(std::process::id()));
+        let reader = Reader::new(&root);
+        let pids = root.list_processes().unwrap_or_default().into_iter();
         let times = pids.filter(|&pid| u64::from(pid) != own).filter_map(|pid| {
-            let stat = process_status::parse_stat(&fs::read(paths::process_stat_file(pid)).ok()?).ok()?;
+            let stat = reader.parse(&paths::process_stat_file(pid), process_status::parse_stat).ok()?;
             let is_counted = ![own, KERNEL_THREADS_PARENT].contains(&stat.parent);
             is_counted.then_some(((pid, stat.start_ticks), stat.cpu_ticks))
         });

@@ -22,14 +22,13 @@ const LOSS: &str = "no huge-page coverage of those processes";
 
 /// Captures the largest processes by resident memory.
 pub(super) fn capture_processes(session: &mut CaptureSession<'_>) -> io::Result<()> {
-    let names = match session.root.list_dir(paths::PROC) {
-        Ok(names) => names,
+    let pids = match session.root.list_processes() {
+        Ok(pids) => pids,
         Err(absence) => {
             session.note_missing(absence, "");
             return Ok(());
         }
     };
-    let pids: Vec<u32> = names.iter().filter_map(|name| name.parse().ok()).collect();
     let (largest, process_count) = find_largest(session, &pids);
     if session.root.is_live() {
         session.manifest.processes_seen = process_count;

@@ -67,8 +67,7 @@ impl ProcessSource {
             let name = self.root.read(&paths::process_file(*pid, "comm")).unwrap_or_default();
             pattern::is_match(wanted, &String::from_utf8_lossy(name.trim_ascii_end()))
         };
-        let names = self.root.list_dir(paths::PROC).unwrap_or_default();
-        Some(names.iter().filter_map(|name| name.parse().ok()).filter(is_called).collect())
+        Some(self.root.list_processes().unwrap_or_default().into_iter().filter(is_called).collect())
     }
 }
 

@@ -306,8 +306,7 @@ impl AccessProfiler<'_> {
         }
         let find_alive =
             |images: &[SweptImage], pid: u32| images.iter().position(|i| i.is_alive && i.process.pid == pid);
-        let names = self.root.list_dir(paths::PROC).unwrap_or_default();
-        for pid in names.iter().filter_map(|name| name.parse::<u32>().ok()) {
+        for pid in self.root.list_processes().unwrap_or_default() {
             if find_alive(&self.images, pid).is_some() {
                 continue;
             }

@@ -92,11 +92,7 @@ fn check_threads_stopped(root: &Root, pid: u32) -> Result<Vec<u32>, String> {
 
 /// No other process has its address space.
 fn check_memory_unshared(root: &Root, pid: u32, others: Option<&[u32]>) -> Result<(), String> {
-    let list_processes = || -> Vec<u32> {
-        let names = root.list_dir(paths::PROC).unwrap_or_default();
-        names.iter().filter_map(|name| name.parse().ok()).collect()
-    };
-    for other in others.map_or_else(list_processes, <[u32]>::to_vec) {
+    for other in others.map_or_else(|| root.list_processes().unwrap_or_default(), <[u32]>::to_vec) {
         if other == pid {
             continue;
         }
