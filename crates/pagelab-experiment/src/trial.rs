@@ -137,7 +137,9 @@ fn run_with_settings(
     let warming = warming::TrialWarming::warm_for_trial(context, workload, variant);
     let mut notes = Vec::new();
     let mut flags: Vec<Flag> = launched.not_applied.iter().map(|text| not_applied(text.clone())).collect();
-    let processes_before = ProcessTimes::read();
+    // Workloads of pagelab start the processes that work for them.
+    let is_command = matches!(workload_recipe.command, WorkloadCommand::Command { .. });
+    let processes_before = is_command.then(ProcessTimes::read);
     let (before, hog_ns) = (ActivitySample::read(), settings.hog_cpu_ns());
     let limit = context.resolved.time_limit(workload);
     let ProcessOutcome { exit, output, readings, supervisor_summary: summary } =
@@ -145,8 +147,8 @@ fn run_with_settings(
     let after = ActivitySample::read();
     let our_cpu_ns = total_cpu_ns(&exit.target_exit, &readings.measures);
     let own_ns = our_cpu_ns.saturating_add(settings.hog_cpu_ns().saturating_sub(hog_ns));
-    let activity = (&before, &after, &processes_before);
-    flags.extend(other_activity_flags(&workload_recipe.command, activity, (our_cpu_ns, own_ns)));
+    let activity = (&before, &after, processes_before.as_ref());
+    flags.extend(other_activity_flags(activity, (our_cpu_ns, own_ns)));
     if settings.hog.as_mut().is_some_and(|hog| !hog.is_alive()) {
         flags.push(not_applied("the memory hog exited before the trial ended".to_owned()));
     }
@@ -210,12 +212,11 @@ fn total_cpu_ns(target_exit: &probe::TargetExit, measures: &[Measure]) -> u64 {
     waited_for.max(counted as u64)
 }
 
-/// Flags of what other programs did between two samples: whether the machine was quiet, and whether one of
-/// them may have done the work of a command. CPU times are of the trial, without and with that of its
-/// settings.
+/// Flags of what other programs did between two samples: whether the machine was quiet, and, for a command, of
+/// which the processes were read before, whether one of them may have done its work. CPU times are of the
+/// trial, without and with that of its settings.
 fn other_activity_flags(
-    command: &WorkloadCommand,
-    (before, after, processes_before): (&ActivitySample, &ActivitySample, &ProcessTimes),
+    (before, after, processes_before): (&ActivitySample, &ActivitySample, Option<&ProcessTimes>),
     (trial_ns, own_ns): (u64, u64),
 ) -> Vec<Flag> {
     let mut flags = Vec::new();
@@ -223,9 +224,8 @@ fn other_activity_flags(
         let text = format!("other programs had {:.0} % of a CPU meanwhile", share * 100.0);
         flags.push(Flag { kind: Flag::NOT_QUIET.to_owned(), text });
     }
-    // Workloads of pagelab start the processes that work for them.
-    if let (WorkloadCommand::Command { .. }, Some(others)) =
-        (command, after.foreign_share_since(before, own_ns))
+    if let Some(processes_before) = processes_before
+        && let Some(others) = after.foreign_share_since(before, own_ns)
     {
         let wall_ns = after.ns_since(before);
         let busiest = BusyProcess::find(processes_before, &ProcessTimes::read(), wall_ns);
