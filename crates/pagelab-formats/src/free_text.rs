@@ -181,9 +181,8 @@ fn no_reading_error(text: &[u8]) -> ParseError {
     }
     let problem = format!(
         "`{}` and what follows is neither a buddyinfo line (`Node 0, zone Normal 7 10 …`), a pagetypeinfo \
-         table \
-         (`Free pages count per migrate type at order 0 1 …`) nor a report's line (`Node 0 Normal: 7*4kB \
-         10*8kB … = 108kB`)",
+         table (`Free pages count per migrate type at order 0 1 …`) nor a report's line \
+         (`Node 0 Normal: 7*4kB 10*8kB … = 108kB`)",
         to_printable(first)
     );
     ParseError::at_line(FORMAT, number, problem)

@@ -44,11 +44,9 @@ pub fn format_bounds(bounds: IndexBounds) -> String {
 /// towards 0.
 pub fn unusable_bounds(areas: &CappedAreas, order: Order) -> IndexBounds {
     let permille = i64::try_from(unusable_permille(&areas.counts_min, order)).unwrap_or(i64::MAX);
-    let below = areas.is_capped.iter().take(order.index()).any(|&capped| capped);
-    let from_order = areas.is_capped.iter().skip(order.index()).any(|&capped| capped);
     IndexBounds {
-        permille_min: if from_order { 0 } else { permille },
-        permille_max: if below { 1000 } else { permille },
+        permille_min: if areas.is_exact_from(order) { permille } else { 0 },
+        permille_max: if areas.is_exact_below(order) { permille } else { 1000 },
     }
 }
 

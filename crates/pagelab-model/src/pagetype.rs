@@ -40,7 +40,7 @@ impl Pagetypeinfo {
             }
         }
         let counts_min = FreeAreas::new(sums.iter().map(|count| count.at_least()).collect())?;
-        let is_capped = sums.iter().map(|count| matches!(count, CappedCount::MoreThan(_))).collect();
+        let is_capped = sums.iter().map(|count| count.is_capped()).collect();
         Some(CappedAreas { counts_min, is_capped })
     }
 }
@@ -52,6 +52,23 @@ pub struct CappedAreas {
     pub counts_min: FreeAreas,
     /// By order, whether the kernel capped a count.
     pub is_capped: Vec<bool>,
+}
+
+impl CappedAreas {
+    /// Whether every count is exact.
+    pub fn is_exact(&self) -> bool {
+        self.is_exact_from(Order(0))
+    }
+
+    /// Whether the counts from an order on are exact.
+    pub fn is_exact_from(&self, order: Order) -> bool {
+        !self.is_capped.iter().skip(order.index()).any(|&capped| capped)
+    }
+
+    /// Whether the counts below an order are exact.
+    pub fn is_exact_below(&self, order: Order) -> bool {
+        !self.is_capped.iter().take(order.index()).any(|&capped| capped)
+    }
 }
 
 /// Free blocks of one migratetype in one zone.
@@ -80,6 +97,11 @@ impl CappedCount {
         match self {
             CappedCount::Exact(n) | CappedCount::MoreThan(n) => n,
         }
+    }
+
+    /// Whether there are more.
+    pub fn is_capped(self) -> bool {
+        matches!(self, CappedCount::MoreThan(_))
     }
 
     /// The sum of two counts, unless it exceeds 64 bits: capped if one of them is.

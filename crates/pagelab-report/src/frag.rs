@@ -105,18 +105,6 @@ pub(crate) struct ZoneAreas<'a> {
     pub(crate) areas: CappedAreas,
 }
 
-impl ZoneAreas<'_> {
-    /// Whether every count is exact.
-    fn is_exact(&self) -> bool {
-        is_exact(&self.areas)
-    }
-}
-
-/// Whether every count is exact.
-pub(crate) fn is_exact(areas: &CappedAreas) -> bool {
-    !areas.is_capped.contains(&true)
-}
-
 impl FragReport {
     /// Free blocks of all zones, in the order of the source.
     pub(crate) fn zone_areas(&self) -> Vec<ZoneAreas<'_>> {
@@ -134,7 +122,7 @@ impl FragReport {
     /// Names of the zones of which the source caps a count: their sums and indices have only bounds.
     pub fn capped_zones(&self) -> Vec<String> {
         let zones = self.zone_areas();
-        zones.iter().filter(|zone| !zone.is_exact()).map(|zone| self.zone_name(zone.key)).collect()
+        zones.iter().filter(|zone| !zone.areas.is_exact()).map(|zone| self.zone_name(zone.key)).collect()
     }
 
     /// Returns the answer in one sentence: the zone with the most unusable free memory for the order.
@@ -162,8 +150,7 @@ impl FragReport {
                 let Some(share) = format_bounded_percent(bounds, share) else {
                     return format!(
                         "the share of the free memory in {name} that is unusable for {size} blocks is \
-                         unknown: \
-                         its counts are capped"
+                         unknown: its counts are capped"
                     );
                 };
                 format!(
@@ -243,11 +230,6 @@ fn mark_lower_bound(text: String, is_exact: bool) -> String {
     if is_exact { text } else { format!("≥{text}") }
 }
 
-/// Whether the counts from an order on are exact.
-fn is_exact_from(areas: &CappedAreas, order: Order) -> bool {
-    !areas.is_capped.iter().skip(order.index()).any(|&capped| capped)
-}
-
 /// Number of free blocks of exactly one order.
 fn format_block_count(areas: &CappedAreas, order: Order) -> String {
     let count = format_count(u128::from(areas.counts_min.blocks(order)));
@@ -256,7 +238,7 @@ fn format_block_count(areas: &CappedAreas, order: Order) -> String {
 
 /// F_i as the paper defines it: 0 where no block is free.
 fn format_paper_index(areas: &CappedAreas, order: Order) -> String {
-    if !is_exact(areas) {
+    if !areas.is_exact() {
         return "capped".to_owned();
     }
     format!("{:.3}", fragmentation_paper(&areas.counts_min, order))
@@ -361,7 +343,7 @@ fn write_summary(output: &mut FragText<'_>, zones: &[ZoneAreas<'_>], options: Ta
     let orders_max = zones.iter().map(|zone| zone.areas.counts_min.orders()).max().unwrap_or(1);
     let bars_title = format!("F_u by order 0…{}", orders_max.saturating_sub(1));
     let bars = |zone: &&ZoneAreas<'_>| match &zone.areas {
-        areas if is_exact(areas) => orders_of(&areas.counts_min)
+        areas if areas.is_exact() => orders_of(&areas.counts_min)
             .map(|order| style.spark_char(unusable_index(&areas.counts_min, order)))
             .collect(),
         _ => "capped".to_owned(),
@@ -406,7 +388,7 @@ fn write_orders(
         .right("free blocks", |order| format_block_count(areas, *order))
         .right("usable pages", |order| {
             let pages = format_count(areas.counts_min.free_pages_from_order(*order));
-            mark_lower_bound(pages, is_exact_from(areas, *order))
+            mark_lower_bound(pages, areas.is_exact_from(*order))
         })
         .right("F_u", |order| format_zone_unusable(areas, *order))
         .right_if(!left_out, "F_i", |order| format_fragmentation(areas, *order))
@@ -428,13 +410,13 @@ fn free_memory_text(areas: &CappedAreas, page_size: PageSize) -> String {
         Some(amount) => format_bytes(Bytes(amount)),
         None => format!("{} pages", format_count(pages)),
     };
-    mark_lower_bound(amount, is_exact(areas))
+    mark_lower_bound(amount, areas.is_exact())
 }
 
 /// Formats the number of blocks of an order that could be allocated.
 fn suitable_blocks_text(areas: &CappedAreas, order: Order) -> String {
     let blocks = format_count(areas.counts_min.blocks_suitable(order));
-    mark_lower_bound(blocks, is_exact_from(areas, order))
+    mark_lower_bound(blocks, areas.is_exact_from(order))
 }
 
 /// Renders the complete text.
@@ -443,7 +425,7 @@ pub fn render_explanation(report: &FragReport, paper: bool, style: &TextStyle) -
     for (at, zone) in report.zone_areas().iter().enumerate() {
         output.write_line("");
         output.write_line(&style.paint_bold(&zone_title(report, zone.key)));
-        match zone.is_exact() {
+        match zone.areas.is_exact() {
             true => explain_zone(&mut output, &zone.areas.counts_min, report.order, paper),
             false => migratetypes::explain_capped_zone(&mut output, &zone.areas, report.order),
         }

@@ -6,8 +6,8 @@ use pagelab_model::pagetype::{CappedAreas, CappedCount, MigratetypeFreeAreas, Pa
 use pagelab_model::{Order, ZoneKey};
 
 use super::{
-    FragText, explain_unusable, format_block_count, format_zone_unusable, free_memory_text, is_exact,
-    is_exact_from, mark_lower_bound, orders_of, suitable_blocks_text, sum_steps,
+    FragText, explain_unusable, format_block_count, format_zone_unusable, free_memory_text, mark_lower_bound,
+    orders_of, suitable_blocks_text, sum_steps,
 };
 use crate::style::{format_bytes, format_count, format_percent};
 use crate::text_report::{RowTable, display_width};
@@ -143,7 +143,7 @@ pub(super) fn explain_capped_zone(output: &mut FragText<'_>, areas: &CappedAreas
     write_counts(output, "k", areas);
     let pages = |from: Order| {
         let mut steps = sum_steps(&areas.counts_min, from, format!("Σ 2^i × k(i) over i ≥ {}", from.0));
-        if !is_exact_from(areas, from)
+        if !areas.is_exact_from(from)
             && let Some(last) = steps.pop()
         {
             steps.push(format!("at least {last}"));
@@ -180,12 +180,11 @@ fn explain_capped_unusable(output: &mut FragText<'_>, areas: &CappedAreas, order
         (min, max) if min == max => "the capped counts do not change it.",
         (0, 1000) => {
             "unknown: the kernel stopped counting (>), both below this order, which raises F_u, and from it \
-             on, \
-             which lowers F_u."
+             on, which lowers F_u."
         }
         (0, _) => {
             "an upper bound: the kernel stopped counting (>) blocks that are large enough; more lower \
-                   F_u."
+             F_u."
         }
         _ => "a lower bound: the kernel stopped counting (>) blocks that are too small; more raise F_u.",
     });
@@ -201,7 +200,7 @@ pub(super) fn explain_movable_request(output: &mut FragText<'_>, types: &Pagetyp
         return;
     };
     write_counts(output, "m", &usable);
-    if is_exact(&usable) {
+    if usable.is_exact() {
         explain_unusable(output, &usable.counts_min, order);
     } else {
         explain_capped_unusable(output, &usable, order);
@@ -218,9 +217,8 @@ pub(super) fn explain_movable_request(output: &mut FragText<'_>, types: &Pagetyp
         let pages = format_count(cma.counts_min.free_pages());
         output.write_meaning(&format!(
             "apart: CMA, {} pages, {} blocks of order {}. Only movable requests get them (ALLOC_CMA), and \
-             the \
-             owner of the area moves them away when it claims it.",
-            mark_lower_bound(pages, is_exact(&cma)),
+             the owner of the area moves them away when it claims it.",
+            mark_lower_bound(pages, cma.is_exact()),
             suitable_blocks_text(&cma, order),
             order.0
         ));

@@ -41,8 +41,7 @@ pub(super) fn explain(output: &mut FragText<'_>, at: usize) {
             write_check(output, &check, ">");
             output.write_meaning(&format!(
                 "the watermark allows this request here ({flags}): it would succeed now. The report is \
-                 printed \
-                 after the failure; free memory may have changed."
+                 printed after the failure; free memory may have changed."
             ));
         }
         ZoneVerdict::Refused(check) => {
@@ -50,8 +49,7 @@ pub(super) fn explain(output: &mut FragText<'_>, at: usize) {
             let cause = if check.reserve > check.mark { "lowmem_reserve" } else { "the watermark" };
             output.write_meaning(&format!(
                 "{cause} refuses this request here ({flags}, up to zone {}): it would fail although a block \
-                 is \
-                 free (__zone_watermark_ok in mm/page_alloc.c).",
+                 is free (__zone_watermark_ok in mm/page_alloc.c).",
                 check.highest_zone
             ));
         }
@@ -93,8 +91,7 @@ fn write_check(output: &mut FragText<'_>, check: &WatermarkCheck, relation: &str
 fn write_step(output: &mut FragText<'_>, step: SmallerBlocksCheck) {
     output.write_meaning(&format!(
         "kernels since 4.4 allow this request here. Earlier ones refuse it: without the free blocks below \
-         order \
-         {}, {} pages remain, and the mark is {}.",
+         order {}, {} pages remain, and the mark is {}.",
         step.order.0, step.usable, step.mark
     ));
 }

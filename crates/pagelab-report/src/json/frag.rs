@@ -3,7 +3,7 @@
 use pagelab_metrics::capped_index::{IndexBounds, fragmentation_bounds, unusable_bounds};
 use pagelab_metrics::fragmentation_index as metrics;
 use pagelab_metrics::movable_request::MovableAccess;
-use pagelab_model::pagetype::{CappedAreas, CappedCount, Pagetypeinfo};
+use pagelab_model::pagetype::{CappedAreas, Pagetypeinfo};
 use pagelab_model::{FreeAreas, Order, ZoneKey};
 use serde::Serialize;
 use serde_json::Value;
@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::object::{JsonObject, to_array};
 use super::{NO_FREE_REASON, document_header};
 use crate::fields::fields;
-use crate::frag::{FragReport, FreeBlockSource, ZoneAreas, is_exact};
+use crate::frag::{FragReport, FreeBlockSource, ZoneAreas};
 
 /// Document of a report. Page counts of its zones may exceed 64 bits, so they are not in a `Value`.
 #[derive(Debug, Serialize)]
@@ -157,7 +157,7 @@ fields! { fn source_fields(of: FreeBlockSource);
 
 fn zone_json<'a>(report: &'a FragReport, index: usize, zone: ZoneAreas<'a>) -> ZoneJson<'a> {
     let ZoneAreas { key, areas } = zone;
-    let exact = is_exact(&areas).then_some(&areas.counts_min);
+    let exact = areas.is_exact().then_some(&areas.counts_min);
     let letters = report.migratetypes.as_ref();
     let types = report.pagetypeinfo.as_ref();
     let sum = |access: MovableAccess| match types {
@@ -186,7 +186,7 @@ fn zone_json<'a>(report: &'a FragReport, index: usize, zone: ZoneAreas<'a>) -> Z
 
 fn counted_json(areas: &CappedAreas) -> CountedJson {
     let counts = &areas.counts_min;
-    let is_exact = is_exact(areas);
+    let is_exact = areas.is_exact();
     let exact = is_exact.then_some(counts);
     let capped_reason = (!is_exact).then_some(CAPPED_REASON);
     let no_free_reason = (is_exact && counts.free_pages() == 0).then_some(NO_FREE_REASON);
@@ -243,9 +243,7 @@ fn migratetypes_json<'a>(types: &'a Pagetypeinfo, key: &ZoneKey) -> Vec<Migratet
             migratetype: name,
             movable_access: MovableAccess::of_migratetype(name).name(),
             free_blocks_min: row.counts.iter().map(|count| count.at_least()).collect(),
-            capped_orders: capped_orders(
-                row.counts.iter().map(|count| matches!(count, CappedCount::MoreThan(_))),
-            ),
+            capped_orders: capped_orders(row.counts.iter().map(|count| count.is_capped())),
             pageblocks: count.map(|&(_, count)| count),
             pageblocks_absent_reason: count.is_none().then_some(NO_PAGEBLOCKS_REASON),
         }
