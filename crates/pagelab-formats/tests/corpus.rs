@@ -1,27 +1,16 @@
 //! Tests over the corpus of real machines: every file parses, and readings of one moment add up.
 #![allow(clippy::unwrap_used)] // a test's helpers may fail where they stand
 
-use std::fs;
-use std::io::Write;
-use std::path::{Path, PathBuf};
+#[path = "support/corpus.rs"]
+mod corpus;
 
+use std::fs;
+
+use corpus::corpus_folder;
 use pagelab_formats::{
     ParseError, allocinfo, buddyinfo, meminfo, pagetypeinfo, pressure, slabinfo, vmstat, zoneinfo,
 };
 use pagelab_model::pagetype::CappedCount;
-
-/// The corpus, or `None` after a message that it is absent.
-fn corpus() -> Option<PathBuf> {
-    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/corpus");
-    let folder = std::env::var_os("PAGELAB_CORPUS").map_or(beside, PathBuf::from);
-    if folder.join("proc").is_dir() {
-        return Some(folder);
-    }
-    // Not `eprintln`, which the test harness keeps to itself when the test passes.
-    let line = format!("skipped: corpus-absent: {} is not there\n", folder.display());
-    let _ = std::io::stderr().write_all(line.as_bytes());
-    None
-}
 
 /// How many records a text of this name holds, or `None` for a name that no parser here reads.
 fn records(name: &str, text: &[u8]) -> Option<Result<usize, ParseError>> {
@@ -60,9 +49,9 @@ fn expected(name: &str, text: &str) -> usize {
 
 #[test]
 fn every_file_of_every_machine_parses_completely() {
-    let Some(corpus) = corpus() else { return };
+    let Some(corpus) = corpus_folder("proc") else { return };
     let (mut machines, mut files) = (0, 0);
-    for machine in fs::read_dir(corpus.join("proc")).unwrap() {
+    for machine in fs::read_dir(corpus).unwrap() {
         machines += 1;
         for file in fs::read_dir(machine.unwrap().path()).unwrap() {
             let path = file.unwrap().path();
@@ -84,8 +73,8 @@ fn every_file_of_every_machine_parses_completely() {
 /// `pages_off`: by how many pages zoneinfo and pagetypeinfo differ from buddyinfo, zone by zone, because
 /// the files were read one after the other.
 fn check_machine(machine: &str, pages_off: &[(&str, [i128; 2])]) {
-    let Some(corpus) = corpus() else { return };
-    let folder = corpus.join("proc").join(machine);
+    let Some(corpus) = corpus_folder("proc") else { return };
+    let folder = corpus.join(machine);
     let read = |name: &str| fs::read(folder.join(name)).unwrap();
     let buddy = buddyinfo::parse(&read("buddyinfo")).unwrap();
     let zones = zoneinfo::parse(&read("zoneinfo")).unwrap();
@@ -119,9 +108,9 @@ fn free_blocks_add_up_to_zoneinfo_and_pagetypeinfo() {
 
 #[test]
 fn the_free_line_of_a_zone_is_its_free_counter() {
-    let Some(corpus) = corpus() else { return };
+    let Some(corpus) = corpus_folder("proc") else { return };
     let mut zones = 0;
-    for machine in fs::read_dir(corpus.join("proc")).unwrap() {
+    for machine in fs::read_dir(corpus).unwrap() {
         let Ok(text) = fs::read(machine.unwrap().path().join("zoneinfo")) else { continue };
         for zone in zoneinfo::parse(&text).unwrap().zones {
             let Some(counted) = zone.stats.get("nr_free_pages") else { continue };

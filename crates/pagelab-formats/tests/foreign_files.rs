@@ -2,10 +2,12 @@
 //! answer.
 #![allow(clippy::unwrap_used, reason = "a test panics to fail")]
 
-use std::fs;
-use std::io::Write;
-use std::path::{Path, PathBuf};
+#[path = "support/corpus.rs"]
+mod corpus;
 
+use std::fs;
+
+use corpus::corpus_folder;
 use pagelab_formats::{
     allocinfo, buddyinfo, cgroup, cpu_list, cpuinfo, free_text, fuzz, iomem, kallsyms, maps, meminfo,
     mountinfo, node_exporter, pagetypeinfo, perf_stat, plan_toml, pressure, process_status, region_list,
@@ -120,19 +122,6 @@ const OTHER_FILES: [(&str, &str); 24] = [
     ("cmdline", "console=ttyS0 root=/dev/vda rw transparent_hugepage=madvise\n"),
 ];
 
-/// The corpus, or `None` after a message that it is absent.
-fn corpus() -> Option<PathBuf> {
-    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/corpus");
-    let folder = std::env::var_os("PAGELAB_CORPUS").map_or(beside, PathBuf::from);
-    if folder.join("proc").is_dir() {
-        return Some(folder);
-    }
-    // Not `eprintln`, which the test harness keeps to itself when the test passes.
-    let line = format!("skipped: corpus-absent: {} is not there\n", folder.display());
-    let _ = std::io::stderr().write_all(line.as_bytes());
-    None
-}
-
 /// Checks that each text is accepted by the parser of its name alone, or by those of the table.
 fn check_texts<'a>(texts: impl Iterator<Item = (&'a str, Vec<u8>, String)>) {
     let mut wrong = Vec::new();
@@ -165,9 +154,9 @@ fn no_parser_accepts_the_text_of_another() {
 
 #[test]
 fn no_parser_accepts_another_file_of_the_corpus() {
-    let Some(corpus) = corpus() else { return };
+    let Some(corpus) = corpus_folder("proc") else { return };
     let mut texts = Vec::new();
-    for machine in fs::read_dir(corpus.join("proc")).unwrap() {
+    for machine in fs::read_dir(corpus).unwrap() {
         for file in fs::read_dir(machine.unwrap().path()).unwrap() {
             let path = file.unwrap().path();
             let name = path.file_name().unwrap().to_str().unwrap().to_owned();

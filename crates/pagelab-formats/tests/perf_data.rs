@@ -1,25 +1,15 @@
 //! Tests of perf files in the corpus: the binary files and perf's texts of them agree.
 #![allow(clippy::unwrap_used)] // a test's helpers may fail where they stand
 
+#[path = "support/corpus.rs"]
+mod corpus;
+
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write;
-use std::path::{Path, PathBuf};
 
+use corpus::corpus_folder;
 use pagelab_formats::perf_data::{self, DataSource, Event, FileInfo, ReadSummary, Sample, TlbOutcome};
 use pagelab_formats::region_list;
-
-/// The folder, or `None` after a message that it is absent.
-fn corpus() -> Option<PathBuf> {
-    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/corpus");
-    let folder = std::env::var_os("PAGELAB_CORPUS").map_or(beside, PathBuf::from).join("perf");
-    if folder.is_dir() {
-        return Some(folder);
-    }
-    let line = format!("skipped: corpus-absent: {} is not there\n", folder.display());
-    let _ = std::io::stderr().write_all(line.as_bytes());
-    None
-}
 
 fn no_zstd(_: &[u8], _: &mut [u8]) -> Result<(usize, usize), String> {
     Err("packed".to_owned())
@@ -43,7 +33,7 @@ const NUMATOP: &str = "numatop_fork.perf.data";
 
 #[test]
 fn bytes_and_texts_agree_sample_by_sample() {
-    let Some(folder) = corpus() else { return };
+    let Some(folder) = corpus_folder("perf") else { return };
     for (name, walked) in [(GOOGLE, 1), (NUMATOP, 0)] {
         let (about, tally, events) = read(&fs::read(folder.join(name)).unwrap());
         let ours = samples(&events);
@@ -82,7 +72,7 @@ fn bytes_and_texts_agree_sample_by_sample() {
 
 #[test]
 fn parsed_samples_equal_the_output_of_perf_script() {
-    let Some(folder) = corpus() else { return };
+    let Some(folder) = corpus_folder("perf") else { return };
     let (about, tally, events) = read(&fs::read(folder.join(GOOGLE)).unwrap());
     assert_eq!((about.hostname.as_str(), about.arch.as_str()), ("oxco15.prod.google.com", "x86_64"));
     assert_eq!((about.cpuid.as_str(), about.pmu(4)), ("GenuineIntel,6,85,4", Some("cpu")));
@@ -106,7 +96,7 @@ fn parsed_samples_equal_the_output_of_perf_script() {
 /// Every truncated file is an error with an offset. None blocks the reader.
 #[test]
 fn a_file_truncated_anywhere_is_an_error_with_its_offset() {
-    let Some(folder) = corpus() else { return };
+    let Some(folder) = corpus_folder("perf") else { return };
     let bytes = fs::read(folder.join(NUMATOP)).unwrap();
     let (.., whole) = read(&bytes);
     // Data after the last feature that is read may be missing.
@@ -129,7 +119,7 @@ fn a_file_truncated_anywhere_is_an_error_with_its_offset() {
 
 #[test]
 fn published_regions_are_read() {
-    let Some(folder) = corpus() else { return };
+    let Some(folder) = corpus_folder("perf") else { return };
     let read = |name: &str| region_list::parse_counts(&fs::read(folder.join(name)).unwrap()).unwrap();
     let (before, after) = (read("24623_all_regions_before.txt"), read("24623_all_regions_after.txt"));
     let top = |of: &BTreeMap<u64, u64>| of.iter().map(|(&at, &misses)| (at, misses)).max_by_key(|of| of.1);

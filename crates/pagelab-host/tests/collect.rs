@@ -1,11 +1,15 @@
 //! Tests of observations of the machines of the corpus, and of this machine.
 #![allow(clippy::unwrap_used)]
 
+#[path = "../../pagelab-formats/tests/support/corpus.rs"]
+mod corpus;
+
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use corpus::corpus_folder;
 use pagelab_host::collect::{CollectOptions, collect};
 use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
@@ -29,26 +33,15 @@ impl Drop for Folder {
     }
 }
 
-#[allow(clippy::print_stderr)]
-fn corpus() -> Option<PathBuf> {
-    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/corpus");
-    let folder = std::env::var_os("PAGELAB_CORPUS").map_or(beside, PathBuf::from);
-    if folder.join("proc").is_dir() {
-        return Some(folder);
-    }
-    eprintln!("skipped: corpus-absent: {} is not there", folder.join("proc").display());
-    None
-}
-
 fn why<T>(reading: &Result<T, Absence>) -> Option<AbsenceReason> {
     reading.as_ref().err().map(|absence| absence.why)
 }
 
 #[test]
 fn machines_of_the_corpus_show_what_was_saved_and_nothing_else() {
-    let Some(corpus) = corpus() else { return };
+    let Some(corpus) = corpus_folder("proc") else { return };
     let mut machines = 0;
-    for entry in fs::read_dir(corpus.join("proc")).unwrap() {
+    for entry in fs::read_dir(corpus).unwrap() {
         let from = entry.unwrap().path();
         let folder = Folder::new("corpus");
         let proc = folder.0.join("proc");
