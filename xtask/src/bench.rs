@@ -127,11 +127,7 @@ impl BenchResults {
         println!("{bar}");
         let began = Instant::now();
         let found = measure().unwrap_or_else(|failed| {
-            let why = match failed {
-                TaskError::Usage(why) | TaskError::Message(why) => why,
-                TaskError::Reported => "the program said why".to_owned(),
-            };
-            let (bar, value) = (bar.to_owned(), Err(why));
+            let (bar, value) = (bar.to_owned(), Err(failed.into_reason()));
             BarResult { bar, value, unit: String::new(), samples: Vec::new(), method: String::new() }
         });
         self.add(found);

@@ -65,12 +65,7 @@ pub fn last_passed_commit() -> Option<String> {
 
 /// Hash of the tree of HEAD, or why a run cannot be recorded: the work tree has changes, or git fails.
 pub fn clean_tree() -> Result<String, String> {
-    let git = |arguments: &[&str]| {
-        tree::git(arguments).map_err(|error| match error {
-            TaskError::Usage(why) | TaskError::Message(why) => why,
-            TaskError::Reported => "git failed".to_owned(),
-        })
-    };
+    let git = |arguments: &[&str]| tree::git(arguments).map_err(TaskError::into_reason);
     if !git(&["status", "--porcelain"])?.trim().is_empty() {
         return Err("the work tree has changes".to_owned());
     }

@@ -17,6 +17,16 @@ pub enum TaskError {
     Message(String),
 }
 
+impl TaskError {
+    /// The reason, for a line of a report.
+    pub fn into_reason(self) -> String {
+        match self {
+            TaskError::Usage(why) | TaskError::Message(why) => why,
+            TaskError::Reported => "the program said why".to_owned(),
+        }
+    }
+}
+
 impl From<io::Error> for TaskError {
     fn from(error: io::Error) -> TaskError {
         TaskError::Message(error.to_string())

@@ -212,8 +212,8 @@ fn total_cpu_ns(target_exit: &probe::TargetExit, measures: &[Measure]) -> u64 {
     waited_for.max(counted as u64)
 }
 
-/// Flags of what other programs did between two samples: whether the machine was quiet, and, for a command, of
-/// which the processes were read before, whether one of them may have done its work. CPU times are of the
+/// Flags of what other programs did between two samples: whether the machine was quiet, and, for a command,
+/// before which the processes were read, whether one of them may have done its work. CPU times are of the
 /// trial, without and with that of its settings.
 fn other_activity_flags(
     (before, after, processes_before): (&ActivitySample, &ActivitySample, Option<&ProcessTimes>),

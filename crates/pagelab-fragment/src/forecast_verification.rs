@@ -10,7 +10,7 @@ use pagelab_contig::compaction::{CacheDrop, compact, drop_caches};
 use pagelab_contig::host_warming::warm_host_memory;
 use pagelab_contig::reserve::Reserve;
 use pagelab_contig::thp_request::{
-    FAILED_COLLAPSES_MAX, ThpRequest, ThpRequestResult, read_available_memory,
+    FAILED_COLLAPSES_MAX, StopReason, ThpRequest, ThpRequestResult, read_available_memory,
 };
 use pagelab_contig::verify_forecast::{all_allocated_absence, verify_forecast};
 use pagelab_host::guard::{Guard, GuardOptions, Knob};
@@ -173,8 +173,8 @@ fn grow_pool(root: &Root, request: ThpRequest, pool: &Knob) -> Result<Reading<Al
 /// Why a pool did not grow by all wanted pages, or that it did. `requested`: as many as the reserve permits.
 fn describe_pool_growth(allocated: u64, requested: u64, wanted: u64) -> &'static str {
     match (allocated >= requested, requested >= wanted) {
-        (true, true) => "all requested pages were allocated",
-        (true, false) => "more would have exceeded the reserve",
+        (true, true) => StopReason::AllAllocated.describe(),
+        (true, false) => StopReason::ReserveReached.describe(),
         (false, _) => "the kernel found no more, by compaction and reclaim",
     }
 }

@@ -47,10 +47,8 @@ pub fn read(reader: &Reader<'_>, mounts: &Reading<Vec<Mount>>) -> Reading<Cgroup
         Some(_) => read_limits_v1(reader, &levels),
         None => read_limits(reader, &levels, &V2),
     };
-    let limit_file = level.as_ref().map(|level| match v1 {
-        Some(_) => format!("{level}/{}", V1.limit),
-        None => format!("{level}/{}", V2.limit),
-    });
+    let files = if v1.is_some() { &V1 } else { &V2 };
+    let limit_file = level.as_ref().map(|level| format!("{level}/{}", files.limit));
     let path = |level: String| {
         let path = level.strip_prefix(mount.mount_point.trim_end_matches('/')).unwrap_or_default();
         if path.is_empty() { "/".to_owned() } else { path.to_owned() }

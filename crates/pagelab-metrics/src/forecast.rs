@@ -216,9 +216,7 @@ impl StepBounds {
             bounds.high = bounds.high.saturating_add(room).min(to_requests(blocks).max(bounds.high));
         }
     }
-}
 
-impl StepBounds {
     /// The bounds at a step.
     fn at(&self, step: ReclaimStep) -> ForecastBounds {
         match step {
@@ -259,12 +257,7 @@ impl Forecast {
 
     /// The upper bounds at a step, of which the smallest is the high end.
     pub fn upper_bounds_after(&self, step: ReclaimStep) -> Option<UpperBounds> {
-        let [now, after_compaction, after_dropping_cache] = self.upper_bounds?;
-        Some(match step {
-            ReclaimStep::Nothing => now,
-            ReclaimStep::Compaction => after_compaction,
-            ReclaimStep::DropCache => after_dropping_cache,
-        })
+        Some(self.upper_bounds?[step as usize])
     }
 
     /// Whether the request can be met after a step; `None` if that was not seen.

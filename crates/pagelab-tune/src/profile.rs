@@ -15,6 +15,7 @@ use pagelab_command::setup_progress::SetupProgress;
 use pagelab_command::{manifest, output};
 use pagelab_experiment::gate;
 use pagelab_formats::{plan_toml, region_list};
+use pagelab_host::orphan_keeper::OrphanKeeper;
 use pagelab_host::root::Root;
 use pagelab_model::machine::{Machine, Tlb};
 use pagelab_model::run::RunEnd;
@@ -92,6 +93,13 @@ impl MissSource {
             MissSource::PerfData => "perf-data",
         }
     }
+}
+
+/// Starts the keeper that kills this process's orphans: what a child starts does not die with this process by
+/// itself.
+pub fn start_orphan_keeper() -> Result<OrphanKeeper, Failure> {
+    gate::start_orphan_keeper()
+        .map_err(|error| Failure::cannot(Exit::NotAvailable, "start a helper process", error))
 }
 
 /// Checks whether a running process can be profiled from this source, before anything is measured.
@@ -263,8 +271,7 @@ fn profile_exact(request: &ProfileRequest) -> Result<TlbProfile, Failure> {
         cache: store::default_cache_dir(),
     };
     let mut progress = SetupProgress::start(true)?;
-    let mut keeper = gate::start_orphan_keeper()
-        .map_err(|error| Failure::cannot(Exit::NotAvailable, "start a helper process", error))?;
+    let mut keeper = start_orphan_keeper()?;
     exact::profile_program(&exact_request, &mut keeper, &mut progress).map_err(failure_from_target_error)
 }
 

@@ -17,12 +17,11 @@ mod trial;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use pagelab_guest::boot::{self, GuestObserver, GuestPlan, QEMU};
+use pagelab_guest::boot::{GuestPlan, QEMU};
 use pagelab_guest::job::JobStep;
 use pagelab_guest::outcome::GuestOutcome;
 use pagelab_model::order_statistics::median;
@@ -77,24 +76,19 @@ fn measure(setting: &Setting, series: &str, boots: usize, bar: &str) {
         plan.qemu = write_wrapper(folder.path());
     }
     let next = AtomicUsize::new(0);
-    let (costs, losses) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
-    std::thread::scope(|scope| {
-        for _ in 0..LANES {
-            scope.spawn(|| {
-                while next.fetch_add(1, Ordering::Relaxed) < boots {
-                    match run_guest(&plan) {
-                        Ok(cost) => costs.lock().unwrap_or_else(PoisonError::into_inner).push(cost),
-                        Err(why) => {
-                            println!("  lost: {why}");
-                            losses.lock().unwrap_or_else(PoisonError::into_inner).push(why);
-                        }
-                    }
-                }
-            });
+    let run_lane = || {
+        let mut ended = Vec::new();
+        while next.fetch_add(1, Ordering::Relaxed) < boots {
+            ended.push(run_guest(&plan));
         }
+        ended
+    };
+    let ended: Vec<Result<GuestCost, String>> = std::thread::scope(|scope| {
+        let lanes: Vec<_> = (0..LANES).map(|_| scope.spawn(run_lane)).collect();
+        lanes.into_iter().flat_map(|lane| lane.join().unwrap()).collect()
     });
-    let costs = costs.into_inner().unwrap();
-    let lost = losses.into_inner().unwrap().len();
+    let costs: Vec<&GuestCost> = ended.iter().flatten().collect();
+    let lost = ended.len() - costs.len();
     let middle = |of: fn(&GuestCost) -> Duration| {
         median(&mut costs.iter().map(|cost| of(cost).as_secs_f64()).collect::<Vec<f64>>()).unwrap_or(f64::NAN)
     };
@@ -125,12 +119,9 @@ struct GuestCost {
     wall_time: Duration,
 }
 
-struct SilentObserver;
-
-impl GuestObserver for SilentObserver {}
-
+/// Runs a guest; the reason if it was lost, which is printed at once.
 fn run_guest(plan: &GuestPlan) -> Result<GuestCost, String> {
-    match boot::run_guest(plan, &mut SilentObserver).unwrap() {
+    match trial::run(plan) {
         GuestOutcome::Completed(completed) => Ok(GuestCost {
             boot_cpu: completed.report.first_message.map_or(Duration::ZERO, |first| first.host_cpu),
             host_cpu: completed.report.host_cpu,
@@ -139,13 +130,15 @@ fn run_guest(plan: &GuestPlan) -> Result<GuestCost, String> {
         GuestOutcome::Lost(lost) => {
             let console = trial::console(&lost);
             let place = console.lines().find(|line| line.contains("RIP:")).unwrap_or("no RIP").to_owned();
-            Err(format!("{} after {} steps; {place}", lost.reason, lost.steps.len()))
+            let why = format!("{} after {} steps; {place}", lost.reason, lost.steps.len());
+            println!("  lost: {why}");
+            Err(why)
         }
     }
 }
 
 /// A QEMU that emulates each CPU in a thread of its own, whatever is requested.
-fn write_wrapper(folder: &Path) -> std::path::PathBuf {
+fn write_wrapper(folder: &Path) -> PathBuf {
     let qemu = program::find_program(QEMU.as_ref()).expect("QEMU is there");
     let script =
         format!("#!/bin/bash\nexec {} \"${{@/tcg,thread=single/tcg,thread=multi}}\"\n", qemu.display());

@@ -288,6 +288,19 @@ fn gigantic_pages_count_ranges_that_per_cpu_lists_explain() {
     assert_eq!((bounds.low, bounds.expected, bounds.high), (1, 2, 3));
 }
 
+/// A cache whose slabs have one page each.
+fn slab_cache(name: &str, slabs: u64) -> SlabCache {
+    SlabCache {
+        name: name.to_owned(),
+        objects_active: 1,
+        objects: 1,
+        object_size: Bytes(64),
+        objects_per_slab: 64,
+        pages_per_slab: 1,
+        slabs,
+    }
+}
+
 #[test]
 fn gigantic_pages_may_come_where_slab_goes_with_page_cache() {
     let mut blocks = vec![block(&[]); 13];
@@ -299,16 +312,8 @@ fn gigantic_pages_may_come_where_slab_goes_with_page_cache() {
         [ReclaimStep::Compaction, ReclaimStep::DropCache].map(|step| found.bounds_after(step).high)
     };
     assert_eq!(highs(&found), [1, 1], "slabinfo was not read");
-    let cache = |name: &str, slabs| SlabCache {
-        name: name.to_owned(),
-        objects_active: 1,
-        objects: 1,
-        object_size: Bytes(64),
-        objects_per_slab: 64,
-        pages_per_slab: 1,
-        slabs,
-    };
-    found.slabs = Ok(vec![cache("buffer_head", 5), cache("dentry", 500), cache("radix_tree_node", 2)]);
+    found.slabs =
+        Ok(vec![slab_cache("buffer_head", 5), slab_cache("dentry", 500), slab_cache("radix_tree_node", 2)]);
     assert_eq!(highs(&found), [1, 2], "seven pages go, and not nine more");
 }
 
@@ -407,15 +412,7 @@ fn slab_that_goes_with_page_cache_may_clean_blocks() {
         ReclaimStep::ALL.map(|step| forecast.upper_bounds_after(step).unwrap().clean_blocks.unwrap())
     };
     assert_eq!(clean(&found), [90, 90, 90], "slabinfo was not read");
-    let cache = |name: &str, slabs| SlabCache {
-        name: name.to_owned(),
-        objects_active: 1,
-        objects: 1,
-        object_size: Bytes(64),
-        objects_per_slab: 64,
-        pages_per_slab: 1,
-        slabs,
-    };
-    found.slabs = Ok(vec![cache("buffer_head", 6), cache("dentry", 500), cache("radix_tree_node", 4)]);
+    found.slabs =
+        Ok(vec![slab_cache("buffer_head", 6), slab_cache("dentry", 500), slab_cache("radix_tree_node", 4)]);
     assert_eq!(clean(&found), [90, 90, 92], "three pages twice, and not five more");
 }

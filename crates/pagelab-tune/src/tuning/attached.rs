@@ -293,7 +293,7 @@ impl AttachedSession<'_> {
         let request = self.request;
         let mut load = self.load.shell_command();
         load.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let loading = RepeatedCommand::start(load, sample::start_keeper()?);
+        let loading = RepeatedCommand::start(load, profile::start_orphan_keeper()?);
         let profile =
             profiling::profile_process(request.source, self.pid, request.profile_time, profile_path, options);
         loading.stop();

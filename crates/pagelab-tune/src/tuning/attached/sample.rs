@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use pagelab_command::output;
 use pagelab_command::progress::{CommandStatus, StatusEnd};
-use pagelab_experiment::gate;
 use pagelab_experiment::recipe::OutputMetric;
 use pagelab_experiment::trial::find_metric;
 use pagelab_host::capture::StopSignal;
@@ -21,6 +20,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::super::TuningRequest;
 use super::super::recipe::unit_of;
+use crate::profile::start_orphan_keeper;
 use pagelab_command::exit::{Exit, Failure, usage_error};
 
 /// Bytes of the load's output that are kept.
@@ -125,7 +125,7 @@ impl ProcessLoad {
         limit: Duration,
         stop: &StopSignal,
     ) -> Result<Option<ProcessLoad>, Failure> {
-        let keeper = RefCell::new(start_keeper()?);
+        let keeper = RefCell::new(start_orphan_keeper()?);
         let mut load = ProcessLoad { command: command.to_owned(), metric: None, limit, keeper };
         let running = CommandStatus::start(format!("running `{command}` once"), StatusEnd::AtMost(limit));
         let LoadRun { status, output, errors } = load.run_once(stop, true)?;
@@ -242,12 +242,6 @@ fn spawn_reader(mut stream: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
         let _ = std::io::copy(&mut stream, &mut std::io::sink());
         text
     })
-}
-
-/// Starts the keeper of a load: what the shell starts does not die with this process by itself.
-pub fn start_keeper() -> Result<OrphanKeeper, Failure> {
-    gate::start_orphan_keeper()
-        .map_err(|error| Failure::cannot(Exit::NotAvailable, "start a helper process", error))
 }
 
 /// Ends a load with all its processes.
