@@ -180,9 +180,8 @@ fn no_reading_error(text: &[u8]) -> ParseError {
         return ParseError::at_line(FORMAT, number, format!("`{}` is not text", to_printable(line)));
     }
     let problem = format!(
-        "`{}` and what follows is neither a buddyinfo line (`Node 0, zone Normal 7 10 …`), a pagetypeinfo \
-         table (`Free pages count per migrate type at order 0 1 …`) nor a report's line \
-         (`Node 0 Normal: 7*4kB 10*8kB … = 108kB`)",
+        "`{}` and what follows is neither a buddyinfo line (`Node 0, zone Normal 7 10 …`), pagetypeinfo \
+         (`Free pages count per …`) nor a report's line (`Node 0 Normal: 7*4kB … = 108kB`)",
         to_printable(first)
     );
     ParseError::at_line(FORMAT, number, problem)
@@ -320,5 +319,8 @@ mod tests {
             error_message("\nhello\n", None)
                 .starts_with("f:2: `hello` and what follows is neither a buddyinfo")
         );
+        // The whole message is shown, however long the line is.
+        let long = error_message(&format!("{}\n", "x".repeat(100)), None);
+        assert!(long.ends_with("= 108kB`) (read as buddyinfo, pagetypeinfo or show_mem)"), "{long}");
     }
 }
