@@ -5,18 +5,18 @@ use std::path::Path;
 use pagelab_host::root::Root;
 use pagelab_model::{PageSize, size};
 
-use crate::exit::{Exit, Failure};
+use crate::exit::{Failure, FailureKind};
 
 /// The saved tree that `--root` names, or this machine.
 pub fn open_root(path: Option<&Path>) -> Result<Root, Failure> {
     let Some(path) = path else { return Ok(Root::live()) };
     // The error is a complete sentence with file, reason and hint.
     Root::open(path).map_err(|error| {
-        let exit = match error.kind() {
-            std::io::ErrorKind::PermissionDenied => Exit::NotAvailable,
-            _ => Exit::BadInput,
+        let kind = match error.kind() {
+            std::io::ErrorKind::PermissionDenied => FailureKind::NotAvailable,
+            _ => FailureKind::BadInput,
         };
-        Failure::new(exit, error.to_string())
+        Failure::new(kind, error.to_string())
     })
 }
 

@@ -12,7 +12,7 @@ use pagelab_runfile::RunWriter;
 use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
 
-use crate::exit::{Exit, Failure};
+use crate::exit::{Failure, FailureKind};
 
 /// Output file that was checked before the work.
 #[derive(Debug)]
@@ -69,7 +69,7 @@ pub fn check_folder(path: &Path) -> Result<(), Failure> {
 }
 
 fn cannot_write(name: impl Display, reason: &str) -> Failure {
-    Failure::cannot(Exit::Usage, format_args!("write {name}"), reason)
+    Failure::cannot(FailureKind::Usage, format_args!("write {name}"), reason)
 }
 
 /// Returns why the existing file cannot be replaced. A FIFO would block the writer until a reader opens it.
@@ -268,17 +268,29 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_in_the_way_decides_the_exit_code_and_the_way_out() {
-        let check = |kind: io::ErrorKind, exit: Exit, hint: &str| {
+    fn what_stands_in_the_way_decides_the_kind_and_the_way_out() {
+        let check = |kind: io::ErrorKind, expected: FailureKind, hint: &str| {
             let failure = Failure::cannot_write("there", &kind.into(), "file");
-            assert_eq!(failure.exit(), exit, "{failure}");
+            assert_eq!(failure.kind(), expected, "{failure}");
             assert!(failure.to_string().starts_with("cannot write there: "), "{failure}");
             assert!(failure.to_string().ends_with(hint), "{failure}");
         };
-        check(io::ErrorKind::StorageFull, Exit::Partial, "free space, or choose a file on another disk");
-        check(io::ErrorKind::PermissionDenied, Exit::NotAvailable, "choose a file in a writable place");
-        check(io::ErrorKind::ReadOnlyFilesystem, Exit::NotAvailable, "choose a file in a writable place");
-        check(io::ErrorKind::TimedOut, Exit::Partial, "");
+        check(
+            io::ErrorKind::StorageFull,
+            FailureKind::Partial,
+            "free space, or choose a file on another disk",
+        );
+        check(
+            io::ErrorKind::PermissionDenied,
+            FailureKind::NotAvailable,
+            "choose a file in a writable place",
+        );
+        check(
+            io::ErrorKind::ReadOnlyFilesystem,
+            FailureKind::NotAvailable,
+            "choose a file in a writable place",
+        );
+        check(io::ErrorKind::TimedOut, FailureKind::Partial, "");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use pagelab_report::csv::{self, CsvTable};
 use pagelab_report::style;
 
 use crate::atomic_file::{check_folder, refuse_dash, write_beside};
-use crate::exit::{Exit, Failure};
+use crate::exit::{Failure, FailureKind};
 
 /// The given directory, and the directories of the runs in it.
 pub struct CsvFolder {
@@ -29,7 +29,7 @@ impl CsvFolder {
         refuse_dash(folder, "directory")?;
         if folder.exists() && !folder.is_dir() {
             let action = format_args!("write {}", folder.display());
-            let failure = Failure::cannot(Exit::Usage, action, "expected a directory, found a file");
+            let failure = Failure::cannot(FailureKind::Usage, action, "expected a directory, found a file");
             return Err(failure.hint("choose another name"));
         }
         if !folder.exists() {

@@ -1,9 +1,12 @@
 //! Exit codes.
 
-pub use crate::failure::{
-    Failure, Outcome, absence_exit, absence_failure, exit_for_read_error, guard_failure, process_failure,
-    read_failure, read_failure_for, read_trace_failure, run_file_write_failure, usage_error,
+pub use pagelab_model::failure::{Failure, FailureKind, absence_failure, process_failure, usage_error};
+pub use pagelab_runfile::failure::{
+    read_failure, read_failure_for, read_trace_failure, run_file_write_failure,
 };
+
+/// Result of a command.
+pub type Outcome = Result<Exit, Failure>;
 
 /// How a run of pagelab ended. The numbers are a contract: they never change their meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +34,35 @@ pub enum Exit {
 const AFTER_SIGNAL: [(u8, &str); 3] =
     [(129, "SIGHUP, after restoring"), (130, "SIGINT, after restoring"), (143, "SIGTERM, after restoring")];
 
+impl From<FailureKind> for Exit {
+    fn from(kind: FailureKind) -> Exit {
+        match kind {
+            FailureKind::NegativeAnswer => Exit::NegativeAnswer,
+            FailureKind::Usage => Exit::Usage,
+            FailureKind::BadInput => Exit::BadInput,
+            FailureKind::NotAvailable => Exit::NotAvailable,
+            FailureKind::Partial => Exit::Partial,
+            FailureKind::GuestLost => Exit::GuestLost,
+            FailureKind::Bug => Exit::Bug,
+        }
+    }
+}
+
 impl Exit {
+    /// The kind of the failures with this code; `None` for success.
+    pub fn failure_kind(self) -> Option<FailureKind> {
+        match self {
+            Exit::Success => None,
+            Exit::NegativeAnswer => Some(FailureKind::NegativeAnswer),
+            Exit::Usage => Some(FailureKind::Usage),
+            Exit::BadInput => Some(FailureKind::BadInput),
+            Exit::NotAvailable => Some(FailureKind::NotAvailable),
+            Exit::Partial => Some(FailureKind::Partial),
+            Exit::GuestLost => Some(FailureKind::GuestLost),
+            Exit::Bug => Some(FailureKind::Bug),
+        }
+    }
+
     /// All codes with their meaning, for the help text and the documentation.
     pub const TABLE: [(Exit, &str); 8] = [
         (Exit::Success, "done, or the answer is yes"),
@@ -70,6 +101,13 @@ impl Exit {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_kind_of_failure_has_its_exit_code() {
+        for (exit, meaning) in Exit::TABLE {
+            assert_eq!(exit.failure_kind().map_or(Exit::Success, Exit::from), exit, "{meaning}");
+        }
+    }
 
     #[test]
     fn exit_codes_are_documented_as_they_are() {

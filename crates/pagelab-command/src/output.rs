@@ -1,6 +1,6 @@
 //! Standard output and standard error: colour, width, warnings and forwarding.
 
-use std::fmt::Display;
+use std::fmt::{Arguments, Display};
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 
@@ -12,19 +12,49 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use serde::Serialize;
 
-use crate::failure::Failure;
+use crate::exit::{Failure, FailureKind};
 use crate::progress::{self, StatusEnd, StatusKind};
 
-/// Returns standard output with a large buffer. The caller must flush it: an error at drop is lost.
-pub fn stdout() -> io::BufWriter<io::StdoutLock<'static>> {
-    io::BufWriter::with_capacity(1 << 16, io::stdout().lock())
+/// Standard output with a large buffer. The caller must flush it: an error at drop is lost.
+#[derive(Debug)]
+pub struct BufferedStdout(io::BufWriter<io::StdoutLock<'static>>);
+
+impl BufferedStdout {
+    /// What `write!` calls: its error is that of the output.
+    pub fn write_fmt(&mut self, text: Arguments<'_>) -> Result<(), OutputError> {
+        self.0.write_fmt(text).map_err(OutputError)
+    }
+
+    /// Writes these bytes.
+    pub fn write_all(&mut self, bytes: &[u8]) -> Result<(), OutputError> {
+        self.0.write_all(bytes).map_err(OutputError)
+    }
+
+    /// Writes what is in the buffer.
+    pub fn flush(&mut self) -> Result<(), OutputError> {
+        self.0.flush().map_err(OutputError)
+    }
+}
+
+/// Returns standard output with a large buffer.
+pub fn stdout() -> BufferedStdout {
+    BufferedStdout(io::BufWriter::with_capacity(1 << 16, io::stdout().lock()))
+}
+
+/// Error of writing standard output. Other errors of input and output name their file, and are no such error.
+#[derive(Debug)]
+pub struct OutputError(pub io::Error);
+
+impl From<OutputError> for Failure {
+    fn from(OutputError(cause): OutputError) -> Failure {
+        Failure::new(FailureKind::Partial, "cannot write the output").with_cause(cause)
+    }
 }
 
 /// Prints a text on standard output.
 pub fn print(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    Ok(out.flush()?)
+    Ok(out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(OutputError)?)
 }
 
 /// Formats a document as JSON.

@@ -12,7 +12,7 @@ use pagelab_report::style::format_count;
 use pagelab_runfile::RunReader;
 
 use crate::atomic_file::{part_path, rename_new};
-use crate::exit::{Exit, Failure, usage_error};
+use crate::exit::{Failure, FailureKind, usage_error};
 
 /// The only format.
 const FORMAT: &str = "perf-csv";
@@ -61,7 +61,7 @@ fn write_folder(run: &Run, folder: &Path) -> Result<String, Failure> {
 }
 
 fn cannot_export(run: &Run, reason: &str) -> Failure {
-    Failure::cannot(Exit::BadInput, format_args!("export {}", run.name), reason)
+    Failure::cannot(FailureKind::BadInput, format_args!("export {}", run.name), reason)
 }
 
 fn write_file(path: &Path, text: &str) -> io::Result<()> {

@@ -20,7 +20,7 @@ use super::holding::HoldPhase;
 use super::machine_changes::{ChangeRequest, MachineChanges, offer_to_oom_killer};
 use super::options::MemorySize;
 use super::recording::FragmentRecording;
-use pagelab_command::exit::{Exit, Failure, absence_failure, usage_error};
+use pagelab_command::exit::{Exit, Failure, FailureKind, absence_failure, usage_error};
 use pagelab_command::output;
 
 /// Interval of memory samples while memory is held.
@@ -112,7 +112,7 @@ impl BoundedAllocation {
     pub fn check_signal(&self) -> Result<(), Failure> {
         let Some(signal) = self.stop.signal() else { return Ok(()) };
         let reason = format_args!("stopped by {}", signal_name(signal));
-        Err(Failure::cannot(Exit::Partial, "fragment memory", reason))
+        Err(Failure::cannot(FailureKind::Partial, "fragment memory", reason))
     }
 
     /// Holds until a signal, or while a command runs; releases step by step while other processes need

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use pagelab_command::exit::{Exit, Failure, guard_failure};
+use pagelab_command::exit::{Failure, FailureKind};
 use pagelab_command::machine_guard::{finish_guard, open_guard};
 use pagelab_command::output;
 use pagelab_command::progress::{CommandStatus, StatusEnd};
@@ -50,10 +50,10 @@ impl CompactionRequest {
     /// The actions of the request, in order, as journal entries; nothing is changed.
     pub fn plan(&self, root: &Root) -> Result<Vec<String>, Failure> {
         let guard = open_guard(GuardOptions { dry_run: true, ..GuardOptions::default() });
-        let guard = guard.map_err(guard_failure)?;
-        drop_caches(&guard, self.caches).map_err(guard_failure)?;
+        let guard = guard?;
+        drop_caches(&guard, self.caches)?;
         if self.method != CompactionMethod::Requests {
-            compact(&guard, self.node).map_err(guard_failure)?;
+            compact(&guard, self.node)?;
         }
         let mut actions: Vec<String> =
             guard.planned_changes().into_iter().map(|planned| planned.label).collect();
@@ -74,17 +74,17 @@ impl CompactionRequest {
 
     /// Compacts: memory before, memory after, and the effect.
     pub fn run(&self, root: &Root) -> Result<(Snapshot, Snapshot, CompactionReport), Failure> {
-        let guard = open_guard(GuardOptions::default()).map_err(guard_failure)?;
+        let guard = open_guard(GuardOptions::default())?;
         let end = StatusEnd::AtMost(Duration::from_nanos(self.time_limit_ns));
         let _status = CommandStatus::start("compacting memory", end);
         let before = take_snapshot(root, &snapshot_options());
         let mut actions = CompactionActions {
-            drop_caches_ns: drop_caches(&guard, self.caches).map_err(guard_failure)?,
+            drop_caches_ns: drop_caches(&guard, self.caches)?,
             ..CompactionActions::default()
         };
         // The caches have been dropped, so a part is done.
         let partly = |failure: Failure| match actions.drop_caches_ns {
-            Some(_) => Failure::new(Exit::Partial, failure.to_string()),
+            Some(_) => Failure::new(FailureKind::Partial, failure.to_string()),
             None => failure,
         };
         let by_kernel = self.method != CompactionMethod::Requests;
@@ -92,7 +92,7 @@ impl CompactionRequest {
             let until_ns = clock::monotonic_ns().saturating_add(self.time_limit_ns);
             let block = before.pageblock_order;
             let kernel = compact_and_count(&guard, root, self.node, block, until_ns);
-            actions.kernel = Some(kernel.map_err(|error| partly(guard_failure(error)))?);
+            actions.kernel = Some(kernel.map_err(|error| partly(error.into()))?);
         }
         let stopped_early =
             actions.kernel.as_ref().is_some_and(|act| !find_early_ends(&before, act).is_empty());
@@ -139,10 +139,10 @@ impl CompactionRequest {
             false => compact_by_requests(guard, root, &before.settings, request)
                 .map(|result| RequestRounds { count: 1, result, kernel_runs: None }),
         };
-        let rounds = rounds.map_err(guard_failure)?;
+        let rounds = rounds?;
         let allocation = rounds
             .result
-            .map_err(|absence| Failure::absent(Exit::NotAvailable, "allocate huge pages", &absence))?;
+            .map_err(|absence| Failure::absent(FailureKind::NotAvailable, "allocate huge pages", &absence))?;
         Ok(RequestCompaction {
             rounds: rounds.count,
             took_ns: clock::monotonic_ns().saturating_sub(began_ns),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pagelab_command::exit::{Exit, Failure, guard_failure};
+use pagelab_command::exit::{Failure, FailureKind};
 use pagelab_command::machine_guard::{finish_guard, open_guard};
 use pagelab_command::output;
 use pagelab_command::progress::{CommandStatus, StatusEnd};
@@ -27,7 +27,7 @@ use pagelab_sys::clock;
 const TIME_LIMIT_NS: u64 = 600_000_000_000;
 
 fn cannot_verify(why: &str) -> Failure {
-    Failure::cannot(Exit::NotAvailable, "verify the prediction", why)
+    Failure::cannot(FailureKind::NotAvailable, "verify the prediction", why)
 }
 
 /// Allocates at each step.
@@ -59,7 +59,7 @@ pub fn allocate_at_each_step(snapshot: &Snapshot, forecast: &Forecast) -> Result
         deadline_ns: clock::monotonic_ns().saturating_add(TIME_LIMIT_NS),
         failed_collapses_max: FAILED_COLLAPSES_MAX,
     };
-    let guard = open_guard(GuardOptions::default()).map_err(guard_failure)?;
+    let guard = open_guard(GuardOptions::default())?;
     let text = format!("allocating {} now, after compaction, after dropping the page cache", predicted.count);
     let _status = CommandStatus::start(text, StatusEnd::AtMost(Duration::from_nanos(TIME_LIMIT_NS)));
     if page_reporting::read(&Reader::new(&root), request.page_size).is_some() {
@@ -71,7 +71,7 @@ pub fn allocate_at_each_step(snapshot: &Snapshot, forecast: &Forecast) -> Result
     }
     let got = match predicted.method {
         AllocationMethod::Thp => {
-            let found = verify_forecast(&guard, &root, &snapshot.settings, request).map_err(guard_failure)?;
+            let found = verify_forecast(&guard, &root, &snapshot.settings, request)?;
             let steps = [found.now, found.after_compaction, found.after_dropping_cache];
             ReclaimStep::ALL
                 .into_iter()
@@ -119,9 +119,9 @@ fn allocate_hugetlb(
                 outcomes.push(StepResult { step, outcome: Err(all_allocated_absence()) });
                 break;
             }
-            drop_caches(guard, CacheDrop::PageCache).map_err(guard_failure)?;
+            drop_caches(guard, CacheDrop::PageCache)?;
         }
-        compact(guard, node).map_err(guard_failure)?;
+        compact(guard, node)?;
         outcomes.push(StepResult {
             step,
             outcome: grow_pool(root, request, &Knob::hugetlb(request.size, node))?,
@@ -142,7 +142,7 @@ fn grow_pool(root: &Root, request: ThpRequest, pool: &Knob) -> Result<Reading<Al
         return Ok(Err(Absence::new("hugetlb", AbsenceReason::NotPermitted, detail)));
     }
     // A separate guard, so that the pool shrinks before the next step.
-    let guard = open_guard(GuardOptions::default()).map_err(guard_failure)?;
+    let guard = open_guard(GuardOptions::default())?;
     // If the host reclaims free memory, the latency would include the host's.
     if page_reporting::read(&Reader::new(root), request.page_size).is_some() {
         drop(warm_host_memory(root, Bytes(count.saturating_mul(request.size.0)), &|| false));
@@ -153,8 +153,7 @@ fn grow_pool(root: &Root, request: ThpRequest, pool: &Knob) -> Result<Reading<Al
         .and_then(|text| String::from_utf8(text).ok()?.trim().parse().ok())
         .unwrap_or(0);
     let began_ns = clock::monotonic_ns();
-    let applied =
-        guard.set_knob(pool, &pages_before.saturating_add(count).to_string()).map_err(guard_failure)?;
+    let applied = guard.set_knob(pool, &pages_before.saturating_add(count).to_string())?;
     let took_ns = clock::monotonic_ns().saturating_sub(began_ns);
     let number = |text: &str| text.parse::<u64>().unwrap_or(0);
     let allocated = number(&applied.actual).saturating_sub(number(&applied.old));

@@ -2,11 +2,12 @@
 
 use std::ffi::OsString;
 use std::fs::OpenOptions;
+use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-use pagelab_command::exit::{Exit, Failure};
+use pagelab_command::exit::{Exit, Failure, FailureKind};
 use pagelab_command::output;
 use pagelab_host::capture::StopSignal;
 use pagelab_host::paths::SELF_OOM_SCORE_ADJ;
@@ -34,7 +35,7 @@ impl HoldPhase<'_> {
         let mut checked_at = Instant::now();
         loop {
             if let Some(child) = &mut child
-                && let Some(status) = child.try_wait()?
+                && let Some(status) = child.try_wait().map_err(cannot_wait)?
             {
                 return Ok(Some(exit_code(status)));
             }
@@ -80,13 +81,16 @@ fn end_command(mut child: Child, signal: Option<i32>) -> Result<ExitStatus, Fail
     let _ = kill_process(pid, signal);
     let began = Instant::now();
     while began.elapsed() < COMMAND_EXIT_TIMEOUT {
-        if let Some(status) = child.try_wait()? {
+        if let Some(status) = child.try_wait().map_err(cannot_wait)? {
             return Ok(status);
         }
         std::thread::sleep(WAIT_INTERVAL);
     }
-    child.kill()?;
-    Ok(child.wait()?)
+    child.kill().and_then(|()| child.wait()).map_err(cannot_wait)
+}
+
+fn cannot_wait(error: io::Error) -> Failure {
+    Failure::cannot(FailureKind::Partial, "wait for the command", error)
 }
 
 /// The exit code of a command: its own, or 128 plus the signal.

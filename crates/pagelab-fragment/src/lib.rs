@@ -17,15 +17,15 @@ pub mod session;
 pub mod show;
 pub mod unmovable;
 
-use pagelab_command::exit::{Exit, Failure};
+use pagelab_command::exit::{Failure, FailureKind};
 use pagelab_contig::fragment::FragmentErrorKind;
 
-/// An error of the engine with its exit code.
+/// An error of the engine as a failure.
 fn engine_failure(error: &pagelab_contig::fragment::FragmentError) -> Failure {
-    let exit = match error.kind {
-        FragmentErrorKind::Usage => Exit::Usage,
-        FragmentErrorKind::NotAvailable => Exit::NotAvailable,
-        FragmentErrorKind::Refused => Exit::Partial,
+    let kind = match error.kind {
+        FragmentErrorKind::Usage => FailureKind::Usage,
+        FragmentErrorKind::NotAvailable => FailureKind::NotAvailable,
+        FragmentErrorKind::Refused => FailureKind::Partial,
     };
-    Failure::new(exit, error.to_string())
+    Failure::new(kind, error.to_string())
 }

@@ -9,7 +9,7 @@ use pagelab_contig::thp_request::{self, ThpFaultCount};
 use pagelab_host::guard::{Guard, GuardError, Knob, UndoOutcome};
 use pagelab_model::{Absence, AbsenceReason, Bytes, Reading};
 
-use pagelab_command::exit::{Exit, Failure, guard_failure};
+use pagelab_command::exit::{Failure, FailureKind};
 use pagelab_command::machine_guard::open_unwatched_guard;
 use pagelab_command::output;
 
@@ -47,18 +47,18 @@ impl MachineChanges {
         // `StopSignal` records signals, and the run ends by itself, so the guard needs no signal thread.
         let guard = match open_unwatched_guard() {
             Ok(guard) => guard,
-            Err(error) if must => return Err(guard_failure(error)),
+            Err(error) if must => return Err(error.into()),
             Err(error) => {
                 output::warn(&format!("note: no separate limit: {error}"));
                 return Ok(MachineChanges { guard: None, group: None });
             }
         };
         if request.enable_thp {
-            guard.set_knob(&Knob::thp_enabled(), "madvise").map_err(guard_failure)?;
+            guard.set_knob(&Knob::thp_enabled(), "madvise")?;
         }
         if request.pause_compaction {
-            let knob = Knob::vm("compaction_proactiveness").map_err(guard_failure)?;
-            guard.set_knob(&knob, "0").map_err(guard_failure)?;
+            let knob = Knob::vm("compaction_proactiveness")?;
+            guard.set_knob(&knob, "0")?;
         }
         let held_max = request.held_max.0;
         let limit = Bytes(held_max.saturating_add(held_max / 8 + LIMIT_MARGIN_BYTES));
@@ -70,8 +70,10 @@ impl MachineChanges {
     /// Compacts all memory; the journal marks it as irreversible.
     pub fn compact_memory(&self) -> Result<(), Failure> {
         match &self.guard {
-            Some(guard) => guard.compact_memory().map_err(guard_failure),
-            None => Err(Failure::cannot(Exit::NotAvailable, "compact memory", "not root").hint("use sudo")),
+            Some(guard) => Ok(guard.compact_memory()?),
+            None => {
+                Err(Failure::cannot(FailureKind::NotAvailable, "compact memory", "not root").hint("use sudo"))
+            }
         }
     }
 

@@ -10,7 +10,7 @@ use pagelab_report::style::{format_argument, format_bytes};
 use super::bounded_allocation;
 use crate::engine_failure;
 use crate::options::FragmentOptions;
-use pagelab_command::exit::{Exit, Failure, usage_error};
+use pagelab_command::exit::{Failure, FailureKind, usage_error};
 
 /// Plan of a run.
 #[derive(Clone, Debug)]
@@ -156,7 +156,7 @@ fn no_room_failure(facts: &FragmentInputs, reserve: Reserve) -> Failure {
     let (available, kept) = (format_bytes(facts.mem_available), format_bytes(reserve.0));
     let group = facts.cgroup_headroom.map(|room| format!(", the cgroup has {} left", format_bytes(room)));
     let reason = format!("{available} is available, {kept} is reserved{}", group.unwrap_or_default());
-    Failure::cannot(Exit::NotAvailable, "fragment memory", reason)
+    Failure::cannot(FailureKind::NotAvailable, "fragment memory", reason)
         .hint("stop other programs, or use a smaller --reserve")
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use pagelab_command::exit::{Exit, Failure};
+use pagelab_command::exit::{Exit, Failure, FailureKind};
 use pagelab_command::output;
 use pagelab_command::progress::{CommandStatus, StatusEnd};
 use pagelab_contig::fragment::inputs::FragmentInputs;
@@ -111,7 +111,7 @@ impl ProcedureActions for ProcedureMachine<'_> {
         while began.elapsed() < time {
             self.allocation
                 .check_room(Bytes(0))
-                .map_err(|why| Failure::cannot(Exit::Partial, "run the procedure", why))?;
+                .map_err(|why| Failure::cannot(FailureKind::Partial, "run the procedure", why))?;
             std::thread::sleep(Duration::from_millis(250).min(time));
         }
         Ok(())

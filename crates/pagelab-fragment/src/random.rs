@@ -17,7 +17,7 @@ use super::bounded_allocation::{self, BoundedAllocation};
 use super::phase_output::{index_table, phases_json, print_lines};
 use crate::options::{RandomOptions, WalkSettings};
 use crate::{engine_failure, unmovable};
-use pagelab_command::exit::{Exit, Failure, usage_error};
+use pagelab_command::exit::{Exit, Failure, FailureKind, usage_error};
 use pagelab_command::output;
 use pagelab_command::progress::{CommandStatus, StatusEnd};
 
@@ -138,7 +138,7 @@ pub fn run(args: &RandomOptions, snapshot: &Snapshot) -> Result<u8, Failure> {
 pub fn check_thp_available(facts: &FragmentInputs, is_asked: bool) -> Result<(), Failure> {
     match &facts.huge_page_obstacle {
         Some(no) if is_asked => {
-            let failure = Failure::cannot(Exit::NotAvailable, "allocate huge pages", &no.reason);
+            let failure = Failure::cannot(FailureKind::NotAvailable, "allocate huge pages", &no.reason);
             Err(failure.hint("use --no-thp"))
         }
         _ => Ok(()),
@@ -165,7 +165,7 @@ pub fn fill_and_walk(
         bounded_allocation::check_cgroup_room(facts, Bytes(filled.0.saturating_add(next.0)))?;
         allocation.check_room(next)
     })
-    .map_err(|error| Failure::cannot(Exit::Partial, "fragment memory", error))
+    .map_err(|error| Failure::cannot(FailureKind::Partial, "fragment memory", error))
 }
 
 fn filled_json(held_pages: &random_walk::FragmentedMemory, thps: &UnsplitThps) -> Value {

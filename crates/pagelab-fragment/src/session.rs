@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use pagelab_command::exit::{Exit, Failure};
+use pagelab_command::exit::{Exit, Failure, FailureKind};
 use pagelab_command::output;
 use pagelab_contig::fragment::control_loop::{
     LoopBounds, LoopEnd, LoopOutcome, LoopPhase, LoopProgress, reach_target,
@@ -298,7 +298,7 @@ impl FragmentSession<'_> {
         let reached =
             reach_target(&mut self.fragmenter, &mut self.watch, &plan.goal, bounds, &mut on_progress);
         output::show_status_line("");
-        reached.map_err(|error| Failure::cannot(Exit::Partial, "fragment memory", error))
+        reached.map_err(|error| Failure::cannot(FailureKind::Partial, "fragment memory", error))
     }
 }
 

@@ -48,7 +48,7 @@ use journal::JournalledAction;
 use journal_dir::LockedJournalDir;
 use ledger::{Ledger, SharedLedger};
 use pagelab_formats::swap as swap_format;
-use pagelab_model::{Bytes, NodeId, PageSize};
+use pagelab_model::{Bytes, Failure, FailureKind, NodeId, PageSize};
 use pagelab_sys::swap::PRIORITY_MAX;
 use restore::ClaimSurvey;
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM};
@@ -587,6 +587,20 @@ impl fmt::Display for GuardError {
 
 // The cause is part of the text, so `source` does not repeat it: the binary prints the chain.
 impl std::error::Error for GuardError {}
+
+impl From<GuardError> for Failure {
+    fn from(error: GuardError) -> Failure {
+        let kind = match error.kind {
+            GuardErrorKind::InvalidRequest => FailureKind::Usage,
+            GuardErrorKind::BadInput => FailureKind::BadInput,
+            GuardErrorKind::NotAvailable => FailureKind::NotAvailable,
+            GuardErrorKind::KernelRefused | GuardErrorKind::HeldByOther | GuardErrorKind::Stopping => {
+                FailureKind::Partial
+            }
+        };
+        Failure::new(kind, error.message)
+    }
+}
 
 /// Place of settings and journals, and the identity of this process.
 #[derive(Clone, Debug)]

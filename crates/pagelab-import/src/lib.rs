@@ -6,7 +6,7 @@ pub mod perf_stat;
 pub mod reading_tables;
 pub mod source;
 
-use pagelab_command::exit::{Exit, Failure, run_file_write_failure};
+use pagelab_command::exit::{Failure, FailureKind, run_file_write_failure};
 use pagelab_formats::node_exporter::Uname;
 use pagelab_model::run::{ClockReading, Manifest, RunEvent};
 use pagelab_model::{Absence, AbsenceReason, Machine, PageSize, Snapshot};
@@ -75,10 +75,10 @@ pub fn unknown_machine_manifest(
 /// Nothing could be read: only for lack of permission, or because no file contains the requested data.
 pub fn nothing_to_import(is_denied: bool, expected: &str) -> Failure {
     match is_denied {
-        true => Failure::cannot(Exit::NotAvailable, "import", "no permission to read the files"),
+        true => Failure::cannot(FailureKind::NotAvailable, "import", "no permission to read the files"),
         false => {
             let reason = format_args!("no readable file contains {expected}");
-            Failure::cannot(Exit::BadInput, "import", reason).hint("see --help for the formats")
+            Failure::cannot(FailureKind::BadInput, "import", reason).hint("see --help for the formats")
         }
     }
 }
@@ -87,7 +87,7 @@ pub fn nothing_to_import(is_denied: bool, expected: &str) -> Failure {
 pub fn write_failure(error: &Error) -> Failure {
     match error.kind() {
         // The values come from the imported files.
-        ErrorKind::NotStorable => Failure::new(Exit::BadInput, error.to_string()),
+        ErrorKind::NotStorable => Failure::new(FailureKind::BadInput, error.to_string()),
         _ => run_file_write_failure(error),
     }
 }

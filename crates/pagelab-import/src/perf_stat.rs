@@ -15,7 +15,7 @@ use pagelab_model::run::{ClockReading, RunEnd, RunEvent, Unit};
 use crate::file_labels::{FileLabel, label_files};
 use crate::source::{FileRejection, modified_ns};
 use crate::{nothing_to_import, unknown_machine_manifest, write_failure};
-use pagelab_command::exit::{Exit, Failure};
+use pagelab_command::exit::{Failure, FailureKind};
 use pagelab_command::{input, output};
 
 /// The longest time for which a counter of a trial ran, of all tasks together.
@@ -223,7 +223,7 @@ fn ambiguous_variant(place: &FileLabel, other: &Path) -> Failure {
          hint: say it by WORKLOAD/VARIANT=PATH: two variants are {workload}/{first}={one} \
          {workload}/{second}={two}, two rounds are {workload}/{variant}={one} {workload}/{variant}={two}"
     );
-    Failure::new(Exit::BadInput, message)
+    Failure::new(FailureKind::BadInput, message)
 }
 
 /// Names of two variants for files of different folders: the folders, or, where these are called the same,

@@ -5,7 +5,7 @@ use std::fs::DirEntry;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-use pagelab_command::exit::{Exit, Failure};
+use pagelab_command::exit::{Failure, FailureKind};
 use pagelab_command::{input, output};
 use pagelab_formats::node_exporter::{self, Scrape, Uname};
 use pagelab_formats::{ParseError, buddyinfo};
@@ -84,8 +84,8 @@ pub(crate) enum FileRejection {
 impl FileRejection {
     /// A file that cannot be read.
     pub(crate) fn unreadable(failure: Failure) -> FileRejection {
-        match failure.exit() {
-            Exit::NotAvailable => FileRejection::PermissionDenied(failure.to_string()),
+        match failure.kind() {
+            FailureKind::NotAvailable => FileRejection::PermissionDenied(failure.to_string()),
             _ => FileRejection::Unusable(failure.to_string()),
         }
     }
@@ -135,7 +135,9 @@ pub(crate) fn list_folder(
         if listed + inside.len() > files_max {
             let action = format_args!("import {}", folder.display());
             let reason = format_args!("expected at most {files_max} files, found more");
-            return Err(Failure::cannot(Exit::BadInput, action, reason).hint("import fewer files at a time"));
+            return Err(
+                Failure::cannot(FailureKind::BadInput, action, reason).hint("import fewer files at a time")
+            );
         }
     }
     inside.sort();
@@ -152,7 +154,7 @@ fn select_machine(
     if times == TimeSource::Modified || !has_names {
         if times == TimeSource::Name {
             let reason = "no file is called NAME.SECONDS, with seconds since 1970";
-            return Err(Failure::cannot(Exit::BadInput, "read times from names", reason));
+            return Err(Failure::cannot(FailureKind::BadInput, "read times from names", reason));
         }
         files.iter_mut().for_each(|file| file.machine_and_time = None);
         return Ok(files);
@@ -185,7 +187,7 @@ fn several_machines(machines: &BTreeMap<String, usize>, requested: Option<&str>)
     let why =
         requested.map_or("they are from several machines".to_owned(), |name| format!("none is from {name}"));
     let reason = format!("by the file names, {why}: {}; a run file holds one machine", names.join(", "));
-    Failure::cannot(Exit::BadInput, "import these files", reason)
+    Failure::cannot(FailureKind::BadInput, "import these files", reason)
         .hint("select it with --machine NAME, and import the others separately")
 }
 
@@ -198,7 +200,8 @@ fn import_file(
         .map_err(FileRejection::unreadable)?;
     let bad = |error: ParseError| FileRejection::Unusable(error.message_in_file(&name));
     let too_many = |_| {
-        let failure = Failure::cannot(Exit::BadInput, format_args!("import {name}"), "too many values");
+        let failure =
+            Failure::cannot(FailureKind::BadInput, format_args!("import {name}"), "too many values");
         FileRejection::Fatal(failure.hint("import fewer files at a time"))
     };
     if text.trim_ascii_start().starts_with(b"Node ") {
@@ -294,7 +297,7 @@ fn check_same_machine(
     {
         let reason =
             format!("it is a scrape of {found}, the others are of {known}; a run file holds one machine");
-        let failure = Failure::cannot(Exit::BadInput, format_args!("import {name}"), reason);
+        let failure = Failure::cannot(FailureKind::BadInput, format_args!("import {name}"), reason);
         return Err(FileRejection::Fatal(failure.hint("import each separately")));
     }
     if scrape.uname != Uname::default() {

@@ -8,7 +8,7 @@ use pagelab_report::map::check::{CheckReport, CheckVerdict, ZoneCheck};
 
 use super::plan::{MapPlan, MapSourceArg};
 use super::{moment, print, print_json};
-use pagelab_command::exit::{Exit, Failure, Outcome, absence_failure};
+use pagelab_command::exit::{Exit, Failure, FailureKind, Outcome, absence_failure};
 use pagelab_command::output;
 
 /// Scans of a live machine. The scan that agrees best counts: a disturbance is temporary, a mistake is
@@ -34,7 +34,7 @@ pub fn run(plan: &MapPlan, moment: &MapSourceArg) -> Outcome {
         }
     }
     let Some(mut report) = best else {
-        return Err(Failure::cannot(Exit::Bug, "check buddyinfo", "nothing was scanned"));
+        return Err(Failure::cannot(FailureKind::Bug, "check buddyinfo", "nothing was scanned"));
     };
     report.tries = tries;
     match plan.json {

@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use super::plan::{MapPlan, PictureFormat};
 use super::{print, print_json};
-use pagelab_command::exit::{Exit, Failure, Outcome, usage_error};
+use pagelab_command::exit::{Failure, FailureKind, Outcome, usage_error};
 use pagelab_command::output;
 
 /// Lines of a picture on a terminal; its description fits on the same screen.
@@ -85,7 +85,8 @@ impl<'m> Picture<'_, 'm> {
                 }
                 PictureFormat::Svg => self.encode_svg(&drawing, &raster).map(String::into_bytes),
             };
-            let content = content.map_err(|error| Failure::cannot(Exit::Bug, "create the picture", error))?;
+            let content =
+                content.map_err(|error| Failure::cannot(FailureKind::Bug, "create the picture", error))?;
             output.target.write(&content)?;
             let (name, blend) = (output.target.name(), self.plan.blend.option_name());
             written.push(PictureFile::new(name, output.format.name(), content.len(), &raster, blend));

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use pagelab_command::arguments::open_root;
 use pagelab_command::atomic_file::is_run_file;
-use pagelab_command::exit::{Exit, Failure, absence_failure, usage_error};
+use pagelab_command::exit::{Failure, FailureKind, absence_failure, usage_error};
 use pagelab_command::{input, output};
 use pagelab_formats::free_text::{self, FreeBlocksText, ReadError, ReadingKind};
 use pagelab_formats::{ParseError, meminfo, zoneinfo};
@@ -270,7 +270,7 @@ fn parse_failure(name: &str, plan: &FragPlan, error: ReadError) -> Failure {
             place.number, place.count
         ));
     }
-    Failure::new(Exit::BadInput, message)
+    Failure::new(FailureKind::BadInput, message)
 }
 
 /// Returns the page size: that of the source, else the given one, else the default, marked as assumed.

@@ -8,7 +8,7 @@ mod moment;
 pub mod plan;
 pub mod process;
 
-use pagelab_command::exit::{Exit, Failure, Outcome};
+use pagelab_command::exit::{Exit, Failure, FailureKind, Outcome};
 use pagelab_command::output;
 use pagelab_report::json;
 use pagelab_report::map::MapReport;
@@ -51,7 +51,7 @@ pub fn print_map(plan: &MapPlan, taken: &LoadedMap) -> Outcome {
 pub fn print_difference(plan: &MapPlan, before: &LoadedMap, after: &LoadedMap) -> Outcome {
     let difference = MapDifference::compare_maps(&before.map, &after.map).map_err(|why| {
         let (a, b) = (&before.source.name, &after.source.name);
-        Failure::cannot(Exit::BadInput, format_args!("compare {a} with {b}"), why)
+        Failure::cannot(FailureKind::BadInput, format_args!("compare {a} with {b}"), why)
             .hint("use two maps of one machine")
     })?;
     let mut notes = [before.notes.clone(), after.notes.clone()].concat();

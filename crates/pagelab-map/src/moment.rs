@@ -17,7 +17,7 @@ use pagelab_runfile::RunReader;
 use pagelab_sys::clock;
 
 use super::plan::{MapPlan, MapSelector, MapSourceArg};
-use pagelab_command::exit::{Exit, Failure, absence_failure, usage_error};
+use pagelab_command::exit::{Failure, FailureKind, absence_failure, usage_error};
 use pagelab_command::output;
 
 const NOW: &str = "now";
@@ -90,7 +90,8 @@ fn load_recorded(path: &Path, selector: MapSelector) -> Result<LoadedMap, Failur
     let run = reader.read_run()?;
     let name = path.display();
     let Some(first) = run.maps.first() else {
-        let failure = Failure::cannot(Exit::BadInput, format_args!("draw {name}"), "it contains no maps");
+        let failure =
+            Failure::cannot(FailureKind::BadInput, format_args!("draw {name}"), "it contains no maps");
         return Err(failure.hint("record them with `pagelab record --maps 1m`"));
     };
     let index = match selector {
@@ -99,7 +100,7 @@ fn load_recorded(path: &Path, selector: MapSelector) -> Result<LoadedMap, Failur
         MapSelector::Until(ns) => last_until(&run.maps, ns).ok_or_else(|| {
             let (requested, first) = (duration_text(ns), duration_text(first.at_ns));
             let reason = format_args!("no map at or before {requested}");
-            Failure::cannot(Exit::BadInput, format_args!("draw {name}"), reason)
+            Failure::cannot(FailureKind::BadInput, format_args!("draw {name}"), reason)
                 .hint(format!("the first is at {first}"))
         })?,
     };

@@ -11,7 +11,7 @@ use pagelab_model::Snapshot;
 use pagelab_model::run::{ClockReading, Manifest, RunEnd, StreamHeader};
 use pagelab_runfile::{Error, ErrorKind, RunWriter};
 
-use pagelab_command::exit::{Exit, Failure};
+use pagelab_command::exit::{Failure, FailureKind};
 use pagelab_command::{manifest, output};
 
 /// Maximum wait after a signal for the file to be closed. If the disk takes longer, the file remains unclosed
@@ -83,7 +83,7 @@ impl Recording {
         match file.failure.take().or(closed.and_then(Result::err)) {
             // Values that no machine can have come from a saved tree.
             Some(error) if error.kind() == ErrorKind::NotStorable && snapshot.taken.euid.is_none() => {
-                Err(Failure::new(Exit::BadInput, error.to_string()))
+                Err(Failure::new(FailureKind::BadInput, error.to_string()))
             }
             Some(error) => Err(error.into()),
             None => Ok(self.shared.path.clone()),

@@ -18,7 +18,7 @@ use pagelab_tlb::walk_fit::{self, BufferTimings};
 use crate::calibration_cache::CacheEntry;
 use crate::journalled_probe::probe_facts;
 use crate::probe::{self, ProbeOptions, ReadSpan};
-use pagelab_command::exit::{Exit, Failure};
+use pagelab_command::exit::{Failure, FailureKind};
 use pagelab_command::progress::{CommandStatus, StatusEnd};
 
 /// Smallest buffer. Buffer sizes range from below the reach of common TLBs to far above it.
@@ -28,7 +28,8 @@ const TIME_LIMIT_NS: u64 = 15_000_000_000;
 
 /// Measures with two buffers of up to `largest` bytes, and caches the result.
 pub fn measure(snapshot: &Snapshot, largest: Bytes) -> Result<WalkCostCurve, Failure> {
-    let refused = |what: String| Failure::cannot(Exit::NotAvailable, "measure the cost of page walks", what);
+    let refused =
+        |what: String| Failure::cannot(FailureKind::NotAvailable, "measure the cost of page walks", what);
     let page_size = snapshot.machine.page_size;
     let tlb = snapshot.machine.tlb.as_ref().map_err(|absence| refused(absence.reason().to_owned()))?;
     let reach = tlb.reach(Bytes(page_size.bytes())).map_or(0, |reach| reach.0);

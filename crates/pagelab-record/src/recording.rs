@@ -1,11 +1,10 @@
 //! Recording of samples from its plan to its run file, its summary and its exit code.
 
-use std::io::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
 use pagelab_command::atomic_file::NewRunFile;
-use pagelab_command::exit::{Exit, Failure};
+use pagelab_command::exit::{Exit, Failure, FailureKind};
 use pagelab_command::{manifest, output};
 use pagelab_host::guard::SignalWatch;
 use pagelab_host::reader::Reader;
@@ -70,7 +69,7 @@ pub fn run_plan(plan: &RecordPlan, is_dry_run: bool, json: bool) -> Result<u8, F
     }
     if sampler.is_empty() {
         let reason = "this machine has none of them";
-        return Err(Failure::cannot(Exit::NotAvailable, "record these metrics", reason)
+        return Err(Failure::cannot(FailureKind::NotAvailable, "record these metrics", reason)
             .hint("choose other --metrics"));
     }
     if is_dry_run {
@@ -98,7 +97,7 @@ fn record_samples(
     absent: Vec<String>,
     json: bool,
 ) -> Result<u8, Failure> {
-    let system = |errno: Errno| Failure::cannot(Exit::NotAvailable, "create a timer", errno);
+    let system = |errno: Errno| Failure::cannot(FailureKind::NotAvailable, "create a timer", errno);
     let stop = StopRequest::new().map_err(system)?;
     let alarm = BoottimeAlarm::new(stop.clone()).map_err(system)?;
     let mut status = StatusLine::new(&Reader::new(&plan.root), plan.snapshot.pmd_order, plan.for_ns);
@@ -113,7 +112,7 @@ fn record_samples(
     let mut session = RecordSession::new(&plan.root, path, writer, sampler, grid, page_size);
     if let Some(every) = plan.maps_every {
         let maps = MapScanner::start(plan.root.clone(), grid.start_ns, every)
-            .map_err(|error| Failure::cannot(Exit::NotAvailable, "start a thread for maps", error))?;
+            .map_err(|error| Failure::cannot(FailureKind::NotAvailable, "start a thread for maps", error))?;
         session.maps = Some(maps);
     }
     for text in absent {
@@ -185,7 +184,7 @@ fn finish_recording(
     if let Some(error) = failed {
         let failure = Failure::from(error);
         let action = format!("continue the recording after {} samples", totals.samples);
-        return Err(Failure::cannot(failure.exit(), action, failure));
+        return Err(Failure::cannot(failure.kind(), action, failure));
     }
     summary.print(json)?;
     Ok(code)

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use pagelab_command::exit::{Exit, Failure};
+use pagelab_command::exit::{Failure, FailureKind};
 use pagelab_formats::process_status::parse_statm;
 use pagelab_host::paths;
 use pagelab_host::root::Root;
@@ -153,9 +153,9 @@ impl RecordSession {
     fn wait_for(&self, alarm: &BoottimeAlarm, deadline_ns: u64) -> Result<Option<RecordingEnd>, Failure> {
         let look_ns = clock::boottime_ns().saturating_add(FILE_CHECK_AFTER_NS);
         for until_ns in [look_ns.min(deadline_ns), deadline_ns] {
-            let woken = alarm
-                .wait(until_ns)
-                .map_err(|errno| Failure::cannot(Exit::NotAvailable, "wait for the next tick", errno))?;
+            let woken = alarm.wait(until_ns).map_err(|errno| {
+                Failure::cannot(FailureKind::NotAvailable, "wait for the next tick", errno)
+            })?;
             let failed = self.writer.failure().map(RecordingEnd::FileFailed);
             if let Some(ended) = failed.or(woken.map(RecordingEnd::Signal)) {
                 return Ok(Some(ended));

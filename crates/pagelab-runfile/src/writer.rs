@@ -10,6 +10,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use pagelab_model::experiment::{Plan, Trial};
+use pagelab_model::failure::EXISTS;
 use pagelab_model::run::{ColumnHeader, Manifest, Run, RunEnd, RunEvent, StreamHeader};
 use pagelab_model::simulation::MemoryPicture;
 use pagelab_model::{FallbackStacks, Snapshot, TlbProfile, TuningRun};
@@ -507,9 +508,6 @@ impl Drop for RunWriter {
         let _ = self.join_committer();
     }
 }
-
-/// Why an existing output is not written.
-pub const EXISTS: &str = "it already exists; hint: choose another name, or use --force";
 
 /// The folder that holds the file.
 fn parent_folder(path: &Path) -> &Path {

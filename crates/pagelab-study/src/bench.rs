@@ -1,6 +1,6 @@
 //! Benchmark of the engines: pairs of a free and an allocation, interleaved over all of them.
 
-use pagelab_command::exit::{Exit, Failure, usage_error};
+use pagelab_command::exit::{Failure, FailureKind, usage_error};
 use pagelab_command::output;
 use pagelab_contig::thp_request;
 use pagelab_formats::cpuinfo;
@@ -116,7 +116,7 @@ pub fn run_bench(request: &BenchRequest) -> Result<BenchResults, Failure> {
     for (memory, shape) in shapes {
         for &load in &request.loads {
             let measured = measure_engines((memory, shape), load, request);
-            rows.extend(measured.map_err(|wrong| Failure::new(Exit::Bug, wrong.to_string()))?);
+            rows.extend(measured.map_err(|wrong| Failure::new(FailureKind::Bug, wrong.to_string()))?);
         }
         floors.push((memory, measure_latency(shape, request)));
     }
@@ -177,7 +177,7 @@ fn check_fits(
     let (needed, available) = (format_bytes(Bytes(needed)), format_bytes(available));
     let reason = format!("the engines need {needed}, and {available} is available");
     let hint = format!("select fewer engines, or --engine random ({})", format_bytes(least));
-    Err(Failure::cannot(Exit::NotAvailable, action, reason).hint(hint))
+    Err(Failure::cannot(FailureKind::NotAvailable, action, reason).hint(hint))
 }
 
 /// Rejects engines that cannot address this number of frames.

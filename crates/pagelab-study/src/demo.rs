@@ -1,6 +1,6 @@
 //! Demonstration of a buddy allocator: a scripted lesson on a small traced zone.
 
-use pagelab_command::exit::{Exit, Failure, usage_error};
+use pagelab_command::exit::{Failure, FailureKind, usage_error};
 use pagelab_command::output;
 use pagelab_model::random::SplitMix64;
 use pagelab_report::json::document_header;
@@ -77,7 +77,7 @@ pub fn build_demo(request: DemoRequest, policies: &[&PolicyEntry]) -> Result<Dem
             format!("pageblocks of {block}, the size of a huge page here"),
             format!("seed {seed}"),
         ],
-        policies: lanes.map_err(|wrong| Failure::new(Exit::Bug, wrong.to_string()))?,
+        policies: lanes.map_err(|wrong| Failure::new(FailureKind::Bug, wrong.to_string()))?,
         block_frames: block,
         huge_page_order: BLOCK_ORDER,
     })

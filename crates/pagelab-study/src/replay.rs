@@ -4,7 +4,7 @@ use std::num::NonZero;
 use std::path::Path;
 
 use pagelab_command::exit::read_trace_failure as read_failure;
-use pagelab_command::exit::{Exit, Failure};
+use pagelab_command::exit::{Failure, FailureKind};
 use pagelab_command::progress::{CommandStatus, StatusEnd};
 use pagelab_contig::thp_request;
 use pagelab_host::root::Root;
@@ -110,7 +110,7 @@ pub struct ReplayReport {
 }
 
 fn bad_trace(file: &Path, problem: impl std::fmt::Display) -> Failure {
-    Failure::cannot(Exit::BadInput, format_args!("replay {}", file.display()), problem)
+    Failure::cannot(FailureKind::BadInput, format_args!("replay {}", file.display()), problem)
 }
 
 fn contradiction(file: &Path, wrong: &Error) -> Failure {
@@ -134,7 +134,7 @@ fn build_start(
         let reason =
             format!("its zones span {frames} frames, which needs {needed}; {available} is available");
         let action = format_args!("replay {}", file.display());
-        return Err(Failure::cannot(Exit::NotAvailable, action, reason)
+        return Err(Failure::cannot(FailureKind::NotAvailable, action, reason)
             .hint("use fewer policies, or a larger machine"));
     }
     let runs = reader.read_frame_runs().map_err(|error| read_failure(&error))?;
@@ -146,7 +146,11 @@ fn build_start(
     let scanned = during.max(SCANNED_BLOCKS).min(reader.blocks().len());
     let (starts, _) = parallel_decode::feed_sinks(reader, 0..scanned, threads, vec![start])?;
     let Some(mut start) = starts.into_iter().next() else {
-        return Err(Failure::cannot(Exit::Bug, "replay the trace", "its first events were not scanned"));
+        return Err(Failure::cannot(
+            FailureKind::Bug,
+            "replay the trace",
+            "its first events were not scanned",
+        ));
     };
     start.infer_pcp_lists(&reader.read_samples().map_err(|error| read_failure(&error))?);
     Ok(start)

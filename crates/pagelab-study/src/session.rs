@@ -18,7 +18,9 @@ use serde_json::Value;
 use crate::progress::SimulationProgress;
 use crate::sim_place::{ShownSeries, SimPlace};
 use pagelab_command::atomic_file::{NewRunFile, free_run_file_name};
-use pagelab_command::exit::{Exit, Failure, read_failure_for, run_file_write_failure, usage_error};
+use pagelab_command::exit::{
+    Exit, Failure, FailureKind, read_failure_for, run_file_write_failure, usage_error,
+};
 use pagelab_command::{manifest, output};
 
 /// Command that writes a file that can be resumed.
@@ -104,11 +106,11 @@ pub fn experiment_failure(error: &ExperimentError, resumed: Option<&Path>) -> Fa
 }
 
 fn loss_failure(lost: &LostTrial) -> Failure {
-    let exit = match lost.kind {
-        LossKind::Rejected => Exit::Usage,
-        LossKind::Defect => Exit::Bug,
+    let kind = match lost.kind {
+        LossKind::Rejected => FailureKind::Usage,
+        LossKind::Defect => FailureKind::Bug,
     };
-    Failure::new(exit, lost.reason.clone())
+    Failure::new(kind, lost.reason.clone())
 }
 
 /// Watches the signals that stop an experiment, before it begins.

@@ -1,6 +1,6 @@
 //! Plans of simulated experiments: configurations of a load under schemes, with consecutive seeds.
 
-use pagelab_command::exit::{Exit, Failure, usage_error};
+use pagelab_command::exit::{Failure, FailureKind, usage_error};
 use pagelab_experiment::recipe::RecipeError;
 use pagelab_experiment::simulation_recipe::SimulationRecipe;
 use pagelab_model::experiment::Plan;
@@ -121,7 +121,7 @@ pub fn describe_plan(plan: &Plan, style: TextStyle) -> String {
 
 /// Builds the plan of a recipe; errors name its lines.
 pub fn plan_recipe(origin: &str, text: &str, overrides: &RecipeOverrides) -> Result<Plan, Failure> {
-    let bad = |bad: &RecipeError| Failure::new(Exit::BadInput, format!("{bad}\n  nothing was run"));
+    let bad = |bad: &RecipeError| Failure::new(FailureKind::BadInput, format!("{bad}\n  nothing was run"));
     let recipe = SimulationRecipe::parse(origin, text).map_err(|found| bad(&found))?;
     let recipe = if overrides.quick { recipe.into_quick() } else { recipe };
     let mut cells = Vec::new();

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use pagelab_command::exit::{Exit, Failure, guard_failure, usage_error};
+use pagelab_command::exit::{Exit, Failure, FailureKind, usage_error};
 use pagelab_command::machine_guard::open_guard;
 use pagelab_command::{input, output};
 use pagelab_formats::plan_toml;
@@ -77,7 +77,7 @@ pub fn run_apply(request: &ApplyRequest) -> Result<u8, Failure> {
         let document = json!({
             "pagelab_json": CONTRACT_VERSION,
             "kind": "apply",
-            "failure": { "code": failure.exit() as u8, "message": failure.to_string() },
+            "failure": { "code": Exit::from(failure.kind()) as u8, "message": failure.to_string() },
         });
         // If that fails too, only the failure itself is reported.
         let _ = supervise::write_summary(request.summary.as_deref(), &document);
@@ -146,7 +146,7 @@ fn read_choice(plan: &Path) -> Result<HugePageChoice, Failure> {
     let consumer = input::InputConsumer::RunFileFrom("`pagelab plan -o FILE`");
     let (name, text) = input::read_bounded_input(plan, consumer)?;
     let plan = plan_toml::parse(&text, pmd_size())
-        .map_err(|error| Failure::new(Exit::BadInput, error.message_in_file(&name)))?;
+        .map_err(|error| Failure::new(FailureKind::BadInput, error.message_in_file(&name)))?;
     Ok(HugePageChoice::Plan(plan))
 }
 
@@ -169,7 +169,7 @@ fn reject_stale_plan(job: &SupervisorJob) -> Result<(), Failure> {
     match match_plan(plan, &program) {
         PlanMatch::Stale(_) if !job.request.allow_stale => {
             let reason = format_args!("it is for another build of {}", path.display());
-            Err(Failure::cannot(Exit::BadInput, "apply the plan", reason)
+            Err(Failure::cannot(FailureKind::BadInput, "apply the plan", reason)
                 .hint("profile this build and plan again, or use --stale"))
         }
         _ => Ok(()),
@@ -229,7 +229,7 @@ const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 fn run_untraced(job: &SupervisorJob, arguments: &[OsString]) -> Result<u8, Failure> {
     let cannot = |error: io::Error| {
-        Failure::cannot(Exit::BadInput, format_args!("start {}", job.program.display()), error)
+        Failure::cannot(FailureKind::BadInput, format_args!("start {}", job.program.display()), error)
     };
     let signals = block_signals()?;
     let began = Instant::now();
@@ -289,16 +289,16 @@ fn enlarge_pool(job: &SupervisorJob) -> Result<Option<Guard>, Failure> {
         }
     };
     let options = GuardOptions { wait_timeout: GUARD_TIMEOUT, ..GuardOptions::default() };
-    let guard = open_guard(options).map_err(guard_failure)?;
+    let guard = open_guard(options)?;
     let knob = Knob::hugetlb(Bytes(job.huge), None);
     let path = format!("{}/hugepages-{}kB/nr_hugepages", paths::HUGETLB, job.huge >> 10);
     let before = std::fs::read_to_string(&path).ok().and_then(|text| text.trim().parse::<u64>().ok());
     let before = before.ok_or_else(|| {
         let reason = "this kernel has no pool of this page size";
-        Failure::cannot(Exit::NotAvailable, format_args!("read {path}"), reason)
+        Failure::cannot(FailureKind::NotAvailable, format_args!("read {path}"), reason)
     })?;
     let wanted = before.saturating_add(pages);
-    let applied = guard.set_knob(&knob, &wanted.to_string()).map_err(guard_failure)?;
+    let applied = guard.set_knob(&knob, &wanted.to_string())?;
     if !applied.is_exact() {
         output::warn(&format!(
             "warning: the pool has {} of {wanted} requested pages: memory is fragmented; hint: `pagelab \

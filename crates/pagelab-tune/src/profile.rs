@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use pagelab_command::atomic_file::NewRunFile;
-use pagelab_command::exit::{Exit, Failure, usage_error};
+use pagelab_command::exit::{Failure, FailureKind, usage_error};
 use pagelab_command::progress::{CommandStatus, StatusEnd};
 use pagelab_command::setup_progress::SetupProgress;
 use pagelab_command::{manifest, output};
@@ -99,7 +99,7 @@ impl MissSource {
 /// itself.
 pub fn start_orphan_keeper() -> Result<OrphanKeeper, Failure> {
     gate::start_orphan_keeper()
-        .map_err(|error| Failure::cannot(Exit::NotAvailable, "start a helper process", error))
+        .map_err(|error| Failure::cannot(FailureKind::NotAvailable, "start a helper process", error))
 }
 
 /// Checks whether a running process can be profiled from this source, before anything is measured.
@@ -289,7 +289,7 @@ fn resolve_tlb(given: Option<&str>, machine: &Snapshot) -> Result<Tlb, Failure> 
              l1d=64x4:4K,32x4:2M,l2=2048x16:4K+2M",
             absence.reason()
         );
-        Failure::new(Exit::NotAvailable, message)
+        Failure::new(FailureKind::NotAvailable, message)
     })
 }
 
@@ -305,7 +305,7 @@ fn parse_huge_page_set(name: &str, huge: Bytes) -> Result<(String, HugePageSet),
         true => region_list::parse(&text).map(HugePageSet::Addresses),
         false => plan_toml::parse(&text, huge).map(HugePageSet::Plan),
     };
-    let bad = |error| Failure::new(Exit::BadInput, format!("--what-if {name}: {error}"));
+    let bad = |error| Failure::new(FailureKind::BadInput, format!("--what-if {name}: {error}"));
     set.map(|set| (short, set)).map_err(bad)
 }
 

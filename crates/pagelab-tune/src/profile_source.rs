@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use pagelab_command::atomic_file::is_run_file;
-use pagelab_command::exit::{Exit, Failure, read_failure_for};
+use pagelab_command::exit::{Failure, FailureKind, read_failure_for};
 use pagelab_command::input;
 use pagelab_formats::region_list;
 use pagelab_model::{PageSize, TlbProfile};
@@ -41,7 +41,7 @@ pub fn read_profile(path: &Path) -> Result<ProfileSource, Failure> {
         "{name}: expected a run file of `pagelab profile` or misses by region (`Region (Hex): 0x…`); hint: \
          `pagelab profile --source perf-data FILE` reads files of perf"
     );
-    Err(Failure::new(Exit::BadInput, message))
+    Err(Failure::new(FailureKind::BadInput, message))
 }
 
 /// Reads the profile of a run file.

@@ -6,7 +6,7 @@ use pagelab_report::plan::PlanReport;
 use pagelab_report::style::{format_argument, format_bytes, format_count, format_exact, format_percent};
 use pagelab_tlb::plan::{self, Ranking, predict};
 
-use pagelab_command::exit::{Exit, Failure, usage_error};
+use pagelab_command::exit::{Failure, FailureKind, usage_error};
 
 /// Returns the size of the planned pages, by default that of the profiled machine.
 pub fn planned_page_size(requested: Option<Bytes>, profile: &TlbProfile) -> Result<Bytes, Failure> {
@@ -23,11 +23,12 @@ pub fn planned_page_size(requested: Option<Bytes>, profile: &TlbProfile) -> Resu
 
 /// Rejects a profile from which nothing can be planned, with the reason.
 pub fn check_profile(profile: &TlbProfile, ranking: &Ranking, page: Bytes) -> Result<(), Failure> {
-    let refused = |why: String| Err(Failure::new(Exit::NegativeAnswer, format!("nothing to plan: {why}")));
+    let refused =
+        |why: String| Err(Failure::new(FailureKind::NegativeAnswer, format!("nothing to plan: {why}")));
     if profile.total_misses().is_none() {
         let text = "nothing to plan: neither the accessed bits nor a zero page scan observed the program, so \
                     its misses are unknown; hint: profile longer, or use --source exact";
-        return Err(Failure::new(Exit::BadInput, text));
+        return Err(Failure::new(FailureKind::BadInput, text));
     }
     let unseen = ranking.mappings.iter().any(|mapping| !mapping.unseen.is_empty());
     let misses: u128 = profile.images.iter().map(|image| u128::from(image.misses)).sum();

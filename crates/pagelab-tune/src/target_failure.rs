@@ -3,16 +3,16 @@
 use std::ffi::OsStr;
 use std::path::PathBuf;
 
-use pagelab_command::exit::{Exit, Failure};
+use pagelab_command::exit::{Failure, FailureKind};
 use pagelab_command::output;
 use pagelab_target::error::{Error, ErrorKind};
 
-/// Returns the exit code for an error of a target program.
-pub fn exit_for_target_error(kind: ErrorKind) -> Exit {
+/// Returns the kind of failure for an error of a target program.
+pub fn kind_of_target_error(kind: ErrorKind) -> FailureKind {
     match kind {
-        ErrorKind::NotAvailable => Exit::NotAvailable,
-        ErrorKind::BadInput | ErrorKind::CannotStart => Exit::BadInput,
-        ErrorKind::Refused | ErrorKind::Stopped(_) => Exit::Partial,
+        ErrorKind::NotAvailable => FailureKind::NotAvailable,
+        ErrorKind::BadInput | ErrorKind::CannotStart => FailureKind::BadInput,
+        ErrorKind::Refused | ErrorKind::Stopped(_) => FailureKind::Partial,
     }
 }
 
@@ -21,7 +21,7 @@ pub fn failure_from_target_error(error: Error) -> Failure {
     if let ErrorKind::Stopped(signal) = error.kind() {
         output::exit_with_stopped(error, signal)
     }
-    Failure::new(exit_for_target_error(error.kind()), error.to_string())
+    Failure::new(kind_of_target_error(error.kind()), error.to_string())
 }
 
 /// Finds the executable of a command line, before any work is done for it.

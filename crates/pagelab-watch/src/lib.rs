@@ -11,6 +11,7 @@
 use std::io;
 
 use pagelab_command::exit::{Exit, Failure};
+use pagelab_command::output::OutputError;
 use pagelab_sys::clock;
 use ratatui_core::buffer::Buffer;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -123,7 +124,7 @@ pub fn show_scene(scene: &mut dyn Scene, colour: bool) -> Result<u8, Failure> {
         // The terminal is closed, so an error message has no reader.
         Err(_) if signals.exit_code().is_some() => Ok(signals.exit_code().unwrap_or(Exit::Bug as u8)),
         Err(error) if is_hang_up(&error) => Ok(EXIT_SIGHUP),
-        Err(error) => Err(error.into()),
+        Err(error) => Err(OutputError(error).into()),
     }
 }
 

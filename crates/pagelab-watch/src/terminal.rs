@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use pagelab_command::exit::{Exit, Failure};
+use pagelab_command::exit::{Failure, FailureKind};
 use pagelab_command::output;
 use ratatui_core::buffer::{Buffer, Cell};
 use ratatui_core::layout::Rect;
@@ -32,7 +32,7 @@ pub struct Terminal {
 /// Checks that there is a suitable terminal; the error has a hint.
 pub fn check_terminal() -> Result<(), Failure> {
     let hint = "`pagelab watch --once` prints one screen as text, `pagelab record` writes to a file";
-    let refuse = |why: &str| Err(Failure::cannot(Exit::NotAvailable, "watch", why).hint(hint));
+    let refuse = |why: &str| Err(Failure::cannot(FailureKind::NotAvailable, "watch", why).hint(hint));
     if !io::stdout().is_terminal() {
         return refuse("standard output is not a terminal");
     }

@@ -31,7 +31,7 @@ fn main() -> ExitCode {
             Err(failure) if failure.is_broken_pipe() => Exit::Success as u8,
             Err(failure) => {
                 output::print_error(&failure.to_string());
-                failure.exit() as u8
+                Exit::from(failure.kind()) as u8
             }
         }
     });

@@ -14,6 +14,8 @@ use crate::crate_graph::{self, CrateKind};
 const FUNCTION: &str = "fn";
 const TYPES: [&str; 5] = ["struct", "enum", "union", "trait", "type"];
 const VALUES: [&str; 2] = ["const", "static"];
+/// `write!` and `writeln!` call it without naming it.
+const CALLED_BY_MACROS: &str = "write_fmt";
 
 /// A declaration in a library crate, outside of tests.
 struct PublicItem<'a> {
@@ -157,7 +159,7 @@ fn public_items<'a>(file: usize, tokens: &[Token<'a>]) -> Vec<PublicItem<'a>> {
         let keyword = word(at);
         let is_item = keyword == FUNCTION || TYPES.contains(&keyword) || VALUES.contains(&keyword);
         let name = if word(at + 1) == "mut" { word(at + 2) } else { word(at + 1) };
-        if is_item && is_name(name) {
+        if is_item && is_name(name) && name != CALLED_BY_MACROS {
             let range = tokens[at].offset..item_end(&tokens[at..]);
             let is_method = keyword == FUNCTION && has_receiver(&tokens[at + 2..]);
             items.push(PublicItem { file, keyword, name, is_method, range });

@@ -7,7 +7,7 @@ use pagelab_host::tracepoints::{
 };
 use pagelab_model::{Absence, AbsenceReason, Bytes, Reading};
 
-use pagelab_command::exit::{Exit, Failure, absence_failure};
+use pagelab_command::exit::{Failure, FailureKind, absence_failure};
 use pagelab_command::machine_guard::open_unwatched_guard;
 use pagelab_command::output;
 
@@ -105,11 +105,11 @@ const TRACE_ALLOCATOR: &str = "trace the page allocator";
 
 /// The kernel does not have a tracepoint, and no reason is known.
 fn no_tracepoint() -> Failure {
-    Failure::cannot(Exit::NotAvailable, TRACE_ALLOCATOR, "the kernel has no such tracepoint")
+    Failure::cannot(FailureKind::NotAvailable, TRACE_ALLOCATOR, "the kernel has no such tracepoint")
 }
 
 /// Converts an absence to the error that tracing is not possible.
 fn tracing_failure(absence: Absence) -> Failure {
     let failure = absence_failure(absence);
-    Failure::cannot(failure.exit(), TRACE_ALLOCATOR, failure)
+    Failure::cannot(failure.kind(), TRACE_ALLOCATOR, failure)
 }

@@ -6,7 +6,7 @@ use std::process::{Child, Command, ExitStatus};
 use std::time::Duration;
 
 use pagelab_command::atomic_file::NewRunFile;
-use pagelab_command::exit::{Exit, Failure, absence_failure};
+use pagelab_command::exit::{Exit, Failure, FailureKind, absence_failure};
 use pagelab_command::{manifest, output};
 use pagelab_host::alloc_trace;
 use pagelab_host::census::run_scan::RunScan;
@@ -64,8 +64,8 @@ pub fn run(plan: &TracePlan) -> Result<u8, Failure> {
     let root = Root::live();
     let reader = Reader::new(&root);
     let snapshot = manifest::read_this_machine(&root);
-    let stop =
-        StopRequest::new().map_err(|errno| Failure::cannot(Exit::NotAvailable, "wait for signals", errno))?;
+    let stop = StopRequest::new()
+        .map_err(|errno| Failure::cannot(FailureKind::NotAvailable, "wait for signals", errno))?;
     // A trace instance may be created from here on, and must not outlive a signal.
     stop_on_signals(&plan.output.path, &stop);
     let (guard, mut source, fields) = backend::open_tracepoints(&reader, plan.backend, plan.ring)?;
@@ -111,7 +111,7 @@ impl TraceRecording<'_> {
         let began_ns = self.session.now_ns();
         self.session
             .enable_tracepoints(self.plan.every_ns)
-            .map_err(|error| Failure::cannot(Exit::NotAvailable, "start tracing", error))?;
+            .map_err(|error| Failure::cannot(FailureKind::NotAvailable, "start tracing", error))?;
         if let Some(scan) = scan {
             match self.write_snapshot(scan) {
                 Err(error) => return Ok(TraceEndReason::FileFailed(error)),
@@ -214,7 +214,7 @@ impl TraceRecording<'_> {
         if let Some(error) = failed.or(closed.err()) {
             let failure = Failure::from(error);
             let action = format!("continue the trace after {} events", totals.events());
-            return Err(Failure::cannot(failure.exit(), action, failure));
+            return Err(Failure::cannot(failure.kind(), action, failure));
         }
         let end = end_text.and_then(Result::ok).unwrap_or_default();
         let recorded = RecordedTrace {

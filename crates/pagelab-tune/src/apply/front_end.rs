@@ -12,7 +12,7 @@ use std::sync::mpsc::RecvTimeoutError::{Disconnected, Timeout};
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
-use pagelab_command::exit::{Exit, Failure};
+use pagelab_command::exit::{Failure, FailureKind};
 use pagelab_command::output;
 use pagelab_formats::smaps;
 use pagelab_host::paths;
@@ -36,7 +36,7 @@ const EXIT_SIGKILL: u8 = 137;
 /// Blocks these signals, which are then read by a thread: they must not end the guard of a pool while the
 /// program runs.
 pub fn block_signals() -> Result<BlockedSignals, Failure> {
-    let cannot = |error: io::Error| Failure::cannot(Exit::Partial, "wait for signals", error);
+    let cannot = |error: io::Error| Failure::cannot(FailureKind::Partial, "wait for signals", error);
     BlockedSignals::block(&FORWARDED_SIGNALS).map_err(cannot)
 }
 
@@ -47,7 +47,7 @@ pub fn run_supervised(
     region_deadline: Option<Duration>,
     signals: BlockedSignals,
 ) -> Result<u8, Failure> {
-    let cannot = |error: io::Error| Failure::cannot(Exit::Partial, "start the supervisor", error);
+    let cannot = |error: io::Error| Failure::cannot(FailureKind::Partial, "start the supervisor", error);
     let process = match job.request.subject {
         ApplySubject::Process(pid) => Some((pid, read_anonymous_huge(pid))),
         ApplySubject::Launch(_) => None,
@@ -77,10 +77,7 @@ pub fn run_supervised(
             (Ok(SupervisorMessage::Started(pid)), _) => target.store(pid, Ordering::Relaxed),
             (Ok(SupervisorMessage::RegionStarted), _) => {}
             (Ok(SupervisorMessage::Note(text)), _) => output::warn(&format!("note: {text}")),
-            (Ok(SupervisorMessage::Failed { exit, message }), _) => {
-                let exit = Exit::from_code(exit.into()).unwrap_or(Exit::Partial);
-                return Err(Failure::new(exit, message));
-            }
+            (Ok(SupervisorMessage::Failed { kind, message }), _) => return Err(Failure::new(kind, message)),
             (Ok(SupervisorMessage::Ended { exit, summary }), _) => {
                 match process {
                     Some((pid, before)) => print_collapse_result(pid, before, &summary)?,
@@ -91,7 +88,7 @@ pub fn run_supervised(
             (Err(Timeout), Some(deadline)) => return Err(kill_stalled_worker(deadline, supervisor)),
             (Err(_), Some(_)) => {
                 let reason = "the worker was killed; the process keeps its huge pages";
-                return Err(Failure::cannot(Exit::Partial, COLLAPSE, reason));
+                return Err(Failure::cannot(FailureKind::Partial, COLLAPSE, reason));
             }
             (Err(_), None) => {
                 output::warn("warning: the supervisor was killed, and the program with it");
@@ -117,7 +114,7 @@ fn kill_stalled_worker(deadline: Duration, mut worker: Child) -> Failure {
     let limit = format_duration(deadline.as_nanos() as u64);
     let reason = format!("one region took longer than {limit}; the process keeps its huge pages");
     let hint = "raise --deadline; the machine is busy, or its memory is fragmented (`pagelab can`)";
-    Failure::cannot(Exit::Partial, COLLAPSE, reason).hint(hint)
+    Failure::cannot(FailureKind::Partial, COLLAPSE, reason).hint(hint)
 }
 
 /// Bytes of anonymous memory on huge pages in a process; `None`: they cannot be read.

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, Write};
 use std::path::PathBuf;
 
-use pagelab_command::exit::{Exit, Failure};
+use pagelab_command::exit::{Failure, FailureKind};
 use pagelab_target::error::Error;
 use pagelab_target::remote_collapse::RemoteCollapse;
 use pagelab_target::supervisor::{HugePageChoice, Summary, SupervisorConfig, ThpMode};
@@ -38,7 +38,7 @@ pub enum SupervisorMessage {
     /// Something to print.
     Note(String),
     Failed {
-        exit: u8,
+        kind: FailureKind,
         message: String,
     },
     /// The first process has ended, or all regions have been tried.
@@ -71,7 +71,7 @@ impl SupervisorJob {
     /// Returns the specification of the program to start.
     pub fn into_spec(self) -> Result<SupervisorConfig, Failure> {
         let ApplySubject::Launch(arguments) = self.request.subject else {
-            return Err(Failure::new(Exit::Bug, "the job has no program to start"));
+            return Err(Failure::new(FailureKind::Bug, "the job has no program to start"));
         };
         Ok(SupervisorConfig {
             program: PathBuf::from(self.program),
@@ -90,7 +90,7 @@ impl SupervisorJob {
 
 impl SupervisorMessage {
     pub fn from_failure(failure: &Failure) -> SupervisorMessage {
-        SupervisorMessage::Failed { exit: failure.exit() as u8, message: failure.to_string() }
+        SupervisorMessage::Failed { kind: failure.kind(), message: failure.to_string() }
     }
 
     /// Writes the message as one line of JSON.
@@ -159,7 +159,7 @@ mod tests {
             SupervisorMessage::Started(12),
             SupervisorMessage::RegionStarted,
             SupervisorMessage::Note("a\nb".to_owned()),
-            SupervisorMessage::Failed { exit: 4, message: "why".to_owned() },
+            SupervisorMessage::Failed { kind: FailureKind::NotAvailable, message: "why".to_owned() },
             SupervisorMessage::Ended { exit: 137, summary },
         ];
         let mut bytes = Vec::new();

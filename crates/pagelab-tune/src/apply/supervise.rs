@@ -8,14 +8,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use pagelab_command::atomic_file::check_output;
-use pagelab_command::exit::{Exit, Failure};
+use pagelab_command::exit::{Exit, Failure, FailureKind};
 use pagelab_target::error::Error;
 use pagelab_target::supervisor::{self, ProgramExit, Summary};
 use serde_json::Value;
 
 use super::messages::{SupervisorJob, SupervisorMessage};
 use super::{ApplySubject, front_end};
-use crate::target_failure::exit_for_target_error;
+use crate::target_failure::kind_of_target_error;
 
 /// Does a job, and reports to `reports`. The exit code of the process is not used.
 pub fn run_supervisor(job: File, reports: File) -> Result<(), Failure> {
@@ -27,7 +27,7 @@ pub fn run_supervisor(job: File, reports: File) -> Result<(), Failure> {
     let job = match SupervisorJob::read(job) {
         Ok(job) => job,
         Err(error) => {
-            let failure = Failure::cannot(Exit::Bug, "read the job", error);
+            let failure = Failure::cannot(FailureKind::Bug, "read the job", error);
             report(SupervisorMessage::from_failure(&failure));
             return Ok(());
         }
@@ -85,7 +85,7 @@ fn collapse_process(
 }
 
 fn to_message(error: &Error) -> SupervisorMessage {
-    SupervisorMessage::Failed { exit: exit_for_target_error(error.kind()) as u8, message: error.to_string() }
+    SupervisorMessage::Failed { kind: kind_of_target_error(error.kind()), message: error.to_string() }
 }
 
 /// Writes the summary file. Returns a note if that fails.

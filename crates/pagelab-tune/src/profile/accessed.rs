@@ -21,9 +21,9 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::ProfileRequest;
 use crate::target_failure::failure_from_target_error;
-use pagelab_command::exit::{Exit, Failure, Outcome};
+use pagelab_command::exit::{Exit, Failure, FailureKind, Outcome};
 use pagelab_command::machine_guard::open_unwatched_guard;
-use pagelab_command::output;
+use pagelab_command::output::{self, OutputError};
 use pagelab_probe::accessed_bit_cost;
 use pagelab_probe::machine_tlb::known_tlb;
 
@@ -118,7 +118,7 @@ fn profile_journalled(job: &mut AccessedProfileRequest<'_>) -> Result<AccessedPr
         Ok(guard) => match guard.perform_one_way(&act, || accessed::profile_program(job)) {
             Ok(Some(done)) => return done.map_err(failure_from_target_error),
             Ok(None) => {
-                return Err(Failure::cannot(Exit::Bug, "profile the program", "nothing was profiled"));
+                return Err(Failure::cannot(FailureKind::Bug, "profile the program", "nothing was profiled"));
             }
             Err(error) => error.to_string(),
         },
@@ -154,7 +154,7 @@ fn reader_command() -> Command {
 
 /// Serves as the child that measures the cost of an accessed bit.
 pub fn serve_reader() -> Outcome {
-    accessed::cost_calibration::serve_reads(io::stdin().lock(), io::stdout().lock())?;
+    accessed::cost_calibration::serve_reads(io::stdin().lock(), io::stdout().lock()).map_err(OutputError)?;
     Ok(Exit::Success)
 }
 
@@ -170,7 +170,7 @@ fn available_room() -> Bytes {
 
 /// Serves as the process that splits mappings.
 pub fn serve_splitter() -> Outcome {
-    accessed::serve_split_requests(io::stdin().lock(), io::stdout().lock())?;
+    accessed::serve_split_requests(io::stdin().lock(), io::stdout().lock()).map_err(OutputError)?;
     Ok(Exit::Success)
 }
 

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use pagelab_command::exit::{Exit, Failure};
+use pagelab_command::exit::{Exit, Failure, FailureKind};
 use pagelab_command::machine_guard::open_unwatched_guard;
 use pagelab_command::output;
 use pagelab_experiment::engine::RunClock;
@@ -166,7 +166,7 @@ impl AttachedTuning<'_> {
             Ok(guard) => match guard.perform_one_way(&act, || session.run()) {
                 Ok(Some(end)) => end,
                 Ok(None) => Ok(AttachedEnd::Ended(Exit::Success as u8)),
-                Err(error) => return Err(Failure::new(Exit::Partial, error.to_string())),
+                Err(error) => return Err(Failure::new(FailureKind::Partial, error.to_string())),
             },
             Err(_) => session.run(),
         };
@@ -206,7 +206,7 @@ impl AttachedSession<'_> {
                 "process {pid} has no memory for huge pages: no aligned region of a private anonymous \
                  mapping was written"
             );
-            return Err(Failure::new(Exit::NegativeAnswer, text));
+            return Err(Failure::new(FailureKind::NegativeAnswer, text));
         }
         // A huge region hides its accesses from a source that reads page tables.
         let split =
@@ -277,7 +277,7 @@ impl AttachedSession<'_> {
             split.describe_failure().unwrap_or_default()
         );
         match split.still_huge > split.as_requested {
-            true => Err(Failure::new(Exit::Partial, text)),
+            true => Err(Failure::new(FailureKind::Partial, text)),
             false => {
                 output::warn(&text);
                 Ok(())

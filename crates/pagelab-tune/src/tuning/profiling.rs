@@ -17,7 +17,7 @@ use pagelab_sys::spawn;
 use pagelab_workloads::private_dir::PrivateDir;
 use rustix::process::{Pid, Signal, kill_process};
 
-use pagelab_command::exit::{Exit, Failure};
+use pagelab_command::exit::{Exit, Failure, FailureKind};
 
 use crate::profile::MissSource;
 use crate::profile_source;
@@ -133,7 +133,7 @@ fn profile_invocation(source: MissSource, profile_path: &Path) -> Command {
 pub fn create_profile_dir(run_file: &Path) -> Result<PrivateDir, Failure> {
     check_writable(&run_file.with_extension(format!("{}.pagelab", std::process::id())))?;
     PrivateDir::in_temp_dir("tune")
-        .map_err(|error| Failure::new(Exit::NotAvailable, error.to_string()).hint("set TMPDIR"))
+        .map_err(|error| Failure::new(FailureKind::NotAvailable, error.to_string()).hint("set TMPDIR"))
 }
 
 /// Checks that a file can be created here, and leaves none.
@@ -147,7 +147,7 @@ fn check_writable(path: &Path) -> Result<(), Failure> {
     created.map(drop).map_err(|error| {
         let text =
             format!("{}: cannot create the run file in this directory; hint: use -o", folder.display());
-        Failure::new(Exit::NotAvailable, text).with_cause(error)
+        Failure::new(FailureKind::NotAvailable, text).with_cause(error)
     })
 }
 
@@ -157,7 +157,7 @@ fn run_and_read(
     options: &ProfilingOptions<'_>,
 ) -> Result<Option<TlbProfile>, Failure> {
     let unstarted =
-        |error: io::Error| Failure::cannot(Exit::NotAvailable, "start pagelab for the profile", error);
+        |error: io::Error| Failure::cannot(FailureKind::NotAvailable, "start pagelab for the profile", error);
     spawn::die_with_parent(&mut command);
     let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().map_err(unstarted)?;
     let status = wait_for(child, options.stop).map_err(unstarted)?;
@@ -167,10 +167,10 @@ fn run_and_read(
     }
     if !status.success() {
         pagelab_runfile::remove_run_file(profile_path);
-        let exit = status.code().and_then(Exit::from_code).unwrap_or(Exit::Partial);
+        let kind = status.code().and_then(Exit::from_code).and_then(Exit::failure_kind);
         let text = "cannot tune the program: no profile, see the error above; hint: try another --source, or \
                     --profile FILE";
-        return Err(Failure::new(exit, text));
+        return Err(Failure::new(kind.unwrap_or(FailureKind::Partial), text));
     }
     let profile = read_profile(profile_path, options);
     // The profile is in the run file of the tuning.
@@ -194,7 +194,7 @@ fn exit_failure(exit: u8) -> Failure {
              success, use --exit-codes 0,{exit}"
         ),
     };
-    Failure::new(Exit::Partial, text)
+    Failure::new(FailureKind::Partial, text)
 }
 
 /// Waits for the child. Forwards a signal to the child, so that it stops what it started.

@@ -11,7 +11,7 @@ use pagelab_sys::spawn;
 use pagelab_tune::apply::{self, ApplyRequest, ApplySubject};
 
 use crate::atomic_file::check_output;
-use crate::exit::{Exit, Failure, Outcome};
+use crate::exit::{Exit, Failure, FailureKind, Outcome};
 use crate::output;
 use crate::output_args::ForceArgs;
 use crate::value_parsers::{Choice, choice, parse_pid};
@@ -117,7 +117,12 @@ pub struct SuperviseArgs {
 
 /// Runs the supervisor process of a front end.
 pub fn supervise(args: &SuperviseArgs) -> Outcome {
-    let (job, reports) = (spawn::adopt_fd(args.job)?, spawn::adopt_fd(args.tell)?);
+    let adopt = |fd| {
+        spawn::adopt_fd(fd).map_err(|error| {
+            Failure::cannot(FailureKind::Usage, format_args!("use file descriptor {fd}"), error)
+        })
+    };
+    let (job, reports) = (adopt(args.job)?, adopt(args.tell)?);
     apply::run_supervisor(File::from(job), File::from(reports))?;
     Ok(Exit::Success)
 }

@@ -23,7 +23,7 @@ use pagelab_report::json;
 use pagelab_sys::scheduling::PinnedThread;
 
 use super::{unknown_node, usage_error};
-use crate::exit::{Exit, Failure, Outcome, absence_failure, read_failure_for};
+use crate::exit::{Exit, Failure, FailureKind, Outcome, absence_failure, read_failure_for};
 use crate::value_parsers::{Choice, choice, choice_word};
 use crate::{output, value_parsers};
 
@@ -113,7 +113,7 @@ pub fn run(args: &Args) -> Outcome {
     };
     let mut forecast = predict(&snapshot, ask).map_err(|absence| {
         let failure = absence_failure(absence);
-        Failure::cannot(failure.exit(), "predict the allocation", failure)
+        Failure::cannot(failure.kind(), "predict the allocation", failure)
     })?;
     let is_yes = forecast.is_met_after(args.after);
     forecast.notes.extend(hugetlb_pool_notes(args, &snapshot, ask, is_yes));
@@ -264,7 +264,7 @@ fn resolve_method(args: &Args, snapshot: &Snapshot, size: Bytes) -> Result<Alloc
         let action = format_args!("allocate by {}", choice_word(&METHODS, &how));
         let (source, reason) = (&absence.source, absence.reason());
         let reason = format_args!("this kernel does not support it: {source}: {reason}");
-        return Err(Failure::cannot(Exit::NotAvailable, action, reason).hint("use --how contig"));
+        return Err(Failure::cannot(FailureKind::NotAvailable, action, reason).hint("use --how contig"));
     }
     if sizes.contains(&size) {
         return Ok(how);

@@ -11,7 +11,7 @@ use pagelab_report::style;
 use pagelab_report::style::format_plural;
 use serde_json::json;
 
-use crate::exit::{Exit, Failure, Outcome};
+use crate::exit::{Exit, Failure, FailureKind, Outcome};
 use crate::output;
 use crate::value_parsers::bounded_ns;
 
@@ -80,14 +80,14 @@ pub fn run(args: &Args) -> Outcome {
     };
     let started = std::time::Instant::now();
     let summary = capture::capture(&root, target, options).map_err(|error| {
-        let exit = match error.kind {
+        let kind = match error.kind {
             CaptureErrorKind::Interrupted(signal) => output::exit_with_stopped(error, signal),
-            CaptureErrorKind::BadTarget => Exit::Usage,
-            CaptureErrorKind::BadInput => Exit::BadInput,
-            CaptureErrorKind::NotPermitted => Exit::NotAvailable,
-            CaptureErrorKind::WriteFailed => Exit::Partial,
+            CaptureErrorKind::BadTarget => FailureKind::Usage,
+            CaptureErrorKind::BadInput => FailureKind::BadInput,
+            CaptureErrorKind::NotPermitted => FailureKind::NotAvailable,
+            CaptureErrorKind::WriteFailed => FailureKind::Partial,
         };
-        Failure::new(exit, error.to_string())
+        Failure::new(kind, error.to_string())
     })?;
     let took_ns = bounded_ns(started.elapsed());
     if args.json {

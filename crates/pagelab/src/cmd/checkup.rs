@@ -17,7 +17,7 @@ use pagelab_report::{html, json};
 use pagelab_sys::cpuid;
 
 use crate::atomic_file::{NewRunFile, OutputFile, check_output};
-use crate::exit::{Exit, Failure, Outcome};
+use crate::exit::{Exit, Failure, FailureKind, Outcome};
 use crate::output_args::OutputArgs;
 use crate::{manifest, output, value_parsers};
 
@@ -88,15 +88,15 @@ pub fn run(args: &Args) -> Outcome {
     let streams = kept.into_streams();
     if has_no_data(&snapshot) {
         recording.into_iter().for_each(Recording::abandon);
-        let (exit, hint) = match session.root.is_live() {
-            true => (Exit::NotAvailable, "mount procfs"),
+        let (kind, hint) = match session.root.is_live() {
+            true => (FailureKind::NotAvailable, "mount procfs"),
             false => (
-                Exit::BadInput,
+                FailureKind::BadInput,
                 "create a tree with `pagelab capture DIR`; `pagelab frag --from` reads a single file",
             ),
         };
         let action = format_args!("read {}", session.root.name());
-        return Err(Failure::cannot(exit, action, "no memory file of the kernel is readable").hint(hint));
+        return Err(Failure::cannot(kind, action, "no memory file of the kernel is readable").hint(hint));
     }
     // Files are written before anything is printed: the reader of the output may close it.
     let recorded = recording.map(|recording| recording.finish(&snapshot));

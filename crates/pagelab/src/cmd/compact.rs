@@ -12,7 +12,7 @@ use pagelab_model::NodeId;
 use pagelab_report::compact::{render, render_plan};
 use pagelab_report::json;
 
-use crate::exit::{Exit, Failure, Outcome};
+use crate::exit::{Exit, Failure, FailureKind, Outcome};
 use crate::value_parsers::{Choice, bounded_ns, choice};
 use crate::{output, value_parsers};
 
@@ -81,7 +81,7 @@ pub fn run(args: &Args) -> Outcome {
         return Ok(Exit::Success);
     }
     if !rustix::process::geteuid().is_root() {
-        let failure = Failure::cannot(Exit::NotAvailable, "compact memory", "not root");
+        let failure = Failure::cannot(FailureKind::NotAvailable, "compact memory", "not root");
         return Err(failure.hint("sudo pagelab compact"));
     }
     let (before, after, report) = request.run(&root)?;

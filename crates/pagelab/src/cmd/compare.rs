@@ -9,7 +9,7 @@ use pagelab_report::compare::{render, run_letter};
 use pagelab_report::json;
 use pagelab_runfile::RunReader;
 
-use crate::exit::{Exit, Failure, Outcome};
+use crate::exit::{Exit, Failure, FailureKind, Outcome};
 use crate::output;
 
 #[derive(Debug, clap::Args)]
@@ -78,5 +78,5 @@ fn nothing_in_common(runs: &[Run], refused: &[String]) -> Failure {
     let names: Vec<String> =
         runs.iter().enumerate().map(|(at, run)| format!("{} ({})", run.name, run_letter(at))).collect();
     let action = format_args!("compare {}", names.join(" with "));
-    Failure::cannot(Exit::BadInput, action, reasons.join("; ")).hint("use runs of one recipe")
+    Failure::cannot(FailureKind::BadInput, action, reasons.join("; ")).hint("use runs of one recipe")
 }

@@ -10,7 +10,7 @@ use pagelab_report::frag::{self, KernelFile, format_kernel_file};
 use pagelab_report::json;
 
 use super::usage_error;
-use crate::exit::{Exit, Failure, Outcome};
+use crate::exit::{Exit, Failure, FailureKind, Outcome};
 use crate::output;
 use crate::value_parsers::{Choice, choice, choice_word, parse_bounded, parse_count};
 
@@ -115,7 +115,7 @@ fn check_exactness(report: &frag::FragReport, which: KernelFile) -> Result<(), F
     }
     let name = choice_word(&FORMATS, &FragView::Kernel(which));
     let reason = format!("the counts of {} are capped (>), so only bounds are known", capped.join(", "));
-    let failure = Failure::cannot(Exit::BadInput, format_args!("print --format {name}"), reason);
+    let failure = Failure::cannot(FailureKind::BadInput, format_args!("print --format {name}"), reason);
     Err(failure.hint("use the table or --json, which print bounds, or a buddyinfo of the same moment"))
 }
 

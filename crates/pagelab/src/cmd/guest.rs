@@ -11,7 +11,7 @@ use pagelab_guest::cache::KernelCache;
 use pagelab_guest::error::{Error, ErrorKind};
 use pagelab_packages::store;
 
-use crate::exit::{Exit, Failure};
+use crate::exit::{Failure, FailureKind};
 use crate::output;
 
 #[derive(Debug, clap::Args)]
@@ -51,7 +51,7 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
 fn open_cache(folder: Option<&PathBuf>) -> Result<KernelCache, Failure> {
     let none = || {
         let reason = "neither XDG_CACHE_HOME nor HOME is set";
-        Failure::cannot(Exit::NotAvailable, "find a cache directory", reason).hint("use --cache DIR")
+        Failure::cannot(FailureKind::NotAvailable, "find a cache directory", reason).hint("use --cache DIR")
     };
     let folder = folder.cloned().or_else(store::default_cache_dir).ok_or_else(none)?;
     Ok(KernelCache::in_dir(&folder))
@@ -60,12 +60,12 @@ fn open_cache(folder: Option<&PathBuf>) -> Result<KernelCache, Failure> {
 /// Converts an error of a guest or of a download to a failure with its exit code. After a signal it ends this
 /// process.
 pub fn guest_failure(error: Error) -> Failure {
-    let exit = match error.kind() {
-        ErrorKind::Usage => Exit::Usage,
-        ErrorKind::Input => Exit::BadInput,
-        ErrorKind::NotAvailable => Exit::NotAvailable,
-        ErrorKind::SystemRefused | ErrorKind::Output => Exit::Partial,
+    let kind = match error.kind() {
+        ErrorKind::Usage => FailureKind::Usage,
+        ErrorKind::Input => FailureKind::BadInput,
+        ErrorKind::NotAvailable => FailureKind::NotAvailable,
+        ErrorKind::SystemRefused | ErrorKind::Output => FailureKind::Partial,
         ErrorKind::Stopped(signal) => output::exit_with_stopped(error, signal),
     };
-    Failure::new(exit, error.to_string()).with_cause(error.into_cause())
+    Failure::new(kind, error.to_string()).with_cause(error.into_cause())
 }

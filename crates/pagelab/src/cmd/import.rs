@@ -2,7 +2,6 @@
 
 mod perf_stat;
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use pagelab_command::arguments::parse_page_size;

@@ -6,7 +6,7 @@ use pagelab_report::json::document_header;
 use pagelab_report::json::object::{JsonObject, to_array};
 use pagelab_report::text_report::TextReport;
 
-use crate::exit::{Exit, Failure, Outcome, usage_error};
+use crate::exit::{Exit, Failure, FailureKind, Outcome, usage_error};
 use crate::output;
 
 const AFTER_HELP: &str = "\
@@ -83,7 +83,7 @@ struct RecipeDescription {
 
 /// Describes a built-in recipe; tests check that all of them parse.
 fn describe(built_in: &BuiltInRecipe) -> Result<RecipeDescription, Failure> {
-    let bug = |bad: recipe::RecipeError| Failure::new(Exit::Bug, bad.to_string());
+    let bug = |bad: recipe::RecipeError| Failure::new(FailureKind::Bug, bad.to_string());
     if simulation_recipe::is_simulation_recipe(built_in.text) {
         let recipe = SimulationRecipe::parse("built in", built_in.text).map_err(bug)?;
         let loads = recipe.loads.iter().flat_map(|load| {

@@ -10,7 +10,7 @@ use pagelab_host::tracepoints::StackDepth;
 use pagelab_record::recording::{RecordPlan, run_plan};
 use pagelab_report::quantity_format;
 
-use crate::exit::{Exit, Failure};
+use crate::exit::{Failure, FailureKind};
 use crate::output_args::OutputArgs;
 use crate::value_parsers::{Choice, DAY, bounded_ns, choice, parse_bounded_duration};
 use crate::{manifest, output};
@@ -103,7 +103,8 @@ fn resolve_plan(args: &Args) -> Result<RecordPlan, Failure> {
     let metrics =
         Metrics::parse(&args.metrics).map_err(|error| super::usage_error(&format!("--metrics: {error}")))?;
     if let Some(pid) = metrics.process_ids().find(|&pid| !is_running(pid)) {
-        let failure = Failure::cannot(Exit::BadInput, format!("record process {pid}"), "no such process");
+        let failure =
+            Failure::cannot(FailureKind::BadInput, format!("record process {pid}"), "no such process");
         return Err(failure.hint("list processes with `ps -e`"));
     }
     let metrics = match args.stacks {

@@ -1,7 +1,6 @@
 //! `pagelab report`: run files of every kind as text, JSON, HTML or tables.
 
 use std::ffi::OsString;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use pagelab_command::csv_folder::CsvFolder;
@@ -122,7 +121,7 @@ fn report_files(files: &[PathBuf], mut output: ReportOutput, loss: Option<f64>) 
     let mut refused: Option<Exit> = None;
     let mut refuse = |failure: Failure| {
         output::warn(&format!("warning: {failure}"));
-        refused = Exit::after_refusal(refused, failure.exit());
+        refused = Exit::after_refusal(refused, failure.kind().into());
     };
     for file in files {
         let read = RunReader::open(file).and_then(|reader| {

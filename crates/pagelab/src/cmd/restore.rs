@@ -14,7 +14,7 @@ use pagelab_target::exact::qemu::PLUGIN_DIR;
 use pagelab_workloads::private_dir::{Leftover, find_leftovers};
 use serde_json::{Value, json};
 
-use crate::exit::{Exit, Outcome as Ended, guard_failure};
+use crate::exit::{Exit, Outcome as Ended};
 use crate::output;
 
 /// Maximum width of the outcome column; longer texts push the owner to the right.
@@ -54,8 +54,8 @@ pub fn run(args: &Args) -> Ended {
         Some(root) => GuardSite::with_base(root),
         None => GuardSite::live(),
     };
-    let site = site.map_err(guard_failure)?;
-    let report = guard::restore(&site, args.dry_run).map_err(guard_failure)?;
+    let site = site?;
+    let report = guard::restore(&site, args.dry_run)?;
     // The directories of temporary files are of this machine, not below another root.
     let leftovers = match &args.root {
         Some(_) => Vec::new(),

@@ -32,7 +32,7 @@ use pagelab_study::simulation_plan::RecipeOverrides;
 use super::{report, sim, usage_error};
 use crate::atomic_file::{NewRunFile, free_run_file_name};
 use crate::cli::{Cli, Command};
-use crate::exit::{Exit, Failure, read_failure_for};
+use crate::exit::{Exit, Failure, FailureKind, read_failure_for};
 use crate::output_args::OutputArgs;
 use crate::value_parsers::{bounded_ns, parse_bounded};
 use crate::{manifest, output};
@@ -117,7 +117,7 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
     }
     // The error lists all problems, one per line, with file and line.
     let recipe =
-        Recipe::parse(&origin, &text).map_err(|bad| Failure::new(Exit::BadInput, bad.to_string()))?;
+        Recipe::parse(&origin, &text).map_err(|bad| Failure::new(FailureKind::BadInput, bad.to_string()))?;
     let resolved = resolve_recipe(args, recipe)?;
     if args.dry_run {
         return print_plan(&resolved, args.json, args.model).map(|()| Exit::Success as u8);

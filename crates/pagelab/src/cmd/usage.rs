@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use pagelab_report::averages::{RunAverages, Stat, View, render};
 use pagelab_report::{csv, json};
 
-use crate::exit::{Exit, Failure, Outcome};
+use crate::exit::{Exit, Failure, FailureKind, Outcome};
 use crate::output;
 use crate::value_parsers::{Choice, choice};
 
@@ -67,7 +67,7 @@ pub fn run(args: &Args) -> Outcome {
             Err(failure) if args.files.len() == 1 => return Err(failure),
             Err(failure) => {
                 output::warn(&format!("warning: {failure}"));
-                refused = Exit::after_refusal(refused, failure.exit());
+                refused = Exit::after_refusal(refused, failure.kind().into());
             }
         }
     }
@@ -86,6 +86,6 @@ pub fn run(args: &Args) -> Outcome {
 /// Reads a run file; it may have no data for the table.
 fn read_averages(file: &Path) -> Result<RunAverages, Failure> {
     RunAverages::from_run(&pagelab_runfile::read_run_file(file)?).map_err(|absence| {
-        Failure::absent(Exit::BadInput, format_args!("summarize {}", file.display()), &absence)
+        Failure::absent(FailureKind::BadInput, format_args!("summarize {}", file.display()), &absence)
     })
 }

@@ -13,7 +13,7 @@ use crate::watch::player::Player;
 use crate::watch::replay::Recording;
 use crate::watch::screen::{self, FULL_SIZE, MIN_SIZE, TerminalCapabilities};
 use crate::watch::{Source, terminal};
-use pagelab_command::failure::absence_failure;
+use pagelab_command::exit::absence_failure;
 
 const EXAMPLES: &str = "\
 Examples:

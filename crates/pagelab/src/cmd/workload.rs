@@ -23,7 +23,7 @@ use pagelab_workloads::options::{self, OptionSpec, ValueKind, WorkloadOptions};
 use pagelab_workloads::phase::MeasuredPhase;
 use pagelab_workloads::{Workload, WorkloadError, mmap_access};
 
-use crate::exit::{Exit, Failure, Outcome};
+use crate::exit::{Exit, Failure, FailureKind, Outcome};
 use crate::output;
 use pagelab_map::process;
 
@@ -228,7 +228,7 @@ fn run_explained(options: &WorkloadOptions) -> Outcome {
     done.map_err(|failed| workload_failure(workload, &failed))?;
     match space {
         Some(space) => process::print_space(&space?, false),
-        None => Err(Failure::cannot(Exit::Bug, "explain the mapping", "it was not read")),
+        None => Err(Failure::cannot(FailureKind::Bug, "explain the mapping", "it was not read")),
     }
 }
 
@@ -249,14 +249,14 @@ fn list_text() -> String {
 
 /// Converts a workload's error to a failure with its exit code.
 fn workload_failure(workload: &Workload, error: &WorkloadError) -> Failure {
-    let exit = match error {
-        WorkloadError::InvalidOptions(_) => Exit::Usage,
-        WorkloadError::InvalidInput(_) => Exit::BadInput,
-        WorkloadError::NotAvailable(_) => Exit::NotAvailable,
-        WorkloadError::SystemError(_) => Exit::Partial,
-        WorkloadError::WrongResult(_) => Exit::Bug,
+    let kind = match error {
+        WorkloadError::InvalidOptions(_) => FailureKind::Usage,
+        WorkloadError::InvalidInput(_) => FailureKind::BadInput,
+        WorkloadError::NotAvailable(_) => FailureKind::NotAvailable,
+        WorkloadError::SystemError(_) => FailureKind::Partial,
+        WorkloadError::WrongResult(_) => FailureKind::Bug,
     };
-    Failure::cannot(exit, format_args!("run the workload {}", workload.name), error)
+    Failure::cannot(kind, format_args!("run the workload {}", workload.name), error)
 }
 
 /// Checks that the workload leaves the reserve free. In a guest no other process suffers; if the memory is
@@ -285,9 +285,11 @@ fn reserve_failure(name: &str, size: Bytes, total: Bytes, available: Bytes) -> O
             format_argument(Bytes(room.0 >> 20 << 20)),
         );
         let reason = format!("it needs {size}, {available} is available, and {left} of that is reserved");
-        Failure::cannot(Exit::NotAvailable, format_args!("run the workload {name}"), reason).hint(format!(
-            "use --size {room} or less, or run it in a guest: pagelab guest run -- workload {name} …"
-        ))
+        Failure::cannot(FailureKind::NotAvailable, format_args!("run the workload {name}"), reason).hint(
+            format!(
+                "use --size {room} or less, or run it in a guest: pagelab guest run -- workload {name} …"
+            ),
+        )
     })
 }
 
@@ -300,7 +302,7 @@ mod tests {
         let gib = |count: u64| Bytes(count << 30);
         assert!(reserve_failure("chase", gib(1), gib(24), gib(20)).is_none());
         let failure = reserve_failure("chase", gib(20), gib(24), gib(20)).unwrap();
-        assert_eq!(failure.exit(), Exit::NotAvailable);
+        assert_eq!(failure.kind(), FailureKind::NotAvailable);
         let text = failure.to_string();
         assert!(text.contains("20 GiB") && text.contains("--size 19251M"), "{text}");
     }
@@ -308,14 +310,14 @@ mod tests {
     #[test]
     fn each_kind_of_failure_has_its_exit_code() {
         let text = String::from("x");
-        for (failed, exit) in [
-            (WorkloadError::InvalidOptions(text.clone()), Exit::Usage),
-            (WorkloadError::InvalidInput(text.clone()), Exit::BadInput),
-            (WorkloadError::NotAvailable(text.clone()), Exit::NotAvailable),
-            (WorkloadError::SystemError(text.clone()), Exit::Partial),
-            (WorkloadError::WrongResult(text), Exit::Bug),
+        for (failed, kind) in [
+            (WorkloadError::InvalidOptions(text.clone()), FailureKind::Usage),
+            (WorkloadError::InvalidInput(text.clone()), FailureKind::BadInput),
+            (WorkloadError::NotAvailable(text.clone()), FailureKind::NotAvailable),
+            (WorkloadError::SystemError(text.clone()), FailureKind::Partial),
+            (WorkloadError::WrongResult(text), FailureKind::Bug),
         ] {
-            assert_eq!(workload_failure(WORKLOADS[0], &failed).exit(), exit);
+            assert_eq!(workload_failure(WORKLOADS[0], &failed).kind(), kind);
         }
     }
 }

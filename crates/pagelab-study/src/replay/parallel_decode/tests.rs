@@ -5,7 +5,7 @@ use std::path::Path;
 use pagelab_model::alloc_trace::FrameState;
 
 use super::*;
-use pagelab_command::exit::Exit;
+use pagelab_command::exit::FailureKind;
 
 #[path = "../../../../pagelab/tests/support/made_trace.rs"]
 mod made_trace;
@@ -27,7 +27,9 @@ impl EventSink for Sum {
         self.times = events.iter().fold(self.times, |sum, event| sum.wrapping_mul(31) ^ event.time_ns);
         self.blocks += 1;
         match self.stumbles.filter(|(block, _)| *block == self.blocks - 1) {
-            Some((_, step)) => Err(SinkError { step, failure: Failure::new(Exit::BadInput, self.name) }),
+            Some((_, step)) => {
+                Err(SinkError { step, failure: Failure::new(FailureKind::BadInput, self.name) })
+            }
             None => Ok(()),
         }
     }

@@ -21,7 +21,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use super::super::TuningRequest;
 use super::super::recipe::unit_of;
 use crate::profile::start_orphan_keeper;
-use pagelab_command::exit::{Exit, Failure, usage_error};
+use pagelab_command::exit::{Failure, FailureKind, usage_error};
 
 /// Bytes of the load's output that are kept.
 const OUTPUT_MAX: usize = 1 << 20;
@@ -93,7 +93,7 @@ impl LoadFigure {
                  to judge by the run time"
             }
         };
-        Err(Failure::cannot(Exit::BadInput, format_args!("measure `{command}`"), reason).hint(hint))
+        Err(Failure::cannot(FailureKind::BadInput, format_args!("measure `{command}`"), reason).hint(hint))
     }
 }
 
@@ -137,7 +137,7 @@ impl ProcessLoad {
             let last = errors.lines().rev().map(str::trim).find(|line| !line.is_empty());
             let last = last.map_or(String::new(), |line| format!(": {}", shorten(line)));
             let reason = format!("it ended with {status}{last}");
-            return Err(Failure::cannot(Exit::BadInput, format_args!("measure `{command}`"), reason)
+            return Err(Failure::cannot(FailureKind::BadInput, format_args!("measure `{command}`"), reason)
                 .hint("run it alone: it must exit with 0"));
         }
         load.metric = figure.find_in(command, &output)?;
@@ -167,7 +167,7 @@ impl ProcessLoad {
         let errors = if keeps_errors { Stdio::piped() } else { Stdio::null() };
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors);
         let failed = |error: std::io::Error| {
-            Failure::cannot(Exit::NotAvailable, format_args!("run `{}`", self.command), error)
+            Failure::cannot(FailureKind::NotAvailable, format_args!("run `{}`", self.command), error)
         };
         let mut child = command.spawn().map_err(failed)?;
         if let Err(error) = self.keeper.borrow_mut().watch(&OrphanScope::Group(child.id())) {

@@ -39,6 +39,7 @@ pub fn handle_without_guest(arguments: &[OsString]) -> Result<Option<Exit>, Fail
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exit::FailureKind;
 
     #[test]
     fn what_makes_no_sense_in_a_guest_is_refused_in_words() {
@@ -56,8 +57,8 @@ mod tests {
             match (handle_without_guest(&words), said) {
                 (Ok(None), None) => {}
                 (Err(failure), Some(said)) => {
-                    let told = (failure.exit(), failure.to_string());
-                    assert!(told.0 == Exit::Usage && told.1.contains(said), "{line}: {told:?}");
+                    let told = (failure.kind(), failure.to_string());
+                    assert!(told.0 == FailureKind::Usage && told.1.contains(said), "{line}: {told:?}");
                 }
                 (other, _) => panic!("{line}: {other:?}"),
             }

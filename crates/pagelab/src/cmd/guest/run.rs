@@ -24,7 +24,7 @@ use pagelab_model::size::{self, format_exact};
 
 use super::{guest_command, memory};
 use crate::atomic_file::check_output;
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, FailureKind};
 use crate::output;
 use crate::output_args::ForceArgs;
 use crate::value_parsers::{Choice, choice, parse_bounded};
@@ -147,7 +147,7 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
         return dry_run(args, shape).map(|()| Exit::Success as u8);
     }
     let mut told = SetupProgress::start(args.verbose)?;
-    memory::check_host_memory(shape.memory).map_err(|why| Failure::new(Exit::NotAvailable, why))?;
+    memory::check_host_memory(shape.memory).map_err(|why| Failure::new(FailureKind::NotAvailable, why))?;
     let (plan, fetches_into) = resolve_plan(args, shape)?;
     plan.check().map_err(super::guest_failure)?;
     let plan = match fetches_into {

@@ -1,6 +1,5 @@
 //! Import of `perf stat -x,` and `time` output as an experiment.
 
-use std::io::Write;
 use std::path::PathBuf;
 
 use pagelab_import::perf_stat::ImportedExperiment;

@@ -1,7 +1,5 @@
 //! `pagelab profile setup`: download of QEMU for `--source exact` to the cache, ahead of use.
 
-use std::io::Write;
-
 use pagelab_command::setup_progress::SetupProgress;
 use pagelab_packages::store;
 use pagelab_target::exact::qemu::{Qemu, QemuSource};

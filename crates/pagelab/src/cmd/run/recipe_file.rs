@@ -9,7 +9,7 @@ use pagelab_model::Bytes;
 use pagelab_report::style::format_bytes;
 
 use crate::cmd::recipes::find_built_in;
-use crate::exit::{Exit, Failure};
+use crate::exit::{Failure, FailureKind};
 
 /// Recipes are a few pages of text.
 const RECIPE_BYTES_MAX: u64 = 1 << 20;
@@ -30,7 +30,11 @@ pub fn read_text(name: &str) -> Result<(String, String), Failure> {
     if !metadata.is_file() || metadata.len() > RECIPE_BYTES_MAX {
         let limit = format_bytes(Bytes(RECIPE_BYTES_MAX));
         let action = format_args!("read the recipe {name}");
-        return Err(Failure::cannot(Exit::BadInput, action, format!("expected a file of at most {limit}")));
+        return Err(Failure::cannot(
+            FailureKind::BadInput,
+            action,
+            format!("expected a file of at most {limit}"),
+        ));
     }
     let text = String::from_utf8(std::fs::read(path).map_err(unread)?).map_err(|_| {
         Failure::expected(name, "a recipe in TOML", "binary data").hint("`pagelab recipes` lists recipes")
@@ -46,7 +50,7 @@ pub fn check_programs(resolved: &ResolvedExperiment) -> Result<(), Failure> {
             && !Path::new(path).is_file()
         {
             let failure =
-                Failure::cannot(Exit::BadInput, format_args!("read the plan {path}"), "no such file");
+                Failure::cannot(FailureKind::BadInput, format_args!("read the plan {path}"), "no such file");
             let hint = format!("create it with `pagelab plan PROFILE -o {path}`, or use \"none\" or \"all\"");
             return Err(failure.hint(hint));
         }

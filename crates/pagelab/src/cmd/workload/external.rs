@@ -13,7 +13,7 @@ use pagelab_workloads::options::WorkloadOptions;
 
 use super::{build_argument, parse_options, unknown_workload, value_error};
 use crate::cmd::guest::guest_failure;
-use crate::exit::{Exit, Failure};
+use crate::exit::{Failure, FailureKind};
 use crate::output;
 
 /// A requested run with its options, or the error of its manifest.
@@ -76,24 +76,24 @@ pub fn run(request: &ExternalRun) -> Result<(&'static Manifest, RunResult, Workl
 
 /// Converts an unreadable manifest to a failure with its exit code.
 pub fn manifest_failure(unread: &ManifestError) -> Failure {
-    let exit = match unread {
-        ManifestError::Unknown { .. } => Exit::Usage,
+    let kind = match unread {
+        ManifestError::Unknown { .. } => FailureKind::Usage,
         ManifestError::Io(_, error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-            Exit::NotAvailable
+            FailureKind::NotAvailable
         }
-        ManifestError::Io(..) | ManifestError::Invalid(_) => Exit::BadInput,
+        ManifestError::Io(..) | ManifestError::Invalid(_) => FailureKind::BadInput,
     };
-    Failure::new(exit, unread.to_string())
+    Failure::new(kind, unread.to_string())
 }
 
 fn run_failure(failed: RunError) -> Failure {
-    let exit = match failed {
+    let kind = match failed {
         RunError::NotReady(error) => return guest_failure(error),
         RunError::Stopped(signal) => output::exit_with_stopped(failed, signal),
-        RunError::System(_) | RunError::BadExit(_) => Exit::Partial,
-        RunError::WrongResult(_) => Exit::Bug,
+        RunError::System(_) | RunError::BadExit(_) => FailureKind::Partial,
+        RunError::WrongResult(_) => FailureKind::Bug,
     };
-    Failure::new(exit, failed.to_string())
+    Failure::new(kind, failed.to_string())
 }
 
 /// Describes whether a workload is ready, for the list.

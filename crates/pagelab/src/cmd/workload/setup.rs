@@ -92,7 +92,9 @@ pub fn run(args: &Args) -> Outcome {
         }
     }
     // A single request keeps its own exit code; with several, the result is partial.
-    let failed = all.iter().filter_map(|made| made.install_dir.as_ref().err().map(Failure::exit));
+    let failed = all
+        .iter()
+        .filter_map(|made| made.install_dir.as_ref().err().map(|failure| Exit::from(failure.kind())));
     let failed: Vec<Exit> = failed.collect();
     Ok(match &failed[..] {
         [] => Exit::Success,

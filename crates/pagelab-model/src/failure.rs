@@ -1,22 +1,42 @@
-//! Failures of a command: message, hint and exit code.
+//! Failure of an operation: kind, message, hint and cause.
 
 use std::error::Error;
 use std::path::Path;
 use std::{fmt, io};
 
-use pagelab_host::guard::{GuardError, GuardErrorKind};
-use pagelab_model::{Absence, AbsenceReason, names};
-use pagelab_runfile::ErrorKind;
+use serde::{Deserialize, Serialize};
 
-use crate::exit::Exit;
+use crate::{Absence, AbsenceReason, names};
 
-/// Failure of a command: message, hint and exit code.
+/// Kind of a failure. Each kind has one exit code, in the table of the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum FailureKind {
+    /// The answer is no.
+    NegativeAnswer,
+    /// The request is wrong.
+    Usage,
+    /// A file or another input is bad: it does not exist, or it has another content than expected.
+    BadInput,
+    /// The kernel, the privileges of the user, this machine or the network does not have it.
+    NotAvailable,
+    /// The machine rejected a change, or only a part was done.
+    Partial,
+    /// A guest ended without a result.
+    GuestLost,
+    /// A defect of pagelab.
+    Bug,
+}
+
+/// Why a file is not written over: it exists.
+pub const EXISTS: &str = "it already exists; hint: choose another name, or use --force";
+
+/// Failure of an operation: kind, message, hint and cause.
 ///
 /// Messages have one grammar: `cannot VERB OBJECT: reason`, or `expected X, found Y` behind its place. The
 /// constructors are named after the operation that failed.
 #[derive(Debug)]
 pub struct Failure {
-    exit: Exit,
+    kind: FailureKind,
     message: String,
     hint: Option<String>,
     cause: Option<io::Error>,
@@ -24,82 +44,84 @@ pub struct Failure {
 
 impl Failure {
     /// Creates a failure from a whole message; a hint may stand behind `; hint: `.
-    pub fn new(exit: Exit, message: impl Into<String>) -> Failure {
+    pub fn new(kind: FailureKind, message: impl Into<String>) -> Failure {
         let mut message: String = message.into();
         let hint = message.find(HINT_MARK).map(|at| {
             let hint = message[at + HINT_MARK.len()..].to_owned();
             message.truncate(at);
             hint
         });
-        Failure { exit, message, hint, cause: None }
+        Failure { kind, message, hint, cause: None }
     }
 
     /// `cannot ACTION: REASON`. The action is a verb with its object.
-    pub fn cannot(exit: Exit, action: impl fmt::Display, reason: impl fmt::Display) -> Failure {
-        Failure::new(exit, format!("cannot {action}: {reason}"))
+    pub fn cannot(kind: FailureKind, action: impl fmt::Display, reason: impl fmt::Display) -> Failure {
+        Failure::new(kind, format!("cannot {action}: {reason}"))
     }
 
     /// `cannot ACTION: REASON`, with the hint of the absence that prevents it.
-    pub fn absent(exit: Exit, action: impl fmt::Display, absence: &Absence) -> Failure {
-        let failure = Failure::cannot(exit, action, absence.reason());
+    pub fn absent(kind: FailureKind, action: impl fmt::Display, absence: &Absence) -> Failure {
+        let failure = Failure::cannot(kind, action, absence.reason());
         Failure { hint: absence.hint.clone().or(failure.hint), ..failure }
     }
 
-    /// A file that cannot be read. The error decides the exit code.
+    /// A file that cannot be read. The error decides the kind.
     pub fn cannot_read(name: impl fmt::Display, error: &io::Error) -> Failure {
-        let failure = Failure::cannot(read_exit(error.kind()), format_args!("read {name}"), io_reason(error));
+        let failure =
+            Failure::cannot(read_error_kind(error.kind()), format_args!("read {name}"), io_reason(error));
         match error.kind() {
             io::ErrorKind::PermissionDenied => failure.hint("run as a user who can read it"),
             _ => failure,
         }
     }
 
-    /// A directory that cannot be listed. The error decides the exit code.
+    /// A directory that cannot be listed. The error decides the kind.
     pub fn cannot_list(name: impl fmt::Display, error: &io::Error) -> Failure {
         let reason = match error.kind() {
             io::ErrorKind::NotFound => "no such directory".to_owned(),
             _ => io_reason(error),
         };
-        Failure::cannot(read_exit(error.kind()), format_args!("list {name}"), reason)
+        Failure::cannot(read_error_kind(error.kind()), format_args!("list {name}"), reason)
     }
 
-    /// A file or directory that cannot be written. The error decides the exit code and the hint. `what`:
+    /// A file or directory that cannot be written. The error decides the kind and the hint. `what`:
     /// `file` or `directory`.
     pub fn cannot_write(name: impl fmt::Display, error: &io::Error, what: &str) -> Failure {
         let action = format_args!("write {name}");
         match error.kind() {
             // The directory exists, as checked before, but accepts no files: /proc, for example.
             io::ErrorKind::NotFound => {
-                Failure::cannot(Exit::NotAvailable, action, "its directory accepts no files")
+                Failure::cannot(FailureKind::NotAvailable, action, "its directory accepts no files")
                     .hint("choose a writable directory")
             }
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                Failure::cannot(Exit::Partial, action, io_reason(error))
+                Failure::cannot(FailureKind::Partial, action, io_reason(error))
                     .hint(format!("free space, or choose a {what} on another disk"))
             }
             io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-                Failure::cannot(Exit::NotAvailable, action, io_reason(error))
+                Failure::cannot(FailureKind::NotAvailable, action, io_reason(error))
                     .hint(format!("choose a {what} in a writable place"))
             }
-            _ => Failure::cannot(Exit::Partial, action, io_reason(error)),
+            _ => Failure::cannot(FailureKind::Partial, action, io_reason(error)),
         }
     }
 
     /// An output that exists and is not replaced.
     pub fn exists(name: impl fmt::Display) -> Failure {
-        Failure::cannot(Exit::Usage, format_args!("write {name}"), pagelab_runfile::EXISTS)
+        Failure::cannot(FailureKind::Usage, format_args!("write {name}"), EXISTS)
     }
 
     /// An output whose directory does not exist.
     pub fn no_directory(path: &Path) -> Failure {
         let folder = path.parent().unwrap_or(path).display();
         let action = format_args!("write {}", path.display());
-        Failure::cannot(Exit::BadInput, action, format_args!("no directory {folder}")).hint("create it first")
+        Failure::cannot(FailureKind::BadInput, action, format_args!("no directory {folder}"))
+            .hint("create it first")
     }
 
-    /// A program that cannot be started. The error decides the exit code.
+    /// A program that cannot be started. The error decides the kind.
     pub fn cannot_start(program: impl fmt::Display, error: &io::Error) -> Failure {
-        Failure::cannot(read_exit(error.kind()), format_args!("start {program}"), io_reason(error))
+        Failure::cannot(read_error_kind(error.kind()), format_args!("start {program}"), io_reason(error))
     }
 
     /// `PLACE: expected X, found Y`: an input of another kind.
@@ -108,32 +130,33 @@ impl Failure {
         expected: impl fmt::Display,
         found: impl fmt::Display,
     ) -> Failure {
-        Failure::new(Exit::BadInput, format!("{place}: expected {expected}, found {found}"))
+        Failure::new(FailureKind::BadInput, format!("{place}: expected {expected}, found {found}"))
     }
 
     /// A command line without a program to run. `options`: what can be added.
     pub fn no_command(options: &str) -> Failure {
-        Failure::new(Exit::Usage, format!("no command given: add {options}"))
+        Failure::new(FailureKind::Usage, format!("no command given: add {options}"))
     }
 
     /// A name that is none of the known ones; the nearest one is the hint.
     pub fn unknown<S: AsRef<str>>(kind: &str, name: &str, known: &[S]) -> Failure {
-        Failure::new(Exit::Usage, names::describe_unknown(kind, name, known))
+        Failure::new(FailureKind::Usage, names::describe_unknown(kind, name, known))
     }
 
     /// A run file that cannot be resumed.
     pub fn cannot_resume(path: &Path, reason: impl fmt::Display) -> Failure {
-        Failure::cannot(Exit::BadInput, format_args!("resume {}", path.display()), reason)
+        Failure::cannot(FailureKind::BadInput, format_args!("resume {}", path.display()), reason)
     }
 
     /// Signal handlers that cannot be installed.
     pub fn no_signal_handlers(error: impl fmt::Display) -> Failure {
-        Failure::cannot(Exit::NotAvailable, "install signal handlers", error)
+        Failure::cannot(FailureKind::NotAvailable, "install signal handlers", error)
     }
 
     /// A document that cannot be built: a defect of pagelab. `what`: `JSON`, `the page`.
     pub fn not_serialized(what: &str, error: impl fmt::Display) -> Failure {
-        Failure::cannot(Exit::Bug, format_args!("write {what}"), error).hint("please report this error")
+        Failure::cannot(FailureKind::Bug, format_args!("write {what}"), error)
+            .hint("please report this error")
     }
 
     /// Adds a hint: what the user can do.
@@ -147,9 +170,9 @@ impl Failure {
         Failure { cause: cause.into(), ..self }
     }
 
-    /// Returns the exit code.
-    pub fn exit(&self) -> Exit {
-        self.exit
+    /// Returns its kind, which determines the exit code.
+    pub fn kind(&self) -> FailureKind {
+        self.kind
     }
 
     /// Whether the reader of the output closed the pipe, which is no failure.
@@ -170,13 +193,13 @@ fn io_reason(error: &io::Error) -> String {
     }
 }
 
-/// The exit code of an input that cannot be opened: it does not exist, or it is not available.
-fn read_exit(kind: io::ErrorKind) -> Exit {
+/// The kind of an input that cannot be opened: it does not exist, or it is not available.
+fn read_error_kind(kind: io::ErrorKind) -> FailureKind {
     match kind {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::IsADirectory => {
-            Exit::BadInput
+            FailureKind::BadInput
         }
-        _ => Exit::NotAvailable,
+        _ => FailureKind::NotAvailable,
     }
 }
 
@@ -192,39 +215,9 @@ impl fmt::Display for Failure {
     }
 }
 
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Failure {
-        Failure::new(Exit::Partial, "cannot write the output").with_cause(error)
-    }
-}
-
-impl From<pagelab_runfile::Error> for Failure {
-    fn from(error: pagelab_runfile::Error) -> Failure {
-        match error.is_write() {
-            true => run_file_write_failure(&error),
-            false => read_failure(&error),
-        }
-    }
-}
-
-/// Result of a command.
-pub type Outcome = Result<Exit, Failure>;
-
 /// A command line that was wrong.
 pub fn usage_error(message: &str) -> Failure {
-    Failure::new(Exit::Usage, message)
-}
-
-/// A run file that could not be written.
-pub fn run_file_write_failure(error: &pagelab_runfile::Error) -> Failure {
-    let exit = match error.kind() {
-        ErrorKind::AlreadyExists => Exit::Usage,
-        ErrorKind::NotFound => Exit::BadInput,
-        ErrorKind::NotPermitted => Exit::NotAvailable,
-        ErrorKind::NotStorable => Exit::Bug,
-        _ => Exit::Partial,
-    };
-    Failure::new(exit, error.to_string())
+    Failure::new(FailureKind::Usage, message)
 }
 
 /// A source that a command needs and that could not be read.
@@ -234,7 +227,7 @@ pub fn absence_failure(absence: Absence) -> Failure {
         reason if reason.starts_with(&absence.source) => reason.to_owned(),
         reason => format!("cannot read {}: {reason}", absence.source),
     };
-    let failure = Failure::new(absence_exit(absence.why), reason);
+    let failure = Failure::new(absence_kind(absence.why), reason);
     match absence.hint {
         Some(hint) => failure.hint(hint),
         None if absence.why == AbsenceReason::NotSaved => failure.hint("use a tree that contains it"),
@@ -244,66 +237,19 @@ pub fn absence_failure(absence: Absence) -> Failure {
 
 /// A file of a process that could not be read: without the process it is bad input.
 pub fn process_failure(absence: Absence) -> Failure {
-    let exit = match absence.why {
-        AbsenceReason::NotThere => Exit::BadInput,
-        why => absence_exit(why),
+    let kind = match absence.why {
+        AbsenceReason::NotThere => FailureKind::BadInput,
+        why => absence_kind(why),
     };
-    Failure { exit, ..absence_failure(absence) }
+    Failure { kind, ..absence_failure(absence) }
 }
 
-/// The exit code of a source that could not be read.
-pub fn absence_exit(why: AbsenceReason) -> Exit {
+/// The kind of a source that could not be read.
+pub fn absence_kind(why: AbsenceReason) -> FailureKind {
     match why {
-        AbsenceReason::Malformed | AbsenceReason::NotSaved => Exit::BadInput,
-        _ => Exit::NotAvailable,
+        AbsenceReason::Malformed | AbsenceReason::NotSaved => FailureKind::BadInput,
+        _ => FailureKind::NotAvailable,
     }
-}
-
-/// The same for a command that reads one kind of run file, which `command` makes.
-pub fn read_failure_for(error: &pagelab_runfile::Error, command: &str) -> Failure {
-    let exit = exit_for_read_error(error);
-    match error.kind() {
-        ErrorKind::NotFound | ErrorKind::NotARunFile => {
-            Failure::new(exit, error.problem()).hint(format!("create one with {command}"))
-        }
-        _ => Failure::new(exit, error.to_string()),
-    }
-}
-
-/// The exit code of a run file that cannot be read.
-pub fn exit_for_read_error(error: &pagelab_runfile::Error) -> Exit {
-    match error.kind() {
-        ErrorKind::NotPermitted | ErrorKind::Io => Exit::NotAvailable,
-        ErrorKind::NoSpace => Exit::Partial,
-        _ => Exit::BadInput,
-    }
-}
-
-/// A trace that cannot be read, and what makes one.
-pub fn read_trace_failure(error: &pagelab_runfile::Error) -> Failure {
-    read_failure_for(error, "`pagelab trace record -o FILE`")
-}
-
-/// A run file that cannot be read.
-pub fn read_failure(error: &pagelab_runfile::Error) -> Failure {
-    let failure = Failure::new(exit_for_read_error(error), error.to_string());
-    match error.kind() {
-        ErrorKind::NotFound => failure.hint("create one with `pagelab record` or `pagelab checkup -o FILE`"),
-        _ => failure,
-    }
-}
-
-/// Converts an error of the guard to a failure with its exit code.
-pub fn guard_failure(error: GuardError) -> Failure {
-    let exit = match error.kind() {
-        GuardErrorKind::InvalidRequest => Exit::Usage,
-        GuardErrorKind::BadInput => Exit::BadInput,
-        GuardErrorKind::NotAvailable => Exit::NotAvailable,
-        GuardErrorKind::KernelRefused | GuardErrorKind::HeldByOther | GuardErrorKind::Stopping => {
-            Exit::Partial
-        }
-    };
-    Failure::new(exit, error.to_string())
 }
 
 #[cfg(test)]
@@ -318,8 +264,12 @@ mod tests {
         let io = |kind: io::ErrorKind| io::Error::from(kind);
         let absence = |why| Absence::new("/proc/zoneinfo", why, "it is empty");
         let failures = [
-            Failure::cannot(Exit::Partial, "fragment memory", "stopped by SIGINT"),
-            Failure::absent(Exit::NotAvailable, "count", &absence(AbsenceReason::Failed).with_hint("wait")),
+            Failure::cannot(FailureKind::Partial, "fragment memory", "stopped by SIGINT"),
+            Failure::absent(
+                FailureKind::NotAvailable,
+                "count",
+                &absence(AbsenceReason::Failed).with_hint("wait"),
+            ),
             Failure::cannot_read("a.txt", &io(io::ErrorKind::NotFound)),
             Failure::cannot_read("a.txt", &io(io::ErrorKind::PermissionDenied)),
             Failure::cannot_list("day", &io(io::ErrorKind::NotFound)),
@@ -334,34 +284,34 @@ mod tests {
             Failure::cannot_resume(Path::new("a.pagelab"), "it has no experiment"),
             Failure::not_serialized("JSON", "a key is not text"),
             Failure::no_command("`-- COMMAND`"),
-            Failure::new(Exit::Partial, "cannot write a; hint: free space")
+            Failure::new(FailureKind::Partial, "cannot write a; hint: free space")
                 .with_cause(io::Error::other("full")),
             absence_failure(absence(AbsenceReason::NotThere)),
             absence_failure(absence(AbsenceReason::NotSaved)),
             process_failure(absence(AbsenceReason::NotThere)),
         ];
-        let lines = failures.map(|failure| format!("{}: {failure}\n", failure.exit() as u8));
+        let lines = failures.map(|failure| format!("{:?}: {failure}\n", failure.kind()));
         expect![[r#"
-            5: cannot fragment memory: stopped by SIGINT
-            4: cannot count: it is empty; hint: wait
-            3: cannot read a.txt: no such file
-            4: cannot read a.txt: permission denied; hint: run as a user who can read it
-            3: cannot list day: no such directory
-            4: cannot write a.html: its directory accepts no files; hint: choose a writable directory
-            4: cannot write a.html: permission denied; hint: choose a file in a writable place
-            2: cannot write a.html: it already exists; hint: choose another name, or use --force
-            3: cannot write none/a.html: no directory none; hint: create it first
-            3: cannot start ./x: no such file
-            4: cannot install signal handlers: no memory
-            3: a.txt: expected text, found compressed data
-            2: unknown recipe `thpp`; expected one of thp, swap; hint: did you mean `thp`?
-            3: cannot resume a.pagelab: it has no experiment
-            70: cannot write JSON: a key is not text; hint: please report this error
-            2: no command given: add `-- COMMAND`
-            5: cannot write a: full; hint: free space
-            4: cannot read /proc/zoneinfo: it is empty
-            3: cannot read /proc/zoneinfo: it is empty; hint: use a tree that contains it
-            3: cannot read /proc/zoneinfo: it is empty
+            Partial: cannot fragment memory: stopped by SIGINT
+            NotAvailable: cannot count: it is empty; hint: wait
+            BadInput: cannot read a.txt: no such file
+            NotAvailable: cannot read a.txt: permission denied; hint: run as a user who can read it
+            BadInput: cannot list day: no such directory
+            NotAvailable: cannot write a.html: its directory accepts no files; hint: choose a writable directory
+            NotAvailable: cannot write a.html: permission denied; hint: choose a file in a writable place
+            Usage: cannot write a.html: it already exists; hint: choose another name, or use --force
+            BadInput: cannot write none/a.html: no directory none; hint: create it first
+            BadInput: cannot start ./x: no such file
+            NotAvailable: cannot install signal handlers: no memory
+            BadInput: a.txt: expected text, found compressed data
+            Usage: unknown recipe `thpp`; expected one of thp, swap; hint: did you mean `thp`?
+            BadInput: cannot resume a.pagelab: it has no experiment
+            Bug: cannot write JSON: a key is not text; hint: please report this error
+            Usage: no command given: add `-- COMMAND`
+            Partial: cannot write a: full; hint: free space
+            NotAvailable: cannot read /proc/zoneinfo: it is empty
+            BadInput: cannot read /proc/zoneinfo: it is empty; hint: use a tree that contains it
+            BadInput: cannot read /proc/zoneinfo: it is empty
         "#]]
         .assert_eq(&lines.concat());
     }
