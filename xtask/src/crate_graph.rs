@@ -30,7 +30,7 @@ pub const CRATES: [CrateRules; 25] = [
     pure_crate("pagelab-report", "model metrics tlb", &["flate2", "serde", "serde_json"]),
     host_crate("pagelab-sys", "model"),
     host_crate("pagelab-host", "model formats sys"),
-    host_crate("pagelab-packages", "sys"),
+    host_crate("pagelab-packages", "model sys"),
     host_crate("pagelab-target", "model formats tlb host sys packages"),
     // The outcome of a guest is JSON under the same contract as all other documents.
     host_crate("pagelab-guest", "model formats report sys packages"),

@@ -41,7 +41,8 @@ impl From<FailureKind> for Exit {
             FailureKind::Usage => Exit::Usage,
             FailureKind::BadInput => Exit::BadInput,
             FailureKind::NotAvailable => Exit::NotAvailable,
-            FailureKind::Partial => Exit::Partial,
+            // After a signal the process has another code: `output::exit_if_stopped`.
+            FailureKind::Partial | FailureKind::Output | FailureKind::Stopped(_) => Exit::Partial,
             FailureKind::GuestLost => Exit::GuestLost,
             FailureKind::Bug => Exit::Bug,
         }

@@ -47,7 +47,7 @@ pub struct OutputError(pub io::Error);
 
 impl From<OutputError> for Failure {
     fn from(OutputError(cause): OutputError) -> Failure {
-        Failure::new(FailureKind::Partial, "cannot write the output").with_cause(cause)
+        Failure::output_error(cause)
     }
 }
 
@@ -219,6 +219,14 @@ pub fn exit_after_signal(code: i32, kept_text: &str, outcomes: &[ChangeOutcome])
         warn(&format!("warning: {}: {undo}", outcome.label));
     }
     exit_with_signal_code(code)
+}
+
+/// Ends the process if a signal stopped the operation; returns any other failure.
+pub fn exit_if_stopped(failure: Failure) -> Failure {
+    match failure.kind() {
+        FailureKind::Stopped(signal) => exit_with_stopped(failure, signal),
+        _ => failure,
+    }
 }
 
 /// Ends the process after a signal that stopped an operation, whose error is `error`.

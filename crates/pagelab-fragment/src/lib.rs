@@ -16,16 +16,3 @@ mod recording;
 pub mod session;
 pub mod show;
 pub mod unmovable;
-
-use pagelab_command::exit::{Failure, FailureKind};
-use pagelab_contig::fragment::FragmentErrorKind;
-
-/// An error of the engine as a failure.
-fn engine_failure(error: &pagelab_contig::fragment::FragmentError) -> Failure {
-    let kind = match error.kind {
-        FragmentErrorKind::Usage => FailureKind::Usage,
-        FragmentErrorKind::NotAvailable => FailureKind::NotAvailable,
-        FragmentErrorKind::Refused => FailureKind::Partial,
-    };
-    Failure::new(kind, error.to_string())
-}

@@ -8,7 +8,6 @@ use pagelab_model::{Bytes, FreeAreas, NodeId, Order, Snapshot};
 use pagelab_report::style::{format_argument, format_bytes};
 
 use super::bounded_allocation;
-use crate::engine_failure;
 use crate::options::FragmentOptions;
 use pagelab_command::exit::{Failure, FailureKind, usage_error};
 
@@ -47,8 +46,7 @@ impl FragmentRunPlan {
         let target = args.target.ok_or_else(|| {
             usage_error("--target is missing; expected the F_u to reach, 0 to 1, for example --target 0.8")
         })?;
-        let mut facts = FragmentInputs::from_snapshot(snapshot, args.node.map(NodeId))
-            .map_err(|error| engine_failure(&error))?;
+        let mut facts = FragmentInputs::from_snapshot(snapshot, args.node.map(NodeId))?;
         let order = resolve_order(args, &facts)?;
         let switches_thp_on =
             args.allow_thp && facts.huge_page_obstacle.as_ref().is_some_and(|no| no.is_thp_mode_only);
@@ -87,7 +85,7 @@ impl FragmentRunPlan {
                 }
                 .explain(unreachable, &areas)
             })?;
-        facts.check_plan(planned.units).map_err(|error| engine_failure(&error))?;
+        facts.check_plan(planned.units)?;
         let bind = (facts.nodes.len() > 1).then_some(facts.zone.node);
         let notes = plan_notes(args, &facts, &goal, snapshot);
         let (seed, pauses_compaction) = (args.seed, args.pause_compaction);

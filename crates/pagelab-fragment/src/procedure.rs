@@ -21,8 +21,8 @@ use serde_json::{Value, json};
 use super::bounded_allocation::BoundedAllocation;
 use crate::options::ProcedureOptions;
 use crate::phase_output::{format_permille_columns, print_lines};
+use crate::random;
 use crate::recording::record_score;
-use crate::{engine_failure, random};
 
 /// One pass, and the report of its fragmenter.
 struct PassReport {
@@ -32,7 +32,7 @@ struct PassReport {
 
 /// Carries it out.
 pub fn run(args: &ProcedureOptions, snapshot: &Snapshot) -> Result<u8, Failure> {
-    let facts = FragmentInputs::from_snapshot(snapshot, None).map_err(|error| engine_failure(&error))?;
+    let facts = FragmentInputs::from_snapshot(snapshot, None)?;
     let (plan, reserve) = args.options.resolve_plan(&facts, false)?;
     let passes: &[bool] = match (args.thp, args.no_thp) {
         (true, _) => &[true],

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::bounded_allocation::{self, BoundedAllocation};
 use super::phase_output::{index_table, phases_json, print_lines};
 use crate::options::{RandomOptions, WalkSettings};
-use crate::{engine_failure, unmovable};
+use crate::unmovable;
 use pagelab_command::exit::{Exit, Failure, FailureKind, usage_error};
 use pagelab_command::output;
 use pagelab_command::progress::{CommandStatus, StatusEnd};
@@ -42,7 +42,7 @@ impl WalkSettings {
         };
         let order = if self.fill_first { FillOrder::FillFirst } else { FillOrder::ChunkByChunk };
         let huge = facts.unit_size();
-        facts.check_address_space(size.0.div_ceil(huge.0.max(1))).map_err(|error| engine_failure(&error))?;
+        facts.check_address_space(size.0.div_ceil(huge.0.max(1)))?;
         let plan = RandomWalkPlan {
             total_size: Bytes(size.0.max(page)),
             walk,
@@ -73,7 +73,7 @@ fn parse_steps(text: &str) -> Result<RangeInclusive<u64>, Failure> {
 
 /// Fills memory, walks, holds and frees.
 pub fn run(args: &RandomOptions, snapshot: &Snapshot) -> Result<u8, Failure> {
-    let facts = FragmentInputs::from_snapshot(snapshot, None).map_err(|error| engine_failure(&error))?;
+    let facts = FragmentInputs::from_snapshot(snapshot, None)?;
     let (plan, reserve) = args.options.resolve_plan(&facts, args.thp)?;
     check_thp_available(&facts, args.thp)?;
     let unmovable_request = args.held.unmovable.resolve_request(&facts)?;

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::bounded_allocation::{self, BoundedAllocation};
 use crate::options::{FragmentOptions, UnmovableOptions};
-use crate::{engine_failure, phase_output};
+use crate::phase_output;
 use pagelab_command::exit::{Exit, Failure, usage_error};
 use pagelab_command::output;
 use pagelab_command::progress::{CommandStatus, StatusEnd};
@@ -181,7 +181,7 @@ pub fn run_unmovable(args: &FragmentOptions, snapshot: &Snapshot) -> Result<u8, 
     if let Some(name) = target_only_option(args) {
         return Err(usage_error(&format!("{name} requires --target")));
     }
-    let facts = FragmentInputs::from_snapshot(snapshot, None).map_err(|error| engine_failure(&error))?;
+    let facts = FragmentInputs::from_snapshot(snapshot, None)?;
     let Some(wanted) = args.held.unmovable.resolve_request(&facts)? else { return Ok(Exit::Usage as u8) };
     let reserve = bounded_allocation::resolve_reserve(args.reserve, &facts);
     if args.held.dry_run {

@@ -17,13 +17,13 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::config::GuestConfig;
 use crate::disk;
-use crate::error::{Error, ErrorKind};
 use crate::file_receiver::{FileReceiver, output_name};
 use crate::initramfs;
 use crate::job::{GuestJob, JOB_MAGIC, JobStep};
 use crate::kernel::GuestKernel;
 use crate::outcome::GuestOutcome;
 use crate::qemu::{self, DescriptorNames};
+use pagelab_model::{Failure, FailureKind};
 use pagelab_packages::program;
 
 pub use session::GuestObserver;
@@ -98,12 +98,12 @@ impl GuestPlan {
     }
 
     /// The files of the modules that the guest loads.
-    pub fn module_files(&self) -> Result<Vec<PathBuf>, Error> {
+    pub fn module_files(&self) -> Result<Vec<PathBuf>, Failure> {
         self.kernel.module_files(&self.config.required_modules())
     }
 
     /// The names of the same files.
-    pub fn list_module_names(&self) -> Result<Vec<String>, Error> {
+    pub fn list_module_names(&self) -> Result<Vec<String>, Failure> {
         let files = self.module_files()?;
         let names = files.iter().filter_map(|path| path.file_name());
         Ok(names.map(|name| name.to_string_lossy().into_owned()).collect())
@@ -115,8 +115,8 @@ impl GuestPlan {
     }
 
     /// What can be checked without doing anything.
-    pub fn check(&self) -> Result<(), Error> {
-        let usage_error = |message: String| Error::new(ErrorKind::Usage, message);
+    pub fn check(&self) -> Result<(), Failure> {
+        let usage_error = |message: String| Failure::new(FailureKind::Usage, message);
         self.config.check().map_err(usage_error)?;
         let mut names = Vec::new();
         for take in &self.output_paths {
@@ -136,8 +136,8 @@ impl GuestPlan {
 
     /// The given files are twice in the guest's memory while it boots, and once in pagelab's; of two files
     /// with one name the later would replace the other.
-    fn check_input_files(&self) -> Result<(), Error> {
-        let usage_error = |message: String| Err(Error::new(ErrorKind::Usage, message));
+    fn check_input_files(&self) -> Result<(), Failure> {
+        let usage_error = |message: String| Err(Failure::new(FailureKind::Usage, message));
         let name = |path: &PathBuf| path.file_name().map(ToOwned::to_owned);
         let is_twice =
             |(n, path): &(usize, &PathBuf)| self.input_files[..*n].iter().any(|g| name(g) == name(path));
@@ -208,25 +208,25 @@ impl HostModules {
 /// Runs the plan to its end. It blocks the thread that calls it: QEMU lives as long as that thread at most.
 /// An error means that there was no guest, or that the host ended it; all failures of the guest are a
 /// [`GuestOutcome`].
-pub fn run_guest(plan: &GuestPlan, observer: &mut dyn GuestObserver) -> Result<GuestOutcome, Error> {
+pub fn run_guest(plan: &GuestPlan, observer: &mut dyn GuestObserver) -> Result<GuestOutcome, Failure> {
     plan.check()?;
     if std::env::consts::ARCH != GUEST_SCOPE {
         let here = std::env::consts::ARCH;
         let message =
             format!("cannot start a guest: guests require {GUEST_SCOPE}, and this pagelab is for {here}");
-        return Err(Error::new(ErrorKind::NotAvailable, message));
+        return Err(Failure::new(FailureKind::NotAvailable, message));
     }
     let program = program::find_program(&plan.qemu).ok_or_else(|| {
         let qemu = plan.qemu.display();
         let message = format!("cannot find {qemu}; hint: apt-get install qemu-system-x86");
-        Error::new(ErrorKind::NotAvailable, message)
+        Failure::new(FailureKind::NotAvailable, message)
     })?;
     let host_modules = HostModules { modules: plan.module_files()?, bulk: plan.bulk_files() };
     let names: Vec<String> = plan.output_paths.iter().filter_map(|take| output_name(take)).collect();
     let receiver = (!names.is_empty())
         .then(|| FileReceiver::new(&plan.output_dir, names, plan.output_bytes_max))
         .transpose()
-        .map_err(|why| Error::new(ErrorKind::SystemRefused, why))?;
+        .map_err(|why| Failure::new(FailureKind::Partial, why))?;
     let (modules, job) = (host_modules.all_files(), plan.build_job(&host_modules));
     let initramfs = initramfs::pack_initramfs(plan.program.as_deref(), &modules, &plan.input_files, &job)?;
     let swap = plan.config.swap.map(disk::create_sparse_disk).transpose()?;
@@ -273,9 +273,9 @@ fn start_guest(
     program: &Path,
     has_bulk: bool,
     files: [Option<&File>; 3],
-) -> Result<RunningGuest, Error> {
+) -> Result<RunningGuest, Failure> {
     let to_error =
-        |error: std::io::Error| Error::system_error(format!("cannot start {}", plan.qemu.display()), error);
+        |error: std::io::Error| Failure::system_error(format!("cannot start {}", plan.qemu.display()), error);
     let pair = || {
         let (own, other) = UnixStream::pair()?;
         own.set_nonblocking(true)?;

@@ -10,19 +10,19 @@ use pagelab_model::Bytes;
 use rustix::fs::{Mode, OFlags};
 
 use crate::console::printable;
-use crate::error::{Error, ErrorKind};
+use pagelab_model::{Failure, FailureKind};
 use pagelab_packages::program::{self, CommandError};
 
 /// Making a file system on a file with holes takes well below a second.
 const FORMAT_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Sparse disk of this size.
-pub fn create_sparse_disk(size: Bytes) -> Result<File, Error> {
+pub fn create_sparse_disk(size: Bytes) -> Result<File, Failure> {
     let dir = disk_dir();
     let made = open_tmpfile(&dir).and_then(|file| file.set_len(size.0).map(|()| file));
     made.map_err(|error| {
         let hint = "set TMPDIR to another directory";
-        Error::system_error(format!("cannot create a disk in {}; hint: {hint}", dir.display()), error)
+        Failure::system_error(format!("cannot create a disk in {}; hint: {hint}", dir.display()), error)
     })
 }
 
@@ -50,12 +50,14 @@ fn open_tmpfile(dir: &Path) -> std::io::Result<File> {
 }
 
 /// Puts an ext4 file system on a disk.
-pub fn format_ext4(disk: &File, stop: &mut dyn FnMut() -> Option<i32>) -> Result<(), Error> {
+pub fn format_ext4(disk: &File, stop: &mut dyn FnMut() -> Option<i32>) -> Result<(), Failure> {
     let missing_program = || {
-        Error::not_available("cannot format the disk: mkfs.ext4 is missing; hint: apt-get install e2fsprogs")
+        Failure::not_available(
+            "cannot format the disk: mkfs.ext4 is missing; hint: apt-get install e2fsprogs",
+        )
     };
     let refused =
-        |why: &str| Error::new(ErrorKind::SystemRefused, format!("cannot format the disk: mkfs.ext4{why}"));
+        |why: &str| Failure::new(FailureKind::Partial, format!("cannot format the disk: mkfs.ext4{why}"));
     let program = program::find_program(Path::new("mkfs.ext4")).ok_or_else(missing_program)?;
     let mut command = Command::new(program);
     command.args(["-q", "-F", &format!("/dev/fd/{}", disk.as_raw_fd())]);
@@ -68,9 +70,9 @@ pub fn format_ext4(disk: &File, stop: &mut dyn FnMut() -> Option<i32>) -> Result
             Err(refused(&format!(": {}", printable(said))))
         }
         Err(CommandError::NotFound) => Err(missing_program()),
-        Err(CommandError::RunFailed(error)) => Err(Error::system_error("cannot run mkfs.ext4", error)),
+        Err(CommandError::RunFailed(error)) => Err(Failure::system_error("cannot run mkfs.ext4", error)),
         Err(CommandError::TimedOut(_)) => Err(refused(" took too long and was killed")),
-        Err(CommandError::Stopped(signal)) => Err(Error::stopped(signal)),
+        Err(CommandError::Stopped(signal)) => Err(Failure::stopped(signal)),
     }
 }
 

@@ -9,9 +9,9 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::cpio::{CpioWriter, SizeMismatch};
 use crate::elf;
-use crate::error::{Error, ErrorKind};
 use crate::job::{GuestJob, WORK_DIR};
 use crate::paths;
+use pagelab_model::{Failure, FailureKind};
 
 /// Path of the job.
 pub const JOB_PATH: &str = "/job";
@@ -35,13 +35,13 @@ pub fn pack_initramfs(
     modules: &[PathBuf],
     input_files: &[PathBuf],
     job: &GuestJob,
-) -> Result<File, Error> {
-    let to_error = |error: io::Error| Error::system_error("cannot pack the initramfs", error);
+) -> Result<File, Failure> {
+    let to_error = |error: io::Error| Failure::system_error("cannot pack the initramfs", error);
     let fd = memfd_create("pagelab-initramfs", MemfdFlags::CLOEXEC).map_err(|e| to_error(e.into()))?;
     let mut cpio = CpioWriter::new(BufWriter::with_capacity(1 << 20, File::from(fd)));
     let program = program.unwrap_or(Path::new(paths::SELF_EXE));
     let bytes = std::fs::read(program)
-        .map_err(|error| Error::system_error(format!("cannot read {}", program.display()), error))?;
+        .map_err(|error| Failure::system_error(format!("cannot read {}", program.display()), error))?;
     let mounts = paths::MOUNTS.map(|(_, place, _)| place);
     // Only directories outside other mounts are created.
     let roots = mounts.into_iter().filter(|place| place.matches('/').count() == 1);
@@ -54,15 +54,16 @@ pub fn pack_initramfs(
     let job = job.to_bytes();
     cpio.add_file(JOB_PATH, job.len() as u64, &mut &job[..]).map_err(to_error)?;
     for (archive_path, path) in module_paths(modules).iter().zip(modules) {
-        let to_error = |error| Error::system_error(format!("cannot pack {}", path.display()), error);
+        let to_error = |error| Failure::system_error(format!("cannot pack {}", path.display()), error);
         let file = File::open(path).map_err(to_error)?;
         let bytes = file.metadata().map_err(to_error)?.len();
         cpio.add_file(archive_path, bytes, &mut &file).map_err(to_error)?;
     }
     for path in input_files {
         let name = path.file_name().and_then(|name| name.to_str());
-        let no_name =
-            || Error::new(ErrorKind::Usage, format!("cannot give {}: it has no file name", path.display()));
+        let no_name = || {
+            Failure::new(FailureKind::Usage, format!("cannot give {}: it has no file name", path.display()))
+        };
         add_input_file(&mut cpio, &format!("{WORK_DIR}/{}", name.ok_or_else(no_name)?), path)?;
     }
     let file = cpio.finish().map_err(to_error)?.into_inner().map_err(|error| to_error(error.into_error()))?;
@@ -71,19 +72,23 @@ pub fn pack_initramfs(
 }
 
 /// Size of a given file, read before it is opened: opening a FIFO would wait for a writer.
-pub fn input_file_bytes(path: &Path) -> Result<u64, Error> {
+pub fn input_file_bytes(path: &Path) -> Result<u64, Failure> {
     let meta = std::fs::metadata(path).map_err(|error| read_error(path, error))?;
     if !meta.is_file() {
         let message = format!(
             "cannot give {}: expected a regular file; hint: use an archive for several files",
             path.display()
         );
-        return Err(Error::new(ErrorKind::Input, message));
+        return Err(Failure::new(FailureKind::BadInput, message));
     }
     Ok(meta.len())
 }
 
-fn add_input_file<W: Write>(cpio: &mut CpioWriter<W>, archive_path: &str, path: &Path) -> Result<(), Error> {
+fn add_input_file<W: Write>(
+    cpio: &mut CpioWriter<W>,
+    archive_path: &str,
+    path: &Path,
+) -> Result<(), Failure> {
     let bytes = input_file_bytes(path)?;
     let mut file = File::open(path).map_err(|error| read_error(path, error))?;
     let is_program = file.metadata().is_ok_and(|meta| meta.permissions().mode() & 0o111 != 0);
@@ -92,19 +97,19 @@ fn add_input_file<W: Write>(cpio: &mut CpioWriter<W>, archive_path: &str, path: 
         false => cpio.add_file(archive_path, bytes, &mut file),
     };
     given.map_err(|error| match error.get_ref().is_some_and(|e| e.is::<SizeMismatch>()) {
-        true => Error::new(
-            ErrorKind::Input,
+        true => Failure::new(
+            FailureKind::BadInput,
             format!("cannot give {}: {error}; hint: copy it, and give the copy", path.display()),
         ),
-        false => Error::system_error(format!("cannot give {} to the guest", path.display()), error),
+        false => Failure::system_error(format!("cannot give {} to the guest", path.display()), error),
     })
 }
 
-fn read_error(path: &Path, error: io::Error) -> Error {
-    let kind = ErrorKind::of_reading(&error);
+fn read_error(path: &Path, error: io::Error) -> Failure {
+    let kind = FailureKind::of_read_error(error.kind());
     let hint = match kind {
-        ErrorKind::NotAvailable => "run as a user who can read it",
+        FailureKind::NotAvailable => "run as a user who can read it",
         _ => "give an existing file",
     };
-    Error::new(kind, format!("cannot read {}: {error}; hint: {hint}", path.display()))
+    Failure::new(kind, format!("cannot read {}: {error}; hint: {hint}", path.display()))
 }

@@ -6,16 +6,16 @@ use pagelab_report::json::document_header;
 use pagelab_report::json::object::{JsonObject, to_array};
 
 use crate::boot::GuestPlan;
-use crate::error::Error;
 use crate::file_receiver::ReceivedFile;
 use crate::job::JobStep;
 use crate::kernel::GuestKernel;
 use crate::message::StepExit;
 use crate::outcome::{GuestOutcome as Guest, StepEnd};
+use pagelab_model::Failure;
 
 /// Converts the plan to JSON (docs/json.md). `fetches`: kernel to download and its destination, if it is not
 /// cached.
-pub fn plan_to_json(plan: &GuestPlan, fetches: Option<&str>) -> Result<JsonObject, Error> {
+pub fn plan_to_json(plan: &GuestPlan, fetches: Option<&str>) -> Result<JsonObject, Failure> {
     let step = |step: &JobStep| match step {
         JobStep::Pagelab(words) => words.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
         JobStep::Write { path, text } => vec![path.clone(), text.clone()],

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, ErrorKind};
 use crate::modules::ModuleIndex;
+use pagelab_model::{Failure, FailureKind};
 
 /// A kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,13 +66,14 @@ pub fn matches_series(release: &str, series: &str) -> bool {
 impl GuestKernel {
     /// The kernel in a file, or in a folder with `boot/vmlinuz-*` in it. Its modules are those of its release
     /// in `modules`, beside it (`../lib/modules/RELEASE`), or on this machine.
-    pub fn open(path: &Path, modules: Option<&Path>) -> Result<GuestKernel, Error> {
-        let cannot_use = |kind: ErrorKind, why: String| {
+    pub fn open(path: &Path, modules: Option<&Path>) -> Result<GuestKernel, Failure> {
+        let cannot_use = |kind: FailureKind, why: String| {
             let hint = "use an existing vmlinuz, or a series such as 6.1, which is downloaded";
-            Error::new(kind, format!("cannot use the kernel {}: {why}; hint: {hint}", path.display()))
+            Failure::new(kind, format!("cannot use the kernel {}: {why}; hint: {hint}", path.display()))
         };
-        let input_error = |why: String| cannot_use(ErrorKind::Input, why);
-        let unread = |error: io::Error| cannot_use(ErrorKind::of_reading(&error), error.to_string());
+        let input_error = |why: String| cannot_use(FailureKind::BadInput, why);
+        let unread =
+            |error: io::Error| cannot_use(FailureKind::of_read_error(error.kind()), error.to_string());
         let image = if path.is_dir() { find_image(path).map_err(input_error)? } else { path.to_owned() };
         let image = fs::canonicalize(&image).map_err(unread)?;
         if image.as_os_str().to_str().is_none_or(|text| text.contains(',')) {
@@ -95,7 +96,7 @@ impl GuestKernel {
                     let (folder, hint) = (folder.display(), "expected the directory with modules.dep");
                     let message =
                         format!("cannot use the modules in {folder}: none of {release}; hint: {hint}");
-                    Error::new(ErrorKind::Input, message)
+                    Failure::new(FailureKind::BadInput, message)
                 };
                 Some(found.ok_or_else(why)?)
             }
@@ -111,12 +112,12 @@ impl GuestKernel {
     }
 
     /// Files of the modules `module_names` and their dependencies, in load order.
-    pub fn module_files(&self, module_names: &[&str]) -> Result<Vec<PathBuf>, Error> {
+    pub fn module_files(&self, module_names: &[&str]) -> Result<Vec<PathBuf>, Failure> {
         if module_names.is_empty() {
             return Ok(Vec::new());
         }
         let input_error = |why: String| {
-            Error::new(ErrorKind::NotAvailable, format!("cannot use the kernel {}: {why}", self.release))
+            Failure::new(FailureKind::NotAvailable, format!("cannot use the kernel {}: {why}", self.release))
         };
         let Some(folder) = &self.modules else {
             let why = "its modules were not found; hint: --modules DIR, the directory with modules.dep";

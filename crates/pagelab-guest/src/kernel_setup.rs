@@ -7,8 +7,8 @@ use std::path::Path;
 use pagelab_packages::apt::{self, FetchHints, FetchObserver, PackageRecord};
 
 use crate::cache::{KernelCache, read_kernel, version_numbers, write_record};
-use crate::error::{Error, ErrorKind};
 use crate::kernel::{GuestKernel, KernelPackage, matches_series};
+use pagelab_model::{Failure, FailureKind};
 
 /// Hint if no download is possible.
 const FETCH_HINTS: FetchHints = FetchHints {
@@ -25,7 +25,7 @@ pub fn set_up_kernel(
     cache: &KernelCache,
     selector: &str,
     observer: &mut dyn FetchObserver,
-) -> Result<GuestKernel, Error> {
+) -> Result<GuestKernel, Failure> {
     let record = find_newest(selector, observer)?;
     let matches = |kernel: &GuestKernel| {
         kernel.package.as_ref().is_some_and(|p| p.name == record.name && p.version == record.version)
@@ -48,7 +48,7 @@ pub fn set_up_kernel(
 }
 
 /// Newest package that matches the request.
-fn find_newest(selector: &str, observer: &mut dyn FetchObserver) -> Result<PackageRecord, Error> {
+fn find_newest(selector: &str, observer: &mut dyn FetchObserver) -> Result<PackageRecord, Failure> {
     let names = if is_package(selector) {
         vec![selector.to_owned()]
     } else {
@@ -71,7 +71,7 @@ fn find_newest(selector: &str, observer: &mut dyn FetchObserver) -> Result<Packa
         format!("cannot find a package linux-image-{selector}…-cloud-amd64 in the lists of apt")
     };
     let hint = "run `apt-get update` as root; use --kernel PATH for an existing kernel";
-    Err(Error::new(ErrorKind::NotAvailable, format!("{why}; hint: {hint}")))
+    Err(Failure::new(FailureKind::NotAvailable, format!("{why}; hint: {hint}")))
 }
 
 fn is_package(selector: &str) -> bool {
@@ -93,14 +93,14 @@ fn fetch_kernel(
     partial: &Path,
     record: &PackageRecord,
     observer: &mut dyn FetchObserver,
-) -> Result<KernelPackage, Error> {
+) -> Result<KernelPackage, Failure> {
     let PackageRecord { name, version, .. } = record;
     let package = apt::fetch_package(partial, record, &FETCH_HINTS, observer)?;
     observer.report_progress("unpacking");
     apt::unpack_package(partial, &package, name, &FETCH_HINTS, observer)?;
     // It was not requested by name: the package is at fault.
     let kernel = GuestKernel::open(partial, None)
-        .map_err(|error| Error::new(ErrorKind::NotAvailable, format!("cannot boot {name}: {error}")))?;
+        .map_err(|error| Failure::new(FailureKind::NotAvailable, format!("cannot boot {name}: {error}")))?;
     let image_bytes = fs::metadata(&kernel.image).map_or(0, |meta| meta.len());
     Ok(KernelPackage {
         name: name.clone(),

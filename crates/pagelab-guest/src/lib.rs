@@ -13,7 +13,6 @@ pub mod console;
 mod cpio;
 mod disk;
 mod elf;
-pub mod error;
 pub mod file_receiver;
 pub mod initramfs;
 pub mod job;

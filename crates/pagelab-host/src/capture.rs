@@ -10,13 +10,12 @@ mod processes;
 mod sink;
 
 use std::collections::HashSet;
-use std::fmt;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use pagelab_model::{Absence, AbsenceReason, Bytes};
+use pagelab_model::{Absence, AbsenceReason, Bytes, Failure, FailureKind};
 use pagelab_sys::clock::{boottime_ns, realtime_ns};
 use rustix::process::Signal;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -58,52 +57,15 @@ pub struct CaptureSummary {
     pub losses: Vec<(Absence, &'static str)>,
 }
 
-/// Error of a capture.
-#[derive(Debug)]
-pub struct CaptureError {
-    /// The kind of reason, for an exit code.
-    pub kind: CaptureErrorKind,
-    message: String,
+fn cannot_write(kind: FailureKind, target: &Path, reason: &str) -> Failure {
+    Failure::cannot(kind, format_args!("write {}", target.display()), reason)
 }
-
-/// Kind of the error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CaptureErrorKind {
-    /// The target is unsuitable: it exists, or its name has an unknown format.
-    BadTarget,
-    /// The saved tree has none of the files.
-    BadInput,
-    /// Writing the target is not permitted.
-    NotPermitted,
-    /// Writing failed.
-    WriteFailed,
-    /// Stopped by the signal of this number.
-    Interrupted(i32),
-}
-
-impl CaptureError {
-    fn new(refusal: CaptureErrorKind, message: impl Into<String>) -> CaptureError {
-        CaptureError { kind: refusal, message: message.into() }
-    }
-
-    fn cannot_write(kind: CaptureErrorKind, target: &Path, why: &str) -> CaptureError {
-        CaptureError::new(kind, format!("cannot write {}: {why}", target.display()))
-    }
-}
-
-impl fmt::Display for CaptureError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for CaptureError {}
 
 /// Captures the files of `root` into `target`: an archive if its name ends in `.tar.zst`, else a directory.
-pub fn capture(root: &Root, target: &Path, options: CaptureOptions) -> Result<CaptureSummary, CaptureError> {
+pub fn capture(root: &Root, target: &Path, options: CaptureOptions) -> Result<CaptureSummary, Failure> {
     let stop = StopSignal::watch().map_err(|error| {
         let why = format!("cannot install signal handlers: {error}");
-        CaptureError::cannot_write(CaptureErrorKind::WriteFailed, target, &why)
+        cannot_write(FailureKind::Partial, target, &why)
     })?;
     let sink = Sink::create(target, options.force)?;
     let mut session = CaptureSession {
@@ -121,8 +83,8 @@ pub fn capture(root: &Root, target: &Path, options: CaptureOptions) -> Result<Ca
         Ok(()) => session.finish(target),
         Err(error) => Err(match stop.signal() {
             Some(signal) => {
-                let kind = CaptureErrorKind::Interrupted(signal);
-                CaptureError::cannot_write(kind, target, "stopped by a signal; nothing was kept")
+                let kind = FailureKind::Stopped(signal);
+                cannot_write(kind, target, "stopped by a signal; nothing was kept")
             }
             None => sink::write_error(target, &error),
         }),
@@ -363,14 +325,14 @@ impl CaptureSession<'_> {
         self.manifest.absences.push(absence);
     }
 
-    fn finish(mut self, target: &Path) -> Result<CaptureSummary, CaptureError> {
+    fn finish(mut self, target: &Path) -> Result<CaptureSummary, Failure> {
         if self.manifest.files.is_empty() {
             let way = "expected proc/ and sys/ in the tree, or a directory of files from there";
             let message = format!(
                 "cannot capture {}: it contains no file for a capture; hint: {way}",
                 self.root.name()
             );
-            return Err(CaptureError::new(CaptureErrorKind::BadInput, message));
+            return Err(Failure::new(FailureKind::BadInput, message));
         }
         if self.root.is_live() {
             self.manifest.duration_ns = boottime_ns() - self.started_ns;

@@ -25,6 +25,22 @@ pub enum FailureKind {
     GuestLost,
     /// A defect of pagelab.
     Bug,
+    /// The output could not be written.
+    Output,
+    /// A signal of this number stopped the operation.
+    Stopped(i32),
+}
+
+impl FailureKind {
+    /// The kind of a file that cannot be read: it does not exist, or it is not available.
+    pub fn of_read_error(error: io::ErrorKind) -> FailureKind {
+        match error {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::IsADirectory => {
+                FailureKind::BadInput
+            }
+            _ => FailureKind::NotAvailable,
+        }
+    }
 }
 
 /// Why a file is not written over: it exists.
@@ -54,6 +70,36 @@ impl Failure {
         Failure { kind, message, hint, cause: None }
     }
 
+    /// What the kernel, the privileges of the user, this machine or the network does not have.
+    pub fn not_available(message: impl Into<String>) -> Failure {
+        Failure::new(FailureKind::NotAvailable, message)
+    }
+
+    /// Bad input: a plan, a file, a process id.
+    pub fn bad_input(message: impl Into<String>) -> Failure {
+        Failure::new(FailureKind::BadInput, message)
+    }
+
+    /// What the machine refused, or did in part only.
+    pub fn refused(message: impl Into<String>) -> Failure {
+        Failure::new(FailureKind::Partial, message)
+    }
+
+    /// A call that the machine refused.
+    pub fn system_error(message: impl Into<String>, cause: impl Into<io::Error>) -> Failure {
+        Failure::refused(message).with_cause(cause.into())
+    }
+
+    /// Standard output that could not be written.
+    pub fn output_error(cause: io::Error) -> Failure {
+        Failure::new(FailureKind::Output, "cannot write the output").with_cause(cause)
+    }
+
+    /// The end by a signal.
+    pub fn stopped(signal: i32) -> Failure {
+        Failure::new(FailureKind::Stopped(signal), "stopped by a signal; nothing was kept")
+    }
+
     /// `cannot ACTION: REASON`. The action is a verb with its object.
     pub fn cannot(kind: FailureKind, action: impl fmt::Display, reason: impl fmt::Display) -> Failure {
         Failure::new(kind, format!("cannot {action}: {reason}"))
@@ -67,8 +113,11 @@ impl Failure {
 
     /// A file that cannot be read. The error decides the kind.
     pub fn cannot_read(name: impl fmt::Display, error: &io::Error) -> Failure {
-        let failure =
-            Failure::cannot(read_error_kind(error.kind()), format_args!("read {name}"), io_reason(error));
+        let failure = Failure::cannot(
+            FailureKind::of_read_error(error.kind()),
+            format_args!("read {name}"),
+            io_reason(error),
+        );
         match error.kind() {
             io::ErrorKind::PermissionDenied => failure.hint("run as a user who can read it"),
             _ => failure,
@@ -81,7 +130,7 @@ impl Failure {
             io::ErrorKind::NotFound => "no such directory".to_owned(),
             _ => io_reason(error),
         };
-        Failure::cannot(read_error_kind(error.kind()), format_args!("list {name}"), reason)
+        Failure::cannot(FailureKind::of_read_error(error.kind()), format_args!("list {name}"), reason)
     }
 
     /// A file or directory that cannot be written. The error decides the kind and the hint. `what`:
@@ -121,7 +170,11 @@ impl Failure {
 
     /// A program that cannot be started. The error decides the kind.
     pub fn cannot_start(program: impl fmt::Display, error: &io::Error) -> Failure {
-        Failure::cannot(read_error_kind(error.kind()), format_args!("start {program}"), io_reason(error))
+        Failure::cannot(
+            FailureKind::of_read_error(error.kind()),
+            format_args!("start {program}"),
+            io_reason(error),
+        )
     }
 
     /// `PLACE: expected X, found Y`: an input of another kind.
@@ -190,16 +243,6 @@ fn io_reason(error: &io::Error) -> String {
         io::ErrorKind::NotFound => "no such file".to_owned(),
         io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
         _ => error.to_string(),
-    }
-}
-
-/// The kind of an input that cannot be opened: it does not exist, or it is not available.
-fn read_error_kind(kind: io::ErrorKind) -> FailureKind {
-    match kind {
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::IsADirectory => {
-            FailureKind::BadInput
-        }
-        _ => FailureKind::NotAvailable,
     }
 }
 
@@ -284,6 +327,9 @@ mod tests {
             Failure::cannot_resume(Path::new("a.pagelab"), "it has no experiment"),
             Failure::not_serialized("JSON", "a key is not text"),
             Failure::no_command("`-- COMMAND`"),
+            Failure::system_error("cannot start qemu-system-x86_64", io(io::ErrorKind::NotFound)),
+            Failure::output_error(io(io::ErrorKind::StorageFull)),
+            Failure::stopped(2),
             Failure::new(FailureKind::Partial, "cannot write a; hint: free space")
                 .with_cause(io::Error::other("full")),
             absence_failure(absence(AbsenceReason::NotThere)),
@@ -308,6 +354,9 @@ mod tests {
             BadInput: cannot resume a.pagelab: it has no experiment
             Bug: cannot write JSON: a key is not text; hint: please report this error
             Usage: no command given: add `-- COMMAND`
+            Partial: cannot start qemu-system-x86_64: entity not found
+            Output: cannot write the output: no storage space
+            Stopped(2): stopped by a signal; nothing was kept
             Partial: cannot write a: full; hint: free space
             NotAvailable: cannot read /proc/zoneinfo: it is empty
             BadInput: cannot read /proc/zoneinfo: it is empty; hint: use a tree that contains it

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use crate::error::{Error, ErrorKind};
 use crate::program::{self, CommandError, CommandOutput, printable};
+use pagelab_model::{Failure, FailureKind};
 
 /// Asking a package list takes well below a second; working out dependencies some.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(120);
@@ -51,7 +51,7 @@ pub fn find_package(
     name: &str,
     hints: &FetchHints,
     observer: &mut dyn FetchObserver,
-) -> Result<Option<PackageRecord>, Error> {
+) -> Result<Option<PackageRecord>, Failure> {
     // A name can be known only because something once depended on it; such a name has no offer.
     let output = query_apt("apt-cache", &["show", "--no-all-versions", name], hints, observer)?;
     Ok(parse_first_record(&output.stdout))
@@ -63,7 +63,7 @@ pub fn query_apt(
     arguments: &[&str],
     hints: &FetchHints,
     observer: &mut dyn FetchObserver,
-) -> Result<CommandOutput, Error> {
+) -> Result<CommandOutput, Failure> {
     run(Command::new(program).args(arguments), QUERY_TIMEOUT, hints, observer)
 }
 
@@ -72,7 +72,7 @@ pub fn find_missing(
     names: &[String],
     hints: &FetchHints,
     observer: &mut dyn FetchObserver,
-) -> Result<Vec<PackageRecord>, Error> {
+) -> Result<Vec<PackageRecord>, Failure> {
     let mut arguments = vec!["--simulate", "--quiet", "--no-install-recommends", "install"];
     arguments.extend(names.iter().map(String::as_str));
     let output = query_apt("apt-get", &arguments, hints, observer)?;
@@ -91,7 +91,7 @@ pub fn find_missing(
         for name in part {
             let it = known.iter().find(|offer| format!("{}={}", offer.name, offer.version) == *name);
             records.push(it.cloned().ok_or_else(|| {
-                Error::not_available(format!(
+                Failure::not_available(format!(
                     "cannot fetch {name}: apt would install it, but does not list it; hint: {}",
                     hints.alternative
                 ))
@@ -135,7 +135,7 @@ pub fn fetch_package(
     record: &PackageRecord,
     hints: &FetchHints,
     observer: &mut dyn FetchObserver,
-) -> Result<PathBuf, Error> {
+) -> Result<PathBuf, Failure> {
     let PackageRecord { name, version, size_bytes, .. } = record;
     let megabytes = size_bytes.div_ceil(1_000_000);
     observer.report_progress(&format!("downloading {name} {version}, {megabytes} MB"));
@@ -154,7 +154,7 @@ pub fn fetch_package(
     if bytes != *size_bytes {
         let message =
             format!("cannot fetch {name}: expected {size_bytes} bytes, found {bytes}; hint: try again");
-        return Err(Error::not_available(message));
+        return Err(Failure::not_available(message));
     }
     Ok(package)
 }
@@ -166,7 +166,7 @@ pub fn unpack_package(
     name: &str,
     hints: &FetchHints,
     observer: &mut dyn FetchObserver,
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     let mut unpack = Command::new("dpkg-deb");
     unpack.arg("-x").arg(package).arg(folder);
     let output = run(&mut unpack, UNPACK_TIMEOUT, hints, observer)?;
@@ -174,14 +174,14 @@ pub fn unpack_package(
         return Err(command_error(&format!("cannot unpack {name}"), &output, "check for free space", hints));
     }
     let removed = fs::remove_file(package);
-    removed.map_err(|error| Error::system_error(format!("cannot remove {}", package.display()), error))
+    removed.map_err(|error| Failure::system_error(format!("cannot remove {}", package.display()), error))
 }
 
-fn find_single_deb(folder: &Path) -> Result<PathBuf, Error> {
+fn find_single_deb(folder: &Path) -> Result<PathBuf, Failure> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut debs = entries.filter(|path| path.extension().is_some_and(|extension| extension == "deb"));
     let why = "apt-get succeeded without a package file; hint: try again";
-    debs.next().ok_or_else(|| Error::not_available(why))
+    debs.next().ok_or_else(|| Failure::not_available(why))
 }
 
 fn run(
@@ -189,7 +189,7 @@ fn run(
     timeout: Duration,
     hints: &FetchHints,
     observer: &mut dyn FetchObserver,
-) -> Result<CommandOutput, Error> {
+) -> Result<CommandOutput, Failure> {
     let output = program::run_command(command, timeout, &mut || observer.stop_signal());
     let program = command.get_program().display();
     output.map_err(|why| match why {
@@ -198,20 +198,20 @@ fn run(
             let message = format!(
                 "cannot find {program}: packages are downloaded with apt and dpkg; hint: {otherwise}"
             );
-            Error::not_available(message)
+            Failure::not_available(message)
         }
-        CommandError::RunFailed(error) => Error::system_error(format!("cannot run {program}"), error),
+        CommandError::RunFailed(error) => Failure::system_error(format!("cannot run {program}"), error),
         CommandError::TimedOut(limit) => {
             let message =
                 format!("cannot run {program}: it was killed after {} s; hint: try again", limit.as_secs());
-            Error::not_available(message)
+            Failure::not_available(message)
         }
-        CommandError::Stopped(signal) => Error::stopped(signal),
+        CommandError::Stopped(signal) => Failure::stopped(signal),
     })
 }
 
 /// Output of a failed program. A full disk is reported as such.
-pub fn command_error(action: &str, output: &CommandOutput, hint: &str, hints: &FetchHints) -> Error {
+pub fn command_error(action: &str, output: &CommandOutput, hint: &str, hints: &FetchHints) -> Failure {
     let errors: Vec<&str> = output.stderr.lines().filter(|line| !line.starts_with("W:")).collect();
     let stdout = errors.iter().rev().take(2).rev().map(|line| printable(line)).collect::<Vec<_>>().join("; ");
     let stdout = if stdout.is_empty() { output.status.to_string() } else { stdout };
@@ -221,12 +221,9 @@ pub fn command_error(action: &str, output: &CommandOutput, hint: &str, hints: &F
     match full {
         true => {
             let hint = format!("free space, or move the cache with {}", hints.manual_download);
-            Error::new(
-                ErrorKind::SystemRefused,
-                format!("{action}: the disk is full: {stdout}; hint: {hint}"),
-            )
+            Failure::new(FailureKind::Partial, format!("{action}: the disk is full: {stdout}; hint: {hint}"))
         }
-        false => Error::not_available(format!("{action}: {stdout}; hint: {hint}")),
+        false => Failure::not_available(format!("{action}: {stdout}; hint: {hint}")),
     }
 }
 

@@ -3,6 +3,5 @@
 //! changed.
 
 pub mod apt;
-pub mod error;
 pub mod program;
 pub mod store;

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::apt::FetchObserver;
-use crate::error::{Error, ErrorKind};
+use pagelab_model::{Failure, FailureKind};
 
 const PARTIAL_PREFIX: &str = ".partial-";
 
@@ -77,14 +77,14 @@ impl DirectoryStore {
         waiting_message: &str,
         remedy: &str,
         observer: &mut dyn FetchObserver,
-    ) -> Result<StoreLock, Error> {
+    ) -> Result<StoreLock, Failure> {
         let (mut signal, mut waits) = (None, false);
         let lock = self.lock(&mut || waits = true, &mut || {
             signal = observer.stop_signal();
             signal.is_some()
         });
         let locked = lock.map_err(|error| self.access_error(&error, remedy))?;
-        let locked = locked.ok_or_else(|| Error::stopped(signal.unwrap_or(0)))?;
+        let locked = locked.ok_or_else(|| Failure::stopped(signal.unwrap_or(0)))?;
         if waits {
             observer.report_progress(waiting_message);
         }
@@ -92,12 +92,12 @@ impl DirectoryStore {
     }
 
     /// The error for an unusable directory; `remedy` ends it.
-    pub fn access_error(&self, error: &io::Error, remedy: &str) -> Error {
+    pub fn access_error(&self, error: &io::Error, remedy: &str) -> Failure {
         let kind = match error.kind() {
-            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => ErrorKind::NotAvailable,
-            _ => ErrorKind::SystemRefused,
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => FailureKind::NotAvailable,
+            _ => FailureKind::Partial,
         };
-        Error::new(kind, format!("cannot use {}: {error}; {remedy}", self.dir.display()))
+        Failure::new(kind, format!("cannot use {}: {error}; {remedy}", self.dir.display()))
     }
 
     /// Makes an entry: `fill` fills an empty folder and returns the entry's name.

@@ -16,7 +16,7 @@ const WORK_ARGUMENT: &str = "work";
 /// Numbers in the large buffer: 256 MiB of them.
 const BUFFER_LENGTH: usize = 32 << 20;
 
-fn main() -> Result<(), pagelab_target::error::Error> {
+fn main() -> Result<(), pagelab_model::Failure> {
     if std::env::args().nth(1).as_deref() == Some(WORK_ARGUMENT) {
         run_work();
         return Ok(());

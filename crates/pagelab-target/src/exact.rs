@@ -13,7 +13,7 @@ use pagelab_tlb::engine::account_layout::{self, events, header, sets};
 use pagelab_tlb::engine::tlb::SamplingWindow;
 use pagelab_tlb::model_geometry;
 
-use crate::error::Error;
+use pagelab_model::Failure;
 
 pub mod account;
 mod profile;
@@ -59,15 +59,15 @@ pub fn profile_program(
     request: &ExactProfileRequest,
     keeper: &mut OrphanKeeper,
     observer: &mut dyn FetchObserver,
-) -> Result<TlbProfile, Error> {
+) -> Result<TlbProfile, Failure> {
     if request.what_ifs.len() > WHAT_IFS_MAX {
         let (given, most) = (request.what_ifs.len(), WHAT_IFS_MAX);
-        return Err(Error::bad_input(format!(
+        return Err(Failure::bad_input(format!(
             "cannot model {given} sets of huge pages: expected at most {most}"
         )));
     }
     let geometry = model_geometry::build_geometry(&request.tlb, request.page_size).ok_or_else(|| {
-        Error::bad_input(
+        Failure::bad_input(
             "cannot model the TLBs: the geometry has no entries for base pages; hint: --tlb, for example \
              l1d=64x4:4K,32x4:2M,l2=2048x16:4K+2M",
         )
@@ -84,7 +84,7 @@ pub fn profile_program(
         }
     })?;
     let watched = keeper.watch(&OrphanScope::Word(qemu::account_argument(&account.path())));
-    watched.map_err(|error| Error::refused(format!("cannot watch the program: {error}")))?;
+    watched.map_err(|error| Failure::refused(format!("cannot watch the program: {error}")))?;
     let result = run::run_program(&program, &qemu, &account, observer)?;
     let images = account::read_images(&account);
     if images.is_empty() {

@@ -14,8 +14,9 @@ use pagelab_sys::pagemap_scan::{for_each_huge_range, for_each_populated};
 
 use crate::accessed::is_private_name;
 use crate::advice::{self, RemoteAdvice};
-use crate::error::Error;
+use crate::process_failure::{cannot_open_process, no_such_process};
 use crate::supervisor::shrink_to_pages;
+use pagelab_model::Failure;
 
 /// A process whose huge pages are collapsed and split.
 #[derive(Debug)]
@@ -61,13 +62,13 @@ impl ChangeResult {
 
 impl HugePageController {
     /// Opens a process, and reads its huge regions. `huge_bytes` is the size of a huge page in bytes.
-    pub fn open(pid: u32, page_bytes: u64, huge_bytes: u64) -> Result<HugePageController, Error> {
+    pub fn open(pid: u32, page_bytes: u64, huge_bytes: u64) -> Result<HugePageController, Failure> {
         let handle = advice::open_pidfd(pid)
-            .map_err(|errno| Error::cannot_open_process("change the huge pages of", pid, errno))?;
+            .map_err(|errno| cannot_open_process("change the huge pages of", pid, errno))?;
         let start_ticks = read_start_ticks(pid)?;
         let status = parse_process_file(pid, "status", process_status::parse)?;
         if status.thp_enabled == Some(false) {
-            return Err(Error::not_available(format!(
+            return Err(Failure::not_available(format!(
                 "cannot change the huge pages of process {pid}: it disabled THP for itself (prctl \
                  PR_SET_THP_DISABLE); hint: start it without that (redis: --disable-thp no), or with pagelab \
                  apply --override"
@@ -75,7 +76,7 @@ impl HugePageController {
         }
         let path = paths::process_file(pid, "pagemap");
         let pagemap = File::open(&path).map_err(|error| {
-            Error::not_available(format!("cannot read {path}: {error}; hint: run as its owner or root"))
+            Failure::not_available(format!("cannot read {path}: {error}; hint: run as its owner or root"))
         })?;
         check_advice_permitted(pid, handle.as_fd())?;
         let mut controller = HugePageController {
@@ -93,7 +94,7 @@ impl HugePageController {
 
     /// The regions that can be huge pages: whole ones in private anonymous mappings that have memory. By
     /// address.
-    pub fn find_eligible_regions(&self) -> Result<BTreeSet<u64>, Error> {
+    pub fn find_eligible_regions(&self) -> Result<BTreeSet<u64>, Failure> {
         let mut regions = BTreeSet::new();
         for range in self.find_anonymous_ranges()? {
             for_each_populated(&self.pagemap, shrink_to_pages(&range, self.huge_bytes), |part| {
@@ -107,7 +108,7 @@ impl HugePageController {
     }
 
     /// The regions that are huge now.
-    pub fn read_huge_regions(&self) -> Result<BTreeSet<u64>, Error> {
+    pub fn read_huge_regions(&self) -> Result<BTreeSet<u64>, Failure> {
         let mut found = BTreeSet::new();
         for range in self.find_anonymous_ranges()? {
             for_each_huge_range(&self.pagemap, range, |part| {
@@ -128,7 +129,7 @@ impl HugePageController {
         &self,
         all: &BTreeSet<u64>,
         huge_regions: &BTreeSet<u64>,
-    ) -> Result<ChangeResult, Error> {
+    ) -> Result<ChangeResult, Failure> {
         self.check_same_process()?;
         let now = self.read_huge_regions()?;
         let mut result = ChangeResult::default();
@@ -156,7 +157,7 @@ impl HugePageController {
     }
 
     /// Restores the original state of the memory that still exists.
-    pub fn restore(&self) -> Result<ChangeResult, Error> {
+    pub fn restore(&self) -> Result<ChangeResult, Failure> {
         let mut all = self.read_huge_regions()?;
         let eligible = self.find_eligible_regions()?;
         all.extend(self.initially_huge.intersection(&eligible));
@@ -165,10 +166,10 @@ impl HugePageController {
     }
 
     /// Whether it is still the process that it was.
-    pub fn check_same_process(&self) -> Result<(), Error> {
+    pub fn check_same_process(&self) -> Result<(), Failure> {
         match read_start_ticks(self.pid) {
             Ok(started) if started == self.start_ticks => Ok(()),
-            _ => Err(Error::refused(format!("cannot change process {}: it has ended", self.pid))),
+            _ => Err(Failure::refused(format!("cannot change process {}: it has ended", self.pid))),
         }
     }
 
@@ -177,7 +178,7 @@ impl HugePageController {
     }
 
     /// Private anonymous mappings that can have huge pages.
-    fn find_anonymous_ranges(&self) -> Result<Vec<Range<u64>>, Error> {
+    fn find_anonymous_ranges(&self) -> Result<Vec<Range<u64>>, Failure> {
         let mappings = parse_process_file(self.pid, "smaps", smaps::parse)?;
         let found = mappings.into_iter().filter(|of| {
             let is_private = !of.permissions.ends_with('s');
@@ -188,8 +189,8 @@ impl HugePageController {
         Ok(found.map(|of| of.start..of.end).collect())
     }
 
-    fn scan_error(&self, error: &std::io::Error) -> Error {
-        Error::not_available(format!(
+    fn scan_error(&self, error: &std::io::Error) -> Failure {
+        Failure::not_available(format!(
             "cannot read the huge pages of process {}: {error}; hint: use Linux 6.7 or later (PAGEMAP_SCAN), \
              as owner of the process or root",
             self.pid
@@ -200,7 +201,7 @@ impl HugePageController {
 /// Checks whether this process may collapse and split huge pages of another one: by advice for no memory,
 /// which the kernel checks as any other (mm/madvise.c, `process_madvise`: CAP_SYS_NICE after the right to
 /// read).
-fn check_advice_permitted(pid: u32, process: BorrowedFd<'_>) -> Result<(), Error> {
+fn check_advice_permitted(pid: u32, process: BorrowedFd<'_>) -> Result<(), Failure> {
     for advice in [RemoteAdvice::Collapse, RemoteAdvice::Cold] {
         let Err(number) = advice::advise_range(process, &(0..0), advice) else { continue };
         let reason = match number {
@@ -216,15 +217,17 @@ fn check_advice_permitted(pid: u32, process: BorrowedFd<'_>) -> Result<(), Error
             }
             number => std::io::Error::from_raw_os_error(number).to_string(),
         };
-        return Err(Error::not_available(format!("cannot change the huge pages of process {pid}: {reason}")));
+        return Err(Failure::not_available(format!(
+            "cannot change the huge pages of process {pid}: {reason}"
+        )));
     }
     Ok(())
 }
 
-fn read_start_ticks(pid: u32) -> Result<u64, Error> {
+fn read_start_ticks(pid: u32) -> Result<u64, Failure> {
     let stat = parse_process_file(pid, "stat", process_status::parse_stat)?;
     match stat.has_ended() {
-        true => Err(Error::no_such_process("change the huge pages of", pid)),
+        true => Err(no_such_process("change the huge pages of", pid)),
         false => Ok(stat.start_ticks),
     }
 }
@@ -233,10 +236,10 @@ fn parse_process_file<T>(
     pid: u32,
     file: &str,
     parse: impl FnOnce(&[u8]) -> Result<T, ParseError>,
-) -> Result<T, Error> {
+) -> Result<T, Failure> {
     let path = paths::process_file(pid, file);
     let text = std::fs::read(&path).map_err(|error| {
-        Error::bad_input(format!("cannot read {path}: {error}; hint: run as its owner or root"))
+        Failure::bad_input(format!("cannot read {path}: {error}; hint: run as its owner or root"))
     })?;
-    parse(&text).map_err(|error| Error::refused(format!("cannot read {path}: {error}")))
+    parse(&text).map_err(|error| Failure::refused(format!("cannot read {path}: {error}")))
 }

@@ -4,11 +4,11 @@
 pub mod accessed;
 mod advice;
 mod dontneed;
-pub mod error;
 pub mod exact;
 pub mod huge_page_control;
 pub mod pmu;
 mod priority;
+mod process_failure;
 pub mod process_injection;
 pub mod program;
 pub mod remote_collapse;

@@ -13,19 +13,19 @@ use pagelab_model::profile::Program;
 use pagelab_packages::program::{find_executable, is_executable};
 use pagelab_tlb::engine::account_layout;
 
-use crate::error::Error;
+use pagelab_model::Failure;
 
 /// Directories of programs without PATH, as in shells.
 const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 /// The file that a shell would run for this name: itself if there is a slash in it, else the first that may
 /// be run of the folders in PATH. The error lists the searched directories.
-pub fn find_program(name: &OsStr) -> Result<PathBuf, Error> {
+pub fn find_program(name: &OsStr) -> Result<PathBuf, Failure> {
     find_program_in(name, std::env::var_os("PATH").as_deref())
 }
 
 /// The same with the folders of `path`, parted by colons.
-fn find_program_in(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Error> {
+fn find_program_in(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Failure> {
     let shown = name.display();
     let why = if name.as_bytes().contains(&b'/') {
         let file = Path::new(name);
@@ -43,7 +43,7 @@ fn find_program_in(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Error>
         let folders = folders.display();
         format!("no directory of PATH ({folders}) has such an executable; hint: use its path")
     };
-    Err(Error::cannot_start(format!("cannot start {shown}: {why}")))
+    Err(Failure::bad_input(format!("cannot start {shown}: {why}")))
 }
 
 /// Bytes of a file that are read for its identity.

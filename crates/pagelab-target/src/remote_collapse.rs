@@ -19,11 +19,12 @@ use pagelab_sys::pagemap_scan;
 
 use crate::accessed::is_private_name;
 use crate::advice::{self, MADV_COLLAPSE, RemoteAdvice};
-use crate::error::Error;
+use crate::process_failure::cannot_open_process;
 use crate::supervisor::{
     FailedRegion, HugePageChoice, PlacedRegion, PlanMatch, Summary, describe_mapping, errno_of,
     find_collapse_candidates, match_plan, merge_ranges, place_regions, read_program, shrink_to_pages,
 };
+use pagelab_model::Failure;
 
 /// Maximum time for a thread to stop for a call.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
@@ -74,9 +75,9 @@ impl RemoteCollapse {
         choice: HugePageChoice,
         allow_stale: bool,
         huge_bytes: u64,
-    ) -> Result<RemoteCollapse, Error> {
-        let process = advice::open_pidfd(pid)
-            .map_err(|errno| Error::cannot_open_process("collapse memory of", pid, errno))?;
+    ) -> Result<RemoteCollapse, Failure> {
+        let process =
+            advice::open_pidfd(pid).map_err(|errno| cannot_open_process("collapse memory of", pid, errno))?;
         let mut summary = Summary::default();
         let mut plan_index = None;
         if let HugePageChoice::Plan(plan) = &choice {
@@ -85,14 +86,14 @@ impl RemoteCollapse {
                 PlanMatch::Same(at) => Some(at),
                 PlanMatch::Stale(at) if allow_stale => Some(at),
                 PlanMatch::Stale(_) => {
-                    return Err(Error::bad_input(format!(
+                    return Err(Failure::bad_input(format!(
                         "cannot apply the plan to process {pid}: it is for another build of {}; hint: \
                          profile the process and plan again, or use --stale",
                         running_program.path
                     )));
                 }
                 PlanMatch::Unplanned => {
-                    return Err(Error::bad_input(format!(
+                    return Err(Failure::bad_input(format!(
                         "cannot apply the plan to process {pid}: it has no program {}",
                         running_program.path
                     )));
@@ -121,7 +122,7 @@ impl RemoteCollapse {
     }
 
     /// Undoes the program's prctl against huge pages, by a call in its name.
-    pub fn enable_thp(&mut self) -> Result<(), Error> {
+    pub fn enable_thp(&mut self) -> Result<(), Failure> {
         let results = self.inject_calls(&[(libc::SYS_prctl, [41, 0, 0, 0, 0, 0])])?;
         match results.first() {
             Some(0) => {
@@ -129,16 +130,18 @@ impl RemoteCollapse {
                 self.add_note("the program's prctl against huge pages was undone: --override");
                 Ok(())
             }
-            other => Err(Error::refused(format!("cannot undo the prctl of process {}: {other:?}", self.pid))),
+            other => {
+                Err(Failure::refused(format!("cannot undo the prctl of process {}: {other:?}", self.pid)))
+            }
         }
     }
 
     /// Collapses all requested regions that are touched, not huge, and not tried yet. `before_region` is
     /// called before each.
-    pub fn run_collapse_pass(&mut self, before_region: impl Fn()) -> Result<(), Error> {
+    pub fn run_collapse_pass(&mut self, before_region: impl Fn()) -> Result<(), Failure> {
         let pagemap = File::open(paths::process_file(self.pid, "pagemap")).map_err(|error| {
             let pid = self.pid;
-            Error::not_available(format!(
+            Failure::not_available(format!(
                 "cannot read the page tables of process {pid}: {error}; hint: run as root"
             ))
         })?;
@@ -280,12 +283,12 @@ impl RemoteCollapse {
     }
 
     /// Makes the process's first thread execute calls, and notes once that it was stopped for them.
-    fn inject_calls(&mut self, calls: &[(i64, [u64; 6])]) -> Result<Vec<i64>, Error> {
+    fn inject_calls(&mut self, calls: &[(i64, [u64; 6])]) -> Result<Vec<i64>, Failure> {
         let status = fs::read_to_string(paths::process_file(self.pid, "status")).unwrap_or_default();
         let filter = status.lines().find_map(|line| line.strip_prefix("Seccomp:"));
         if filter.is_some_and(|mode| mode.trim() != "0") {
             let why = "its seccomp filter could kill it for an injected call";
-            return Err(Error::refused(format!(
+            return Err(Failure::refused(format!(
                 "CAP_SYS_NICE is missing, and cannot attach to the process: {why}"
             )));
         }
@@ -298,7 +301,7 @@ impl RemoteCollapse {
         });
         self.attach_target = Some(site);
         let (results, injected) = outcome.map_err(|refusal| {
-            Error::refused(format!("CAP_SYS_NICE is missing, and cannot attach to the process: {refusal}"))
+            Failure::refused(format!("CAP_SYS_NICE is missing, and cannot attach to the process: {refusal}"))
         })?;
         self.summary.stopped_ns += injected.stopped_ns;
         self.summary.stops += 1;

@@ -29,12 +29,12 @@ pub use pagelab_sys::traced_child::ThpMode;
 use pagelab_sys::{seccomp, traced_child};
 use serde::{Deserialize, Serialize};
 
-use crate::error::Error;
 pub use accounting::{FailedRegion, Summary, describe_mapping};
 pub(crate) use collapse::find_collapse_candidates;
 pub(crate) use exec_image::read_program;
 pub use exec_image::{PlanMatch, match_plan};
 pub(crate) use injection::errno_of;
+use pagelab_model::Failure;
 pub(crate) use region_placement::{PlacedRegion, merge_ranges, place_regions, shrink_to_pages};
 pub use requests::{PrepareDrop, RequestError, Response};
 pub use supervised_program::SupervisedProgram;
@@ -103,7 +103,7 @@ pub fn run_supervised(
     spec: &Arc<SupervisorConfig>,
     started: impl FnOnce(u32),
     ended: impl FnOnce(ProgramExit, Summary),
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     let state = Arc::new(Mutex::new(tracer_state::TracerState::default()));
     traced_child::block_signals();
     let waker = ThreadWaker::for_this_thread();
@@ -124,9 +124,9 @@ fn generate_mark() -> u64 {
     mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1
 }
 
-fn build_child_program(spec: &SupervisorConfig, mark: u64) -> Result<traced_child::ChildProgram, Error> {
+fn build_child_program(spec: &SupervisorConfig, mark: u64) -> Result<traced_child::ChildProgram, Failure> {
     let zero_byte_error =
-        |_| Error::cannot_start("cannot start the program: one of its arguments contains a zero byte");
+        |_| Failure::bad_input("cannot start the program: one of its arguments contains a zero byte");
     let to_c_string = |bytes: Vec<u8>| CString::new(bytes).map_err(zero_byte_error);
     let path = to_c_string(spec.program.as_os_str().as_bytes().to_vec())?;
     let arguments =

@@ -29,7 +29,7 @@ use pagelab_target::supervisor::{HugePageChoice, PlanMatch, ProgramExit, Summary
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::target_failure::{failure_from_target_error, resolve_program};
+use crate::program::resolve_program;
 
 use front_end::block_signals;
 use messages::SupervisorJob;
@@ -90,10 +90,9 @@ pub fn describe_apply(request: &ApplyRequest) -> Result<String, Failure> {
     let job = request.to_job()?;
     match job.request.subject {
         ApplySubject::Launch(_) => Ok(describe_launch(&job)),
-        ApplySubject::Process(pid) => job
-            .open_process(pid)
-            .map(|process| describe_collapse(&process))
-            .map_err(failure_from_target_error),
+        ApplySubject::Process(pid) => {
+            job.open_process(pid).map(|process| describe_collapse(&process)).map_err(output::exit_if_stopped)
+        }
     }
 }
 
@@ -101,7 +100,7 @@ fn apply_job(job: &SupervisorJob) -> Result<u8, Failure> {
     let arguments = match &job.request.subject {
         ApplySubject::Process(pid) => {
             // The worker opens it again: the descriptor here is closed before the worker acts.
-            drop(job.open_process(*pid).map_err(failure_from_target_error)?);
+            drop(job.open_process(*pid).map_err(output::exit_if_stopped)?);
             return front_end::run_supervised(job, Some(job.request.region_deadline), block_signals()?);
         }
         ApplySubject::Launch(arguments) => arguments,

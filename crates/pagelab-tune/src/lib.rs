@@ -4,6 +4,6 @@
 pub mod apply;
 pub mod profile;
 pub mod profile_source;
+pub mod program;
 pub mod region_plan;
-pub mod target_failure;
 pub mod tuning;

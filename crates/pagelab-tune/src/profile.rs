@@ -31,7 +31,7 @@ use pagelab_target::{exact, pmu, sampling};
 use pagelab_tlb::engine::tlb::SamplingWindow;
 use pagelab_tlb::syntax;
 
-use crate::target_failure::{failure_from_target_error, resolve_program};
+use crate::program::resolve_program;
 
 pub use accessed::{AccessedOptions, serve_reader, serve_splitter};
 
@@ -204,7 +204,7 @@ fn profile_perf_data(request: &ProfileRequest) -> Result<TlbProfile, Failure> {
     }
     let page_size = request.page_size.unwrap_or(PageSize::DEFAULT);
     let options = sampling::SamplingOptions::new(page_size, request.range.clone());
-    file::read_profile(path, options).map_err(failure_from_target_error)
+    file::read_profile(path, options).map_err(output::exit_if_stopped)
 }
 
 /// Size of the ring buffer of each CPU: 1 MiB holds about 15 000 samples, and perf_event_mlock_kb allows
@@ -213,7 +213,7 @@ const RING_BYTES_ROOT: u64 = 1 << 20;
 const RING_BYTES_USER: u64 = 128 << 10;
 
 fn detect_hardware() -> Result<SamplingHardware, Failure> {
-    probe::find_hardware(&Root::live(), &probe::try_open_here).map_err(failure_from_target_error)
+    probe::find_hardware(&Root::live(), &probe::try_open_here).map_err(output::exit_if_stopped)
 }
 
 fn record_options(request: &ProfileRequest) -> pmu::RecordOptions {
@@ -243,7 +243,7 @@ fn profile_pmu(request: &ProfileRequest, hardware: SamplingHardware) -> Result<T
     }
     let options = record_options(request);
     let recorded = pmu::record_profile(&hardware, target, &options, &|| stopped.load(Ordering::Relaxed));
-    let recorded = recorded.map_err(failure_from_target_error)?;
+    let recorded = recorded.map_err(output::exit_if_stopped)?;
     if let Some(status) = recorded.status.filter(|status| !status.success()) {
         output::warn(&format!("note: the program ended with {status}"));
     }
@@ -272,7 +272,7 @@ fn profile_exact(request: &ProfileRequest) -> Result<TlbProfile, Failure> {
     };
     let mut progress = SetupProgress::start(true)?;
     let mut keeper = start_orphan_keeper()?;
-    exact::profile_program(&exact_request, &mut keeper, &mut progress).map_err(failure_from_target_error)
+    exact::profile_program(&exact_request, &mut keeper, &mut progress).map_err(output::exit_if_stopped)
 }
 
 fn resolve_tlb(given: Option<&str>, machine: &Snapshot) -> Result<Tlb, Failure> {

@@ -30,6 +30,7 @@ fn main() -> ExitCode {
             Ok(code) => code,
             Err(failure) if failure.is_broken_pipe() => Exit::Success as u8,
             Err(failure) => {
+                let failure = output::exit_if_stopped(failure);
                 output::print_error(&failure.to_string());
                 Exit::from(failure.kind()) as u8
             }

@@ -4,11 +4,10 @@ use pagelab_metrics::balance::FreeBalance;
 use pagelab_metrics::fragment_plan::KeepPattern;
 use pagelab_model::free_areas::ZoneKey;
 use pagelab_model::size::format_bytes;
-use pagelab_model::{Bytes, FreeAreas, NodeId, Order, PageSize, Pages, Snapshot};
+use pagelab_model::{Bytes, Failure, FailureKind, FreeAreas, NodeId, Order, PageSize, Pages, Snapshot};
 use pagelab_sys::thp_disable::{self, ThpDisable};
 use rustix::process::{Resource, getrlimit};
 
-use super::{FragmentError, FragmentErrorKind};
 use crate::reserve::Reserve;
 
 /// Memory of a cgroup left for the rest of this process and the group: this, or 5 % of its limit.
@@ -73,10 +72,10 @@ pub struct HugePageObstacle {
 
 impl FragmentInputs {
     /// Inputs from a live machine's snapshot, for a node or for the largest zone.
-    pub fn from_snapshot(snapshot: &Snapshot, node: Option<NodeId>) -> Result<FragmentInputs, FragmentError> {
+    pub fn from_snapshot(snapshot: &Snapshot, node: Option<NodeId>) -> Result<FragmentInputs, Failure> {
         let unread = |absence: &pagelab_model::Absence| {
             let text = format!("cannot read {}: {}", absence.source, absence.reason());
-            FragmentError::new(FragmentErrorKind::NotAvailable, text)
+            Failure::new(FailureKind::NotAvailable, text)
         };
         let buddy = snapshot.buddyinfo.as_ref().map_err(unread)?;
         let meminfo = snapshot.meminfo.as_ref().map_err(unread)?;
@@ -180,15 +179,15 @@ impl FragmentInputs {
     }
 
     /// Fails if the address space for the planned units, and the reserve beyond them, is not available.
-    pub fn check_plan(&self, planned: u64) -> Result<(), FragmentError> {
+    pub fn check_plan(&self, planned: u64) -> Result<(), Failure> {
         self.check_address_space(FragmentInputs::add_margin(planned) + SLACK_UNITS)
     }
 
     /// Fails if the address space for this many units is not available.
-    pub fn check_address_space(&self, units: u64) -> Result<(), FragmentError> {
+    pub fn check_address_space(&self, units: u64) -> Result<(), Failure> {
         let required_bytes = units.saturating_mul(self.unit_size().0);
         let required = format_bytes(Bytes(required_bytes));
-        let refuse = |message| Err(FragmentError::new(FragmentErrorKind::NotAvailable, message));
+        let refuse = |message| Err(Failure::new(FailureKind::NotAvailable, message));
         if let Some(room) = self.address_space_limit
             && room.0 < required_bytes.saturating_add(ADDRESS_SPACE_HEADROOM)
         {
@@ -211,7 +210,7 @@ impl FragmentInputs {
 }
 
 /// The largest zone by managed pages, or by free pages if zoneinfo cannot be read.
-fn find_largest_zone(snapshot: &Snapshot, node: Option<NodeId>) -> Result<ZoneKey, FragmentError> {
+fn find_largest_zone(snapshot: &Snapshot, node: Option<NodeId>) -> Result<ZoneKey, Failure> {
     let buddy = snapshot.buddyinfo.as_ref().map_or(&[][..], |buddy| &buddy.zones);
     let managed = |key: &ZoneKey| {
         let zone = snapshot.zoneinfo.as_ref().ok()?.zone(key)?;
@@ -224,11 +223,11 @@ fn find_largest_zone(snapshot: &Snapshot, node: Option<NodeId>) -> Result<ZoneKe
         let (kind, text) = match node {
             Some(node) => {
                 let text = format!("unknown node `{}`; expected one of {}", node.0, nodes.join(", "));
-                (FragmentErrorKind::Usage, text)
+                (FailureKind::Usage, text)
             }
-            None => (FragmentErrorKind::NotAvailable, "cannot choose a zone: buddyinfo has none".to_owned()),
+            None => (FailureKind::NotAvailable, "cannot choose a zone: buddyinfo has none".to_owned()),
         };
-        FragmentError::new(kind, text)
+        Failure::new(kind, text)
     })
 }
 

@@ -14,8 +14,8 @@ use std::{env, fs, io};
 
 use pagelab_model::Bytes;
 use pagelab_model::size::format_bytes;
+use pagelab_model::{Failure, FailureKind};
 use pagelab_packages::apt::{FetchHints, FetchObserver};
-use pagelab_packages::error::{Error, ErrorKind};
 use pagelab_packages::store::{DirectoryStore, default_cache_dir};
 use pagelab_packages::{apt, program};
 use pagelab_workloads::options::WorkloadOptions;
@@ -269,21 +269,21 @@ pub fn set_up(
     manifest: &Manifest,
     reinstall: bool,
     watcher: &mut dyn FetchObserver,
-) -> Result<Installation, Error> {
+) -> Result<Installation, Failure> {
     let home = install_programs(manifest, reinstall, watcher)?;
     for quick in [false, true] {
-        let options = manifest.resolve_options(quick, &[]).map_err(Error::not_available)?;
+        let options = manifest.resolve_options(quick, &[]).map_err(Failure::not_available)?;
         prepared_data::prepare_data(manifest, &home, &options, reinstall && !quick, watcher)?;
     }
     Ok(home)
 }
 
 /// Makes a workload ready to run without a download. An error names the missing parts.
-pub fn make_available(manifest: &Manifest, watcher: &mut dyn FetchObserver) -> Result<Installation, Error> {
+pub fn make_available(manifest: &Manifest, watcher: &mut dyn FetchObserver) -> Result<Installation, Failure> {
     match install_state(manifest) {
         InstallState::Ready(home) => Ok(home),
         InstallState::Available => install_programs(manifest, false, watcher),
-        InstallState::Missing(why) => Err(Error::not_available(why)),
+        InstallState::Missing(why) => Err(Failure::not_available(why)),
     }
 }
 
@@ -291,9 +291,9 @@ fn install_programs(
     manifest: &Manifest,
     reinstall: bool,
     watcher: &mut dyn FetchObserver,
-) -> Result<Installation, Error> {
-    resolve_user_dir(manifest).map_err(Error::not_available)?;
-    let store = open_store(manifest, "programs").ok_or_else(|| Error::not_available(NO_CACHE_DIR))?;
+) -> Result<Installation, Failure> {
+    resolve_user_dir(manifest).map_err(Failure::not_available)?;
+    let store = open_store(manifest, "programs").ok_or_else(|| Failure::not_available(NO_CACHE_DIR))?;
     let ready =
         |home: &Installation| !reinstall && first_missing_program(manifest, Some(&home.root_dir())).is_none();
     if let Some(home) = find_installation(manifest, &store).filter(ready) {
@@ -310,12 +310,12 @@ fn install_programs(
         let version = fill_install_dir(manifest, partial, watcher)?;
         Ok(format!("{version}-{}", manifest.fingerprint))
     })?;
-    let removed_error = || Error::not_available(format!("{}: the set-up was removed", manifest.name));
+    let removed_error = || Failure::not_available(format!("{}: the set-up was removed", manifest.name));
     find_installation(manifest, &store).ok_or_else(removed_error)
 }
 
 /// Returns an error if the free disk space is below the manifest's requirement.
-fn check_disk_space(manifest: &Manifest, store: &DirectoryStore) -> Result<(), Error> {
+fn check_disk_space(manifest: &Manifest, store: &DirectoryStore) -> Result<(), Failure> {
     let Some(space) = manifest.disk_space else { return Ok(()) };
     let Ok(disk) = rustix::fs::statvfs(store.dir()) else { return Ok(()) };
     let free = disk.f_bavail.saturating_mul(disk.f_frsize);
@@ -327,7 +327,7 @@ fn check_disk_space(manifest: &Manifest, store: &DirectoryStore) -> Result<(), E
         "{} needs {space}, and {folder} has {free} free; hint: free space, or set XDG_CACHE_HOME",
         manifest.name
     );
-    Err(Error::new(ErrorKind::SystemRefused, message))
+    Err(Failure::new(FailureKind::Partial, message))
 }
 
 /// Fills the directory of an installation, and returns its version.
@@ -335,8 +335,9 @@ fn fill_install_dir(
     manifest: &Manifest,
     folder: &Path,
     watcher: &mut dyn FetchObserver,
-) -> Result<String, Error> {
-    let write_error = |error| Error::system_error(format!("cannot write below {}", folder.display()), error);
+) -> Result<String, Failure> {
+    let write_error =
+        |error| Failure::system_error(format!("cannot write below {}", folder.display()), error);
     let (root, files) = (folder.join("root"), folder.join("files"));
     for part in [&root, &files] {
         fs::create_dir(part).map_err(write_error)?;
@@ -349,7 +350,7 @@ fn fill_install_dir(
     if let Some(why) = &missing {
         if manifest.packages.is_empty() {
             let hint = "no package has it; hint: put it into PATH";
-            return Err(Error::not_available(format!("{}: {why}; {hint}", manifest.name)));
+            return Err(Failure::not_available(format!("{}: {why}; {hint}", manifest.name)));
         }
         watcher.report_progress(&format!("{why}; packages: {}", manifest.packages.join(", ")));
         names.extend(manifest.packages.iter().cloned());
@@ -365,7 +366,7 @@ fn fill_install_dir(
     if let Some(why) = find_missing_program(manifest, Some(&root), watcher)? {
         let (name, origin) = (&manifest.name, manifest.packages.join(", "));
         let message = format!("{name}: {why}, also with the packages {origin}; hint: put it into PATH");
-        return Err(Error::not_available(message));
+        return Err(Failure::not_available(message));
     }
     let bytes = dir_size(folder);
     let record = Installation::build_record(&manifest.fingerprint, &packages, bytes);
@@ -379,7 +380,7 @@ fn find_missing_program(
     manifest: &Manifest,
     root: Option<&Path>,
     watcher: &mut dyn FetchObserver,
-) -> Result<Option<String>, Error> {
+) -> Result<Option<String>, Failure> {
     let folders = program_dirs(manifest, root);
     for program in &manifest.programs {
         let Some(path) = find_program(&program.name, &folders) else {
@@ -402,7 +403,7 @@ fn program_version(
     root: Option<&Path>,
     path: &Path,
     watcher: &mut dyn FetchObserver,
-) -> Result<Option<String>, Error> {
+) -> Result<Option<String>, Failure> {
     let mut command = Command::new(path);
     command.arg("--version");
     if let Some(root) = root {
@@ -410,7 +411,7 @@ fn program_version(
     }
     match program::run_command(&mut command, VERSION_TIMEOUT, &mut || watcher.stop_signal()) {
         Ok(ran) => Ok(first_version_number(&(ran.stdout + &ran.stderr))),
-        Err(program::CommandError::Stopped(signal)) => Err(Error::stopped(signal)),
+        Err(program::CommandError::Stopped(signal)) => Err(Failure::stopped(signal)),
         Err(_) => Ok(None),
     }
 }

@@ -7,8 +7,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use pagelab_formats::checksum::crc32;
+use pagelab_model::Failure;
 use pagelab_packages::apt::{FetchHints, FetchObserver};
-use pagelab_packages::error::Error;
 use pagelab_packages::program::CommandError;
 use pagelab_packages::{apt, program};
 use pagelab_workloads::options::WorkloadOptions;
@@ -28,10 +28,10 @@ pub fn prepare_data(
     options: &WorkloadOptions,
     remake: bool,
     watcher: &mut dyn FetchObserver,
-) -> Result<Option<PathBuf>, Error> {
+) -> Result<Option<PathBuf>, Failure> {
     let Some(prepare) = &manifest.prepare else { return Ok(None) };
     let store =
-        install_dir::open_store(manifest, "data").ok_or_else(|| Error::not_available(NO_CACHE_DIR))?;
+        install_dir::open_store(manifest, "data").ok_or_else(|| Failure::not_available(NO_CACHE_DIR))?;
     let (key, chosen) = data_key(manifest, options);
     let data_dir = store.dir().join(&key);
     if data_dir.is_dir() && !remake {
@@ -58,7 +58,7 @@ fn run_prepare(
     manifest: &Manifest,
     mut command: Command,
     watcher: &mut dyn FetchObserver,
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     let program_name = command.get_program().display().to_string();
     match program::run_command(&mut command, PREPARE_TIMEOUT, &mut || watcher.stop_signal()) {
         Ok(ran) if ran.status.success() => Ok(()),
@@ -68,18 +68,18 @@ fn run_prepare(
             let hint = format!("hint: run `pagelab workload setup {} --again`", manifest.requested_as);
             Err(apt::command_error(&what, &ran, &hint, &hints))
         }
-        Err(CommandError::Stopped(signal)) => Err(Error::stopped(signal)),
+        Err(CommandError::Stopped(signal)) => Err(Failure::stopped(signal)),
         Err(CommandError::TimedOut(limit)) => {
             let hours = limit.as_secs() / 3600;
             let text = format!("creating the data of {} took more than {hours} hours", manifest.name);
-            Err(Error::not_available(text))
+            Err(Failure::not_available(text))
         }
         Err(CommandError::NotFound) => {
             let text = format!("{}: {program_name} is missing, which creates its data", manifest.name);
-            Err(Error::not_available(text))
+            Err(Failure::not_available(text))
         }
         Err(CommandError::RunFailed(error)) => {
-            Err(Error::system_error(format!("cannot run {program_name}"), error))
+            Err(Failure::system_error(format!("cannot run {program_name}"), error))
         }
     }
 }

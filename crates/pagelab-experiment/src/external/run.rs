@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use std::{fmt, fs, io};
 
 use pagelab_host::paths;
+use pagelab_model::Failure;
 use pagelab_model::experiment::BetterDirection;
 use pagelab_packages::apt::FetchObserver;
-use pagelab_packages::error;
 use pagelab_packages::store::DirectoryStore;
 use pagelab_sys::spawn;
 use pagelab_workloads::options::WorkloadOptions;
@@ -64,7 +64,7 @@ pub struct RunResult {
 #[derive(Debug)]
 pub enum RunError {
     /// It is not set up, or its data could not be prepared.
-    NotReady(error::Error),
+    NotReady(Failure),
     /// The system did not provide a directory or a process.
     System(String),
     /// It ended with an error, or without its figure.

@@ -12,9 +12,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::protocol::{ProtocolEvent, ProtocolState};
 use super::{GuestPlan, RunningGuest};
 use crate::console::{ConsoleTail, is_oom_panic, printable};
-use crate::error::{Error, ErrorKind};
 use crate::file_receiver::FileReceiver;
 use crate::outcome::{CompletedJob, FirstMessageCost, GuestOutcome, GuestReport, LossReason, LostGuest};
+use pagelab_model::{Failure, FailureKind};
 
 /// Observer of a running guest. All methods have defaults.
 pub trait GuestObserver {
@@ -99,7 +99,7 @@ pub fn run_session(
     mut guest: RunningGuest,
     receiver: Option<FileReceiver>,
     observer: &mut dyn GuestObserver,
-) -> Result<GuestOutcome, Error> {
+) -> Result<GuestOutcome, Failure> {
     let qemu_stderr = guest.qemu.stderr.take();
     if let Some(stderr) = &qemu_stderr {
         let _ = rustix::io::ioctl_fionbio(stderr, true);
@@ -134,13 +134,13 @@ pub fn run_session(
 }
 
 impl GuestSession<'_> {
-    fn run_until_end(&mut self) -> Result<SessionEnd, Error> {
+    fn run_until_end(&mut self) -> Result<SessionEnd, Failure> {
         loop {
             if let Some(signal) = self.observer.stop_signal() {
-                return Err(Error::stopped(signal));
+                return Err(Failure::stopped(signal));
             }
             let status = self.guest.qemu.try_wait();
-            let status = status.map_err(|error| Error::system_error("cannot watch QEMU", error))?;
+            let status = status.map_err(|error| Failure::system_error("cannot watch QEMU", error))?;
             if let Some(reason) = self.read_channels()? {
                 return Ok(SessionEnd::GuestLost(reason));
             }
@@ -162,10 +162,10 @@ impl GuestSession<'_> {
 
     /// A watcher that could not forward the output, perhaps only because of a signal or a timeout without a
     /// reader.
-    fn classify_error(&mut self, error: Error) -> Result<SessionEnd, Error> {
+    fn classify_error(&mut self, error: Failure) -> Result<SessionEnd, Failure> {
         match (error.kind(), self.observer.stop_signal(), self.check_timeouts()) {
-            (ErrorKind::Output, Some(signal), _) => Err(Error::stopped(signal)),
-            (ErrorKind::Output, None, Some(why)) => Ok(SessionEnd::GuestLost(why)),
+            (FailureKind::Output, Some(signal), _) => Err(Failure::stopped(signal)),
+            (FailureKind::Output, None, Some(why)) => Ok(SessionEnd::GuestLost(why)),
             _ => Err(error),
         }
     }
@@ -211,7 +211,7 @@ impl GuestSession<'_> {
     }
 
     /// Reads all channels up to a bound, so that time and signals are checked in between.
-    fn read_channels(&mut self) -> Result<Option<LossReason>, Error> {
+    fn read_channels(&mut self) -> Result<Option<LossReason>, Failure> {
         let mut bytes = vec![0; READ_BYTES];
         for channel in CHANNELS {
             for _ in 0..READS_PER_ROUND {
@@ -244,7 +244,7 @@ impl GuestSession<'_> {
 
     /// Reads the rest of the data after QEMU has exited: the contents of the sockets, but nothing that
     /// another process continues to write.
-    fn drain_channels(&mut self) -> Result<Option<LossReason>, Error> {
+    fn drain_channels(&mut self) -> Result<Option<LossReason>, Failure> {
         let start = Instant::now();
         loop {
             if start.elapsed() > DRAIN_TIMEOUT {
@@ -264,11 +264,11 @@ impl GuestSession<'_> {
         self.protocol.is_done || self.protocol.receive_error.is_some()
     }
 
-    fn handle_bytes(&mut self, channel: Channel, bytes: &[u8]) -> Result<Option<LossReason>, Error> {
+    fn handle_bytes(&mut self, channel: Channel, bytes: &[u8]) -> Result<Option<LossReason>, Failure> {
         match channel {
             Channel::Console => {
                 self.console.push_bytes(bytes);
-                self.observer.on_console(bytes).map_err(Error::output_error)?;
+                self.observer.on_console(bytes).map_err(Failure::output_error)?;
                 if self.panicked_at.is_none() && self.console.panic_line().is_some() {
                     self.panicked_at = Some(Instant::now());
                 }
@@ -290,7 +290,7 @@ impl GuestSession<'_> {
         Ok(None)
     }
 
-    fn notify_observer(&mut self, event: ProtocolEvent) -> Result<(), Error> {
+    fn notify_observer(&mut self, event: ProtocolEvent) -> Result<(), Failure> {
         match event {
             ProtocolEvent::Handled => {}
             ProtocolEvent::Connected => {
@@ -303,10 +303,10 @@ impl GuestSession<'_> {
                 self.observer.on_first_message(cost);
             }
             ProtocolEvent::Output(false, bytes) => {
-                self.observer.on_stdout(&bytes).map_err(Error::output_error)?
+                self.observer.on_stdout(&bytes).map_err(Failure::output_error)?
             }
             ProtocolEvent::Output(true, bytes) => {
-                self.observer.on_stderr(&bytes).map_err(Error::output_error)?
+                self.observer.on_stderr(&bytes).map_err(Failure::output_error)?
             }
             ProtocolEvent::Note(note) => self.observer.on_note(&note),
         }

@@ -8,11 +8,11 @@ use std::io::{self, BufWriter, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use pagelab_model::Bytes;
+use pagelab_model::{Bytes, Failure, FailureKind};
 use rustix::fs::{FlockOperation, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
-use super::{CaptureError, CaptureErrorKind, read_full};
+use super::{cannot_write, read_full};
 use crate::manifest::MANIFEST_FILE;
 
 /// Compression level of archives and of files of one word per page: fast, and near the best for them.
@@ -58,10 +58,10 @@ struct PartialCapture {
 }
 
 impl Sink {
-    pub(super) fn create(target: &Path, force: bool) -> Result<Sink, CaptureError> {
+    pub(super) fn create(target: &Path, force: bool) -> Result<Sink, Failure> {
         let name = target.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let archive = name.ends_with(".tar.zst");
-        let bad = |why: &str| Err(CaptureError::cannot_write(CaptureErrorKind::BadTarget, target, why));
+        let bad = |why: &str| Err(cannot_write(FailureKind::Usage, target, why));
         if name.is_empty() || name == ".tar.zst" {
             return bad("expected a file name");
         }
@@ -266,9 +266,9 @@ impl Drop for PartialCapture {
     }
 }
 
-fn check_existing(target: &Path, archive: bool, force: bool) -> Result<(), CaptureError> {
+fn check_existing(target: &Path, archive: bool, force: bool) -> Result<(), Failure> {
     let shown = target.display();
-    let refuse = |what: String| Err(CaptureError::new(CaptureErrorKind::BadTarget, what));
+    let refuse = |what: String| Err(Failure::new(FailureKind::Usage, what));
     let Ok(target_metadata) = fs::symlink_metadata(target) else { return Ok(()) };
     if !force {
         return refuse(format!(
@@ -396,35 +396,35 @@ impl<W: Write> Write for CountingWriter<W> {
     }
 }
 
-fn create_error(target: &Path, error: &io::Error) -> CaptureError {
+fn create_error(target: &Path, error: &io::Error) -> Failure {
     let folder = parent_dir(target);
     let (kind, why) = match error.kind() {
         // A target such as /proc exists and accepts no files.
         io::ErrorKind::NotFound if folder.is_dir() => {
             let why = "the directory is not writable; hint: choose another directory";
-            (CaptureErrorKind::NotPermitted, why.to_owned())
+            (FailureKind::NotAvailable, why.to_owned())
         }
         io::ErrorKind::NotFound => {
             let why = format!("no directory {}; hint: create it first", folder.display());
-            (CaptureErrorKind::BadTarget, why)
+            (FailureKind::Usage, why)
         }
         _ => return write_error(target, error),
     };
-    CaptureError::cannot_write(kind, target, &why)
+    cannot_write(kind, target, &why)
 }
 
 /// Error of a failed write: then no file has the name of the target.
-pub(super) fn write_error(target: &Path, error: &io::Error) -> CaptureError {
+pub(super) fn write_error(target: &Path, error: &io::Error) -> Failure {
     let nothing = "nothing was kept under that name";
     let (kind, why) = match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
             let hint = "choose a place with more space, or use --without-kpageflags";
-            (CaptureErrorKind::WriteFailed, format!("no space ({error}); {nothing}; hint: {hint}"))
+            (FailureKind::Partial, format!("no space ({error}); {nothing}; hint: {hint}"))
         }
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-            (CaptureErrorKind::NotPermitted, format!("{error}; hint: choose a writable place"))
+            (FailureKind::NotAvailable, format!("{error}; hint: choose a writable place"))
         }
-        _ => (CaptureErrorKind::WriteFailed, format!("{error}; {nothing}")),
+        _ => (FailureKind::Partial, format!("{error}; {nothing}")),
     };
-    CaptureError::cannot_write(kind, target, &why)
+    cannot_write(kind, target, &why)
 }

@@ -15,7 +15,7 @@ use pagelab_sys::scheduling::PinnedThread;
 use pagelab_sys::{clock, spawn};
 
 use super::sweep;
-use crate::error::Error;
+use pagelab_model::Failure;
 
 /// Amounts of memory that it is measured with.
 const MEMORY_SIZES: [u64; 3] = [16 << 20, 64 << 20, 256 << 20];
@@ -131,9 +131,9 @@ pub fn measure_cost(
     page: PageSize,
     memory_max: Bytes,
     origin: String,
-) -> Result<AccessedBitCost, Error> {
+) -> Result<AccessedBitCost, Failure> {
     let to_error = |error: io::Error| {
-        Error::not_available(format!("cannot measure the cost of an accessed bit: {error}"))
+        Failure::not_available(format!("cannot measure the cost of an accessed bit: {error}"))
     };
     let mut reader = ReaderChild::start(command).map_err(to_error)?;
     let _pinned = PinnedThread::allowed_cpus().first().and_then(|&cpu| PinnedThread::to_cpu(cpu).ok());

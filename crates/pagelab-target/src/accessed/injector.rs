@@ -10,9 +10,9 @@ use pagelab_tlb::engine::mapping_table::MappingTable;
 
 use super::splitter::{Advice, CALLS_PER_STOP, DroppedRanges, Splitter};
 use super::zero_pages::stop_check;
-use crate::error::Error;
 use crate::process_injection::ProcessIdentity;
 use crate::supervisor::{HugePageChoice, ProgramExit, SupervisedProgram, SupervisorConfig, ThpMode};
+use pagelab_model::Failure;
 
 pub enum CallInjector {
     /// The tracer of a program that was started. It knows the names of mappings, and its end is the
@@ -29,7 +29,7 @@ pub fn start_supervised(
     command: &[std::ffi::OsString],
     page: u64,
     huge: u64,
-) -> Result<SupervisedProgram, Error> {
+) -> Result<SupervisedProgram, Failure> {
     let name = command.first().cloned().unwrap_or_default();
     SupervisedProgram::start(SupervisorConfig {
         program: crate::program::find_program(&name)?,
@@ -178,9 +178,9 @@ fn to_exit_status(exit: ProgramExit) -> ExitStatus {
 }
 
 /// A splitter for a program that runs already, or is about to.
-pub fn start_splitter(command: Command) -> Result<CallInjector, Error> {
+pub fn start_splitter(command: Command) -> Result<CallInjector, Failure> {
     Splitter::start(command).map(CallInjector::Splitter).map_err(|error| {
-        Error::not_available(format!(
+        Failure::not_available(format!(
             "cannot start the process that splits mappings: {error}; hint: --no-split"
         ))
     })

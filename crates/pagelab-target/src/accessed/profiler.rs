@@ -22,9 +22,10 @@ use super::injector::{CallInjector, StartedProgram};
 use super::splitter::Advice;
 use super::{AccessedProfile, AccessedProfileRequest, ProfileTarget, injector, sweep};
 use crate::accessed::split;
-use crate::error::{Error, ErrorKind};
 use crate::priority;
+use crate::process_failure::no_such_process;
 use crate::process_injection::ProcessIdentity;
+use pagelab_model::{Failure, FailureKind};
 
 /// Process images that are profiled at most.
 const IMAGES_MAX: usize = 64;
@@ -70,11 +71,11 @@ pub(super) struct AccessProfiler<'w> {
 }
 
 /// Runs the profile.
-pub fn profile_program(request: &mut AccessedProfileRequest<'_>) -> Result<AccessedProfile, Error> {
+pub fn profile_program(request: &mut AccessedProfileRequest<'_>) -> Result<AccessedProfile, Failure> {
     let splitter = request.splitter.take();
     let (page, huge) = read_page_sizes()?;
     if let Some(why) = (request.memory_pressure)() {
-        return Err(Error::refused(format!("cannot scan accessed bits: {why}; hint: try again later")));
+        return Err(Failure::refused(format!("cannot scan accessed bits: {why}; hint: try again later")));
     }
     let mut profiler = AccessProfiler {
         root: Root::live(),
@@ -120,11 +121,11 @@ pub fn profile_program(request: &mut AccessedProfileRequest<'_>) -> Result<Acces
     Ok(AccessedProfile { profile: profiler.into_profile(command, watch_time), exit })
 }
 
-fn read_page_sizes() -> Result<(PageSize, u64), Error> {
+fn read_page_sizes() -> Result<(PageSize, u64), Failure> {
     let root = Root::live();
     let huge = machine::reported_pmd_size(&Reader::new(&root)).map(|huge| huge.0);
     machine::live_page_size().zip(huge.filter(|huge| huge.is_power_of_two())).ok_or_else(|| {
-        Error::not_available("cannot profile regions of huge page size: this kernel is built without THP")
+        Failure::not_available("cannot profile regions of huge page size: this kernel is built without THP")
     })
 }
 
@@ -133,9 +134,9 @@ impl AccessProfiler<'_> {
         &mut self,
         command: &[std::ffi::OsString],
         splitter: Option<Command>,
-    ) -> Result<StartedProgram, Error> {
+    ) -> Result<StartedProgram, Failure> {
         let Some((program, arguments)) = command.split_first() else {
-            return Err(Error::bad_input("no command given: add `-- COMMAND`"));
+            return Err(Failure::bad_input("no command given: add `-- COMMAND`"));
         };
         if let Some(splitter) = splitter {
             if self.request.is_supervised {
@@ -162,13 +163,16 @@ impl AccessProfiler<'_> {
             spawn::allow_tracer(&mut child_command, splitter.pid());
         }
         let child = child_command.spawn().map_err(|error| {
-            Error::cannot_start(format!("cannot start {}: {error}", program.to_string_lossy()))
+            Failure::bad_input(format!("cannot start {}: {error}", program.to_string_lossy()))
         })?;
         self.add_image(child.id(), ImageStart::Launched, None).map(|_| StartedProgram::Child(child))
     }
 
     /// Starts the program under the supervisor; `None` and a note if the supervisor cannot trace it.
-    fn launch_supervised(&mut self, command: &[std::ffi::OsString]) -> Result<Option<StartedProgram>, Error> {
+    fn launch_supervised(
+        &mut self,
+        command: &[std::ffi::OsString],
+    ) -> Result<Option<StartedProgram>, Failure> {
         match injector::start_supervised(command, self.page.bytes(), self.huge) {
             Ok(supervisor) => {
                 let pid = supervisor.pid();
@@ -176,7 +180,7 @@ impl AccessProfiler<'_> {
                 self.add_image(pid, ImageStart::Launched, None)?;
                 Ok(Some(StartedProgram::Supervised(pid)))
             }
-            Err(error) if error.kind() == ErrorKind::NotAvailable => {
+            Err(error) if error.kind() == FailureKind::NotAvailable => {
                 // The hint is for `apply`; this profile already runs without a tracer.
                 let message = error.to_string();
                 let why = message.split("; hint: ").next().unwrap_or(&message);
@@ -190,9 +194,9 @@ impl AccessProfiler<'_> {
         }
     }
 
-    fn attach_process(&mut self, pid: u32) -> Result<(), Error> {
+    fn attach_process(&mut self, pid: u32) -> Result<(), Failure> {
         if ProcessIdentity::from_pid(&self.root, pid).is_none() {
-            return Err(Error::no_such_process("profile", pid));
+            return Err(no_such_process("profile", pid));
         }
         self.add_image(pid, ImageStart::Attached, None)?;
         if sweep::read_mappings(&self.root, pid).is_err() {
@@ -223,7 +227,7 @@ impl AccessProfiler<'_> {
         }
     }
 
-    fn add_image(&mut self, pid: u32, start: ImageStart, parent: Option<usize>) -> Result<bool, Error> {
+    fn add_image(&mut self, pid: u32, start: ImageStart, parent: Option<usize>) -> Result<bool, Failure> {
         let Some(process) = ProcessIdentity::from_pid(&self.root, pid) else { return Ok(false) };
         let clear_refs = match sweep::open_clear_refs(pid) {
             Ok(clear_refs) => clear_refs,
@@ -248,12 +252,12 @@ impl AccessProfiler<'_> {
     fn run_until_end(
         &mut self,
         mut child: Option<StartedProgram>,
-    ) -> Result<(Option<ExitStatus>, Duration), Error> {
+    ) -> Result<(Option<ExitStatus>, Duration), Failure> {
         let start = self.start;
         let mut next = start;
         let mut exit = None;
         let mut last_search = start;
-        let failed = |error| Error::refused(format!("cannot wait for the program: {error}"));
+        let failed = |error| Failure::refused(format!("cannot wait for the program: {error}"));
         loop {
             if let Some(child) = &mut child
                 && exit.is_none()
@@ -352,8 +356,8 @@ impl AccessProfiler<'_> {
     }
 }
 
-fn permission_error(pid: u32) -> Error {
-    Error::not_available(format!(
+fn permission_error(pid: u32) -> Failure {
+    Failure::not_available(format!(
         "cannot read the accessed bits of process {pid}: permission denied; hint: use sudo, or run as its \
          owner"
     ))

@@ -9,7 +9,7 @@ use pagelab_tlb::engine::account_layout::{MAGIC, chunk, events, header, image, t
 use pagelab_tlb::engine::geometry::Geometry;
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use crate::error::Error;
+use pagelab_model::Failure;
 
 /// Bytes of the account at most; memory is taken as it is written. With about 2 KiB for 256 KiB that are
 /// touched, that is half a TiB of a program's memory.
@@ -29,7 +29,7 @@ impl SharedAccount {
         sets: &[u64],
         passes: usize,
         fill_header: impl FnOnce(&mut Vec<u64>),
-    ) -> Result<SharedAccount, Error> {
+    ) -> Result<SharedAccount, Failure> {
         let geometry = geometry.encode();
         let mut words = vec![0; header::LENGTH as usize];
         // Blocks begin with a cache line of 8 words.
@@ -55,7 +55,7 @@ impl SharedAccount {
             Ok(SharedAccount { file })
         };
         create_file().map_err(|error| {
-            Error::refused(format!("cannot allocate memory for the profile's account: {error}"))
+            Failure::refused(format!("cannot allocate memory for the profile's account: {error}"))
         })
     }
 

@@ -8,12 +8,11 @@ use std::time::Duration;
 
 use flate2::read::GzDecoder;
 use pagelab_packages::apt::{self, FetchHints, FetchObserver, PackageRecord};
-use pagelab_packages::error::ErrorKind as PackageErrorKind;
 use pagelab_packages::program;
 use pagelab_packages::store::DirectoryStore;
 use pagelab_tlb::engine::account_layout;
 
-use crate::error::{Error, ErrorKind};
+use pagelab_model::{Failure, FailureKind};
 
 const NAME: &str = "qemu-x86_64";
 /// The package that has it, with its libraries.
@@ -58,7 +57,7 @@ pub enum QemuSource {
 
 impl Qemu {
     /// The one that is there, or is fetched now.
-    pub fn find_or_fetch(cache: Option<&Path>, observer: &mut dyn FetchObserver) -> Result<Qemu, Error> {
+    pub fn find_or_fetch(cache: Option<&Path>, observer: &mut dyn FetchObserver) -> Result<Qemu, Failure> {
         check_platform()?;
         let plugin = install_plugin(cache)?;
         match Qemu::find_existing(cache, &plugin, observer)? {
@@ -75,7 +74,7 @@ impl Qemu {
     pub fn preview_source(
         cache: Option<&Path>,
         observer: &mut dyn FetchObserver,
-    ) -> Result<QemuSource, Error> {
+    ) -> Result<QemuSource, Failure> {
         check_platform()?;
         match Qemu::find_existing(cache, Path::new(""), observer)? {
             Ok(qemu) => Ok(QemuSource::Available(qemu)),
@@ -91,7 +90,7 @@ impl Qemu {
         cache: Option<&Path>,
         plugin: &Path,
         observer: &mut dyn FetchObserver,
-    ) -> Result<Result<Qemu, (String, DirectoryStore)>, Error> {
+    ) -> Result<Result<Qemu, (String, DirectoryStore)>, Failure> {
         let mut reason = format!("no {NAME} in PATH");
         if let Some(path) = program::find_program(Path::new(NAME)) {
             match check_version(&path, None, observer)? {
@@ -103,7 +102,7 @@ impl Qemu {
             }
         }
         let cache = cache.ok_or_else(|| {
-            Error::not_available(format!(
+            Failure::not_available(format!(
                 "cannot find QEMU's user mode: {reason}; hint: set XDG_CACHE_HOME or HOME to fetch it"
             ))
         })?;
@@ -140,9 +139,9 @@ pub fn account_argument(account: &str) -> String {
     format!(",account={account},")
 }
 
-fn check_platform() -> Result<(), Error> {
+fn check_platform() -> Result<(), Failure> {
     if COMPRESSED_PLUGIN.is_empty() {
-        return Err(Error::not_available(
+        return Err(Failure::not_available(
             "cannot profile by exact: it needs x86-64 and glibc, and this machine has another processor; \
              hint: --source accessed",
         ));
@@ -151,7 +150,7 @@ fn check_platform() -> Result<(), Error> {
 }
 
 /// Plugin in the cache, named by its contents.
-fn install_plugin(cache: Option<&Path>) -> Result<PathBuf, Error> {
+fn install_plugin(cache: Option<&Path>) -> Result<PathBuf, Failure> {
     let directory = cache.map_or_else(std::env::temp_dir, |cache| cache.join(PLUGIN_DIR));
     let plugin_path =
         directory.join(format!("tlb-trace-{:016x}.so", account_layout::fnv1a(COMPRESSED_PLUGIN)));
@@ -167,7 +166,7 @@ fn install_plugin(cache: Option<&Path>) -> Result<PathBuf, Error> {
         fs::rename(&partial, &plugin_path)
     };
     write().map_err(|error| {
-        Error::refused(format!(
+        Failure::refused(format!(
             "cannot store the QEMU plugin in {}: {error}; hint: set XDG_CACHE_HOME",
             directory.display()
         ))
@@ -180,7 +179,7 @@ fn check_version(
     path: &Path,
     libraries: Option<&str>,
     observer: &mut dyn FetchObserver,
-) -> Result<Result<String, String>, Error> {
+) -> Result<Result<String, String>, Failure> {
     let mut run_query = |what: &str| {
         let mut command = match libraries {
             None => Command::new(path),
@@ -231,7 +230,7 @@ fn open_unpacked(
     root: &Path,
     plugin: &Path,
     observer: &mut dyn FetchObserver,
-) -> Result<Result<Qemu, String>, Error> {
+) -> Result<Result<Qemu, String>, Failure> {
     let program = root.join("usr/bin").join(NAME);
     let folders = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu", "usr/lib", "lib"];
     let folders: Vec<String> = folders.iter().map(|part| root.join(part).display().to_string()).collect();
@@ -249,10 +248,10 @@ fn fetch_qemu(
     store: &DirectoryStore,
     plugin: &Path,
     observer: &mut dyn FetchObserver,
-) -> Result<Qemu, Error> {
+) -> Result<Qemu, Failure> {
     let to_error = |error: io::Error| {
         let folder = store.dir().display();
-        Error::refused(format!("cannot use {folder}: {error}; hint: set XDG_CACHE_HOME"))
+        Failure::refused(format!("cannot use {folder}: {error}; hint: set XDG_CACHE_HOME"))
     };
     let mut signal = None;
     let locked = store.lock(&mut || {}, &mut || {
@@ -267,14 +266,14 @@ fn fetch_qemu(
     }
     let entry_path = store.build_entry(&locked, to_error, |partial| unpack_packages(partial, observer))?;
     open_unpacked(&entry_path, plugin, observer)?.map_err(|why| {
-        Error::not_available(format!(
+        Failure::not_available(format!(
             "cannot profile by exact: QEMU of the package {PACKAGE} cannot be used: {why}; hint: {}",
             FETCH_HINTS.alternative
         ))
     })
 }
 
-fn unpack_packages(directory: &Path, observer: &mut dyn FetchObserver) -> Result<String, Error> {
+fn unpack_packages(directory: &Path, observer: &mut dyn FetchObserver) -> Result<String, Failure> {
     let mut name = PACKAGE.to_owned();
     for record in
         apt::find_missing(&[PACKAGE.to_owned()], &FETCH_HINTS, observer).map_err(convert_package_error)?
@@ -290,18 +289,13 @@ fn unpack_packages(directory: &Path, observer: &mut dyn FetchObserver) -> Result
     Ok(name)
 }
 
-fn convert_package_error(error: pagelab_packages::error::Error) -> Error {
-    let kind = match error.kind() {
-        PackageErrorKind::Stopped(signal) => ErrorKind::Stopped(signal),
-        PackageErrorKind::NotAvailable => ErrorKind::NotAvailable,
-        _ => ErrorKind::Refused,
-    };
-    let message = format!("cannot profile by exact: QEMU's user mode ({NAME}) is missing: {error}");
-    Error::new(kind, message)
+fn convert_package_error(failure: Failure) -> Failure {
+    let message = format!("cannot profile by exact: QEMU's user mode ({NAME}) is missing: {failure}");
+    Failure::new(failure.kind(), message)
 }
 
-fn stop_error(signal: i32) -> Error {
-    Error::new(ErrorKind::Stopped(signal), format!("stopped by signal {signal}"))
+fn stop_error(signal: i32) -> Failure {
+    Failure::new(FailureKind::Stopped(signal), format!("stopped by signal {signal}"))
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use pagelab_sys::wait::{Rusage, wait4};
 
 use super::account::SharedAccount;
 use super::qemu::Qemu;
-use crate::error::Error;
+use pagelab_model::Failure;
 
 /// Interval at which a running program is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -56,15 +56,15 @@ impl EmulationResult {
 
 impl EmulatedProgram {
     /// The program of a command line, after all `#!` lines are resolved.
-    pub fn resolve(command: &[OsString]) -> Result<EmulatedProgram, Error> {
+    pub fn resolve(command: &[OsString]) -> Result<EmulatedProgram, Failure> {
         let Some((name, arguments)) = command.split_first() else {
-            return Err(Error::cannot_start("no command given: add `-- COMMAND`"));
+            return Err(Failure::bad_input("no command given: add `-- COMMAND`"));
         };
         let mut path = crate::program::find_program(name)?;
         let (mut name, mut arguments) = (name.clone(), arguments.to_vec());
         for _ in 0..SCRIPT_DEPTH_MAX {
             let start = read_header(&path)
-                .map_err(|error| Error::cannot_start(format!("cannot read {}: {error}", path.display())))?;
+                .map_err(|error| Failure::bad_input(format!("cannot read {}: {error}", path.display())))?;
             let Some(line) = start.strip_prefix(b"#!") else {
                 check_format(&path, &start)?;
                 return Ok(EmulatedProgram { path, name, arguments });
@@ -78,7 +78,7 @@ impl EmulatedProgram {
             script_arguments.extend(arguments);
             (path, name, arguments) = (PathBuf::from(&interpreter), interpreter, script_arguments);
         }
-        Err(Error::cannot_start(format!("{}: too many nested script interpreters", path.display())))
+        Err(Failure::bad_input(format!("{}: too many nested script interpreters", path.display())))
     }
 }
 
@@ -89,7 +89,7 @@ fn read_header(path: &Path) -> std::io::Result<Vec<u8>> {
 }
 
 /// QEMU's user mode for x86-64 runs programs for x86-64.
-fn check_format(path: &Path, start: &[u8]) -> Result<(), Error> {
+fn check_format(path: &Path, start: &[u8]) -> Result<(), Failure> {
     const X86_64: [u8; 2] = [0x3e, 0];
     let path = path.display();
     let format_name = match start {
@@ -98,7 +98,7 @@ fn check_format(path: &Path, start: &[u8]) -> Result<(), Error> {
         [0x7f, b'E', b'L', b'F', ..] => "a program for another processor",
         _ => "neither an ELF file nor a script",
     };
-    Err(Error::not_available(format!(
+    Err(Failure::not_available(format!(
         "cannot profile {path} by exact: expected a program for x86-64, found {format_name}; hint: --source \
          accessed"
     )))
@@ -110,7 +110,7 @@ pub fn run_program(
     qemu: &Qemu,
     account: &SharedAccount,
     observer: &mut dyn FetchObserver,
-) -> Result<EmulationResult, Error> {
+) -> Result<EmulationResult, Failure> {
     let (launcher, prefix) = qemu.command(&account.path());
     let mut command = Command::new(launcher);
     command.args(&prefix).arg("-0").arg(&program.name).arg(&program.path).args(&program.arguments);
@@ -120,12 +120,12 @@ pub fn run_program(
     let start_time = Instant::now();
     let child = command
         .spawn()
-        .map_err(|error| Error::cannot_start(format!("cannot start {}: {error}", launcher.display())))?;
+        .map_err(|error| Failure::bad_input(format!("cannot start {}: {error}", launcher.display())))?;
     let pid = child.id();
     let mut sent_signal = None;
     loop {
         let exited = wait4(pid, true)
-            .map_err(|error| Error::refused(format!("cannot wait for the program: {error}")))?;
+            .map_err(|error| Failure::refused(format!("cannot wait for the program: {error}")))?;
         if let Some((status, rusage)) = exited {
             let wall_ns = u64::try_from(start_time.elapsed().as_nanos()).unwrap_or(u64::MAX);
             return Ok(EmulationResult { status, rusage, wall_ns, pid });
@@ -143,8 +143,8 @@ pub fn run_program(
 }
 
 /// Reason for an empty account.
-pub fn empty_account_error(program: &EmulatedProgram, result: &EmulationResult) -> Error {
-    Error::cannot_start(format!(
+pub fn empty_account_error(program: &EmulatedProgram, result: &EmulationResult) -> Failure {
+    Failure::bad_input(format!(
         "cannot start {path}: QEMU exited first ({}), see its messages above; hint: try `qemu-x86_64 {path}`",
         result.status,
         path = program.path.display()

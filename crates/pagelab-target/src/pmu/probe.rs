@@ -11,8 +11,8 @@ use pagelab_sys::perf_ring::{AccessSampling, PerfEvent};
 use rustix::io::Errno;
 
 use super::intel;
-use crate::error::Error;
 use crate::sampling::tlb_info::{ADDR, DATA_SRC, RAW};
+use pagelab_model::Failure;
 
 /// Bits of `sample_type` beside those of [`crate::sampling::tlb_info`].
 const TID: u64 = 1 << 1;
@@ -64,11 +64,11 @@ pub fn try_open_here(sampling: &AccessSampling, leader: Option<&AccessSampling>)
 }
 
 /// Sampling method of the machine under this root, or the reason why there is none, with a hint.
-pub fn find_hardware(root: &Root, try_open: &TryOpen<'_>) -> Result<SamplingHardware, Error> {
+pub fn find_hardware(root: &Root, try_open: &TryOpen<'_>) -> Result<SamplingHardware, Failure> {
     let reader = Reader::new(root);
     let found = list_hardware(&reader).map_err(|why| {
         let hint = "use --source accessed (accessed bits, any machine) or --source exact (QEMU)";
-        Error::not_available(format!("cannot sample TLB misses: {why}; hint: {hint}"))
+        Failure::not_available(format!("cannot sample TLB misses: {why}; hint: {hint}"))
     })?;
     let mut refusals = Vec::new();
     for hardware in found {
@@ -240,7 +240,7 @@ fn keep_openable_events(hardware: &SamplingHardware, try_open: &TryOpen<'_>) -> 
 }
 
 /// Why the kernel opens no event of hardware that is there.
-fn open_error(reader: &Reader<'_>, hardware: &SamplingHardware, error: &io::Error) -> Error {
+fn open_error(reader: &Reader<'_>, hardware: &SamplingHardware, error: &io::Error) -> Failure {
     let name = hardware.samplers.first().map_or("", |sampler| sampler.name.as_str());
     let level = reader.read_line(paths::PERF_EVENT_PARANOID).unwrap_or_else(|_| "unknown".to_owned());
     let samples_kernel = hardware.samplers.iter().any(|sampler| !sampler.sampling.is_user_only);
@@ -260,5 +260,5 @@ fn open_error(reader: &Reader<'_>, hardware: &SamplingHardware, error: &io::Erro
         }
         _ => format!("{error}; hint: --source accessed"),
     };
-    Error::not_available(format!("cannot sample TLB misses by {name}: {why}"))
+    Failure::not_available(format!("cannot sample TLB misses by {name}: {why}"))
 }

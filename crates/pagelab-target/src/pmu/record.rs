@@ -23,9 +23,10 @@ use pagelab_sys::{perf_ring, spawn};
 use rustix::io::Errno;
 
 use super::probe::{Sampler, SamplingHardware};
-use crate::error::Error;
+use crate::process_failure::{cannot_open_process, no_such_process};
 use crate::sampling::SampleCollector;
 use crate::{program, sampling};
+use pagelab_model::Failure;
 
 /// The program or process to be sampled.
 #[derive(Debug)]
@@ -67,12 +68,12 @@ pub fn record_profile(
     target: RecordTarget,
     options: &RecordOptions,
     stop: &dyn Fn() -> bool,
-) -> Result<RecordingResult, Error> {
+) -> Result<RecordingResult, Failure> {
     let began_ns = thread_cpu_ns();
     let mut recording = Recording::new(hardware, options);
     let cpus = Reader::new(&Root::live())
         .parse(paths::CPU_ONLINE, cpu_list::parse)
-        .map_err(|absence| Error::not_available(absence.reason()))?;
+        .map_err(|absence| Failure::not_available(absence.reason()))?;
     let started = Instant::now();
     let (mut child, pid, arguments) = match target {
         RecordTarget::Start(command) => {
@@ -127,8 +128,8 @@ fn complete_images(profile: &mut TlbProfile, pid: u32, arguments: Vec<String>) {
     profile.command = arguments;
 }
 
-fn refused_error(what: &str, error: &io::Error) -> Error {
-    Error::refused(format!("cannot {what}: {error}"))
+fn refused_error(what: &str, error: &io::Error) -> Failure {
+    Failure::refused(format!("cannot {what}: {error}"))
 }
 
 /// A program that waits before its first instruction.
@@ -139,9 +140,9 @@ struct HeldProgram {
 }
 
 impl HeldProgram {
-    fn start(mut command: Command) -> Result<HeldProgram, Error> {
+    fn start(mut command: Command) -> Result<HeldProgram, Failure> {
         let name = command.get_program().to_string_lossy().into_owned();
-        let failed = |error: io::Error| Error::cannot_start(format!("cannot start {name}: {error}"));
+        let failed = |error: io::Error| Failure::bad_input(format!("cannot start {name}: {error}"));
         let (mut pid_reader, pid_writer) = io::pipe().map_err(failed)?;
         let (release_reader, release_pipe) = io::pipe().map_err(failed)?;
         spawn::hold_before_exec(&mut command, pid_writer.into(), release_reader.into(), release_pipe.as_fd());
@@ -156,8 +157,8 @@ impl HeldProgram {
     }
 
     /// Resumes it. Returns an error if the program cannot be started after all.
-    fn release(mut self) -> Result<Child, Error> {
-        let failed = |error: io::Error| Error::cannot_start(format!("cannot start the program: {error}"));
+    fn release(mut self) -> Result<Child, Failure> {
+        let failed = |error: io::Error| Failure::bad_input(format!("cannot start the program: {error}"));
         self.release_pipe.write_all(b"g").map_err(failed)?;
         let started = self.spawner.join().map_err(|_| failed(io::ErrorKind::Other.into()))?;
         started.map_err(failed)
@@ -221,7 +222,7 @@ impl<'a> Recording<'a> {
         }
     }
 
-    fn open_task_events(&mut self, task: u32, cpus: &[u32], from_exec: bool) -> Result<(), Error> {
+    fn open_task_events(&mut self, task: u32, cpus: &[u32], from_exec: bool) -> Result<(), Failure> {
         for (event, sampler) in self.samplers.iter().enumerate() {
             for &cpu in cpus {
                 match self.open_event(task, cpu, (event, sampler), from_exec) {
@@ -265,13 +266,13 @@ impl<'a> Recording<'a> {
     }
 
     /// Opens the events for all threads of a process, enables them, and reads its mappings.
-    fn attach_process(&mut self, pid: u32, cpus: &[u32]) -> Result<(), Error> {
+    fn attach_process(&mut self, pid: u32, cpus: &[u32]) -> Result<(), Failure> {
         let mut opened = Vec::new();
         for _ in 0..ATTACH_ROUNDS {
             let tasks = fs::read_dir(paths::process_file(pid, "task"));
             let tasks = tasks.map_err(|error| match Errno::from_io_error(&error) {
-                Some(errno) => Error::cannot_open_process("sample", pid, errno),
-                None => Error::no_such_process("sample", pid),
+                Some(errno) => cannot_open_process("sample", pid, errno),
+                None => no_such_process("sample", pid),
             })?;
             let tasks = tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse::<u32>().ok());
             let new: Vec<u32> = tasks.filter(|task| !opened.contains(task)).collect();
@@ -287,7 +288,7 @@ impl<'a> Recording<'a> {
         for event in events {
             event.enable().map_err(|error| refused_error("enable an event", &error))?;
         }
-        self.read_mappings(pid).ok_or_else(|| Error::no_such_process("sample", pid))
+        self.read_mappings(pid).ok_or_else(|| no_such_process("sample", pid))
     }
 
     fn read_mappings(&mut self, pid: u32) -> Option<()> {
@@ -355,7 +356,7 @@ impl<'a> Recording<'a> {
         profile
     }
 
-    fn open_error(&self, sampler: &Sampler, error: &io::Error) -> Error {
+    fn open_error(&self, sampler: &Sampler, error: &io::Error) -> Failure {
         let why = match Errno::from_io_error(error) {
             Some(Errno::ACCESS | Errno::PERM) => {
                 "not permitted: another user's process, a process that changed its user, or ring buffers \
@@ -367,7 +368,7 @@ impl<'a> Recording<'a> {
             Some(Errno::BUSY) => "the counter is in use; hint: stop the other user".to_owned(),
             _ => format!("{error}; hint: --source accessed"),
         };
-        Error::not_available(format!("cannot sample by {}: {why}", sampler.name))
+        Failure::not_available(format!("cannot sample by {}: {why}", sampler.name))
     }
 }
 

@@ -15,7 +15,7 @@ use zstd::stream::raw::{Decoder, Operation};
 
 use super::tlb_info::{TlbInfo, UnusableReason, classify_by_name, is_spe_memory_event, is_stlb_miss_name};
 use super::{SampleCollector, SampledAccess, SamplingOptions};
-use crate::error::{Error, ErrorKind};
+use pagelab_model::{Failure, FailureKind};
 
 /// A text, or a file that comes by a pipe, at most.
 const STREAM_BYTES_MAX: u64 = 512 << 20;
@@ -23,7 +23,7 @@ const STREAM_BYTES_MAX: u64 = 512 << 20;
 const MAGIC_BYTES: usize = 16;
 
 /// Reads the file at this path, or standard input for `-`.
-pub fn read_profile(path: &Path, options: SamplingOptions) -> Result<TlbProfile, Error> {
+pub fn read_profile(path: &Path, options: SamplingOptions) -> Result<TlbProfile, Failure> {
     if path == Path::new("-") {
         return profile_stream(Box::new(io::stdin()), "standard input", options);
     }
@@ -32,7 +32,7 @@ pub fn read_profile(path: &Path, options: SamplingOptions) -> Result<TlbProfile,
     let file = File::open(path).map_err(cannot)?;
     let kind = file.metadata().map_err(cannot)?.file_type();
     if kind.is_dir() {
-        return Err(Error::bad_input(format!(
+        return Err(Failure::bad_input(format!(
             "cannot read {name}: expected a file, found a directory (perf record --threads); hint: record \
              without --threads"
         )));
@@ -105,7 +105,7 @@ fn profile_stream(
     mut stream: Box<dyn Read>,
     name: &str,
     options: SamplingOptions,
-) -> Result<TlbProfile, Error> {
+) -> Result<TlbProfile, Failure> {
     let mut head = [0; MAGIC_BYTES];
     let count = read_until_full(|bytes, _| stream.read(bytes), &mut head, 0)
         .map_err(|error| read_error(name, &error))?;
@@ -124,10 +124,10 @@ fn profile_stream(
 }
 
 /// Part of a pipe that must be read completely.
-fn read_whole_stream(stream: Box<dyn Read>, head: &[u8], name: &str) -> Result<Vec<u8>, Error> {
+fn read_whole_stream(stream: Box<dyn Read>, head: &[u8], name: &str) -> Result<Vec<u8>, Failure> {
     let mut bytes = head.to_vec();
     let read = stream.take(STREAM_BYTES_MAX).read_to_end(&mut bytes);
-    Err(Error::bad_input(match read {
+    Err(Failure::bad_input(match read {
         Ok(_) if bytes.len() as u64 <= STREAM_BYTES_MAX => return Ok(bytes),
         Ok(_) => format!(
             "cannot read {name}: larger than {}, the limit of text and pipes; hint: use the file of perf",
@@ -137,23 +137,23 @@ fn read_whole_stream(stream: Box<dyn Read>, head: &[u8], name: &str) -> Result<V
     }))
 }
 
-fn read_error(name: &str, error: &io::Error) -> Error {
+fn read_error(name: &str, error: &io::Error) -> Failure {
     let kind = match error.kind() {
-        io::ErrorKind::PermissionDenied => ErrorKind::NotAvailable,
-        _ => ErrorKind::BadInput,
+        io::ErrorKind::PermissionDenied => FailureKind::NotAvailable,
+        _ => FailureKind::BadInput,
     };
-    Error::new(kind, format!("cannot read {name}: {error}; hint: use a file written by perf"))
+    Failure::new(kind, format!("cannot read {name}: {error}; hint: use a file written by perf"))
 }
 
-fn parse_error(name: &str, error: &ParseError) -> Error {
-    Error::bad_input(format!("{}; nothing was profiled", error.message_in_file(name)))
+fn parse_error(name: &str, error: &ParseError) -> Failure {
+    Failure::bad_input(format!("{}; nothing was profiled", error.message_in_file(name)))
 }
 
 fn profile_perf_data(
     input: &mut dyn Input,
     name: &str,
     options: SamplingOptions,
-) -> Result<TlbProfile, Error> {
+) -> Result<TlbProfile, Failure> {
     let mut decompressor: Option<Decoder<'static>> = None;
     let mut decompress = |packed: &[u8], room: &mut [u8]| {
         let decoder = match &mut decompressor {
@@ -173,7 +173,7 @@ fn profile_perf_data(
         let traces = summary.undecoded.join(", ");
         let events: Vec<&str> = file_info.events.iter().map(|event| event.name.as_str()).take(4).collect();
         let events = events.join(", ");
-        return Err(Error::bad_input(match traces.is_empty() {
+        return Err(Failure::bad_input(match traces.is_empty() {
             true => format!("cannot profile by {name} (events: {events}): no data on TLB misses: {why}"),
             false => format!(
                 "cannot profile by {name}: samples in a trace of {traces} are not supported ({why}); hint: \
@@ -214,11 +214,11 @@ fn profile_text(
     head: &[u8],
     name: &str,
     options: SamplingOptions,
-) -> Result<TlbProfile, Error> {
+) -> Result<TlbProfile, Failure> {
     let bytes = read_whole_stream(stream, head, name)?;
     let has = |what: &[u8]| find_bytes(&bytes, what).is_some();
     if bytes.iter().take(STREAM_BYTES_MAX as usize).any(|&byte| byte == 0) {
-        return Err(Error::bad_input(format!(
+        return Err(Failure::bad_input(format!(
             "cannot read {name}: expected a file of perf record (PERFILE2) or text; hint: use a file of perf \
              mem record"
         )));
@@ -234,13 +234,15 @@ fn profile_text(
         let report = perf_data::parse_report(&bytes).map_err(|error| parse_error(name, &error))?;
         add_report_rows(&mut collector, &report);
     } else {
-        return Err(Error::bad_input(format!(
+        return Err(Failure::bad_input(format!(
             "cannot profile by {name}: expected perf output with TLB data; hint: use perf script -F \
              +addr,+data_src, perf mem report --stdio, or the perf.data file"
         )));
     }
     match collector.explain_unusable() {
-        Some(why) => Err(Error::bad_input(format!("cannot profile by {name}: no data on TLB misses: {why}"))),
+        Some(why) => {
+            Err(Failure::bad_input(format!("cannot profile by {name}: no data on TLB misses: {why}")))
+        }
         None => Ok(collector.finish(ProfileSource::PerfData, &FileInfo::default())),
     }
 }
@@ -286,7 +288,7 @@ pub fn profile_region_counts(
     bytes: &[u8],
     name: &str,
     options: SamplingOptions,
-) -> Result<TlbProfile, Error> {
+) -> Result<TlbProfile, Failure> {
     let regions = region_list::parse_counts(bytes).map_err(|error| parse_error(name, &error))?;
     let region = options.page_size.block_bytes(options.page_size.default_pmd_order());
     let mut collector = SampleCollector::new(SamplingOptions { grain: Bytes(region.0), ..options });

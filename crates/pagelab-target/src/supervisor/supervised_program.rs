@@ -12,8 +12,8 @@ use super::requests::{self, PrepareDrop, RequestError, RequestKind, Response};
 use super::tracer::Tracer;
 use super::tracer_state::TracerState;
 use super::{ProgramExit, SupervisorConfig, exec_image};
-use crate::error::Error;
 use crate::priority;
+use pagelab_model::Failure;
 
 /// A program under supervision. When this process ends, the program is killed.
 pub struct SupervisedProgram {
@@ -24,7 +24,7 @@ pub struct SupervisedProgram {
 
 impl SupervisedProgram {
     /// Starts the program and returns once it runs. Its stdio is that of this process.
-    pub fn start(spec: SupervisorConfig) -> Result<SupervisedProgram, Error> {
+    pub fn start(spec: SupervisorConfig) -> Result<SupervisedProgram, Failure> {
         let state = Arc::new(Mutex::new(TracerState::default()));
         let (start_sender, start_receiver) = mpsc::channel();
         let shared = state.clone();
@@ -33,7 +33,7 @@ impl SupervisedProgram {
             let waker = match ThreadWaker::for_this_thread() {
                 Ok(waker) => waker,
                 Err(error) => {
-                    let error = Error::not_available(format!("cannot install a signal handler: {error}"));
+                    let error = Failure::not_available(format!("cannot install a signal handler: {error}"));
                     return drop(start_sender.send(Err(error)));
                 }
             };
@@ -48,7 +48,7 @@ impl SupervisedProgram {
                 let _ = start_sender.send(Err(error));
             }
         });
-        let gone = |_| Error::cannot_start("cannot start the program: the supervisor ended");
+        let gone = |_| Failure::bad_input("cannot start the program: the supervisor ended");
         let (pid, waker) = start_receiver.recv().map_err(gone)??;
         Ok(SupervisedProgram { state, waker, pid })
     }

@@ -16,7 +16,7 @@ use super::tracer_state::{AddressSpace, Process, TracerState};
 use super::{
     HugePageChoice, ProgramExit, Summary, SupervisorConfig, collapse, exec_image, injection, requests,
 };
-use crate::error::Error;
+use pagelab_model::Failure;
 
 /// A traced thread.
 #[derive(Clone, Copy)]
@@ -58,20 +58,20 @@ pub(super) struct Tracer {
 
 impl Tracer {
     /// Starts the program; it waits for [`Tracer::run`]. Both must be called from one thread.
-    pub fn start(spec: Arc<SupervisorConfig>, state: Arc<Mutex<TracerState>>) -> Result<Tracer, Error> {
+    pub fn start(spec: Arc<SupervisorConfig>, state: Arc<Mutex<TracerState>>) -> Result<Tracer, Failure> {
         if !cfg!(target_arch = "x86_64") {
-            return Err(Error::not_available(
+            return Err(Failure::not_available(
                 "cannot trace the program: the supervisor supports x86-64 only; hint: --no-tracer",
             ));
         }
         let unavailable_error = |what: &str, error: io::Error| {
-            Error::not_available(format!("cannot {what}: {error}; hint: --no-tracer, which needs no ptrace"))
+            Failure::not_available(format!(
+                "cannot {what}: {error}; hint: --no-tracer, which needs no ptrace"
+            ))
         };
         let mark = super::generate_mark();
-        let held_child =
-            traced_child::fork_held(&super::build_child_program(&spec, mark)?).map_err(|error| {
-                Error::cannot_start(format!("cannot start the program: fork failed: {error}"))
-            })?;
+        let held_child = traced_child::fork_held(&super::build_child_program(&spec, mark)?)
+            .map_err(|error| Failure::bad_input(format!("cannot start the program: fork failed: {error}")))?;
         let root_pid = held_child.pid;
         ptrace::seize(root_pid, TraceOptions::SUPERVISE)
             .map_err(|error| unavailable_error("trace the program", error))?;
@@ -99,7 +99,7 @@ impl Tracer {
         self,
         started: impl FnOnce(u32),
         ended: impl FnOnce(ProgramExit, Summary),
-    ) -> Result<(), Error> {
+    ) -> Result<(), Failure> {
         let state = self.state.clone();
         let done = self.run_event_loop(started, ended);
         let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -112,7 +112,7 @@ impl Tracer {
         mut self,
         started: impl FnOnce(u32),
         ended: impl FnOnce(ProgramExit, Summary),
-    ) -> Result<(), Error> {
+    ) -> Result<(), Failure> {
         let (mut started, mut ended) = (Some(started), Some(ended));
         loop {
             let state = self.state.clone();
@@ -156,20 +156,20 @@ impl Tracer {
         }
     }
 
-    fn check_start_report(&mut self, state: &mut TracerState) -> Result<(), Error> {
+    fn check_start_report(&mut self, state: &mut TracerState) -> Result<(), Failure> {
         let Some(started_child) = self.started_child.take() else { return Ok(()) };
         let StartReport { is_without_new_privileges, thp_refused, filter_error, exec_error } =
             started_child.read_report();
         let program = self.spec.program.display();
         if let Some(number) = filter_error {
             let error = io::Error::from_raw_os_error(number);
-            return Err(Error::not_available(format!(
+            return Err(Failure::not_available(format!(
                 "cannot install a seccomp filter: {error}; hint: --no-tracer"
             )));
         }
         if let Some(number) = exec_error {
             let error = io::Error::from_raw_os_error(number);
-            return Err(Error::cannot_start(format!("cannot start {program}: {error}")));
+            return Err(Failure::bad_input(format!("cannot start {program}: {error}")));
         }
         if is_without_new_privileges {
             state.accounting.add_note(

@@ -6,7 +6,6 @@ use std::io::{self, BufRead, BufReader, Read, Seek, Write};
 use std::path::PathBuf;
 
 use pagelab_command::exit::{Failure, FailureKind};
-use pagelab_target::error::Error;
 use pagelab_target::remote_collapse::RemoteCollapse;
 use pagelab_target::supervisor::{HugePageChoice, Summary, SupervisorConfig, ThpMode};
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -64,7 +63,7 @@ impl SupervisorJob {
     }
 
     /// Opens a process, to collapse its memory.
-    pub fn open_process(&self, pid: u32) -> Result<RemoteCollapse, Error> {
+    pub fn open_process(&self, pid: u32) -> Result<RemoteCollapse, Failure> {
         RemoteCollapse::open(pid, self.choice.clone(), self.request.allow_stale, self.huge)
     }
 

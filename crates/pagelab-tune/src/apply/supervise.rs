@@ -9,13 +9,11 @@ use std::sync::Arc;
 
 use pagelab_command::atomic_file::check_output;
 use pagelab_command::exit::{Exit, Failure, FailureKind};
-use pagelab_target::error::Error;
 use pagelab_target::supervisor::{self, ProgramExit, Summary};
 use serde_json::Value;
 
 use super::messages::{SupervisorJob, SupervisorMessage};
 use super::{ApplySubject, front_end};
-use crate::target_failure::kind_of_target_error;
 
 /// Does a job, and reports to `reports`. The exit code of the process is not used.
 pub fn run_supervisor(job: File, reports: File) -> Result<(), Failure> {
@@ -46,7 +44,7 @@ pub fn run_supervisor(job: File, reports: File) -> Result<(), Failure> {
                 let is_partial = summary.allocated < summary.requested;
                 end(if is_partial { Exit::Partial } else { Exit::Success } as u8, summary);
             }
-            Err(error) => report(to_message(&error)),
+            Err(error) => report(SupervisorMessage::from_failure(&error)),
         }
         return Ok(());
     }
@@ -62,7 +60,7 @@ pub fn run_supervisor(job: File, reports: File) -> Result<(), Failure> {
         drop(reports.take());
     };
     if let Err(error) = supervisor::run_supervised(&spec, started, ended) {
-        report(to_message(&error));
+        report(SupervisorMessage::from_failure(&error));
     }
     Ok(())
 }
@@ -73,7 +71,7 @@ fn collapse_process(
     job: &SupervisorJob,
     pid: u32,
     report: &dyn Fn(SupervisorMessage),
-) -> Result<Summary, Error> {
+) -> Result<Summary, Failure> {
     let mut process = job.open_process(pid)?;
     if job.request.overrides {
         process.enable_thp()?;
@@ -82,10 +80,6 @@ fn collapse_process(
     let mut summary = process.build_summary();
     summary.supervisor_cpu_ns = pagelab_sys::clock::process_cpu_ns(std::process::id()).unwrap_or(0);
     Ok(summary)
-}
-
-fn to_message(error: &Error) -> SupervisorMessage {
-    SupervisorMessage::Failed { kind: kind_of_target_error(error.kind()), message: error.to_string() }
 }
 
 /// Writes the summary file. Returns a note if that fails.

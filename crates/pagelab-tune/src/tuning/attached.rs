@@ -37,7 +37,6 @@ use super::{
 };
 use crate::profile::{self, MissSource};
 use crate::profile_source;
-use crate::target_failure::failure_from_target_error;
 use sample::{LoadFigure, ProcessLoad};
 
 /// Why a tuning ends where accessed bits are not visible.
@@ -94,8 +93,7 @@ impl AttachedTuning<'_> {
         let snapshot = read_snapshot();
         let page = snapshot.machine.page_size;
         let huge = page.block_bytes(snapshot.pmd_order);
-        let process =
-            HugePageController::open(pid, page.bytes(), huge.0).map_err(failure_from_target_error)?;
+        let process = HugePageController::open(pid, page.bytes(), huge.0).map_err(output::exit_if_stopped)?;
         let names = TuningNames::choose(request, &pid.to_string())?;
         Ok(AttachedTuning { request, pid, command, figure, names, process })
     }
@@ -103,8 +101,8 @@ impl AttachedTuning<'_> {
     /// Describes what it would do.
     pub fn describe(&self, style: TextStyle) -> Result<String, Failure> {
         let (request, pid, command) = (self.request, self.pid, self.command);
-        let regions = self.process.find_eligible_regions().map_err(failure_from_target_error)?.len();
-        let huge = self.process.read_huge_regions().map_err(failure_from_target_error)?.len();
+        let regions = self.process.find_eligible_regions().map_err(output::exit_if_stopped)?.len();
+        let huge = self.process.read_huge_regions().map_err(output::exit_if_stopped)?.len();
         let name = std::fs::read_to_string(paths::process_file(pid, "comm")).unwrap_or_default();
         let plan = &self.names.plan_file;
         let (arms, files) = arms::arms_without_profile(plan);
@@ -200,7 +198,7 @@ impl AttachedSession<'_> {
         let (request, pid) = (self.request, self.pid);
         let TuningNames { run_file, plan_file, .. } = self.names;
         let path = run_file.path.clone();
-        let regions = self.process.find_eligible_regions().map_err(failure_from_target_error)?;
+        let regions = self.process.find_eligible_regions().map_err(output::exit_if_stopped)?;
         if regions.is_empty() {
             let text = format!(
                 "process {pid} has no memory for huge pages: no aligned region of a private anonymous \
@@ -210,7 +208,7 @@ impl AttachedSession<'_> {
         }
         // A huge region hides its accesses from a source that reads page tables.
         let split =
-            self.process.set_huge_regions(&regions, &BTreeSet::new()).map_err(failure_from_target_error)?;
+            self.process.set_huge_regions(&regions, &BTreeSet::new()).map_err(output::exit_if_stopped)?;
         self.check_split(&split)?;
         let how = super::profiling_options(request, self.stop);
         let profile = match &request.profile {
@@ -337,8 +335,7 @@ impl AttachedSession<'_> {
                 HugePageSelection::All => all,
                 _ => planned,
             };
-            let turned =
-                self.process.set_huge_regions(all, huge_regions).map_err(failure_from_target_error)?;
+            let turned = self.process.set_huge_regions(all, huge_regions).map_err(output::exit_if_stopped)?;
             let began_ns = times.now_ns();
             let (end, measures, mut flags) = self.measure_trial(all, huge_regions)?;
             flags.extend(trial_flag(&turned, huge_regions.len()));
@@ -360,7 +357,7 @@ impl AttachedSession<'_> {
         huge_regions: &BTreeSet<u64>,
     ) -> Result<(TrialEnd, Vec<Measure>, Vec<Flag>), Failure> {
         let (end, mut measures) = self.load.sample(self.pid, self.stop);
-        let after = self.process.read_huge_regions().map_err(failure_from_target_error)?;
+        let after = self.process.read_huge_regions().map_err(output::exit_if_stopped)?;
         let huge = after.intersection(all).count();
         let got = after.intersection(huge_regions).count();
         measures.extend(sample::huge_page_measures(huge, self.process.huge_bytes, huge_regions.len(), got));

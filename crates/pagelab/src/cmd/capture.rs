@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use pagelab_host::capture::{self, CaptureErrorKind, CaptureOptions, CaptureSummary};
+use pagelab_host::capture::{self, CaptureOptions, CaptureSummary};
 use pagelab_host::manifest::why_name;
 use pagelab_host::paths::capture_table::{Privacy, TABLE};
 use pagelab_model::{Absence, AbsenceReason};
@@ -11,7 +11,7 @@ use pagelab_report::style;
 use pagelab_report::style::format_plural;
 use serde_json::json;
 
-use crate::exit::{Exit, Failure, FailureKind, Outcome};
+use crate::exit::{Exit, Failure, Outcome};
 use crate::output;
 use crate::value_parsers::bounded_ns;
 
@@ -79,16 +79,7 @@ pub fn run(args: &Args) -> Outcome {
         force: args.force,
     };
     let started = std::time::Instant::now();
-    let summary = capture::capture(&root, target, options).map_err(|error| {
-        let kind = match error.kind {
-            CaptureErrorKind::Interrupted(signal) => output::exit_with_stopped(error, signal),
-            CaptureErrorKind::BadTarget => FailureKind::Usage,
-            CaptureErrorKind::BadInput => FailureKind::BadInput,
-            CaptureErrorKind::NotPermitted => FailureKind::NotAvailable,
-            CaptureErrorKind::WriteFailed => FailureKind::Partial,
-        };
-        Failure::new(kind, error.to_string())
-    })?;
+    let summary = capture::capture(&root, target, options).map_err(output::exit_if_stopped)?;
     let took_ns = bounded_ns(started.elapsed());
     if args.json {
         print_json(&summary, took_ns)?;

@@ -8,11 +8,9 @@ pub mod setup;
 use std::path::PathBuf;
 
 use pagelab_guest::cache::KernelCache;
-use pagelab_guest::error::{Error, ErrorKind};
 use pagelab_packages::store;
 
 use crate::exit::{Failure, FailureKind};
-use crate::output;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -55,17 +53,4 @@ fn open_cache(folder: Option<&PathBuf>) -> Result<KernelCache, Failure> {
     };
     let folder = folder.cloned().or_else(store::default_cache_dir).ok_or_else(none)?;
     Ok(KernelCache::in_dir(&folder))
-}
-
-/// Converts an error of a guest or of a download to a failure with its exit code. After a signal it ends this
-/// process.
-pub fn guest_failure(error: Error) -> Failure {
-    let kind = match error.kind() {
-        ErrorKind::Usage => FailureKind::Usage,
-        ErrorKind::Input => FailureKind::BadInput,
-        ErrorKind::NotAvailable => FailureKind::NotAvailable,
-        ErrorKind::SystemRefused | ErrorKind::Output => FailureKind::Partial,
-        ErrorKind::Stopped(signal) => output::exit_with_stopped(error, signal),
-    };
-    Failure::new(kind, error.to_string()).with_cause(error.into_cause())
 }

@@ -11,11 +11,10 @@ pub use binary::binary;
 use pagelab_guest::boot::{self, GuestObserver, GuestPlan, QEMU};
 use pagelab_guest::cache::KernelCache;
 use pagelab_guest::config::GuestConfig;
-use pagelab_guest::error::ErrorKind;
 use pagelab_guest::job::{CgroupConfig, CgroupVersion, JobStep};
 use pagelab_guest::kernel_setup::set_up_kernel;
 use pagelab_guest::outcome::{CompletedJob, FirstMessageCost, GuestOutcome, LostGuest, StepEnd};
-use pagelab_model::size;
+use pagelab_model::{FailureKind, size};
 use pagelab_packages::program;
 use pagelab_sys::spawn::die_with_parent;
 
@@ -47,7 +46,7 @@ pub fn plan(series: &str, steps: Vec<JobStep>) -> Option<GuestPlan> {
         match cache.find_kernel(series).map_or_else(|| set_up_kernel(&cache, series, &mut SilentWatcher), Ok)
         {
             Ok(kernel) => kernel,
-            Err(error) if error.kind() == ErrorKind::NotAvailable => {
+            Err(error) if error.kind() == FailureKind::NotAvailable => {
                 eprintln!("skipped: kernel-not-to-be-had: {error}");
                 return None;
             }

@@ -149,10 +149,10 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
     let mut told = SetupProgress::start(args.verbose)?;
     memory::check_host_memory(shape.memory).map_err(|why| Failure::new(FailureKind::NotAvailable, why))?;
     let (plan, fetches_into) = resolve_plan(args, shape)?;
-    plan.check().map_err(super::guest_failure)?;
+    plan.check().map_err(output::exit_if_stopped)?;
     let plan = match fetches_into {
         Some(cache) => GuestPlan {
-            kernel: set_up_kernel(&cache, &args.kernel, &mut told).map_err(super::guest_failure)?,
+            kernel: set_up_kernel(&cache, &args.kernel, &mut told).map_err(output::exit_if_stopped)?,
             ..plan
         },
         None => plan,
@@ -165,7 +165,7 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
     let forwards_output = !args.json;
     let mut watcher =
         GuestWatcher { progress: told, status, console, forwards_output, start, time_limit: whole };
-    let guest = boot::run_guest(&plan, &mut watcher).map_err(super::guest_failure)?;
+    let guest = boot::run_guest(&plan, &mut watcher).map_err(output::exit_if_stopped)?;
     if args.json {
         output::print_json(&json::outcome_to_json(&plan, &guest))?;
     }
@@ -225,7 +225,7 @@ fn resolve_plan(args: &Args, shape: GuestConfig) -> Result<(GuestPlan, Option<Ke
     let name = &args.kernel;
     let (kernel, fetches_into) = if name.contains('/') || Path::new(name).is_file() {
         let kernel = GuestKernel::open(Path::new(name), args.modules.as_deref());
-        (kernel.map_err(super::guest_failure)?, None)
+        (kernel.map_err(output::exit_if_stopped)?, None)
     } else {
         let cache = super::open_cache(args.cache.as_ref())?;
         match cache.find_kernel(name) {
@@ -270,12 +270,12 @@ fn guest_title(plan: &GuestPlan) -> String {
 
 fn dry_run(args: &Args, shape: GuestConfig) -> Result<(), Failure> {
     let (plan, fetches_into) = resolve_plan(args, shape)?;
-    plan.check().map_err(super::guest_failure)?;
+    plan.check().map_err(output::exit_if_stopped)?;
     let fetches = fetches_into.map(|cache| {
         format!("the newest {} cloud kernel into {}", args.kernel, cache.store().dir().display())
     });
     if args.json {
-        let document = json::plan_to_json(&plan, fetches.as_deref()).map_err(super::guest_failure)?;
+        let document = json::plan_to_json(&plan, fetches.as_deref()).map_err(output::exit_if_stopped)?;
         return output::print_json(&document);
     }
     let mut out = output::stdout();
@@ -284,7 +284,7 @@ fn dry_run(args: &Args, shape: GuestConfig) -> Result<(), Failure> {
     match &fetches {
         Some(fetches) => writeln!(out, "fetches   {fetches}")?,
         None => {
-            let names = plan.list_module_names().map_err(super::guest_failure)?.join(" ");
+            let names = plan.list_module_names().map_err(output::exit_if_stopped)?.join(" ");
             writeln!(out, "modules   {}", if names.is_empty() { "none" } else { &names })?;
         }
     }

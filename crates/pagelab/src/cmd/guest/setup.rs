@@ -42,7 +42,7 @@ pub fn run(args: &Args) -> Outcome {
             let message = format!("--kernel {wanted}: expected a series, for example 6.1, or a package");
             return Err(super::super::usage_error(&message));
         }
-        kernels.push(set_up_kernel(&cache, wanted, &mut told).map_err(super::guest_failure)?);
+        kernels.push(set_up_kernel(&cache, wanted, &mut told).map_err(output::exit_if_stopped)?);
     }
     if args.json {
         let kernels: Vec<_> = kernels.iter().map(kernel_to_json).collect();

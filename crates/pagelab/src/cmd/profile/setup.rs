@@ -4,7 +4,6 @@ use pagelab_command::setup_progress::SetupProgress;
 use pagelab_packages::store;
 use pagelab_target::exact::qemu::{Qemu, QemuSource};
 
-use crate::cmd::failure_from_target_error;
 use crate::exit::{Exit, Outcome};
 use crate::output;
 
@@ -24,7 +23,7 @@ pub fn run(args: &Args) -> Outcome {
         true => Qemu::preview_source(cache.as_deref(), &mut progress),
         false => Qemu::find_or_fetch(cache.as_deref(), &mut progress).map(QemuSource::Available),
     };
-    match source.map_err(failure_from_target_error)? {
+    match source.map_err(output::exit_if_stopped)? {
         QemuSource::Available(qemu) => writeln!(out, "QEMU {}   {}", qemu.version, qemu.program.display())?,
         QemuSource::ToFetch(offers) => {
             for offer in &offers {

@@ -12,7 +12,6 @@ use pagelab_report::text_report::TextReport;
 use pagelab_workloads::options::WorkloadOptions;
 
 use super::{build_argument, parse_options, unknown_workload, value_error};
-use crate::cmd::guest::guest_failure;
 use crate::exit::{Failure, FailureKind};
 use crate::output;
 
@@ -88,7 +87,7 @@ pub fn manifest_failure(unread: &ManifestError) -> Failure {
 
 fn run_failure(failed: RunError) -> Failure {
     let kind = match failed {
-        RunError::NotReady(error) => return guest_failure(error),
+        RunError::NotReady(error) => return output::exit_if_stopped(error),
         RunError::Stopped(signal) => output::exit_with_stopped(failed, signal),
         RunError::System(_) | RunError::BadExit(_) => FailureKind::Partial,
         RunError::WrongResult(_) => FailureKind::Bug,

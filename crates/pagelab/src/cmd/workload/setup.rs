@@ -14,7 +14,6 @@ use pagelab_report::json::document_header;
 use pagelab_report::json::object::{JsonObject, to_array};
 
 use super::external::manifest_failure;
-use crate::cmd::guest::guest_failure;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output;
 
@@ -71,7 +70,7 @@ pub fn run(args: &Args) -> Outcome {
     let mut all: Vec<SetupOutcome> = Vec::new();
     for manifest in manifests {
         let began = Instant::now();
-        let home = install_dir::set_up(manifest, args.again, &mut told).map_err(guest_failure);
+        let home = install_dir::set_up(manifest, args.again, &mut told).map_err(output::exit_if_stopped);
         if let Err(failure) = &home {
             output::warn(&format!("{}: {failure}", manifest.name));
         }
