@@ -156,7 +156,7 @@ pub type TimedRun = (u64, Reading<Vec<ScannerRun>>);
 /// The same with a given compaction and count. The argument of `run` is true from the second round on.
 fn repeat_until_met<E>(
     run: &mut dyn FnMut(bool) -> Result<TimedRun, E>,
-    count: &mut dyn FnMut() -> u64,
+    count: &mut dyn FnMut() -> Option<u64>,
     has_time: &dyn Fn() -> bool,
     pageblock_order: Order,
 ) -> Result<CompactionRuns, E> {
@@ -165,7 +165,8 @@ fn repeat_until_met<E>(
     let mut before = None;
     let mut fruitless_runs = 0;
     while runs.ended_early(pageblock_order) && runs.count < RUNS_MAX && has_time() {
-        let now = count();
+        // An unknown gain is no reason for another run.
+        let Some(now) = count() else { break };
         let is_miss = before.is_some_and(|before| now < before + GAIN_MIN);
         fruitless_runs = if is_miss { fruitless_runs + 1 } else { 0 };
         if fruitless_runs >= FRUITLESS_RUNS_MAX {
@@ -178,13 +179,12 @@ fn repeat_until_met<E>(
     Ok(runs)
 }
 
-/// Free blocks of an order, once the per-CPU lists have shrunk.
-pub fn count_free_blocks(root: &Root, order: Order) -> u64 {
+/// Free blocks of an order, once the per-CPU lists have shrunk; `None` if they cannot be read.
+pub fn count_free_blocks(root: &Root, order: Order) -> Option<u64> {
     drain_pcp_lists(root);
-    let buddy = Reader::new(root).parse(paths::BUDDYINFO, buddyinfo::parse);
-    let zones = buddy.map(|buddy| buddy.zones).unwrap_or_default();
-    let blocks = zones.iter().map(|zone| zone.areas.blocks_suitable(order)).sum::<u128>();
-    u64::try_from(blocks).unwrap_or(u64::MAX)
+    let buddy = Reader::new(root).parse(paths::BUDDYINFO, buddyinfo::parse).ok()?;
+    let blocks = buddy.zones.iter().map(|zone| zone.areas.blocks_suitable(order)).sum::<u128>();
+    Some(u64::try_from(blocks).unwrap_or(u64::MAX))
 }
 
 const TRACE_SYSTEM: &str = "compaction";
@@ -327,7 +327,7 @@ mod tests {
         };
         let mut count = || {
             counted += 1;
-            counts[counted - 1]
+            counts.get(counted - 1).copied()
         };
         let runs = repeat_until_met(&mut run, &mut count, &|| true, BLOCK).unwrap();
         assert_eq!((runs.count, runs.took_ns), (expected, 5 * u64::from(expected)), "{early:?} {counts:?}");
@@ -341,6 +341,8 @@ mod tests {
         check(&[Some(true), Some(true), Some(false)], &[100, 300], 3);
         // Rounds two and three gain nothing, so there is no fourth.
         check(&[Some(true); 3], &[100, 103, 105], 3);
+        // A count that cannot be read is no gain.
+        check(&[Some(true); 3], &[100], 2);
         check(&[Some(true), Some(true), Some(true), Some(false)], &[100, 103, 300], 4);
         check(&[], &(0..16).map(|run| run * 100).collect::<Vec<_>>(), RUNS_MAX);
     }

@@ -210,8 +210,8 @@ impl<'r> ThpAllocation<'r> {
             map,
             readback: HugeReadback::open(),
             pagemap,
-            reclaimed_before: read_reclaim_counters(root),
-            limited_faults_before: read_limited_faults(root),
+            reclaimed_before: read_reclaim_counters(root)?,
+            limited_faults_before: read_limited_faults(root)?,
             touched: 0,
             fault_ns: Vec::new(),
             collapse_ns: Vec::new(),
@@ -297,7 +297,7 @@ impl<'r> ThpAllocation<'r> {
     /// Counts allocated pages, releases everything, and returns the result.
     pub fn finish(self) -> Reading<ThpRequestResult> {
         let got = self.readback.count_huge_bytes(self.map.addresses())?.0 / self.request.size.0.max(1);
-        let limited_faults = read_limited_faults(self.root).saturating_sub(self.limited_faults_before);
+        let limited_faults = read_limited_faults(self.root)?.saturating_sub(self.limited_faults_before);
         Ok(ThpRequestResult {
             regions: self.request.count,
             touched: self.touched,
@@ -346,7 +346,7 @@ impl<'r> ThpAllocation<'r> {
     /// memory free after a fallback of another process (`watermark_boost_factor`); that is no evidence.
     fn has_reclaimed(&self) -> Reading<bool> {
         let pages_per_huge = self.request.size.0 / self.request.page_size.bytes();
-        let (now, before) = (read_reclaim_counters(self.root), self.reclaimed_before);
+        let (now, before) = (read_reclaim_counters(self.root)?, self.reclaimed_before);
         let exceeds_limit =
             |now: u64, before: u64| now.saturating_sub(before) > RECLAIMED_HUGE_PAGES_MAX * pages_per_huge;
         Ok(exceeds_limit(now.direct, before.direct)
@@ -377,16 +377,20 @@ struct ReclaimCounters {
     kswapd: u64,
 }
 
-fn read_reclaim_counters(root: &Root) -> ReclaimCounters {
-    let vmstat = Reader::new(root).parse(paths::VMSTAT, vmstat::parse);
-    let counter = |name: &str| vmstat.as_ref().ok().and_then(|counters| counters.get(name)).unwrap_or(0);
-    ReclaimCounters { direct: counter("pgsteal_direct"), kswapd: counter("pgsteal_kswapd") }
+fn read_reclaim_counters(root: &Root) -> Reading<ReclaimCounters> {
+    let vmstat = Reader::new(root).parse(paths::VMSTAT, vmstat::parse)?;
+    // Without them no request would ever seem to reclaim memory.
+    let counter = |name: &str| {
+        let missing = || Absence::new(paths::VMSTAT, AbsenceReason::NotThere, format!("it has no {name}"));
+        vmstat.get(name).ok_or_else(missing)
+    };
+    Ok(ReclaimCounters { direct: counter("pgsteal_direct")?, kswapd: counter("pgsteal_kswapd")? })
 }
 
 /// Faults since boot that got a base page because a control group was at its limit (5.8).
-fn read_limited_faults(root: &Root) -> u64 {
-    let vmstat = Reader::new(root).parse(paths::VMSTAT, vmstat::parse);
-    vmstat.ok().and_then(|counters| counters.get("thp_fault_fallback_charge")).unwrap_or(0)
+fn read_limited_faults(root: &Root) -> Reading<u64> {
+    let vmstat = Reader::new(root).parse(paths::VMSTAT, vmstat::parse)?;
+    Ok(vmstat.get("thp_fault_fallback_charge").unwrap_or(0))
 }
 
 /// MemAvailable.

@@ -152,7 +152,7 @@ pub fn request_and_compact(
         let runs = compact_until_met(guard, root, request.node, order, request.deadline_ns)?;
         let (ended_early, now) = (runs.ended_early(order), count_free_blocks(root, order));
         rounds.kernel_runs = Some(runs);
-        let gained = now > before + before / GAIN_DIVISOR;
+        let gained = before.zip(now).is_some_and(|(before, now)| now > before + before / GAIN_DIVISOR);
         if !ended_early || !gained || clock::monotonic_ns() >= request.deadline_ns {
             return Ok(rounds);
         }

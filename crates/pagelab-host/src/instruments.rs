@@ -378,14 +378,13 @@ fn memory_hotplug(reader: &Reader<'_>, readings: &InstrumentReadings<'_>) -> Rea
     };
     let blocks: Vec<&String> = names.iter().filter(is_block).collect();
     let checked = &blocks[..blocks.len().min(MEMORY_BLOCKS_MAX)];
-    let count = |file: &str, wanted: &str| {
-        let read = |name: &str| reader.read_line(&format!("{}/{name}/{file}", paths::MEMORY_BLOCKS));
-        checked.iter().filter(|name| read(name).is_ok_and(|text| text == wanted)).count()
-    };
+    let read_block_file =
+        |name: &str, file: &str| reader.read_line(&format!("{}/{name}/{file}", paths::MEMORY_BLOCKS));
     if blocks.is_empty() {
         return Err(Absence::new(paths::MEMORY_BLOCKS, AbsenceReason::NotThere, "no memory block is listed"));
     }
-    if count("removable", "1") == 0 && reader.root().is_live() {
+    let is_removable = |name: &&String| read_block_file(name, "removable").is_ok_and(|text| text == "1");
+    if reader.root().is_live() && !checked.iter().any(is_removable) {
         let detail = "memory can be added but not removed: CONFIG_MEMORY_HOTREMOVE is not set";
         return Err(Absence::new(paths::MEMORY_BLOCKS, AbsenceReason::NotThere, detail)
             .with_hint("boot a kernel built with CONFIG_MEMORY_HOTREMOVE=y"));
@@ -398,8 +397,18 @@ fn memory_hotplug(reader: &Reader<'_>, readings: &InstrumentReadings<'_>) -> Rea
         true => format!("the first {MEMORY_BLOCKS_MAX}: "),
         false => String::new(),
     };
-    let online = count("state", "online");
-    Ok(format!("{} memory blocks{size}; {first}{online} online", blocks.len()))
+    let states: Vec<Reading<String>> = checked.iter().map(|name| read_block_file(name, "state")).collect();
+    let online = states.iter().filter(|state| state.as_ref().is_ok_and(|state| state == "online")).count();
+    let unknown = match states.iter().filter(|state| !is_block_state(state)).count() {
+        0 => String::new(),
+        unknown => format!(", {unknown} in an unknown state"),
+    };
+    Ok(format!("{} memory blocks{size}; {first}{online} online{unknown}", blocks.len()))
+}
+
+/// Whether a file was read, and has one of the states of a block (drivers/base/memory.c, `state_show`).
+fn is_block_state(state: &Reading<String>) -> bool {
+    state.as_ref().is_ok_and(|state| ["online", "offline", "going-offline"].contains(&state.as_str()))
 }
 
 fn damon(reader: &Reader<'_>) -> Reading<String> {

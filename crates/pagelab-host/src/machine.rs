@@ -32,7 +32,7 @@ pub fn read(
 ) -> Machine {
     let cpu = reader.parse(paths::CPUINFO, cpuinfo::parse);
     let kernel_version = reader.read_line(paths::KERNEL_VERSION);
-    let kernel_release = reader.read_line(paths::OSRELEASE).or_else(|absence| {
+    let kernel_release = read_release(reader).or_else(|absence| {
         let release = kernel_version.as_ref().ok().and_then(|line| line.split(' ').nth(2));
         release.map(str::to_owned).ok_or(absence)
     });
@@ -58,6 +58,16 @@ pub fn read(
         page_reporting: page_reporting::read(reader, page_size),
         cpu,
     }
+}
+
+/// The kernel's release, which is never empty.
+fn read_release(reader: &Reader<'_>) -> Reading<String> {
+    let release = reader.read_line(paths::OSRELEASE)?;
+    if release.is_empty() {
+        let path = reader.root().display_path(paths::OSRELEASE);
+        return reader.note_malformed(Err(Absence::new(path, AbsenceReason::Malformed, "it is empty")));
+    }
+    Ok(release)
 }
 
 fn read_architecture(reader: &Reader<'_>) -> Reading<String> {
@@ -194,10 +204,10 @@ fn detect_hypervisor(
     if let Ok(name) = reader.read_line(paths::HYPERVISOR_TYPE) {
         return present(&name, paths::HYPERVISOR_TYPE);
     }
-    if let Ok(names) = reader.read_line(paths::DT_HYPERVISOR) {
+    if let Ok(names) = reader.root().read(paths::DT_HYPERVISOR) {
         // A device tree lists names from the most to the least specific, each with a zero byte behind it.
-        let name = names.split('\0').next().unwrap_or_default();
-        return present(name, paths::DT_HYPERVISOR);
+        let name = names.split(|&byte| byte == 0).next().unwrap_or_default();
+        return present(&String::from_utf8_lossy(name), paths::DT_HYPERVISOR);
     }
     let has_flag = cpu.as_ref().is_ok_and(|cpu| cpu.flags.iter().any(|flag| flag == "hypervisor"));
     for path in [paths::DMI_PRODUCT, paths::DMI_VENDOR] {

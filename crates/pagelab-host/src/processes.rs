@@ -173,6 +173,12 @@ impl ProcessScanner<'_, '_> {
             Ok(None) | Err(_) => None,
         };
         let eligible = if self.budget.with_smaps { self.eligible_bytes(pid) } else { None };
+        let Some(rss) = rollup.bytes("Rss") else {
+            let path = self.reader.root().display_path(&paths::process_file(pid, "smaps_rollup"));
+            let reason = Absence::new(path, AbsenceReason::Malformed, "it has no line `Rss:`");
+            return Err(SkipReason::Unreadable(reason));
+        };
+        // A line is missing where the kernel has no such pages: of files since 5.4, of shmem since 4.8.
         let bytes = |name: &str| rollup.bytes(name).unwrap_or_default();
         let (private, shared) = (bytes("Private_Hugetlb"), bytes("Shared_Hugetlb"));
         Ok(Some(ProcessMemory {
@@ -180,7 +186,7 @@ impl ProcessScanner<'_, '_> {
             thp_enabled: status.as_ref().and_then(|status| status.thp_enabled),
             // A capture without process names has an empty one.
             name: status.map(|status| status.name).filter(|name| !name.is_empty()),
-            rss: bytes("Rss"),
+            rss,
             anonymous: bytes("Anonymous"),
             anon_huge: bytes("AnonHugePages"),
             shmem_huge: bytes("ShmemPmdMapped"),
@@ -208,7 +214,9 @@ impl ProcessScanner<'_, '_> {
         text: &[u8],
         parse: impl FnOnce(&[u8]) -> Result<T, ParseError>,
     ) -> Reading<T> {
-        let path = self.reader.root().display_path(&paths::process_file(pid, file));
+        let path = paths::process_file(pid, file);
+        self.reader.note_truncated(&path, text);
+        let path = self.reader.root().display_path(&path);
         self.reader.note_malformed(parse(text).map_err(|error| {
             Absence::new(path.clone(), AbsenceReason::Malformed, error.message_in_file(&path))
         }))

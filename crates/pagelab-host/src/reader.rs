@@ -49,7 +49,7 @@ impl<'a> Reader<'a> {
 
     /// The kernel ends every line. A last line without a newline is truncated, and its last number may be too
     /// short, which no parser can detect.
-    fn note_truncated(&self, path: &str, text: &[u8]) {
+    pub(crate) fn note_truncated(&self, path: &str, text: &[u8]) {
         if text.last().is_some_and(|&last| last != b'\n') {
             let line = line_number_at(text, text.len());
             let message = format!(
@@ -64,6 +64,7 @@ impl<'a> Reader<'a> {
     /// A one-line text without the blanks around it.
     pub fn read_line(&self, path: &str) -> Reading<String> {
         let text = self.note_malformed(self.root.read(path))?;
+        self.note_truncated(path, &text);
         Ok(String::from_utf8_lossy(text.trim_ascii()).into_owned())
     }
 

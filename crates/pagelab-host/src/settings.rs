@@ -103,8 +103,18 @@ fn read_number_files(reader: &Reader<'_>, dir: &str) -> (Counters, Vec<Absence>)
     let (mut numbers, mut absent) = (Vec::new(), Vec::new());
     for name in names.iter().take(NAMES_MAX).filter(|name| !TRIGGER_FILES.contains(&name.as_str())) {
         match reader.note_malformed(reader.root().read(&format!("{dir}/{name}"))) {
+            // No number of the kernel is empty; one that was cut off to nothing is not read as absent.
+            Ok(content) if content.is_empty() && !reader.root().is_live() => {
+                let path = reader.root().display_path(&format!("{dir}/{name}"));
+                let empty = Absence::new(path, AbsenceReason::Malformed, "it is empty");
+                absent.extend(reader.note_malformed::<()>(Err(empty)).err());
+            }
             Ok(content) => {
-                numbers.extend(text::parse_number(content.trim_ascii()).map(|value| (name.as_str(), value)));
+                let number = text::parse_number(content.trim_ascii());
+                if number.is_some() {
+                    reader.note_truncated(&format!("{dir}/{name}"), &content);
+                }
+                numbers.extend(number.map(|value| (name.as_str(), value)));
             }
             Err(absence) => absent.push(absence),
         }

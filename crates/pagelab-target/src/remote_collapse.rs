@@ -100,8 +100,10 @@ impl RemoteCollapse {
                 }
             };
         }
-        let status = fs::read(paths::process_file(pid, "status")).unwrap_or_default();
-        let status = pagelab_formats::process_status::parse(&status).unwrap_or_default();
+        let path = paths::process_file(pid, "status");
+        let status = fs::read(&path).map_err(|error| Failure::cannot_read(&path, &error))?;
+        let status = pagelab_formats::process_status::parse(&status)
+            .map_err(|error| Failure::refused(error.message_in_file(&path)))?;
         if status.thp_enabled == Some(false) {
             summary.notes.push(
                 "the program disabled huge pages by prctl (PR_SET_THP_DISABLE); hint: --override".to_owned(),
@@ -145,7 +147,7 @@ impl RemoteCollapse {
                 "cannot read the page tables of process {pid}: {error}; hint: run as root"
             ))
         })?;
-        let targets = self.find_targets();
+        let targets = self.find_targets()?;
         for CollapseTarget { mapping, placed: PlacedRegion { offset, range: at }, half_touched } in targets {
             for region in find_collapse_candidates(&pagemap, &at, self.huge_bytes, half_touched) {
                 if self.attempts.contains_key(&region.start) {
@@ -183,14 +185,20 @@ impl RemoteCollapse {
             let (mapping, offset) = (tried.mapping.clone(), tried.offset);
             summary.failed.push(FailedRegion { mapping, offset, regions: 1, reason });
         }
-        let untried = self.find_untried_regions();
-        summary.requested += untried.len() as u64;
-        summary.failed.extend(untried);
+        match self.find_untried_regions() {
+            Ok(untried) => {
+                summary.requested += untried.len() as u64;
+                summary.failed.extend(untried);
+            }
+            Err(failure) => {
+                summary.notes.push(format!("regions that were not tried are not counted: {failure}"))
+            }
+        }
         summary
     }
 
-    fn find_untried_regions(&self) -> Vec<FailedRegion> {
-        let maps = self.read_maps();
+    fn find_untried_regions(&self) -> Result<Vec<FailedRegion>, Failure> {
+        let maps = self.read_maps()?;
         let mut missing = Vec::new();
         for planned in self.planned_mappings() {
             let mapping = describe_mapping(&planned.key);
@@ -213,7 +221,7 @@ impl RemoteCollapse {
                 missing.extend(planned.regions.iter().map(|region| untried(region.offset, why)));
             }
         }
-        missing
+        Ok(missing)
     }
 
     fn add_note(&mut self, note: &str) {
@@ -222,9 +230,10 @@ impl RemoteCollapse {
         }
     }
 
-    fn read_maps(&self) -> Vec<MapsEntry> {
-        let text = fs::read(paths::process_file(self.pid, "maps")).unwrap_or_default();
-        maps::parse(&text).unwrap_or_default()
+    fn read_maps(&self) -> Result<Vec<MapsEntry>, Failure> {
+        let path = paths::process_file(self.pid, "maps");
+        let text = fs::read(&path).map_err(|error| Failure::cannot_read(&path, &error))?;
+        maps::parse(&text).map_err(|error| Failure::refused(error.message_in_file(&path)))
     }
 
     fn planned_mappings(&self) -> &[PlannedMapping] {
@@ -234,8 +243,8 @@ impl RemoteCollapse {
         }
     }
 
-    fn find_targets(&self) -> Vec<CollapseTarget> {
-        let maps = self.read_maps();
+    fn find_targets(&self) -> Result<Vec<CollapseTarget>, Failure> {
+        let maps = self.read_maps()?;
         let mut targets = Vec::new();
         if self.choice == HugePageChoice::All {
             for map in maps.iter().filter(|map| is_private_name(&map.name)) {
@@ -254,7 +263,7 @@ impl RemoteCollapse {
                 }
             }
         }
-        targets
+        Ok(targets)
     }
 
     fn collapse_region(&mut self, region: &Range<u64>) -> Result<(), String> {
@@ -284,7 +293,9 @@ impl RemoteCollapse {
 
     /// Makes the process's first thread execute calls, and notes once that it was stopped for them.
     fn inject_calls(&mut self, calls: &[(i64, [u64; 6])]) -> Result<Vec<i64>, Failure> {
-        let status = fs::read_to_string(paths::process_file(self.pid, "status")).unwrap_or_default();
+        // A process whose seccomp filter is unknown gets no injected call.
+        let path = paths::process_file(self.pid, "status");
+        let status = fs::read_to_string(&path).map_err(|error| Failure::cannot_read(&path, &error))?;
         let filter = status.lines().find_map(|line| line.strip_prefix("Seccomp:"));
         if filter.is_some_and(|mode| mode.trim() != "0") {
             let why = "its seccomp filter could kill it for an injected call";
@@ -292,7 +303,7 @@ impl RemoteCollapse {
                 "CAP_SYS_NICE is missing, and cannot attach to the process: {why}"
             )));
         }
-        let maps = self.read_maps();
+        let maps = self.read_maps()?;
         let vdso = maps.iter().filter(|map| map.name == "[vdso]").map(|map| map.start..map.end);
         let site = InjectionTarget { tid: self.pid, code_ranges: vdso.collect(), stop_timeout: STOP_TIMEOUT };
         let calls = calls.to_vec();

@@ -4,8 +4,9 @@
 
 mod support;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::Value;
 use support::Lab;
@@ -168,5 +169,148 @@ fn features_of_a_single_machine_are_found_on_it() {
         let found = checkup(name);
         let at = found.pointer(pointer).unwrap_or(&Value::Null);
         assert_eq!(*at, expected, "{name} {pointer}");
+    }
+}
+
+/// What happens to a file of a saved tree.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fault {
+    Removed,
+    Empty,
+    /// Its second half is lost.
+    Cut,
+    /// A directory has its name, so that it cannot be read.
+    Unreadable,
+}
+
+/// Files above this size hold a word a page, and have their own tests.
+const SMALL_BYTES: u64 = 1 << 20;
+
+/// Numbers and truth values of a document, by path. Times of this process, and whether an instrument works,
+/// are no values of the machine.
+fn values_of(value: &Value, path: &str, found: &mut BTreeMap<String, Value>) {
+    match value {
+        Value::Object(fields) => {
+            for (name, field) in fields.iter().filter(|(name, _)| !name.ends_with("_ns") && *name != "works")
+            {
+                values_of(field, &format!("{path}.{name}"), found);
+            }
+        }
+        Value::Array(items) => {
+            for (at, item) in items.iter().enumerate() {
+                values_of(item, &format!("{path}[{at}]"), found);
+            }
+        }
+        Value::Number(_) | Value::Bool(_) => drop(found.insert(path.to_owned(), value.clone())),
+        Value::Null | Value::String(_) => {}
+    }
+}
+
+fn small_files(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let meta = path.symlink_metadata().unwrap();
+        if meta.is_dir() {
+            small_files(&path, found);
+        } else if meta.is_file() && meta.len() <= SMALL_BYTES {
+            found.push(path);
+        }
+    }
+}
+
+/// The tree of an archive, in a folder of `lab`.
+fn unpack(archive: &str, lab: &Lab) -> PathBuf {
+    let bytes = std::fs::read(folder().join(archive)).unwrap();
+    lab.write("tree.tar", zstd::decode_all(&*bytes).unwrap());
+    let tree = lab.path().join("tree");
+    std::fs::create_dir(&tree).unwrap();
+    let mut unpacking = Command::new("tar");
+    unpacking.arg("-xf").arg(lab.path().join("tree.tar")).arg("-C").arg(&tree);
+    assert!(unpacking.status().unwrap().success());
+    tree
+}
+
+/// Each small file of a tree is removed, emptied, cut and made unreadable in turn. No value of the machine
+/// becomes zero by that, and a number that may be cut is named.
+#[test]
+fn a_file_that_cannot_be_read_is_never_a_zero() {
+    let lab = Lab::new();
+    let tree = unpack("guest-6.1-kernelcore.tar.zst", &lab);
+    let look = || {
+        let ran = lab.run(&["checkup", "--json", "--root", tree.to_str().unwrap()]);
+        let mut values = BTreeMap::new();
+        let document = serde_json::from_str(&ran.out).unwrap_or(Value::Null);
+        values_of(&document, "", &mut values);
+        (ran, document, values)
+    };
+    let is_zero = |value: &Value| value.as_f64() == Some(0.0) || value == &Value::Bool(false);
+    let (intact, _, before) = look();
+    assert_eq!((intact.code, before.len() > 500), (Some(0), true), "{}", intact.err);
+    let mut files = Vec::new();
+    small_files(&tree, &mut files);
+    assert!(files.len() > 150, "{}", files.len());
+    for file in &files {
+        let content = std::fs::read(file).unwrap();
+        let name = file.strip_prefix(&tree).unwrap().display().to_string();
+        let half = &content[..content.len() / 2];
+        for fault in [Fault::Removed, Fault::Empty, Fault::Cut, Fault::Unreadable] {
+            std::fs::remove_file(file).unwrap();
+            match fault {
+                Fault::Removed => {}
+                Fault::Empty => std::fs::write(file, b"").unwrap(),
+                Fault::Cut => std::fs::write(file, half).unwrap(),
+                Fault::Unreadable => std::fs::create_dir(file).unwrap(),
+            }
+            let (ran, document, after) = look();
+            if fault == Fault::Unreadable {
+                std::fs::remove_dir(file).unwrap();
+            }
+            std::fs::write(file, &content).unwrap();
+            assert!(matches!(ran.code, Some(0 | 3)), "{name} {fault:?}: {:?} {}", ran.code, ran.err);
+            for (path, value) in after.iter().filter(|(_, value)| is_zero(value)) {
+                let was = before.get(path).filter(|was| !is_zero(was));
+                assert!(was.is_none(), "{name} {fault:?}: {path} is {value}, was {was:?}");
+            }
+            let may_be_wrong = fault == Fault::Cut && !half.is_empty() && !half.ends_with(b"\n");
+            if may_be_wrong && after != before {
+                let is_named = document["problems"].to_string().contains(name.trim_end_matches(".zst"));
+                assert!(ran.code == Some(3) && is_named, "{name} cut: {}", document["problems"]);
+            }
+        }
+    }
+}
+
+/// Files with counts of the machine, each of its own format.
+const COUNTED: [&str; 12] = [
+    "buddyinfo",
+    "meminfo",
+    "vmstat",
+    "zoneinfo",
+    "pagetypeinfo",
+    "slabinfo",
+    "pressure/memory",
+    "cpuinfo",
+    "self/mountinfo",
+    "swaps",
+    "iomem",
+    "uptime",
+];
+
+/// Each file has the content of each other in turn: it is named, and nothing of it is believed.
+#[test]
+fn a_file_with_the_content_of_another_is_named() {
+    let lab = Lab::new();
+    let tree = unpack("guest-6.1-kernelcore.tar.zst", &lab);
+    let path = |name: &str| tree.join("proc").join(name);
+    let contents = COUNTED.map(|name| std::fs::read(path(name)).unwrap());
+    for (name, content) in COUNTED.iter().zip(&contents) {
+        for (other, foreign) in COUNTED.iter().zip(&contents).filter(|(other, _)| *other != name) {
+            std::fs::write(path(name), foreign).unwrap();
+            let ran = lab.run(&["checkup", "--json", "--root", tree.to_str().unwrap()]);
+            std::fs::write(path(name), content).unwrap();
+            let document: Value = serde_json::from_str(&ran.out).unwrap();
+            let problems = document["problems"].to_string();
+            assert!(ran.code == Some(3) && problems.contains(name), "{name} <- {other}: {problems}");
+        }
     }
 }

@@ -131,8 +131,10 @@ fn read_memory_map(reader: &Reader, page_size: PageSize) -> MemoryMap {
 
 /// Frames of a memory block.
 fn read_memory_block_frames(reader: &Reader, page_size: PageSize) -> Option<u64> {
-    let size = reader.read_line(&format!("{}/block_size_bytes", paths::MEMORY_BLOCKS)).ok()?;
-    let frames = u64::from_str_radix(&size, 16).ok()? / page_size.bytes();
+    let size = reader.root().read(&format!("{}/block_size_bytes", paths::MEMORY_BLOCKS)).ok()?;
+    // A size that was cut off would place every block elsewhere.
+    let size = std::str::from_utf8(size.strip_suffix(b"\n")?).ok()?;
+    let frames = u64::from_str_radix(size, 16).ok()? / page_size.bytes();
     (frames > 0).then_some(frames)
 }
 

@@ -179,6 +179,10 @@ pub fn serve_split_requests(input: impl BufRead, mut output: impl Write) -> io::
     Ok(())
 }
 
+fn damaged_answer(answer: &str) -> String {
+    format!("the process that splits mappings answered {answer:?}")
+}
+
 fn parse_range(word: &str) -> Option<Range<u64>> {
     let (start, end) = word.split_once('-')?;
     Some(u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?)
@@ -239,7 +243,7 @@ impl Splitter {
         ranges: &[Range<u64>],
     ) -> Result<u64, String> {
         let answer = self.send_request(process, Request::Advise(advice), ranges)?;
-        Ok(answer.parse().unwrap_or(0))
+        answer.parse().map_err(|_| damaged_answer(&answer))
     }
 
     /// Has it drop entries of the zero page; an error is a phrase.
@@ -250,9 +254,11 @@ impl Splitter {
     ) -> Result<DroppedRanges, String> {
         let answer = self.send_request(process, Request::DropZeros, runs)?;
         let mut words = answer.split(' ');
-        let mut number = || words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
-        let usage = CpuUsage { at_ns: number(), cpu_ns: number(), faults: number() };
-        let stopped_ns = number();
+        let mut number = || -> Result<u64, String> {
+            words.next().and_then(|word| word.parse().ok()).ok_or_else(|| damaged_answer(&answer))
+        };
+        let usage = CpuUsage { at_ns: number()?, cpu_ns: number()?, faults: number()? };
+        let stopped_ns = number()?;
         Ok(DroppedRanges { parts: words.filter_map(parse_range).collect(), usage, stopped_ns })
     }
 
