@@ -40,6 +40,7 @@ cargo xtask COMMAND
   passed [REV]                    whether a commit passed as a whole on this machine, or which last one did
   tidy [--fix] [FOLDER]           the ratchets of CONTRIBUTING.md, all violations at once, here or in another
                                   tree; --fix breaks wide comments and strings
+  texts                           write the listing of all texts of the program, xtask/texts.txt
   bench [--check] [NAME…]         the measured bars, or those of some benches; --check fails when one is
                                   broken or not measured
   corpus                          the checks over ../shared/corpus (or PAGELAB_CORPUS) alone
@@ -78,6 +79,7 @@ fn dispatch(arguments: &[String]) -> Result<(), TaskError> {
         }
         "passed" => passed::run(rest),
         "tidy" => tidy::run(rest),
+        "texts" => tidy::texts::run(rest),
         "corpus" if rest.is_empty() => test::run_corpus(),
         "bench" => bench::run(rest),
         "fuzz" => fuzz::run(rest),

@@ -10,11 +10,13 @@ mod fix;
 mod lexer;
 mod limits;
 mod machine_settings;
+mod masked_failures;
 mod refused_names;
 mod restricted_words;
 mod source;
 #[cfg(test)]
 mod tests;
+pub mod texts;
 
 use std::path::Path;
 use std::{fmt, fs};
@@ -183,7 +185,12 @@ pub fn check_repository(root: &Path) -> Vec<Violation> {
     let read = |path: String| fs::read_to_string(root.join(&path)).ok().map(|text| (path, text));
     let texts = tree::list_files(root).into_iter().filter_map(read).collect();
     let exists = |path: &str| root.join(path).exists();
-    let found = check_files(&RepositoryFiles { texts, exists: &exists });
+    let files = RepositoryFiles { texts, exists: &exists };
+    let mut found = check_files(&files);
+    let rust = files.texts.iter().filter(|(path, _)| path.ends_with(".rs"));
+    let sources: Vec<SourceFile<'_>> = rust.map(|(path, text)| SourceFile::new(path, text)).collect();
+    masked_failures::check(&sources, &mut found);
+    texts::check(root, &sources, &mut found);
     apply_exemptions(found, &EXEMPTIONS)
 }
 
