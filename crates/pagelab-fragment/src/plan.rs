@@ -194,11 +194,11 @@ impl UnreachableTarget<'_> {
         match unreachable {
             TargetError::BelowCurrent { unusable_min: least } => {
                 let at = format_share(least);
-                let target_on =
+                let other =
                     if least < 0.995 { format!("use a target of at least {at}, or ") } else { String::new() };
                 usage_error(&format!(
                     "cannot reach F_u({order}) = {target}: {zone} is already at {at}, and fragmenting cannot \
-                     lower it.\n  {target_on}first: pagelab compact"
+                     lower it; hint: {other}compact first: pagelab compact"
                 ))
             }
             TargetError::AboveReach { unusable_max: most } => {
@@ -219,9 +219,8 @@ impl UnreachableTarget<'_> {
                         "then no block of this order is left in the zone, and smaller blocks stay"
                     };
                 usage_error(&format!(
-                    "cannot reach F_u({order}) = {target}{with}: the maximum is {most} ({reason}).\n  use \
-                     {}a \
-                     target up to {most}.",
+                    "cannot reach F_u({order}) = {target}{with}: the maximum is {most} ({reason}); hint: use \
+                     {}a target up to {most}",
                     self.larger_size(areas).unwrap_or_default()
                 ))
             }

@@ -164,9 +164,13 @@ mod tests {
         command.get_subcommands().for_each(|of| collect_broken_lines(of, found));
     }
 
-    /// Adds the long help of a command and of all below it.
+    /// Adds the short help of a command and of all below it, and the long help where it is another.
     fn collect_help(path: &str, command: &mut clap::Command, text: &mut String) {
-        let _ = writeln!(text, "$ {path} --help\n{}", command.render_long_help());
+        let (short, long) = (command.render_help().to_string(), command.render_long_help().to_string());
+        let _ = writeln!(text, "$ {path} -h\n{short}");
+        if long != short {
+            let _ = writeln!(text, "$ {path} --help\n{long}");
+        }
         for of in command.get_subcommands_mut().filter(|of| of.get_name() != "help") {
             let path = format!("{path} {}", of.get_name());
             collect_help(&path, of, text);
@@ -205,6 +209,49 @@ mod tests {
         collect_help("pagelab", &mut command, &mut text);
         let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
         expect_test::expect_file!["../tests/snapshots/help.txt"].assert_eq(&(lines.join("\n") + "\n"));
+    }
+
+    /// The command lines of the examples of a command and of all below it, without their explanations.
+    fn collect_examples(command: &clap::Command, found: &mut Vec<String>) {
+        let text = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        let text = text.replace("\\\n", "");
+        for line in text.lines().filter(|line| line.starts_with("  ")) {
+            let Some(at) = line.find("pagelab ") else { continue };
+            let example = line[at..].split("  ").next().unwrap_or_default();
+            // The shell's part: another program, and files of input and output.
+            let ends = [" | ", " <", " > "];
+            let end = ends.iter().filter_map(|mark| example.find(mark)).min().unwrap_or(example.len());
+            found.push(example[..end].to_owned());
+        }
+        command.get_subcommands().for_each(|of| collect_examples(of, found));
+    }
+
+    /// The words of a command line, with quoted ones as one.
+    fn words_of(line: &str) -> Vec<String> {
+        let mut words = vec![String::new()];
+        let mut quote = None;
+        for c in line.chars() {
+            match (c, quote) {
+                (' ', None) => words.push(String::new()),
+                ('\'' | '"', None) => quote = Some(c),
+                (c, Some(open)) if c == open => quote = None,
+                (c, _) => words.last_mut().unwrap().push(c),
+            }
+        }
+        words.retain(|word| !word.is_empty());
+        words
+    }
+
+    #[test]
+    fn each_example_of_the_help_is_a_command_line() {
+        let mut examples = Vec::new();
+        collect_examples(&build_command(), &mut examples);
+        assert!(examples.len() > 100, "{}", examples.len());
+        for example in &examples {
+            let read = build_command().try_get_matches_from(words_of(example));
+            let is_help = |error: &clap::Error| error.kind() == clap::error::ErrorKind::DisplayHelp;
+            assert!(read.as_ref().err().is_none_or(is_help), "{example}: {}", read.unwrap_err());
+        }
     }
 
     /// Calls `check` with the path and the definition of each option of a command and of all below it.

@@ -20,6 +20,7 @@ use pagelab_model::size::{format_argument, format_exact};
 use pagelab_model::{Bytes, NodeId, Order, PageSize, Snapshot, size};
 use pagelab_report::forecast::render;
 use pagelab_report::json;
+use pagelab_report::style::format_bytes;
 use pagelab_sys::scheduling::PinnedThread;
 
 use super::{unknown_node, usage_error};
@@ -169,7 +170,7 @@ fn hugetlb_pool_notes(
         let file = format!("{mounted}{}/{}", cgroup.path.trim_end_matches('/'), hugetlb_limit_file(size));
         if let Ok(text) = root.read(&file) {
             let limit = String::from_utf8_lossy(&text).trim().parse().map(Bytes);
-            let limit = limit.map_or("no limit".to_owned(), pagelab_report::style::format_bytes);
+            let limit = limit.map_or("no limit".to_owned(), format_bytes);
             notes.push(format!("hugetlb limit of this cgroup: {limit} ({file})"));
         }
     }
@@ -227,7 +228,7 @@ fn resolve_request(args: &Args, snapshot: &Snapshot) -> Result<AllocationRequest
         return wrong("that is one base page; expected at least 2 pages");
     }
     if let Some(memory) = memory.filter(|&memory| size > memory) {
-        return wrong(&format!("this machine has only {} of memory", format_exact(memory)));
+        return wrong(&format!("this machine has only {} of memory", format_bytes(memory)));
     }
     let method = resolve_method(args, snapshot, size)?;
     let zones = snapshot.buddyinfo.as_ref().map_or(&[][..], |buddy| &buddy.zones);

@@ -14,7 +14,7 @@ use super::usage_error;
 use crate::atomic_file::check_output;
 use crate::exit::{Failure, Outcome};
 use crate::output_args::ForceArgs;
-use crate::value_parsers::{Choice, choice, parse_pid};
+use crate::value_parsers::{Choice, choice, parse_bounded, parse_pid};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -95,7 +95,8 @@ pub struct Args {
     scale: String,
 
     /// Pixels in a row [default: the power of two closest to a square]
-    #[arg(long, help_heading = PICTURE, value_name = "PIXELS")]
+    #[arg(long, help_heading = PICTURE, value_name = "PIXELS",
+        value_parser = parse_bounded::<u64, 1, PIXELS_MAX>)]
     width: Option<u64>,
 
     /// Colour of a pixel that represents several pages
@@ -248,9 +249,6 @@ fn check_width(args: &Args) -> Result<Option<u64>, Failure> {
     if args.layout == PixelLayout::Hilbert {
         let why = "a Hilbert curve fills squares, whose side is set by --scale";
         return Err(usage_error(&format!("--width and --layout hilbert cannot be used together: {why}")));
-    }
-    if width == 0 || width > PIXELS_MAX {
-        return Err(usage_error(&format!("--width {width}: expected 1 to {PIXELS_MAX} pixels")));
     }
     Ok(Some(width))
 }

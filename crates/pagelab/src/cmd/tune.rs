@@ -73,7 +73,8 @@ pub struct Args {
     figure: Option<String>,
 
     /// Exit codes of the program that mean success, for example 0,1
-    #[arg(long, value_name = "CODES", value_delimiter = ',', default_value = "0")]
+    #[arg(long, value_name = "CODES", value_delimiter = ',', default_value = "0",
+        value_parser = parse_bounded::<u8, 0, 255>)]
     exit_codes: Vec<u8>,
 
     /// With --figure, higher figures are better

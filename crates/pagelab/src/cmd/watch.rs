@@ -7,7 +7,7 @@ use pagelab_sys::clock;
 
 use crate::exit::{Exit, Failure};
 use crate::output;
-use crate::value_parsers::{bounded_ns, parse_bounded_duration};
+use crate::value_parsers::{bounded_ns, parse_bounded, parse_bounded_duration};
 use crate::watch::live::LiveSource;
 use crate::watch::player::Player;
 use crate::watch::replay::Recording;
@@ -43,23 +43,24 @@ pub struct Args {
     once: bool,
 
     /// Width of the screen [default: 80]
-    #[arg(long, value_name = "N", requires = "once")]
+    #[arg(long, value_name = "N", requires = "once",
+        value_parser = parse_bounded::<u16, { MIN_SIZE.0 as u64 }, SCREEN_SIDE_MAX>)]
     width: Option<u16>,
 
     /// Height of the screen [default: 24]
-    #[arg(long, value_name = "N", requires = "once")]
+    #[arg(long, value_name = "N", requires = "once",
+        value_parser = parse_bounded::<u16, { MIN_SIZE.1 as u64 }, SCREEN_SIDE_MAX>)]
     height: Option<u16>,
 }
 
 /// Maximum columns and rows of a printed screen.
-const SCREEN_SIDE_MAX: u16 = 1000;
+const SCREEN_SIDE_MAX: u64 = 1000;
 const DEFAULT_INTERVAL_NS: u64 = 1_000_000_000;
 
 /// Shows the view until the user quits, or prints one screen.
 pub fn run(args: &Args) -> Result<u8, Failure> {
     let every_ns = args.every.map_or(DEFAULT_INTERVAL_NS, bounded_ns);
-    let width = check_side("--width", args.width, FULL_SIZE.0, MIN_SIZE.0)?;
-    let height = check_side("--height", args.height, FULL_SIZE.1, MIN_SIZE.1)?;
+    let (width, height) = (args.width.unwrap_or(FULL_SIZE.0), args.height.unwrap_or(FULL_SIZE.1));
     if !args.once {
         terminal::check_terminal()?;
     }
@@ -103,11 +104,4 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
 
 fn parse_interval(text: &str) -> Result<Duration, String> {
     parse_bounded_duration(text, Duration::from_millis(100), Duration::from_secs(3600))
-}
-
-fn check_side(option: &str, given: Option<u16>, default: u16, min: u16) -> Result<u16, Failure> {
-    match given.unwrap_or(default) {
-        side if (min..=SCREEN_SIDE_MAX).contains(&side) => Ok(side),
-        side => Err(super::usage_error(&format!("{option} {side}: expected {min} to {SCREEN_SIDE_MAX}"))),
-    }
 }

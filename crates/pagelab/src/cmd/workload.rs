@@ -170,8 +170,11 @@ fn build_argument(head: &'static OptionSpec) -> clap::Arg {
     let argument = if head.default.is_empty() { argument } else { argument.default_value(head.default) };
     let checked = move |typed: &str| match options::parse_value(head, typed) {
         Ok(_) => Ok(typed.to_owned()),
-        // Clap has named the option already.
-        Err(text) => Err(text.trim_start_matches(head.name).trim_start_matches(": ").to_owned()),
+        // Clap has named the option and the value already.
+        Err(text) => {
+            let text = text.trim_start_matches(head.name).trim_start_matches(": ");
+            Err(text.trim_end_matches(&format!(", found {typed:?}")).to_owned())
+        }
     };
     let argument = match head.kind {
         ValueKind::Choice(words) => {

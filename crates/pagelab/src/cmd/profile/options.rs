@@ -11,7 +11,7 @@ use pagelab_model::{PageSize, size};
 use pagelab_tune::profile::{AccessedOptions, MissSource, ProfileRequest};
 
 use crate::output_args::OutputArgs;
-use crate::value_parsers::{Choice, choice, parse_pid};
+use crate::value_parsers::{Choice, choice, parse_bounded, parse_pid};
 
 /// What to profile, and how.
 #[derive(Debug, Default, clap::Args)]
@@ -36,7 +36,8 @@ pub struct ProfileArgs {
     pub json: bool,
     /// Exit codes of the program that mean success, for example 0,1: pagelab then exits with 0; otherwise
     /// with the program's code
-    #[arg(long, value_name = "CODES", value_delimiter = ',', conflicts_with = "pid")]
+    #[arg(long, value_name = "CODES", value_delimiter = ',', conflicts_with = "pid",
+        value_parser = parse_bounded::<u8, 0, 255>)]
     pub exit_codes: Vec<u8>,
     /// The file is passed to another command (internal)
     #[arg(long, hide = true)]
