@@ -116,7 +116,7 @@ impl Failure {
         let failure = Failure::cannot(
             FailureKind::of_read_error(error.kind()),
             format_args!("read {name}"),
-            io_reason(error),
+            describe_io_error(error),
         );
         match error.kind() {
             io::ErrorKind::PermissionDenied => failure.hint("run as a user who can read it"),
@@ -128,7 +128,7 @@ impl Failure {
     pub fn cannot_list(name: impl fmt::Display, error: &io::Error) -> Failure {
         let reason = match error.kind() {
             io::ErrorKind::NotFound => "no such directory".to_owned(),
-            _ => io_reason(error),
+            _ => describe_io_error(error),
         };
         Failure::cannot(FailureKind::of_read_error(error.kind()), format_args!("list {name}"), reason)
     }
@@ -144,14 +144,14 @@ impl Failure {
                     .hint("choose a writable directory")
             }
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                Failure::cannot(FailureKind::Partial, action, io_reason(error))
+                Failure::cannot(FailureKind::Partial, action, describe_io_error(error))
                     .hint(format!("free space, or choose a {what} on another disk"))
             }
             io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-                Failure::cannot(FailureKind::NotAvailable, action, io_reason(error))
+                Failure::cannot(FailureKind::NotAvailable, action, describe_io_error(error))
                     .hint(format!("choose a {what} in a writable place"))
             }
-            _ => Failure::cannot(FailureKind::Partial, action, io_reason(error)),
+            _ => Failure::cannot(FailureKind::Partial, action, describe_io_error(error)),
         }
     }
 
@@ -173,7 +173,7 @@ impl Failure {
         Failure::cannot(
             FailureKind::of_read_error(error.kind()),
             format_args!("start {program}"),
-            io_reason(error),
+            describe_io_error(error),
         )
     }
 
@@ -230,7 +230,8 @@ impl Failure {
 
     /// Whether the reader of the output closed the pipe, which is no failure.
     pub fn is_broken_pipe(&self) -> bool {
-        self.cause.as_ref().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+        self.kind == FailureKind::Output
+            && self.cause.as_ref().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
     }
 }
 
@@ -238,7 +239,7 @@ impl Failure {
 const HINT_MARK: &str = "; hint: ";
 
 /// The reason of an error of the operating system, as a phrase.
-fn io_reason(error: &io::Error) -> String {
+pub fn describe_io_error(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => "no such file".to_owned(),
         io::ErrorKind::PermissionDenied => "permission denied".to_owned(),

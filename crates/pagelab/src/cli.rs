@@ -42,9 +42,9 @@ pub enum Command {
     Can(cmd::can::Args),
     /// Compact memory, and show what prevented more huge pages
     Compact(cmd::compact::Args),
-    /// Fragment physical memory to a target index, and hold it
+    /// Fragment physical memory to a target F_u, and hold it
     Fragment(Box<cmd::fragment::Args>),
-    /// Show run files as text, JSON, CSV tables or a page
+    /// Show run files as text, JSON, CSV tables or HTML
     Report(cmd::report::Args),
     /// Compare runs of one experiment: other machines, kernels or days
     Compare(cmd::compare::Args),
@@ -118,8 +118,16 @@ fn format_groups(command: &clap::Command) -> String {
         }
         text.push('\n');
     }
-    text.push_str("`pagelab help COMMAND` or `pagelab COMMAND --help` describes a command.");
+    text.push_str(
+        "`pagelab help COMMAND` or `pagelab COMMAND --help` describes a command,\n`pagelab help TERM` a term \
+         such as polluted, `pagelab help docs/can.md` prints a\ndocument.",
+    );
     text
+}
+
+/// Whether `pagelab help NAME` describes a command, hidden ones too.
+pub fn is_command(name: &str) -> bool {
+    name == "help" || Cli::command().find_subcommand(name).is_some()
 }
 
 /// Parses the command line. A word that looks like a negative number is the value of the option before it, so

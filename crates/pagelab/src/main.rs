@@ -6,6 +6,7 @@
 
 mod cli;
 mod cmd;
+mod help_topics;
 mod output_args;
 mod value_parsers;
 
@@ -22,11 +23,15 @@ fn main() -> ExitCode {
         pagelab_guest::agent::run_job(job);
     }
     let ended = std::panic::catch_unwind(|| {
-        let arguments = match cli::parse() {
-            Ok(arguments) => arguments,
-            Err(error) => return cli::report_usage_error(&error) as u8,
+        let topic = help_topics::requested_topic(std::env::args_os(), cli::is_command);
+        let done = match topic {
+            Some(topic) => help_topics::print_topic(&topic).map(|exit| exit as u8),
+            None => match cli::parse() {
+                Ok(arguments) => cmd::run(arguments),
+                Err(error) => return cli::report_usage_error(&error) as u8,
+            },
         };
-        match cmd::run(arguments) {
+        match done {
             Ok(code) => code,
             Err(failure) if failure.is_broken_pipe() => Exit::Success as u8,
             Err(failure) => {

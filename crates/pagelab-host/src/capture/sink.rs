@@ -406,7 +406,7 @@ fn create_error(target: &Path, error: &io::Error) -> Failure {
         }
         io::ErrorKind::NotFound => {
             let why = format!("no directory {}; hint: create it first", folder.display());
-            (FailureKind::Usage, why)
+            (FailureKind::BadInput, why)
         }
         _ => return write_error(target, error),
     };
