@@ -212,7 +212,7 @@ pub fn exit_after_signal(code: i32, kept_text: &str, outcomes: &[ChangeOutcome])
     warn(&format!("note: stopped by {}{kept}", signal_name(code)));
     for outcome in outcomes {
         let undo = match (outcome.undo, outcome.detail.as_str()) {
-            (UndoOutcome::OneWay, "") => "was started and cannot be undone".to_owned(),
+            (UndoOutcome::OneWay, "") => "was already started and cannot be undone".to_owned(),
             (UndoOutcome::OneWay, detail) => detail.to_owned(),
             (undo, _) => undo.json_name().replace('_', " "),
         };

@@ -45,7 +45,7 @@ fn write_folder(run: &Run, folder: &Path) -> Result<String, Failure> {
     }
     let (files, left_out) = perf_csv::build_files(experiment);
     if files.is_empty() {
-        return Err(cannot_export(run, "no trial ended successfully"));
+        return Err(cannot_export(run, "no trial succeeded"));
     }
     let part = part_path(folder);
     let made = files.iter().try_for_each(|file| write_file(&part.join(&file.path), &file.text));

@@ -11,6 +11,7 @@ use pagelab_contig::oom::OOM_SCORE_ADJ_MAX;
 use pagelab_host::orphan_keeper::OrphanKeeper;
 use pagelab_host::paths;
 use pagelab_model::Bytes;
+use pagelab_model::failure::describe_io_error;
 use pagelab_sys::mapping::{Advice, Mapping};
 use pagelab_sys::scheduling::PinnedThread;
 use pagelab_sys::thp_disable::{self, ThpDisable};
@@ -46,7 +47,7 @@ pub fn run_gate(thp: Option<&str>, cpu: Option<u32>, prefer_oom_kill: bool, comm
     }
     let error = exec_program(command);
     let name = command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let _ = writeln!(io::stderr(), "{CANNOT_START}{name}: {error}");
+    let _ = writeln!(io::stderr(), "{CANNOT_START}{name}: {}", describe_io_error(&error));
     // The destructor would restore the affinity, which is no longer needed.
     drop(pinned);
     EXIT_CANNOT_START

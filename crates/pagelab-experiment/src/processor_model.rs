@@ -41,7 +41,7 @@ pub fn measure_modelled(
 ) -> Result<Vec<Measure>, String> {
     let folder = PrivateDir::in_temp_dir("model").map_err(|failed| failed.to_string())?;
     let file = folder.path().join("exact.pagelab");
-    let own = std::env::current_exe().map_err(|error| format!("cannot start pagelab itself: {error}"))?;
+    let own = std::env::current_exe().map_err(|error| format!("cannot re-execute pagelab: {error}"))?;
     let mut command = Command::new(paths::SELF_EXE);
     command.args(["profile", "--source", "exact", "--what-if", "all", "-o"]).arg(&file).arg("--");
     command.args(program_words(resolved.workload_command(workload, variant), &own));

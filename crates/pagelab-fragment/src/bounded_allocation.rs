@@ -5,6 +5,8 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use pagelab_command::atomic_file::NewRunFile;
+use pagelab_command::exit::{Exit, Failure, FailureKind, absence_failure, usage_error};
+use pagelab_command::output;
 use pagelab_contig::fragment::inputs::FragmentInputs;
 use pagelab_contig::fragment::memory_monitor::MemoryMonitor;
 use pagelab_contig::oom::OomScoreGuard;
@@ -20,8 +22,6 @@ use super::holding::HoldPhase;
 use super::machine_changes::{ChangeRequest, MachineChanges, offer_to_oom_killer};
 use super::options::MemorySize;
 use super::recording::FragmentRecording;
-use pagelab_command::exit::{Exit, Failure, FailureKind, absence_failure, usage_error};
-use pagelab_command::output;
 
 /// Interval of memory samples while memory is held.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);

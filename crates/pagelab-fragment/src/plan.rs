@@ -1,5 +1,6 @@
 //! Plan of a run: resolves arguments and a snapshot to a plan, or to an error with a hint.
 
+use pagelab_command::exit::{Failure, FailureKind, usage_error};
 use pagelab_contig::fragment::inputs::{FillMethod, FragmentInputs};
 use pagelab_contig::reserve::Reserve;
 use pagelab_metrics::fragment_plan::{self, FragmentationGoal, FragmentationPlan, KeepPattern, TargetError};
@@ -9,7 +10,6 @@ use pagelab_report::style::{format_argument, format_bytes};
 
 use super::bounded_allocation;
 use crate::options::FragmentOptions;
-use pagelab_command::exit::{Failure, FailureKind, usage_error};
 
 /// Plan of a run.
 #[derive(Clone, Debug)]

@@ -2,6 +2,9 @@
 
 use std::ops::RangeInclusive;
 
+use pagelab_command::exit::{Exit, Failure, FailureKind, usage_error};
+use pagelab_command::output;
+use pagelab_command::progress::{CommandStatus, StatusEnd};
 use pagelab_contig::fragment::inputs::FragmentInputs;
 use pagelab_contig::random_walk::{self, FillOrder, RandomWalkPlan, WalkOptions};
 use pagelab_contig::readback::{self, UnsplitThps};
@@ -17,9 +20,6 @@ use super::bounded_allocation::{self, BoundedAllocation};
 use super::phase_output::{index_table, phases_json, print_lines};
 use crate::options::{RandomOptions, WalkSettings};
 use crate::unmovable;
-use pagelab_command::exit::{Exit, Failure, FailureKind, usage_error};
-use pagelab_command::output;
-use pagelab_command::progress::{CommandStatus, StatusEnd};
 
 impl WalkSettings {
     /// The plan, with or without huge pages, and the reserve.

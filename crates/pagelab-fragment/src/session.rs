@@ -159,7 +159,9 @@ impl FragmentSession<'_> {
             if self.plan.facts.has_swap
                 && let Err(error) = self.fragmenter.lock_kept_pages()
             {
-                output::warn(&format!("note: kept pages may be swapped out: cannot lock them: {error}"));
+                output::warn(&format!(
+                    "note: cannot lock the kept pages, so they may be swapped out: {error}"
+                ));
             }
             report.thp_counts[1] = self.count_huge_pages(changes);
             show::print_target_outcome(&report, self.args)?;

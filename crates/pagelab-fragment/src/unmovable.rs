@@ -1,5 +1,8 @@
 //! `--unmovable 10%`: pageblocks that compaction cannot empty while they are held.
 
+use pagelab_command::exit::{Exit, Failure, usage_error};
+use pagelab_command::output;
+use pagelab_command::progress::{CommandStatus, StatusEnd};
 use pagelab_contig::fragment::inputs::FragmentInputs;
 use pagelab_contig::polluted_blocks;
 use pagelab_contig::reserve::Reserve;
@@ -16,9 +19,6 @@ use serde_json::{Value, json};
 use super::bounded_allocation::{self, BoundedAllocation};
 use crate::options::{FragmentOptions, UnmovableOptions};
 use crate::phase_output;
-use pagelab_command::exit::{Exit, Failure, usage_error};
-use pagelab_command::output;
-use pagelab_command::progress::{CommandStatus, StatusEnd};
 
 impl UnmovableOptions {
     /// Resolves the request for this machine; `None` without `--unmovable`.

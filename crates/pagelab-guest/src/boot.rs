@@ -13,6 +13,8 @@ use std::time::Duration;
 
 use pagelab_model::Bytes;
 use pagelab_model::size::{format_argument, format_exact};
+use pagelab_model::{Failure, FailureKind};
+use pagelab_packages::program;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::config::GuestConfig;
@@ -23,8 +25,6 @@ use crate::job::{GuestJob, JOB_MAGIC, JobStep};
 use crate::kernel::GuestKernel;
 use crate::outcome::GuestOutcome;
 use crate::qemu::{self, DescriptorNames};
-use pagelab_model::{Failure, FailureKind};
-use pagelab_packages::program;
 
 pub use session::GuestObserver;
 

@@ -7,11 +7,11 @@ use std::process::Command;
 use std::time::Duration;
 
 use pagelab_model::Bytes;
+use pagelab_model::{Failure, FailureKind};
+use pagelab_packages::program::{self, CommandError};
 use rustix::fs::{Mode, OFlags};
 
 use crate::console::printable;
-use pagelab_model::{Failure, FailureKind};
-use pagelab_packages::program::{self, CommandError};
 
 /// Making a file system on a file with holes takes well below a second.
 const FORMAT_TIMEOUT: Duration = Duration::from_secs(120);

@@ -5,13 +5,14 @@ use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use pagelab_model::failure::describe_io_error;
+use pagelab_model::{Failure, FailureKind};
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::cpio::{CpioWriter, SizeMismatch};
 use crate::elf;
 use crate::job::{GuestJob, WORK_DIR};
 use crate::paths;
-use pagelab_model::{Failure, FailureKind};
 
 /// Path of the job.
 pub const JOB_PATH: &str = "/job";
@@ -111,5 +112,5 @@ fn read_error(path: &Path, error: io::Error) -> Failure {
         FailureKind::NotAvailable => "run as a user who can read it",
         _ => "give an existing file",
     };
-    Failure::new(kind, format!("cannot read {}: {error}; hint: {hint}", path.display()))
+    Failure::cannot(kind, format_args!("read {}", path.display()), describe_io_error(&error)).hint(hint)
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use pagelab_model::Failure;
 use pagelab_report::json::document_header;
 use pagelab_report::json::object::{JsonObject, to_array};
 
@@ -11,7 +12,6 @@ use crate::job::JobStep;
 use crate::kernel::GuestKernel;
 use crate::message::StepExit;
 use crate::outcome::{GuestOutcome as Guest, StepEnd};
-use pagelab_model::Failure;
 
 /// Converts the plan to JSON (docs/json.md). `fetches`: kernel to download and its destination, if it is not
 /// cached.

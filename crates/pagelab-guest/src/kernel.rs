@@ -6,10 +6,11 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use pagelab_model::failure::describe_io_error;
+use pagelab_model::{Failure, FailureKind};
 use serde::{Deserialize, Serialize};
 
 use crate::modules::ModuleIndex;
-use pagelab_model::{Failure, FailureKind};
 
 /// A kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,8 +73,9 @@ impl GuestKernel {
             Failure::new(kind, format!("cannot use the kernel {}: {why}; hint: {hint}", path.display()))
         };
         let input_error = |why: String| cannot_use(FailureKind::BadInput, why);
-        let unread =
-            |error: io::Error| cannot_use(FailureKind::of_read_error(error.kind()), error.to_string());
+        let unread = |error: io::Error| {
+            cannot_use(FailureKind::of_read_error(error.kind()), describe_io_error(&error))
+        };
         let image = if path.is_dir() { find_image(path).map_err(input_error)? } else { path.to_owned() };
         let image = fs::canonicalize(&image).map_err(unread)?;
         if image.as_os_str().to_str().is_none_or(|text| text.contains(',')) {

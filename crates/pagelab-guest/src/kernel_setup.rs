@@ -4,11 +4,11 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use pagelab_model::{Failure, FailureKind};
 use pagelab_packages::apt::{self, FetchHints, FetchObserver, PackageRecord};
 
 use crate::cache::{KernelCache, read_kernel, version_numbers, write_record};
 use crate::kernel::{GuestKernel, KernelPackage, matches_series};
-use pagelab_model::{Failure, FailureKind};
 
 /// Hint if no download is possible.
 const FETCH_HINTS: FetchHints = FetchHints {

@@ -327,7 +327,7 @@ impl CaptureSession<'_> {
 
     fn finish(mut self, target: &Path) -> Result<CaptureSummary, Failure> {
         if self.manifest.files.is_empty() {
-            let way = "expected proc/ and sys/ in the tree, or a directory of files from there";
+            let way = "expected a tree with proc/ and sys/, or a directory of files copied from them";
             let message = format!(
                 "cannot capture {}: it contains no file for a capture; hint: {way}",
                 self.root.name()

@@ -363,7 +363,7 @@ fn debugfs(reader: &Reader<'_>, readings: &InstrumentReadings<'_>) -> Reading<St
 /// The kernel makes the file only if it keeps track since boot (mm/page_owner.c, `pageowner_init`).
 fn page_owner(state: Reading<()>) -> Reading<String> {
     readable_state(state, |source| {
-        Absence::new(source, AbsenceReason::NotThere, "this kernel does not track page owners")
+        Absence::new(source, AbsenceReason::NotThere, "page_owner is not enabled")
             .with_hint("boot with page_owner=on, on a kernel with CONFIG_PAGE_OWNER=y")
     })
 }
@@ -670,7 +670,7 @@ mod tests {
         check(
             page_owner(Err(not_there("/debug/page_owner"))).unwrap_err(),
             AbsenceReason::NotThere,
-            "this kernel does not track page owners",
+            "page_owner is not enabled",
             "boot with page_owner=on, on a kernel with CONFIG_PAGE_OWNER=y",
         );
         let unmounted = Absence::new("/d", AbsenceReason::NotThere, "debugfs is not mounted");

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use pagelab_command::atomic_file::NewRunFile;
+use pagelab_command::exit::{Failure, FailureKind};
+use pagelab_command::{input, output};
 use pagelab_formats::perf_stat::{self, StatCounter};
 use pagelab_formats::shell_time::{self, ShellTimes};
 use pagelab_model::experiment::{
@@ -15,8 +17,6 @@ use pagelab_model::run::{ClockReading, RunEnd, RunEvent, Unit};
 use crate::file_labels::{FileLabel, label_files};
 use crate::source::{FileRejection, modified_ns};
 use crate::{nothing_to_import, unknown_machine_manifest, write_failure};
-use pagelab_command::exit::{Failure, FailureKind};
-use pagelab_command::{input, output};
 
 /// The longest time for which a counter of a trial ran, of all tasks together.
 const RUNNING_MEASURE: &str = "perf.running";

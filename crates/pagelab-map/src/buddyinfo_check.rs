@@ -1,5 +1,7 @@
 //! `pagelab map --check`: comparison of free blocks rebuilt from kpageflags with buddyinfo.
 
+use pagelab_command::exit::{Exit, Failure, FailureKind, Outcome, absence_failure};
+use pagelab_command::output;
 use pagelab_host::page_map::{KernelCounts, PageMapScan};
 use pagelab_model::{CensusZone, ZoneEntry};
 use pagelab_report::json;
@@ -8,8 +10,6 @@ use pagelab_report::map::check::{CheckReport, CheckVerdict, ZoneCheck};
 
 use super::plan::{MapPlan, MapSourceArg};
 use super::{moment, print, print_json};
-use pagelab_command::exit::{Exit, Failure, FailureKind, Outcome, absence_failure};
-use pagelab_command::output;
 
 /// Scans of a live machine. The scan that agrees best counts: a disturbance is temporary, a mistake is
 /// permanent.

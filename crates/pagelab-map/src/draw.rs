@@ -1,5 +1,7 @@
 //! Output of drawings to files and to the terminal.
 
+use pagelab_command::exit::{Failure, FailureKind, Outcome, usage_error};
+use pagelab_command::output;
 use pagelab_model::{Order, PageMap, PageMapLayout, Pages};
 use pagelab_report::html;
 use pagelab_report::json::map::PictureFile;
@@ -18,8 +20,6 @@ use serde_json::Value;
 
 use super::plan::{MapPlan, PictureFormat};
 use super::{print, print_json};
-use pagelab_command::exit::{Failure, FailureKind, Outcome, usage_error};
-use pagelab_command::output;
 
 /// Lines of a picture on a terminal; its description fits on the same screen.
 const TERMINAL_LINES_MAX: u64 = 20;

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use pagelab_command::exit::{Failure, FailureKind, absence_failure, usage_error};
+use pagelab_command::output;
 use pagelab_formats::duration;
 use pagelab_host::census::CensusOptions;
 use pagelab_host::page_map::{PageMapScan, scan_with_counts};
@@ -17,8 +19,6 @@ use pagelab_runfile::RunReader;
 use pagelab_sys::clock;
 
 use super::plan::{MapPlan, MapSelector, MapSourceArg};
-use pagelab_command::exit::{Failure, FailureKind, absence_failure, usage_error};
-use pagelab_command::output;
 
 const NOW: &str = "now";
 

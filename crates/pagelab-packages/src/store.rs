@@ -8,10 +8,10 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use pagelab_model::{Failure, FailureKind};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::apt::FetchObserver;
-use pagelab_model::{Failure, FailureKind};
 
 const PARTIAL_PREFIX: &str = ".partial-";
 

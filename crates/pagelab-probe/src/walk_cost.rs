@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use pagelab_command::exit::{Failure, FailureKind};
+use pagelab_command::progress::{CommandStatus, StatusEnd};
 use pagelab_experiment::trial::ActivitySample;
 use pagelab_host::collect::{CollectOptions, collect};
 use pagelab_host::reader::Reader;
@@ -18,8 +20,6 @@ use pagelab_tlb::walk_fit::{self, BufferTimings};
 use crate::calibration_cache::CacheEntry;
 use crate::journalled_probe::probe_facts;
 use crate::probe::{self, ProbeOptions, ReadSpan};
-use pagelab_command::exit::{Failure, FailureKind};
-use pagelab_command::progress::{CommandStatus, StatusEnd};
 
 /// Smallest buffer. Buffer sizes range from below the reach of common TLBs to far above it.
 const SPAN_BYTES_MIN: u64 = 2 << 20;

@@ -209,7 +209,10 @@ fn write_recording(output: &mut TextReport, run: &RunAverages) {
         }
     }
     if averages.readings_left_out > 0 {
-        facts.push(format!("{} left out: a field failed", format_count(averages.readings_left_out as u128)));
+        facts.push(format!(
+            "{} omitted: a field could not be read",
+            format_count(averages.readings_left_out as u128)
+        ));
     }
     let absences = [averages.page_cache.as_ref().err(), averages.faults_per_second.as_ref().err()];
     facts.extend(absences.into_iter().flatten().map(|why| format!("{}: {}", why.source, why.reason())));

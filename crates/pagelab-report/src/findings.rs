@@ -245,7 +245,8 @@ pub fn describe_finding(finding: &Finding, snapshot: &Snapshot) -> FindingText {
         ),
         K::CgroupNearLimit { used, limit } => (
             format!("this cgroup uses {} of its limit of {}", format_bytes(*used), format_bytes(*limit)),
-            "the tightest limit of its ancestors; page cache is included, and is reclaimed first".to_owned(),
+            "the lowest limit among its ancestors; page cache counts towards it, but is reclaimed first"
+                .to_owned(),
             &[NextCommand::VERBOSE],
         ),
         K::IndexDiffers { cells, compared } => (

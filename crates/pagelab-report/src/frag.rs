@@ -148,10 +148,7 @@ impl FragReport {
                 let name = self.zone_name(zone.key);
                 let share = unusable_index(&zone.areas.counts_min, order);
                 let Some(share) = format_bounded_percent(bounds, share) else {
-                    return format!(
-                        "the share of the free memory in {name} that is unusable for {size} blocks is \
-                         unknown: its counts are capped"
-                    );
+                    return format!("F_u for {size} blocks in {name} is unknown: its free counts are capped");
                 };
                 format!(
                     "{share} of the free memory in {name} is unusable for {size} blocks, \
@@ -257,7 +254,7 @@ const LEGEND: [&str; 2] = [
     "F_u  share of the free memory in blocks too small for the order: 0 none, 1 all",
     "F_i  −1 a block is free; else: near 0 lack of memory, near 1 fragmentation",
 ];
-const LEGEND_LEFT_OUT: &str = "     left out of a table in which a block is free in each line";
+const LEGEND_LEFT_OUT: &str = "     omitted where every order has a free block";
 const LEGEND_TYPES: &str = "types  U unmovable, E reclaimable, M movable, H highatomic, C CMA, I isolate";
 const LEGEND_CAPPED: &str = ">    the kernel stopped counting there; sums and indices are bounds";
 const LEGEND_PAPER: &str = "     paper: 1 − (free / 2^j) / blocks; meaningless if a block is free";
@@ -527,7 +524,9 @@ fn explain_fragmentation(output: &mut FragText<'_>, areas: &FreeAreas, order: Or
     let suitable = areas.blocks_suitable(order);
     if blocks == 0 {
         output.write_equation(&name, &[format!("{printed}, because no block is free")]);
-        output.write_meaning("the request fails for lack of memory, which is the meaning of 0.");
+        output.write_meaning(
+            "0 means that the request fails for lack of memory, not because of fragmentation.",
+        );
         return;
     }
     if suitable > 0 {

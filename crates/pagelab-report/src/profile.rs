@@ -92,7 +92,7 @@ pub fn render_summary(profile: &TlbProfile, name: &str, style: TextStyle) -> Str
             output.add_indented(&format!("{share} in {name}"));
         }
     } else {
-        output.add_bold_text("no miss was observed in a known mapping");
+        output.add_bold_text("none of the observed misses is in a known mapping");
     }
     write_unseen(&mut output, &ranking, View::default());
     for note in profile.notes.iter().take(SUMMARY_NOTES) {
@@ -310,7 +310,7 @@ fn write_mappings(output: &mut TextReport, profile: &TlbProfile, ranking: &Ranki
     let mut costly = mappings_by_cost(ranking);
     costly.retain(|(_, cost)| *cost > 0.0);
     if costly.is_empty() {
-        output.add_text("no miss was observed in a known mapping");
+        output.add_text("none of the observed misses is in a known mapping");
         return;
     }
     RowTable::<&(&RankedMapping, f64)>::new()

@@ -56,7 +56,7 @@ pub(crate) fn cannot_open(path: &Path, error: &std::io::Error) -> Error {
     let kind = io_kind(error);
     let problem = match kind {
         ErrorKind::NotFound => "no such file".to_owned(),
-        ErrorKind::NotPermitted => format!("{error}; ask its owner, or become root"),
+        ErrorKind::NotPermitted => format!("{error}; hint: run as its owner or as root"),
         _ => error.to_string(),
     };
     Error::cannot_read(kind, path, problem)

@@ -44,7 +44,7 @@ const COMPACTION_WORDS: [CatalogueEntry; 3] = [
     },
     CatalogueEntry {
         name: "noactivate",
-        summary: "reclaim ignores references",
+        summary: "reclaim ignores the accessed bit",
         source: "mm/vmscan.c without PAGEREF_ACTIVATE",
     },
 ];
@@ -287,7 +287,7 @@ pub fn list_text(style: TextStyle) -> String {
     let mut output = TextReport::new(style);
     write_entries(
         &mut output,
-        "policies: the free list of a block, and the fallbacks when it is empty",
+        "policies: which free list a block is on, and the fallbacks when that list is empty",
         &policies(),
     );
     for (short, name) in ALIASES {

@@ -3,6 +3,8 @@
 use std::num::NonZero;
 use std::path::Path;
 
+use pagelab_command::atomic_file::{NewRunFile, free_run_file_name};
+use pagelab_command::{manifest, output};
 use pagelab_experiment::engine::{ExperimentError, SessionEvent};
 use pagelab_experiment::place::{FinishedTrial, LossKind, LostTrial, Place};
 use pagelab_experiment::session::{ExperimentSession, SessionEnd, SessionFile};
@@ -17,11 +19,9 @@ use serde_json::Value;
 
 use crate::progress::SimulationProgress;
 use crate::sim_place::{ShownSeries, SimPlace};
-use pagelab_command::atomic_file::{NewRunFile, free_run_file_name};
 use pagelab_command::exit::{
     Exit, Failure, FailureKind, read_failure_for, run_file_write_failure, usage_error,
 };
-use pagelab_command::{manifest, output};
 
 /// Command that writes a file that can be resumed.
 const SWEEP_COMMAND: &str = "`pagelab sim sweep -o FILE`";

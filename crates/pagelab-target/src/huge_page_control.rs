@@ -10,13 +10,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use pagelab_formats::{ParseError, process_status, smaps};
 use pagelab_host::paths;
+use pagelab_model::Failure;
 use pagelab_sys::pagemap_scan::{for_each_huge_range, for_each_populated};
 
 use crate::accessed::is_private_name;
 use crate::advice::{self, RemoteAdvice};
 use crate::process_failure::{cannot_open_process, no_such_process};
 use crate::supervisor::shrink_to_pages;
-use pagelab_model::Failure;
 
 /// A process whose huge pages are collapsed and split.
 #[derive(Debug)]

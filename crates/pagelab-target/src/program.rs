@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use pagelab_formats::text::format_hex_bytes;
 use pagelab_model::Bytes;
+use pagelab_model::failure::describe_io_error;
 use pagelab_model::profile::Program;
 use pagelab_packages::program::{find_executable, is_executable};
 use pagelab_tlb::engine::account_layout;
@@ -30,7 +31,10 @@ fn find_program_in(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Failur
     let why = if name.as_bytes().contains(&b'/') {
         let file = Path::new(name);
         match file.metadata() {
-            Err(error) => format!("{error}; hint: use the path of a program, or a name in PATH"),
+            Err(error) => {
+                let reason = describe_io_error(&error);
+                format!("{reason}; hint: use the path of a program, or a name in PATH")
+            }
             Ok(found) if found.is_dir() => "it is a directory; expected a program".to_owned(),
             Ok(_) if !is_executable(file) => format!("it is not executable; hint: chmod +x {shown}"),
             Ok(_) => return Ok(file.to_owned()),
@@ -110,8 +114,8 @@ mod tests {
             ("q", "cannot start q: no directory of PATH ("),
             ("q", "/two) has such an executable; hint: use its path"),
             ("", "no directory of PATH"),
-            ("./q", "cannot start ./q: No such file or directory (os error 2); hint: use the path"),
-            ("one/..", "cannot start one/..: No such file"),
+            ("./q", "cannot start ./q: no such file; hint: use the path"),
+            ("one/..", "cannot start one/..: no such file"),
             ("/", "cannot start /: it is a directory"),
         ] {
             let why = found(name.as_ref()).unwrap_err();

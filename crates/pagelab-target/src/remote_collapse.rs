@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use pagelab_formats::maps::{self, MapsEntry};
 use pagelab_host::paths;
+use pagelab_model::Failure;
 use pagelab_model::huge_plan::PlannedMapping;
 use pagelab_model::profile::MappingKind;
 use pagelab_sys::injection::{self, InjectionTarget};
@@ -24,7 +25,6 @@ use crate::supervisor::{
     FailedRegion, HugePageChoice, PlacedRegion, PlanMatch, Summary, describe_mapping, errno_of,
     find_collapse_candidates, match_plan, merge_ranges, place_regions, read_program, shrink_to_pages,
 };
-use pagelab_model::Failure;
 
 /// Maximum time for a thread to stop for a call.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);

@@ -13,6 +13,7 @@ use std::ops::Range;
 
 use pagelab_formats::region_list;
 use pagelab_model::Bytes;
+use pagelab_model::failure::describe_io_error;
 use pagelab_model::random::SplitMix64;
 use pagelab_sys::mapping::{Advice, Mapping};
 
@@ -55,10 +56,7 @@ pub const WORKLOAD: Workload = Workload {
             "0x18780000000",
             "Address of the buffer, so that addresses of one run are valid in the next; 0: any address",
         ),
-        path_option(
-            "largepages",
-            "File of region addresses, one per line, decimal: huge pages back these regions",
-        ),
+        path_option("largepages", "File of region addresses to back with huge pages: decimal, one per line"),
         choice_option(
             "backing",
             &["hugetlb", "thp"],
@@ -307,7 +305,7 @@ impl RequestedBacking {
 
 fn read_list(path: &str) -> Result<String, WorkloadError> {
     let unread = |error: std::io::Error| {
-        let text = format!("cannot read {path}: {error}");
+        let text = format!("cannot read {path}: {}", describe_io_error(&error));
         match error.kind() {
             std::io::ErrorKind::PermissionDenied => WorkloadError::NotAvailable(text),
             _ => WorkloadError::InvalidInput(text),

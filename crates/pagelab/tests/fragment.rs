@@ -40,7 +40,7 @@ fn invalid_arguments_are_refused_before_memory_is_allocated() {
         (&["random", "--hold", "--", "true"], 2, "cannot be used with"),
         (&["random", "--size", "900T"], 2, "allowed in a guest only"),
         (&["--target", "0.8", "--", "no-such-program"], 3, "cannot start no-such-program: no directory"),
-        (&["random", "--", "/no/such/program"], 3, "cannot start /no/such/program: No such file"),
+        (&["random", "--", "/no/such/program"], 3, "cannot start /no/such/program: no such file"),
     ];
     for (arguments, code, said) in cases {
         let output = pagelab(arguments);

@@ -463,7 +463,7 @@ fn a_short_or_failing_program_is_reported_and_a_missing_one_refused() {
     assert!(notes.iter().any(|note| note.contains("no scan")), "{notes:?}");
     let ran = lab.run(&[&base[..], &["b.pagelab", "--", "/no/such/program"]].concat());
     assert_eq!(ran.code, Some(3), "{}", ran.err);
-    assert!(ran.err.contains("cannot start /no/such/program: No such file"), "{}", ran.err);
+    assert!(ran.err.contains("cannot start /no/such/program: no such file"), "{}", ran.err);
     let ran = lab.run(&[&base[..], &["c.pagelab", "--pid", "4194305"]].concat());
     assert_eq!(ran.code, Some(3), "{}", ran.err);
     assert!(!lab.path().join("c.pagelab").exists());

@@ -555,7 +555,7 @@ fn invalid_runs_are_refused_before_anything_runs() {
         (&["run", "thb"], 2, "unknown recipe `thb`; expected one of thp"),
         (&["run", "none/thp.toml"], 3, "cannot read the recipe none/thp.toml: no such file"),
         (&["run", "."], 3, "cannot read the recipe .: expected a file of at most 1 MiB"),
-        (&["run", "none.toml"], 3, "cannot start /none/such: No such file or directory"),
+        (&["run", "none.toml"], 3, "cannot start /none/such: no such file"),
         (&["run", "thp", "--repeats", "0"], 2, "expected an integer from 1 to 10000"),
         (&["run"], 2, "required arguments were not provided"),
         (&["run", "--resume", "a.pagelab", "--quick"], 2, "cannot be used with"),

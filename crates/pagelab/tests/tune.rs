@@ -194,7 +194,7 @@ fn programs_that_cannot_be_tuned_are_refused_before_anything_runs() {
         (&["tune", "--pid", "1"], 2, "--metric"),
         (&["tune", "-n", "3", "--share", "0.5", "--", "true"], 2, "cannot be used with"),
         (&["tune", "--share", "2", "--", "true"], 2, "expected a share"),
-        (&["tune", "--", "/none/such"], 3, "cannot start /none/such: No such file"),
+        (&["tune", "--", "/none/such"], 3, "cannot start /none/such: no such file"),
         (&["tune", "--profile", "none.pagelab", "--", "true"], 3, "none.pagelab"),
         (&["tune", "--resume", "none.pagelab"], 3, "none.pagelab"),
         (&["tune", "-o", "no/x.pagelab", "--", "true"], 3, "cannot write no/x.pagelab: no directory no"),

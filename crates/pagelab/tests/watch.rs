@@ -170,7 +170,7 @@ fn without_a_terminal_watch_prints_an_alternative() {
     for (arguments, said) in [
         (&["watch", "--every", "1ms"][..], "expected 100ms to 1h"),
         (&["watch", "--every", "soon"], "soon"),
-        (&["watch", "--once", "--width", "19"], "expected 20 to 1000"),
+        (&["watch", "--once", "--width", "19"], "an integer from 20 to 1000"),
         (&["watch", "--width", "100"], "--once"),
         (&["watch", "--every", "1s", "a.pagelab"], "cannot be used with"),
     ] {

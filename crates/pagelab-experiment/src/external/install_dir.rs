@@ -349,7 +349,7 @@ fn fill_install_dir(
     let mut names = manifest.data_packages.clone();
     if let Some(why) = &missing {
         if manifest.packages.is_empty() {
-            let hint = "no package has it; hint: put it into PATH";
+            let hint = "no package provides it; hint: add its directory to PATH";
             return Err(Failure::not_available(format!("{}: {why}; {hint}", manifest.name)));
         }
         watcher.report_progress(&format!("{why}; packages: {}", manifest.packages.join(", ")));

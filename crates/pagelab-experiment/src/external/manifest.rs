@@ -9,6 +9,7 @@ use std::{fmt, io};
 
 use pagelab_formats::checksum::crc32;
 use pagelab_formats::toml_document::TomlTable;
+use pagelab_model::failure::describe_io_error;
 use pagelab_model::{Bytes, names};
 use pagelab_workloads::options::{self, DurationSpec, OptionSpec, OptionValue, ValueKind, WorkloadOptions};
 
@@ -156,7 +157,9 @@ impl fmt::Display for ManifestError {
                 write!(f, "or the path of a manifest (with a slash or .toml)")?;
                 names::suggest(name, known).map_or(Ok(()), |hint| write!(f, "; hint: {hint}"))
             }
-            ManifestError::Io(path, error) => write!(f, "cannot read the manifest {path}: {error}"),
+            ManifestError::Io(path, error) => {
+                write!(f, "cannot read the manifest {path}: {}", describe_io_error(error))
+            }
             ManifestError::Invalid(bad) => bad.fmt(f),
         }
     }

@@ -214,7 +214,7 @@ impl ProcessTree {
         };
         let swap_source = "total_swap of memory.stat, or memory.swap.current, of its cgroup";
         push_peak("group.swap", BetterDirection::Lower, self.swap, swap_source);
-        let file_source = "total_cache or file of memory.stat of its cgroup";
+        let file_source = "total_cache (v1) or file (v2) in its cgroup's memory.stat";
         push_peak("group.file", BetterDirection::Neither, self.file, file_source);
         let areas_source = format!("{}, of the whole machine", paths::SWAPS);
         push_peak("swap.used", BetterDirection::Lower, self.swap_used, &areas_source);

@@ -147,7 +147,7 @@ impl GatedProcess {
                     let _ = poll(&mut [PollFd::new(&self.out, PollFlags::IN)], Some(&wait));
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(format!("cannot poll its gate: {error}")),
+                Err(error) => return Err(format!("cannot wait for its start: poll: {error}")),
             }
             if stop_signal().is_some() {
                 return Err("stopped before its start".to_owned());

@@ -6,6 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{ChildStderr, ExitStatus};
 use std::time::{Duration, Instant};
 
+use pagelab_model::{Failure, FailureKind};
 use pagelab_sys::clock;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -14,7 +15,6 @@ use super::{GuestPlan, RunningGuest};
 use crate::console::{ConsoleTail, is_oom_panic, printable};
 use crate::file_receiver::FileReceiver;
 use crate::outcome::{CompletedJob, FirstMessageCost, GuestOutcome, GuestReport, LossReason, LostGuest};
-use pagelab_model::{Failure, FailureKind};
 
 /// Observer of a running guest. All methods have defaults.
 pub trait GuestObserver {

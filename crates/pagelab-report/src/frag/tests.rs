@@ -149,7 +149,7 @@ fn the_table() {
 
           F_u  share of the free memory in blocks too small for the order: 0 none, 1 all
           F_i  −1 a block is free; else: near 0 lack of memory, near 1 fragmentation
-               left out of a table in which a block is free in each line
+               omitted where every order has a free block
                paper: 1 − (free / 2^j) / blocks; meaningless if a block is free
           types  U unmovable, E reclaimable, M movable, H highatomic, C CMA, I isolate
     "#]]

@@ -47,7 +47,7 @@ fields! { fn cell_fields(of: RunCell);
     "median": number (null: "no trial has it"), "of the values" => of.median;
     "against_first": object (null: NO_RATIO), "geometric means against the first run, below" =>
         of.to_first_run.as_ref().map(|of| run_ratio_fields().object(of));
-    "effect": object (null: "it is the baseline, or it has no ratio to it"),
+    "effect": object (null: "it is the baseline, or has no ratio to the baseline"),
         "against the baseline of the same run: `speed_up`, `speed_up_interval`, `verdict`" =>
         of.effect.as_ref().map(effect_json);
     "effect_against_first": object (null: NO_RATIO), "that effect against the first run's, below" =>

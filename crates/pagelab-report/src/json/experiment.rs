@@ -405,7 +405,8 @@ fields! { fn measure_effect_fields<'a>(of: EffectRow<'a>);
 // Fields of a measure that is compared by ratios.
 fields! { fn ratio_measure_fields<'a>(of: EffectRow<'a>);
     "better": string, "with ratios: `lower`, `higher`, `neither`" => of.measure().better.slug();
-    "source": string, "with ratios: file, call or workload" => of.measure().source.as_str();
+    "source": string, "with ratios: the file, call or workload that it is from" =>
+        of.measure().source.as_str();
     "noise_floor": object (reading), "with ratios: the difference of equal settings, below" =>
         read(&of.measure().noise_floor, |floor| noise_floor_fields().object(floor));
 }
@@ -477,7 +478,8 @@ fields! { fn effect_fields<'a>(of: EffectRow<'a>);
     "ratio_median": number (null: NO_PAIRS), "of the ratios" => of.ratios(|of| of.median);
     "ratio_lower_quartile": number (null: NO_PAIRS), "of the ratios" => of.ratios(|of| of.lower_quartile);
     "ratio_upper_quartile": number (null: NO_PAIRS), "of the ratios" => of.ratios(|of| of.upper_quartile);
-    "permutation_p": number (reading), "share of permutations in pairs that lie as far from 1" =>
+    "permutation_p": number (reading), "p-value: share of the permutations within pairs whose ratio is at \
+                                        least as far from 1" =>
         of.draw(PairedRatios::permutation_p);
     "speed_up": number, "the ratio, or its inverse: more is better" => of.effect().map(|of| of.speed_up().0);
     "speed_up_interval": object (null: ONE_PAIR), "by t: `low`, `high`, `level` 0.95" =>

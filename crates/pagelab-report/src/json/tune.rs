@@ -35,7 +35,7 @@ pub fn to_document(run: &Run) -> Option<Value> {
         .field("plan_arguments", tune.plan_arguments.as_str())
         .field("plan_file", tune.plan_file.as_str())
         .field("huge_page_bytes", tune.huge)
-        .optional("pid", tune.pid, "its program was started for each trial")
+        .optional("pid", tune.pid, "its program was restarted for each trial")
         .optional("plan_to_all", ratio_interval, "both arms have too few rounds")
         .optional(
             "share_of_gain",

@@ -104,7 +104,7 @@ impl ProcessReport {
             }),
             counted(
                 total.changed_pages,
-                "pages were migrated while they were read and are in no run and no folio",
+                "pages migrated during the read; they are counted in no run and no folio",
             ),
             counted(total.zero_pages, "pages map the zero page"),
             counted(

@@ -256,12 +256,13 @@ fn write_times(output: &mut TextReport, report: &ReplayReport) {
     output.add_gap();
     let events = report.outcomes.first().map_or(0, event_count);
     output.add_text(&format!(
-        "{} million events a second by the clock, all policies at once",
+        "{} million events per second of wall time, all policies at once",
         format_three_digits(events as f64 * 1e3 / report.wall_ns.max(1) as f64)
     ));
     for replayed in &report.outcomes {
         output.add_text(&format!(
-            "{}: {} million events a second of CPU time, decoding included ({} ns an event, {} of them \
+            "{}: {} million events per second of CPU time, including decoding ({} ns per event, {} ns of \
+             that \
              decoding)",
             replayed.policy,
             format_three_digits(events_per_s(report, replayed) / 1e6),

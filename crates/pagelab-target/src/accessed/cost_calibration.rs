@@ -7,6 +7,7 @@
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
+use pagelab_model::Failure;
 use pagelab_model::order_statistics::median;
 use pagelab_model::profile::AccessedBitCost;
 use pagelab_model::{Bytes, PageSize};
@@ -15,7 +16,6 @@ use pagelab_sys::scheduling::PinnedThread;
 use pagelab_sys::{clock, spawn};
 
 use super::sweep;
-use pagelab_model::Failure;
 
 /// Amounts of memory that it is measured with.
 const MEMORY_SIZES: [u64; 3] = [16 << 20, 64 << 20, 256 << 20];

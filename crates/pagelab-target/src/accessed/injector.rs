@@ -5,6 +5,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::mpsc;
 
+use pagelab_model::Failure;
 use pagelab_sys::clock;
 use pagelab_tlb::engine::mapping_table::MappingTable;
 
@@ -12,7 +13,6 @@ use super::splitter::{Advice, CALLS_PER_STOP, DroppedRanges, Splitter};
 use super::zero_pages::stop_check;
 use crate::process_injection::ProcessIdentity;
 use crate::supervisor::{HugePageChoice, ProgramExit, SupervisedProgram, SupervisorConfig, ThpMode};
-use pagelab_model::Failure;
 
 pub enum CallInjector {
     /// The tracer of a program that was started. It knows the names of mappings, and its end is the

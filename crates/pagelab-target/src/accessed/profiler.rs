@@ -14,6 +14,7 @@ use pagelab_host::root::Root;
 use pagelab_host::{machine, paths};
 use pagelab_model::PageSize;
 use pagelab_model::profile::{ImageStart, ProfilingCost};
+use pagelab_model::{Failure, FailureKind};
 use pagelab_sys::spawn;
 use rustix::process::setpriority_process;
 
@@ -25,7 +26,6 @@ use crate::accessed::split;
 use crate::priority;
 use crate::process_failure::no_such_process;
 use crate::process_injection::ProcessIdentity;
-use pagelab_model::{Failure, FailureKind};
 
 /// Process images that are profiled at most.
 const IMAGES_MAX: usize = 64;

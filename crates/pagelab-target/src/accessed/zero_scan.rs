@@ -277,7 +277,9 @@ impl AccessProfiler<'_> {
             let image = self.images.iter().find(|image| image.process.pid == pid);
             let bytes = image.map_or(0, |image| image.zero_pages.droppable_max);
             if image.is_some_and(|image| image.zero_pages.stops > 0) {
-                self.add_note(format!("scans of never-written memory of process {pid} ended: {why}"));
+                self.add_note(format!(
+                    "stopped scanning process {pid} for memory that was never written: {why}"
+                ));
             } else {
                 self.add_note(format!(
                     "memory that was only read is on the zero page, which has no accessed bits; {} of \

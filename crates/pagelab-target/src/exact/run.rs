@@ -9,12 +9,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
+use pagelab_model::failure::describe_io_error;
+use pagelab_model::{Failure, FailureKind};
 use pagelab_packages::apt::FetchObserver;
 use pagelab_sys::wait::{Rusage, wait4};
 
 use super::account::SharedAccount;
 use super::qemu::Qemu;
-use pagelab_model::Failure;
 
 /// Interval at which a running program is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -63,8 +64,10 @@ impl EmulatedProgram {
         let mut path = crate::program::find_program(name)?;
         let (mut name, mut arguments) = (name.clone(), arguments.to_vec());
         for _ in 0..SCRIPT_DEPTH_MAX {
-            let start = read_header(&path)
-                .map_err(|error| Failure::bad_input(format!("cannot read {}: {error}", path.display())))?;
+            let start = read_header(&path).map_err(|error| {
+                let action = format_args!("read {}", path.display());
+                Failure::cannot(FailureKind::BadInput, action, describe_io_error(&error))
+            })?;
             let Some(line) = start.strip_prefix(b"#!") else {
                 check_format(&path, &start)?;
                 return Ok(EmulatedProgram { path, name, arguments });

@@ -6,13 +6,13 @@ use pagelab_formats::{cpuinfo, setting};
 use pagelab_host::paths::{self, PMUS};
 use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
+use pagelab_model::Failure;
 use pagelab_model::machine::Cpu;
 use pagelab_sys::perf_ring::{AccessSampling, PerfEvent};
 use rustix::io::Errno;
 
 use super::intel;
 use crate::sampling::tlb_info::{ADDR, DATA_SRC, RAW};
-use pagelab_model::Failure;
 
 /// Bits of `sample_type` beside those of [`crate::sampling::tlb_info`].
 const TID: u64 = 1 << 1;
@@ -99,9 +99,7 @@ fn list_hardware(reader: &Reader<'_>) -> Result<Vec<SamplingHardware>, String> {
     }
     match core {
         Some(pmu) if read_max_precise(reader, pmu) == Some(0) => {
-            missing.push(format!(
-                "the counters of `{pmu}` have no precise samples (a virtual machine without PEBS)"
-            ));
+            missing.push(format!("`{pmu}` does not support precise sampling (a VM without PEBS)"));
         }
         Some(pmu) => {
             found.extend(find_stlb_miss_events(reader, pmu, cpu.as_ref()));

@@ -15,6 +15,7 @@ use pagelab_formats::{cpu_list, maps};
 use pagelab_host::paths;
 use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
+use pagelab_model::Failure;
 use pagelab_model::TlbProfile;
 use pagelab_model::profile::{ImageStart, ProfileSource};
 use pagelab_sys::clock::thread_cpu_ns;
@@ -26,7 +27,6 @@ use super::probe::{Sampler, SamplingHardware};
 use crate::process_failure::{cannot_open_process, no_such_process};
 use crate::sampling::SampleCollector;
 use crate::{program, sampling};
-use pagelab_model::Failure;
 
 /// The program or process to be sampled.
 #[derive(Debug)]

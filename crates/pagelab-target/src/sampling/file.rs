@@ -8,14 +8,15 @@ use std::path::Path;
 use pagelab_formats::perf_data::{self, FileForm, FileInfo, Input};
 use pagelab_formats::text::find_bytes;
 use pagelab_formats::{ParseError, region_list};
+use pagelab_model::failure::describe_io_error;
 use pagelab_model::profile::ProfileSource;
 use pagelab_model::size::format_bytes;
 use pagelab_model::{Bytes, TlbProfile};
+use pagelab_model::{Failure, FailureKind};
 use zstd::stream::raw::{Decoder, Operation};
 
 use super::tlb_info::{TlbInfo, UnusableReason, classify_by_name, is_spe_memory_event, is_stlb_miss_name};
 use super::{SampleCollector, SampledAccess, SamplingOptions};
-use pagelab_model::{Failure, FailureKind};
 
 /// A text, or a file that comes by a pipe, at most.
 const STREAM_BYTES_MAX: u64 = 512 << 20;
@@ -133,7 +134,7 @@ fn read_whole_stream(stream: Box<dyn Read>, head: &[u8], name: &str) -> Result<V
             "cannot read {name}: larger than {}, the limit of text and pipes; hint: use the file of perf",
             format_bytes(Bytes(STREAM_BYTES_MAX))
         ),
-        Err(error) => format!("cannot read {name}: {error}; expected a file of perf"),
+        Err(error) => format!("cannot read {name}: {}; expected a file of perf", describe_io_error(&error)),
     }))
 }
 
@@ -142,7 +143,8 @@ fn read_error(name: &str, error: &io::Error) -> Failure {
         io::ErrorKind::PermissionDenied => FailureKind::NotAvailable,
         _ => FailureKind::BadInput,
     };
-    Failure::new(kind, format!("cannot read {name}: {error}; hint: use a file written by perf"))
+    Failure::cannot(kind, format_args!("read {name}"), describe_io_error(error))
+        .hint("use a file written by perf")
 }
 
 fn parse_error(name: &str, error: &ParseError) -> Failure {

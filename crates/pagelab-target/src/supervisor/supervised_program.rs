@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
+use pagelab_model::Failure;
 use pagelab_sys::signals::ThreadWaker;
 use pagelab_sys::traced_child;
 use pagelab_tlb::engine::mapping_table::MappingTable;
@@ -13,7 +14,6 @@ use super::tracer::Tracer;
 use super::tracer_state::TracerState;
 use super::{ProgramExit, SupervisorConfig, exec_image};
 use crate::priority;
-use pagelab_model::Failure;
 
 /// A program under supervision. When this process ends, the program is killed.
 pub struct SupervisedProgram {

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use pagelab_model::Failure;
 use pagelab_sys::ptrace::{Registers, Stop, TraceOptions, event};
 use pagelab_sys::traced_child::StartReport;
 use pagelab_sys::{clock, ptrace, seccomp, traced_child};
@@ -16,7 +17,6 @@ use super::tracer_state::{AddressSpace, Process, TracerState};
 use super::{
     HugePageChoice, ProgramExit, Summary, SupervisorConfig, collapse, exec_image, injection, requests,
 };
-use pagelab_model::Failure;
 
 /// A traced thread.
 #[derive(Clone, Copy)]

@@ -7,6 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Duration;
 
+use pagelab_command::exit::{Exit, Failure, FailureKind, Outcome};
+use pagelab_command::machine_guard::open_unwatched_guard;
+use pagelab_command::output::{self, OutputError};
 use pagelab_contig::reserve::Reserve;
 use pagelab_formats::{meminfo, pressure};
 use pagelab_host::paths;
@@ -15,16 +18,13 @@ use pagelab_host::root::Root;
 use pagelab_model::machine::Machine;
 use pagelab_model::size::format_bytes;
 use pagelab_model::{Bytes, TlbProfile};
+use pagelab_probe::accessed_bit_cost;
+use pagelab_probe::machine_tlb::known_tlb;
 use pagelab_sys::spawn;
 use pagelab_target::accessed::{self, AccessedProfile, AccessedProfileRequest, ProfileTarget};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::ProfileRequest;
-use pagelab_command::exit::{Exit, Failure, FailureKind, Outcome};
-use pagelab_command::machine_guard::open_unwatched_guard;
-use pagelab_command::output::{self, OutputError};
-use pagelab_probe::accessed_bit_cost;
-use pagelab_probe::machine_tlb::known_tlb;
 
 /// Options of [`MissSource::Accessed`](super::MissSource::Accessed).
 #[derive(Debug, Default)]

@@ -43,7 +43,7 @@ pub struct Args {
     /// Use one NUMA node instead of all
     #[arg(long, value_name = "N", value_parser = value_parsers::parse_node)]
     node: Option<u32>,
-    /// Steps that may be taken before the answer
+    /// Count pages that are available after this step; nothing is changed without --really
     #[arg(long, default_value = "cache", value_parser = choice(&STEPS))]
     after: ReclaimStep,
     /// Allocate at each step and release everything: compacts memory and drops page cache
@@ -71,7 +71,8 @@ Examples:
   pagelab can 1 --size 64M --how contig   one contiguous block for a driver
   pagelab can 500 --really                allocate, time, release, compare
 
-Steps beyond `nothing` require root. Exit code 0: yes; 1: no; 4: unknown. docs/can.md describes the \
+Predicting compaction or cache reads page flags and requires root. Exit code 0: yes; 1: no; 4: unknown. \
+ docs/can.md describes the \
  prediction and its accuracy.";
 
 /// Time limit of the census: a sample of the pageblocks is too inaccurate.

@@ -52,7 +52,7 @@ pub struct Args {
     /// Add free blocks by migratetype; implies -v (pagetypeinfo: up to 50 ms with interrupts off)
     #[arg(long)]
     migratetypes: bool,
-    /// Add the THP eligibility of the largest processes, from smaps; implies -v
+    /// Add THP usage and eligibility of the largest processes, from smaps; implies -v
     #[arg(long)]
     deep: bool,
     /// TLB geometry to assume, for example l1d=64x4:4K,l2=2048x16:4K+2M

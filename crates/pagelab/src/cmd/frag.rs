@@ -24,8 +24,9 @@ Examples:
 
 F_u(j), unusable free space index: share of the free memory in blocks\n        smaller than order j; 0 none, \
  1 all
-F_i(j), fragmentation index: why a request of order j fails; near 0 for lack of\n        memory, near 1 for \
- fragmentation, −1 if it does not fail
+F_i(j), fragmentation index (extfrag_index): if a request of order j fails, near\n        0 for lack of \
+ memory, \
+ near 1 for fragmentation; −1: it does not fail
 ";
 
 #[derive(Debug, clap::Args)]

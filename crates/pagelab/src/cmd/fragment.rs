@@ -27,7 +27,7 @@ Examples:
   pagelab fragment --unmovable 10%          pollute pageblocks
   pagelab fragment random --size 50%        release random pages
 
-Allocates a few huge pages at a time and releases all but the fewest pages that\nbreak them, so that little \
+Allocates a few huge pages at a time and frees all but a few base pages of each,\nso that little \
  memory is held. Exit code: that of COMMAND, else 0 at\nthe target, 5 if it was not reached or memory was \
  released for other programs.\ndocs/fragment.md
 ";

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use pagelab_command::arguments::parse_page_size;
 use pagelab_host::paths;
+use pagelab_import::source::{ImportedReadings, TimeSource, import_files};
+use pagelab_import::{nothing_to_import, unknown_machine_manifest, write_failure, write_recording};
 use pagelab_model::run::{ClockReading, RunEnd};
 use pagelab_model::{Bytes, PageSize};
 use pagelab_report::quantity_format::format_duration;
@@ -15,8 +17,6 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::output;
 use crate::output_args::OutputArgs;
 use crate::value_parsers::{Choice, choice};
-use pagelab_import::source::{ImportedReadings, TimeSource, import_files};
-use pagelab_import::{nothing_to_import, unknown_machine_manifest, write_failure, write_recording};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = after_help(), args_conflicts_with_subcommands = true, subcommand_negates_reqs = true,

@@ -75,7 +75,7 @@ pub(super) struct PlanSizeArgs {
     /// Plan this number of huge pages
     #[arg(short = 'n', long, alias = "number", value_name = "N", value_parser = value_parsers::parse_count)]
     pages: Option<usize>,
-    /// Plan the fewest regions with this share of the whole gain [default: 0.9]
+    /// Plan the fewest regions that give this share of the total gain [default: 0.9]
     #[arg(long, value_name = "SHARE", value_parser = size::parse_nonzero_share)]
     share: Option<f64>,
     /// Plan as many as fit into this much memory

@@ -23,7 +23,7 @@ pub struct Args {
     /// Sampling interval: 100ms to 1d [default: 5s, or a tenth of --for if shorter]
     #[arg(long, value_name = "TIME", value_parser = parse_interval)]
     every: Option<Duration>,
-    /// Duration, for example 12h [default: until Ctrl-C]
+    /// Duration, for example 12h or 1d [default: until Ctrl-C]
     #[arg(long = "for", value_name = "TIME", value_parser = parse_length)]
     duration: Option<Duration>,
     /// Comma-separated list of metrics; see below

@@ -29,7 +29,7 @@ pub struct Args {
     /// Run files
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Print all details; twice: also measures that no variant changes
+    /// Print all details; -vv: also measures that are the same in all variants
     #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,
     /// Print JSON (docs/json.md)

@@ -31,8 +31,8 @@ Examples:
   pagelab restore --dry-run    list the changes and who made them
   pagelab restore              restore them; system settings require root
 
-A pagelab that is killed (kill -9) leaves a journal of its changes, and temporary files, \
- which are removed; a running one is left alone.";
+A pagelab that is killed (kill -9) leaves a journal of its changes and temporary files. restore undoes the \
+ changes and removes the files. A pagelab that still runs is not touched.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
@@ -191,7 +191,7 @@ fn outcome_text(outcome: &ChangeOutcome) -> String {
             format!("not back at {original}: {detail}; try again later")
         }
         (UndoOutcome::OneWay, ..) if !detail.is_empty() => detail.clone(),
-        (UndoOutcome::OneWay, ..) => "was started and cannot be undone".to_owned(),
+        (UndoOutcome::OneWay, ..) => "was already started and cannot be undone".to_owned(),
         (UndoOutcome::OwnerRunning, _, Some(ours), Some(original)) => {
             format!("{ours}, will go back to {original}")
         }
@@ -306,7 +306,7 @@ mod tests {
                 detail,
             })
         };
-        assert_eq!(outcome_of(UndoOutcome::OneWay, ""), "was started and cannot be undone");
+        assert_eq!(outcome_of(UndoOutcome::OneWay, ""), "was already started and cannot be undone");
         assert_eq!(outcome_of(UndoOutcome::OneWay, "nothing is left of it"), "nothing is left of it");
         assert_eq!(outcome_of(UndoOutcome::OwnerRunning, ""), "is under way");
     }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Parser;
 use pagelab_command::progress::{CommandStatus, StatusEnd};
+use pagelab_command::setup_progress::SetupProgress;
 use pagelab_experiment::engine::SessionEvent;
 use pagelab_experiment::host_place::{self, HostPlace};
 use pagelab_experiment::processor_model;
@@ -36,7 +37,6 @@ use crate::exit::{Exit, Failure, FailureKind, read_failure_for};
 use crate::output_args::OutputArgs;
 use crate::value_parsers::{bounded_ns, parse_bounded};
 use crate::{manifest, output};
-use pagelab_command::setup_progress::SetupProgress;
 
 use progress::RunProgress;
 pub use recipe_file::check_program;

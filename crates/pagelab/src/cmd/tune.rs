@@ -33,7 +33,8 @@ Examples:
   pagelab tune --dry-run -- ./server     print the plan
   pagelab tune --resume x.pagelab        resume after Ctrl-C or a kill
 
-All arms run under the same supervisor; `none` has an empty plan. Each trial is written as soon as it ends. \
+All arms (none, plan, all) run under a supervisor of pagelab, so its overhead cancels out. Each trial is \
+ written as soon as it ends. \
  The answer may be that huge pages do not help.
 
 docs/tune.md
@@ -117,7 +118,7 @@ pub struct Args {
     #[command(flatten)]
     output: OutputArgs,
 
-    /// Plan file to create [default: beside the run file, .plan.toml]
+    /// Plan file to create [default: the name of the run file with .plan.toml]
     #[arg(long, value_name = "OUT.toml")]
     plan: Option<PathBuf>,
 

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use pagelab_command::exit::absence_failure;
 use pagelab_sys::clock;
 
 use crate::exit::{Exit, Failure};
@@ -13,7 +14,6 @@ use crate::watch::player::Player;
 use crate::watch::replay::Recording;
 use crate::watch::screen::{self, FULL_SIZE, MIN_SIZE, TerminalCapabilities};
 use crate::watch::{Source, terminal};
-use pagelab_command::exit::absence_failure;
 
 const EXAMPLES: &str = "\
 Examples:

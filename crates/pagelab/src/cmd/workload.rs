@@ -14,6 +14,7 @@ use pagelab_formats::meminfo;
 use pagelab_host::paths;
 use pagelab_host::reader::Reader;
 use pagelab_host::root::Root;
+use pagelab_map::process;
 use pagelab_model::{Bytes, names};
 use pagelab_probe::workload_json;
 use pagelab_report::style::{format_argument, format_bytes};
@@ -25,7 +26,6 @@ use pagelab_workloads::{Workload, WorkloadError, mmap_access};
 
 use crate::exit::{Exit, Failure, FailureKind, Outcome};
 use crate::output;
-use pagelab_map::process;
 
 #[derive(Debug)]
 pub enum Args {

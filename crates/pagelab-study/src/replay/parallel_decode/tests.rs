@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
+use pagelab_command::exit::FailureKind;
 use pagelab_model::alloc_trace::FrameState;
 
 use super::*;
-use pagelab_command::exit::FailureKind;
 
 #[path = "../../../../pagelab/tests/support/made_trace.rs"]
 mod made_trace;

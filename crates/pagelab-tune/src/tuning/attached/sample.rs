@@ -7,6 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use pagelab_command::exit::{Failure, FailureKind, usage_error};
 use pagelab_command::output;
 use pagelab_command::progress::{CommandStatus, StatusEnd};
 use pagelab_experiment::recipe::OutputMetric;
@@ -21,7 +22,6 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use super::super::TuningRequest;
 use super::super::recipe::unit_of;
 use crate::profile::start_orphan_keeper;
-use pagelab_command::exit::{Failure, FailureKind, usage_error};
 
 /// Bytes of the load's output that are kept.
 const OUTPUT_MAX: usize = 1 << 20;
@@ -142,7 +142,7 @@ impl ProcessLoad {
         }
         load.metric = figure.find_in(command, &output)?;
         if load.metric.is_none() {
-            output::warn(&format!("note: `{command}` prints nothing: its run time is judged"));
+            output::warn(&format!("note: `{command}` prints no figure: its run time is judged"));
         }
         Ok(Some(load))
     }

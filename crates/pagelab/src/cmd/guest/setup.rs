@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use pagelab_command::setup_progress::SetupProgress;
+use pagelab_guest::json::kernel_to_json;
 use pagelab_guest::kernel::GuestKernel;
 use pagelab_guest::kernel_setup::set_up_kernel;
 use pagelab_report::json::CONTRACT_VERSION;
@@ -10,7 +11,6 @@ use serde_json::json;
 
 use crate::exit::{Exit, Outcome};
 use crate::output;
-use pagelab_guest::json::kernel_to_json;
 
 const EXAMPLES: &str = "\
 Examples:
