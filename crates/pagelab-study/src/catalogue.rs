@@ -287,7 +287,7 @@ pub fn list_text(style: TextStyle) -> String {
     let mut output = TextReport::new(style);
     write_entries(
         &mut output,
-        "policies: which free list a block is on, and the fallbacks when that list is empty",
+        "policies: which free list a block is on, and the fallbacks if that is empty",
         &policies(),
     );
     for (short, name) in ALIASES {
