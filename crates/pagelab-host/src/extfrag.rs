@@ -31,11 +31,7 @@ pub fn read(reader: &Reader<'_>, mounts: &Reading<Vec<Mount>>) -> Reading<Extfra
         }
     };
     let at = |file: &str| format!("{debugfs}/extfrag/{file}");
-    let text = |path: &str| {
-        let text = reader.note_malformed(root.read(path))?;
-        reader.note_truncated(path, &text);
-        Ok::<String, Absence>(String::from_utf8_lossy(&text).into_owned())
-    };
+    let text = |path: &str| reader.read_text(path).map(|text| String::from_utf8_lossy(&text).into_owned());
     for tries in 1..=READ_ATTEMPTS_MAX {
         let before = root.read(paths::BUDDYINFO)?;
         let (unusable, extfrag) = (text(&at("unusable_index"))?, text(&at("extfrag_index"))?);

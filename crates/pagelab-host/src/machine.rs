@@ -64,8 +64,8 @@ pub fn read(
 fn read_release(reader: &Reader<'_>) -> Reading<String> {
     let release = reader.read_line(paths::OSRELEASE)?;
     if release.is_empty() {
-        let path = reader.root().display_path(paths::OSRELEASE);
-        return reader.note_malformed(Err(Absence::new(path, AbsenceReason::Malformed, "it is empty")));
+        let empty = reader.root().malformed_absence(paths::OSRELEASE, "it is empty");
+        return reader.note_malformed(Err(empty));
     }
     Ok(release)
 }

@@ -174,8 +174,8 @@ impl ProcessScanner<'_, '_> {
         };
         let eligible = if self.budget.with_smaps { self.eligible_bytes(pid) } else { None };
         let Some(rss) = rollup.bytes("Rss") else {
-            let path = self.reader.root().display_path(&paths::process_file(pid, "smaps_rollup"));
-            let reason = Absence::new(path, AbsenceReason::Malformed, "it has no line `Rss:`");
+            let path = paths::process_file(pid, "smaps_rollup");
+            let reason = self.reader.root().malformed_absence(&path, "it has no line `Rss:`");
             return Err(SkipReason::Unreadable(reason));
         };
         // A line is missing where the kernel has no such pages: of files since 5.4, of shmem since 4.8.
@@ -214,12 +214,7 @@ impl ProcessScanner<'_, '_> {
         text: &[u8],
         parse: impl FnOnce(&[u8]) -> Result<T, ParseError>,
     ) -> Reading<T> {
-        let path = paths::process_file(pid, file);
-        self.reader.note_truncated(&path, text);
-        let path = self.reader.root().display_path(&path);
-        self.reader.note_malformed(parse(text).map_err(|error| {
-            Absence::new(path.clone(), AbsenceReason::Malformed, error.message_in_file(&path))
-        }))
+        self.reader.parse_bytes(&paths::process_file(pid, file), text, parse)
     }
 
     /// A file of a process; `None` if the process has exited meanwhile.

@@ -38,9 +38,18 @@ impl<'a> Reader<'a> {
         text: Reading<Vec<u8>>,
         parse: impl FnOnce(&[u8]) -> Result<T, ParseError>,
     ) -> Reading<T> {
-        let text = self.note_malformed(text)?;
-        self.note_truncated(path, &text);
-        parse(&text).map_err(|error| {
+        self.parse_bytes(path, &self.note_malformed(text)?, parse)
+    }
+
+    /// The same for a text that the caller keeps.
+    pub fn parse_bytes<T>(
+        &self,
+        path: &str,
+        text: &[u8],
+        parse: impl FnOnce(&[u8]) -> Result<T, ParseError>,
+    ) -> Reading<T> {
+        self.note_truncated(path, text);
+        parse(text).map_err(|error| {
             let message = error.message_in_file(&self.root.display_path(path));
             self.add_problem(Problem { message: message.clone(), is_bad_input: true });
             Absence::new(self.root.display_path(path), AbsenceReason::Malformed, message)
@@ -61,10 +70,16 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A one-line text without the blanks around it.
-    pub fn read_line(&self, path: &str) -> Reading<String> {
+    /// Reads a text that is kept as it is.
+    pub fn read_text(&self, path: &str) -> Reading<Vec<u8>> {
         let text = self.note_malformed(self.root.read(path))?;
         self.note_truncated(path, &text);
+        Ok(text)
+    }
+
+    /// A one-line text without the blanks around it.
+    pub fn read_line(&self, path: &str) -> Reading<String> {
+        let text = self.read_text(path)?;
         Ok(String::from_utf8_lossy(text.trim_ascii()).into_owned())
     }
 

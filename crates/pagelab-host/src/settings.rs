@@ -105,8 +105,7 @@ fn read_number_files(reader: &Reader<'_>, dir: &str) -> (Counters, Vec<Absence>)
         match reader.note_malformed(reader.root().read(&format!("{dir}/{name}"))) {
             // No number of the kernel is empty; one that was cut off to nothing is not read as absent.
             Ok(content) if content.is_empty() && !reader.root().is_live() => {
-                let path = reader.root().display_path(&format!("{dir}/{name}"));
-                let empty = Absence::new(path, AbsenceReason::Malformed, "it is empty");
+                let empty = reader.root().malformed_absence(&format!("{dir}/{name}"), "it is empty");
                 absent.extend(reader.note_malformed::<()>(Err(empty)).err());
             }
             Ok(content) => {
