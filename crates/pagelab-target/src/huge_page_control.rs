@@ -232,7 +232,8 @@ fn read_start_ticks(pid: u32) -> Result<u64, Failure> {
     }
 }
 
-fn parse_process_file<T>(
+/// Reads and parses a file of a process.
+pub(crate) fn parse_process_file<T>(
     pid: u32,
     file: &str,
     parse: impl FnOnce(&[u8]) -> Result<T, ParseError>,

@@ -5,12 +5,13 @@
 //! Mappings are known by their shape alone here: by address, as the heap, as the n-th of their length.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::File;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use pagelab_formats::maps::{self, MapsEntry};
+use pagelab_formats::process_status;
 use pagelab_host::paths;
 use pagelab_model::Failure;
 use pagelab_model::huge_plan::PlannedMapping;
@@ -20,6 +21,7 @@ use pagelab_sys::pagemap_scan;
 
 use crate::accessed::is_private_name;
 use crate::advice::{self, MADV_COLLAPSE, RemoteAdvice};
+use crate::huge_page_control::parse_process_file;
 use crate::process_failure::cannot_open_process;
 use crate::supervisor::{
     FailedRegion, HugePageChoice, PlacedRegion, PlanMatch, Summary, describe_mapping, errno_of,
@@ -100,10 +102,7 @@ impl RemoteCollapse {
                 }
             };
         }
-        let path = paths::process_file(pid, "status");
-        let status = fs::read(&path).map_err(|error| Failure::cannot_read(&path, &error))?;
-        let status = pagelab_formats::process_status::parse(&status)
-            .map_err(|error| Failure::refused(error.message_in_file(&path)))?;
+        let status = parse_process_file(pid, "status", process_status::parse)?;
         if status.thp_enabled == Some(false) {
             summary.notes.push(
                 "the program disabled huge pages by prctl (PR_SET_THP_DISABLE); hint: --override".to_owned(),
@@ -231,9 +230,7 @@ impl RemoteCollapse {
     }
 
     fn read_maps(&self) -> Result<Vec<MapsEntry>, Failure> {
-        let path = paths::process_file(self.pid, "maps");
-        let text = fs::read(&path).map_err(|error| Failure::cannot_read(&path, &error))?;
-        maps::parse(&text).map_err(|error| Failure::refused(error.message_in_file(&path)))
+        parse_process_file(self.pid, "maps", maps::parse)
     }
 
     fn planned_mappings(&self) -> &[PlannedMapping] {
@@ -294,8 +291,8 @@ impl RemoteCollapse {
     /// Makes the process's first thread execute calls, and notes once that it was stopped for them.
     fn inject_calls(&mut self, calls: &[(i64, [u64; 6])]) -> Result<Vec<i64>, Failure> {
         // A process whose seccomp filter is unknown gets no injected call.
-        let path = paths::process_file(self.pid, "status");
-        let status = fs::read_to_string(&path).map_err(|error| Failure::cannot_read(&path, &error))?;
+        let as_text = |text: &[u8]| Ok(String::from_utf8_lossy(text).into_owned());
+        let status = parse_process_file(self.pid, "status", as_text)?;
         let filter = status.lines().find_map(|line| line.strip_prefix("Seccomp:"));
         if filter.is_some_and(|mode| mode.trim() != "0") {
             let why = "its seccomp filter could kill it for an injected call";
