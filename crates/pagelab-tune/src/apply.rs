@@ -29,7 +29,7 @@ use pagelab_target::supervisor::{HugePageChoice, PlanMatch, ProgramExit, Summary
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::program::resolve_program;
+use pagelab_target::program::find_program;
 
 use front_end::block_signals;
 use messages::SupervisorJob;
@@ -90,9 +90,7 @@ pub fn describe_apply(request: &ApplyRequest) -> Result<String, Failure> {
     let job = request.to_job()?;
     match job.request.subject {
         ApplySubject::Launch(_) => Ok(describe_launch(&job)),
-        ApplySubject::Process(pid) => {
-            job.open_process(pid).map(|process| describe_collapse(&process)).map_err(output::exit_if_stopped)
-        }
+        ApplySubject::Process(pid) => job.open_process(pid).map(|process| describe_collapse(&process)),
     }
 }
 
@@ -100,7 +98,7 @@ fn apply_job(job: &SupervisorJob) -> Result<u8, Failure> {
     let arguments = match &job.request.subject {
         ApplySubject::Process(pid) => {
             // The worker opens it again: the descriptor here is closed before the worker acts.
-            drop(job.open_process(*pid).map_err(output::exit_if_stopped)?);
+            drop(job.open_process(*pid)?);
             return front_end::run_supervised(job, Some(job.request.region_deadline), block_signals()?);
         }
         ApplySubject::Launch(arguments) => arguments,
@@ -120,7 +118,7 @@ impl ApplyRequest {
     fn to_job(&self) -> Result<SupervisorJob, Failure> {
         let choice = read_choice(Path::new(&self.plan))?;
         let program = match &self.subject {
-            ApplySubject::Launch(command) => resolve_program(&command.first().cloned().unwrap_or_default())?,
+            ApplySubject::Launch(command) => find_program(&command.first().cloned().unwrap_or_default())?,
             ApplySubject::Process(_) => PathBuf::new(),
         };
         let job = SupervisorJob {

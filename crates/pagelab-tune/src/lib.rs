@@ -4,6 +4,5 @@
 pub mod apply;
 pub mod profile;
 pub mod profile_source;
-pub mod program;
 pub mod region_plan;
 pub mod tuning;

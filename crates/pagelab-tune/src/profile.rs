@@ -31,7 +31,7 @@ use pagelab_target::{exact, pmu, sampling};
 use pagelab_tlb::engine::tlb::SamplingWindow;
 use pagelab_tlb::syntax;
 
-use crate::program::resolve_program;
+use pagelab_target::program::find_program;
 
 pub use accessed::{AccessedOptions, serve_reader, serve_splitter};
 
@@ -204,7 +204,7 @@ fn profile_perf_data(request: &ProfileRequest) -> Result<TlbProfile, Failure> {
     }
     let page_size = request.page_size.unwrap_or(PageSize::DEFAULT);
     let options = sampling::SamplingOptions::new(page_size, request.range.clone());
-    file::read_profile(path, options).map_err(output::exit_if_stopped)
+    file::read_profile(path, options)
 }
 
 /// Size of the ring buffer of each CPU: 1 MiB holds about 15 000 samples, and perf_event_mlock_kb allows
@@ -213,7 +213,7 @@ const RING_BYTES_ROOT: u64 = 1 << 20;
 const RING_BYTES_USER: u64 = 128 << 10;
 
 fn detect_hardware() -> Result<SamplingHardware, Failure> {
-    probe::find_hardware(&Root::live(), &probe::try_open_here).map_err(output::exit_if_stopped)
+    probe::find_hardware(&Root::live(), &probe::try_open_here)
 }
 
 fn record_options(request: &ProfileRequest) -> pmu::RecordOptions {
@@ -229,7 +229,7 @@ fn record_options(request: &ProfileRequest) -> pmu::RecordOptions {
 fn profile_pmu(request: &ProfileRequest, hardware: SamplingHardware) -> Result<TlbProfile, Failure> {
     let target = match (request.command.split_first(), request.pid) {
         (Some((program, arguments)), None) => {
-            let mut command = Command::new(resolve_program(program)?);
+            let mut command = Command::new(find_program(program)?);
             command.args(arguments);
             RecordTarget::Start(command)
         }
@@ -243,7 +243,7 @@ fn profile_pmu(request: &ProfileRequest, hardware: SamplingHardware) -> Result<T
     }
     let options = record_options(request);
     let recorded = pmu::record_profile(&hardware, target, &options, &|| stopped.load(Ordering::Relaxed));
-    let recorded = recorded.map_err(output::exit_if_stopped)?;
+    let recorded = recorded?;
     if let Some(status) = recorded.status.filter(|status| !status.success()) {
         output::warn(&format!("note: the program ended with {status}"));
     }

@@ -5,7 +5,6 @@ use std::path::Path;
 use pagelab_command::atomic_file::is_run_file;
 use pagelab_command::exit::{Failure, FailureKind, read_failure_for};
 use pagelab_command::input;
-use pagelab_command::output;
 use pagelab_formats::region_list;
 use pagelab_model::{PageSize, TlbProfile};
 use pagelab_probe::walk_cost;
@@ -32,8 +31,7 @@ pub fn read_profile(path: &Path) -> Result<ProfileSource, Failure> {
     let (name, text) = input::read_bounded_input(path, input::InputConsumer::RunFileFrom(PROFILE_COMMAND))?;
     if region_list::is_region_counts(&text) {
         let options = sampling::SamplingOptions::new(PageSize::DEFAULT, None);
-        let profile =
-            sampling::file::profile_region_counts(&text, &name, options).map_err(output::exit_if_stopped)?;
+        let profile = sampling::file::profile_region_counts(&text, &name, options)?;
         return Ok(ProfileSource { profile, machine: None });
     }
     let message = format!(

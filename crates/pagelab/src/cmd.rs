@@ -32,7 +32,7 @@ use crate::cli::{Cli, Command};
 pub use pagelab_command::arguments::open_root;
 pub use pagelab_command::exit::usage_error;
 
-pub use pagelab_tune::program::resolve_program;
+pub use pagelab_target::program::find_program;
 
 use crate::exit::Failure;
 

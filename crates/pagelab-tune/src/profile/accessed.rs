@@ -102,7 +102,7 @@ fn exit_text(exit: ExitStatus) -> String {
 /// supervisor is split.
 fn profile_journalled(job: &mut AccessedProfileRequest<'_>) -> Result<AccessedProfile, Failure> {
     if job.splitter.is_none() {
-        return accessed::profile_program(job).map_err(output::exit_if_stopped);
+        return accessed::profile_program(job);
     }
     let whom = match &job.target {
         ProfileTarget::Process(pid) => format!("process {pid}"),
@@ -115,7 +115,7 @@ fn profile_journalled(job: &mut AccessedProfileRequest<'_>) -> Result<AccessedPr
     let guard = open_unwatched_guard();
     let why = match &guard {
         Ok(guard) => match guard.perform_one_way(&act, || accessed::profile_program(job)) {
-            Ok(Some(done)) => return done.map_err(output::exit_if_stopped),
+            Ok(Some(done)) => return done,
             Ok(None) => {
                 return Err(Failure::cannot(FailureKind::Bug, "profile the program", "nothing was profiled"));
             }
@@ -124,12 +124,12 @@ fn profile_journalled(job: &mut AccessedProfileRequest<'_>) -> Result<AccessedPr
         // Its supervisor needs no journal: the program ends with it.
         Err(error) if matches!(job.target, ProfileTarget::Command(_)) => {
             job.journal_error = Some(error.to_string());
-            return accessed::profile_program(job).map_err(output::exit_if_stopped);
+            return accessed::profile_program(job);
         }
         Err(error) => error.to_string(),
     };
     job.splitter = None;
-    let mut done = accessed::profile_program(job).map_err(output::exit_if_stopped)?;
+    let mut done = accessed::profile_program(job)?;
     done.profile.notes.push(format!("mappings are observed as a whole, not by huge page: {why}"));
     Ok(done)
 }

@@ -93,7 +93,7 @@ impl AttachedTuning<'_> {
         let snapshot = read_snapshot();
         let page = snapshot.machine.page_size;
         let huge = page.block_bytes(snapshot.pmd_order);
-        let process = HugePageController::open(pid, page.bytes(), huge.0).map_err(output::exit_if_stopped)?;
+        let process = HugePageController::open(pid, page.bytes(), huge.0)?;
         let names = TuningNames::choose(request, &pid.to_string())?;
         Ok(AttachedTuning { request, pid, command, figure, names, process })
     }
@@ -101,8 +101,8 @@ impl AttachedTuning<'_> {
     /// Describes what it would do.
     pub fn describe(&self, style: TextStyle) -> Result<String, Failure> {
         let (request, pid, command) = (self.request, self.pid, self.command);
-        let regions = self.process.find_eligible_regions().map_err(output::exit_if_stopped)?.len();
-        let huge = self.process.read_huge_regions().map_err(output::exit_if_stopped)?.len();
+        let regions = self.process.find_eligible_regions()?.len();
+        let huge = self.process.read_huge_regions()?.len();
         let name = std::fs::read_to_string(paths::process_file(pid, "comm")).unwrap_or_default();
         let plan = &self.names.plan_file;
         let (arms, files) = arms::arms_without_profile(plan);
@@ -198,7 +198,7 @@ impl AttachedSession<'_> {
         let (request, pid) = (self.request, self.pid);
         let TuningNames { run_file, plan_file, .. } = self.names;
         let path = run_file.path.clone();
-        let regions = self.process.find_eligible_regions().map_err(output::exit_if_stopped)?;
+        let regions = self.process.find_eligible_regions()?;
         if regions.is_empty() {
             let text = format!(
                 "process {pid} has no memory for huge pages: no aligned region of a private anonymous \
@@ -207,8 +207,7 @@ impl AttachedSession<'_> {
             return Err(Failure::new(FailureKind::NegativeAnswer, text));
         }
         // A huge region hides its accesses from a source that reads page tables.
-        let split =
-            self.process.set_huge_regions(&regions, &BTreeSet::new()).map_err(output::exit_if_stopped)?;
+        let split = self.process.set_huge_regions(&regions, &BTreeSet::new())?;
         self.check_split(&split)?;
         let how = super::profiling_options(request, self.stop);
         let profile = match &request.profile {
@@ -335,7 +334,7 @@ impl AttachedSession<'_> {
                 HugePageSelection::All => all,
                 _ => planned,
             };
-            let turned = self.process.set_huge_regions(all, huge_regions).map_err(output::exit_if_stopped)?;
+            let turned = self.process.set_huge_regions(all, huge_regions)?;
             let began_ns = times.now_ns();
             let (end, measures, mut flags) = self.measure_trial(all, huge_regions)?;
             flags.extend(trial_flag(&turned, huge_regions.len()));
@@ -357,7 +356,7 @@ impl AttachedSession<'_> {
         huge_regions: &BTreeSet<u64>,
     ) -> Result<(TrialEnd, Vec<Measure>, Vec<Flag>), Failure> {
         let (end, mut measures) = self.load.sample(self.pid, self.stop);
-        let after = self.process.read_huge_regions().map_err(output::exit_if_stopped)?;
+        let after = self.process.read_huge_regions()?;
         let huge = after.intersection(all).count();
         let got = after.intersection(huge_regions).count();
         measures.extend(sample::huge_page_measures(huge, self.process.huge_bytes, huge_regions.len(), got));

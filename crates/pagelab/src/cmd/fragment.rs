@@ -12,7 +12,7 @@ use pagelab_fragment::{procedure, random, session, show, unmovable};
 use pagelab_model::{Bytes, size};
 use pagelab_probe::machine_tlb::read_snapshot;
 
-use crate::cmd::resolve_program;
+use crate::cmd::find_program;
 use crate::exit::{Exit, Failure};
 use crate::output_args::OutputArgs;
 use crate::value_parsers;
@@ -304,5 +304,5 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
 
 /// Checks that the program exists, before any memory is taken for it.
 fn check_command(held: &HeldArgs) -> Result<(), Failure> {
-    held.command.first().map_or(Ok(()), |name| resolve_program(name).map(drop))
+    held.command.first().map_or(Ok(()), |name| find_program(name).map(drop))
 }

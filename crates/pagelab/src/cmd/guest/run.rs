@@ -149,7 +149,7 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
     let mut told = SetupProgress::start(args.verbose)?;
     memory::check_host_memory(shape.memory).map_err(|why| Failure::new(FailureKind::NotAvailable, why))?;
     let (plan, fetches_into) = resolve_plan(args, shape)?;
-    plan.check().map_err(output::exit_if_stopped)?;
+    plan.check()?;
     let plan = match fetches_into {
         Some(cache) => GuestPlan {
             kernel: set_up_kernel(&cache, &args.kernel, &mut told).map_err(output::exit_if_stopped)?,
@@ -270,12 +270,12 @@ fn guest_title(plan: &GuestPlan) -> String {
 
 fn dry_run(args: &Args, shape: GuestConfig) -> Result<(), Failure> {
     let (plan, fetches_into) = resolve_plan(args, shape)?;
-    plan.check().map_err(output::exit_if_stopped)?;
+    plan.check()?;
     let fetches = fetches_into.map(|cache| {
         format!("the newest {} cloud kernel into {}", args.kernel, cache.store().dir().display())
     });
     if args.json {
-        let document = json::plan_to_json(&plan, fetches.as_deref()).map_err(output::exit_if_stopped)?;
+        let document = json::plan_to_json(&plan, fetches.as_deref())?;
         return output::print_json(&document);
     }
     let mut out = output::stdout();
@@ -284,7 +284,7 @@ fn dry_run(args: &Args, shape: GuestConfig) -> Result<(), Failure> {
     match &fetches {
         Some(fetches) => writeln!(out, "fetches   {fetches}")?,
         None => {
-            let names = plan.list_module_names().map_err(output::exit_if_stopped)?.join(" ");
+            let names = plan.list_module_names()?.join(" ");
             writeln!(out, "modules   {}", if names.is_empty() { "none" } else { &names })?;
         }
     }

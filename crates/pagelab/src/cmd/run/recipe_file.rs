@@ -63,5 +63,5 @@ pub fn check_program(program: &str) -> Result<(), Failure> {
     if program == PAGELAB {
         return Ok(());
     }
-    crate::cmd::resolve_program(program.as_ref()).map(drop)
+    crate::cmd::find_program(program.as_ref()).map(drop)
 }

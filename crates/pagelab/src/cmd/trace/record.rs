@@ -7,8 +7,8 @@ use pagelab_model::{Bytes, size};
 use pagelab_record::trace::backend::BackendChoice;
 use pagelab_record::trace::recording::{self, TracePlan};
 
+use crate::cmd::find_program;
 use crate::cmd::record::parse_length;
-use crate::cmd::resolve_program;
 use crate::exit::Failure;
 use crate::output_args::OutputArgs;
 use crate::value_parsers::{Choice, DAY, bounded_ns, choice, parse_bounded_duration};
@@ -58,7 +58,7 @@ const BACKENDS: [Choice<BackendChoice>; 3] = [
 /// Records until the time is over, the command exits, or a signal arrives.
 pub fn run(args: &Args) -> Result<u8, Failure> {
     // Before the file exists: it would block the next attempt.
-    args.command.first().map(|name| resolve_program(name)).transpose()?;
+    args.command.first().map(|name| find_program(name)).transpose()?;
     recording::run(&TracePlan {
         output: args.output.required_run_file()?,
         for_ns: args.duration.map(bounded_ns),
