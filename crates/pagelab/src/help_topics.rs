@@ -48,7 +48,7 @@ const DOCUMENTS: [(&str, &str); 31] = [
     document!("workloads-applications.md"),
     document!("workloads.md"),
 ];
-const GLOSSARY: &str = include_str!("../../../docs/glossary.md");
+const GLOSSARY: &str = document!("glossary.md").1;
 /// Terms that only contain the words are listed up to this number.
 const NEAR_TERMS_MAX: usize = 12;
 
@@ -66,12 +66,10 @@ pub fn requested_topic(
     arguments: impl IntoIterator<Item = OsString>,
     is_command: impl Fn(&str) -> bool,
 ) -> Option<String> {
-    let words: Option<Vec<String>> =
-        arguments.into_iter().skip(1).map(|word| word.into_string().ok()).collect();
-    let words = words?;
-    let (help, topic) = words.split_first()?;
-    let first = topic.first()?;
-    (help == "help" && !is_command(first) && !first.starts_with('-')).then(|| topic.join(" "))
+    let mut words = arguments.into_iter().skip(1).map_while(|word| word.into_string().ok());
+    words.next().filter(|word| word == "help")?;
+    let first = words.next().filter(|word| !is_command(word) && !word.starts_with('-'))?;
+    Some(words.fold(first, |topic, word| topic + " " + &word))
 }
 
 /// Prints what the glossary or a document says about the topic.
