@@ -182,35 +182,41 @@ pub fn run(arguments: &[&str]) -> Result<(), TaskError> {
 
 /// The violations of the repository at `root`.
 pub fn check_repository(root: &Path) -> Vec<Violation> {
-    let read = |path: String| fs::read_to_string(root.join(&path)).ok().map(|text| (path, text));
-    let texts = tree::list_files(root).into_iter().filter_map(read).collect();
     let exists = |path: &str| root.join(path).exists();
-    let files = RepositoryFiles { texts, exists: &exists };
-    let mut found = check_files(&files);
-    let rust = files.texts.iter().filter(|(path, _)| path.ends_with(".rs"));
-    let sources: Vec<SourceFile<'_>> = rust.map(|(path, text)| SourceFile::new(path, text)).collect();
+    let files = RepositoryFiles { texts: read_texts(root), exists: &exists };
+    let sources = rust_sources(&files.texts);
+    let mut found = check_files(&files, &sources);
     masked_failures::check(&sources, &mut found);
-    texts::check(root, &sources, &mut found);
+    texts::check(&files, &sources, &mut found);
     apply_exemptions(found, &EXEMPTIONS)
 }
 
-/// Everything that all rules find, exemptions aside, in order of file and line.
-fn check_files(files: &RepositoryFiles<'_>) -> Vec<Violation> {
+/// Path and text of each file below `root` that is UTF-8.
+fn read_texts(root: &Path) -> Vec<(String, String)> {
+    let read = |path: String| fs::read_to_string(root.join(&path)).ok().map(|text| (path, text));
+    tree::list_files(root).into_iter().filter_map(read).collect()
+}
+
+fn rust_sources(texts: &[(String, String)]) -> Vec<SourceFile<'_>> {
+    let rust = texts.iter().filter(|(path, _)| path.ends_with(".rs"));
+    rust.map(|(path, text)| SourceFile::new(path, text)).collect()
+}
+
+/// Everything that the rules for files find, exemptions aside, in order of file and line. `sources` are the
+/// Rust files among `files`.
+fn check_files(files: &RepositoryFiles<'_>, sources: &[SourceFile<'_>]) -> Vec<Violation> {
     let mut found = Vec::new();
-    let mut sources = Vec::new();
+    for source in sources {
+        limits::check_lines_and_functions(source, &mut found);
+        restricted_words::check(source, &mut found);
+        refused_names::check_source(source, &mut found);
+        restricted_words::check_unsafe_code(source, &mut found);
+        crate_edges::check_pure_source(source, &mut found);
+    }
     for (path, text) in &files.texts {
         limits::check_file(path, text, &mut found);
         restricted_words::check_machine_paths(path, text, &mut found);
         refused_names::check_text(path, text, &mut found);
-        if path.ends_with(".rs") {
-            let source = SourceFile::new(path, text);
-            limits::check_lines_and_functions(&source, &mut found);
-            restricted_words::check(&source, &mut found);
-            refused_names::check_source(&source, &mut found);
-            restricted_words::check_unsafe_code(&source, &mut found);
-            crate_edges::check_pure_source(&source, &mut found);
-            sources.push(source);
-        }
         if path.ends_with("Cargo.toml") {
             crate_edges::check_manifest(path, text, &mut found);
         }
@@ -220,7 +226,7 @@ fn check_files(files: &RepositoryFiles<'_>) -> Vec<Violation> {
     }
     restricted_words::check_skip_ids(files, &mut found);
     machine_settings::check(files, &mut found);
-    dead_items::check(&sources, &mut found);
+    dead_items::check(sources, &mut found);
     found.sort();
     found.dedup();
     found

@@ -10,10 +10,9 @@ fn find_violations(path: &str, text: &str) -> Vec<(&'static str, usize)> {
 
 fn many(texts: &[(&str, &str)]) -> Vec<Violation> {
     let texts = texts.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect();
-    check_files(&RepositoryFiles {
-        texts,
-        exists: &|path| ["README.md", "docs/json.md", "docs"].contains(&path),
-    })
+    let exists = |path: &str| ["README.md", "docs/json.md", "docs"].contains(&path);
+    let files = RepositoryFiles { texts, exists: &exists };
+    check_files(&files, &rust_sources(&files.texts))
 }
 
 /// Code behind a purpose line, so that the first line of `code` is line 2.

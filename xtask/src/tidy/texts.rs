@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::ops::Range;
-use std::path::Path;
 
-use super::Violation;
 use super::source::{SourceFile, Token, item_end};
+use super::{RepositoryFiles, Violation, read_texts, rust_sources};
 use crate::tally::TaskError;
 use crate::tree;
 
@@ -24,18 +23,16 @@ pub fn run(arguments: &[&str]) -> Result<(), TaskError> {
         return Err(TaskError::Usage(format!("unexpected argument `{}`", arguments.join(" "))));
     }
     let root = tree::root();
-    let read = |path: String| fs::read_to_string(root.join(&path)).ok().map(|text| (path, text));
-    let texts: Vec<(String, String)> = tree::list_files(&root).into_iter().filter_map(read).collect();
-    let sources: Vec<SourceFile<'_>> = texts.iter().map(|(path, text)| SourceFile::new(path, text)).collect();
-    let listing = format_listing(&sources);
+    let texts = read_texts(&root);
+    let listing = format_listing(&rust_sources(&texts));
     fs::write(root.join(LISTING), &listing)?;
     println!("{LISTING}: {} texts", listing.lines().filter(|line| line.starts_with("    ")).count());
     Ok(())
 }
 
 /// Compares the committed listing with the texts of `sources`.
-pub fn check(root: &Path, sources: &[SourceFile<'_>], violations: &mut Vec<Violation>) {
-    let committed = fs::read_to_string(root.join(LISTING)).unwrap_or_default();
+pub fn check(files: &RepositoryFiles<'_>, sources: &[SourceFile<'_>], violations: &mut Vec<Violation>) {
+    let committed = files.texts.iter().find(|(path, _)| path == LISTING).map_or("", |(_, text)| text);
     let expected = format_listing(sources);
     let differs = committed.lines().zip(expected.lines()).position(|(one, other)| one != other);
     let line = match differs {
