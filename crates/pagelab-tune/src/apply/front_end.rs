@@ -73,6 +73,11 @@ pub fn run_supervised(
             Some(deadline) => messages.recv_timeout(deadline),
             None => messages.recv().map_err(|_| Disconnected),
         };
+        let received = match received {
+            Ok(Err(error)) => return Err(damaged_message(&error, process.is_some())),
+            Ok(Ok(message)) => Ok(message),
+            Err(error) => Err(error),
+        };
         match (received, region_deadline) {
             (Ok(SupervisorMessage::Started(pid)), _) => target.store(pid, Ordering::Relaxed),
             (Ok(SupervisorMessage::RegionStarted), _) => {}
@@ -100,12 +105,27 @@ pub fn run_supervised(
 
 const COLLAPSE: &str = "collapse the memory of the process";
 
-fn spawn_message_reader(pipe: io::PipeReader) -> Receiver<SupervisorMessage> {
+fn spawn_message_reader(pipe: io::PipeReader) -> Receiver<io::Result<SupervisorMessage>> {
     let (sender, messages) = mpsc::channel();
     std::thread::spawn(move || {
-        let _ = read_messages(pipe).try_for_each(|message| sender.send(message).ok());
+        for message in read_messages(pipe) {
+            let is_last = message.is_err();
+            if sender.send(message).is_err() || is_last {
+                break;
+            }
+        }
     });
     messages
+}
+
+/// The error for a message that cannot be read: what was allocated is unknown, not zero.
+fn damaged_message(error: &io::Error, is_process: bool) -> Failure {
+    let result = if is_process {
+        "the process keeps its huge pages; their number is unknown"
+    } else {
+        "the program continues; the number of its huge pages is unknown"
+    };
+    Failure::cannot(FailureKind::Bug, "read a message of the supervisor", format!("{error}; {result}"))
 }
 
 /// Kills the worker after a region took too long. The kernel lets it exit once its current call returns.

@@ -100,10 +100,21 @@ impl SupervisorMessage {
     }
 }
 
-/// Reads messages until the pipe ends. A line that is cut off by the writer's death ends them too.
-pub fn read_messages(pipe: impl Read) -> impl Iterator<Item = SupervisorMessage> {
-    let lines = BufReader::new(pipe).lines().map_while(Result::ok);
-    lines.map_while(|line| serde_json::from_str(&line).ok())
+/// Reads messages until the pipe ends. A last line without its newline, cut off by the writer's death, ends
+/// them too; an entire line that is not a message is an error, and so is a pipe that cannot be read.
+pub fn read_messages(pipe: impl Read) -> impl Iterator<Item = io::Result<SupervisorMessage>> {
+    let mut pipe = BufReader::new(pipe);
+    std::iter::from_fn(move || {
+        let mut line = Vec::new();
+        match pipe.read_until(b'\n', &mut line) {
+            Err(error) => Some(Err(error)),
+            Ok(_) => line.strip_suffix(b"\n").map(parse_message),
+        }
+    })
+}
+
+fn parse_message(line: &[u8]) -> io::Result<SupervisorMessage> {
+    serde_json::from_slice(line).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
 #[cfg(test)]
@@ -163,7 +174,21 @@ mod tests {
         ];
         let mut bytes = Vec::new();
         sent.iter().for_each(|message| message.write_to(&mut bytes).unwrap());
-        assert_eq!(read_messages(&bytes[..]).collect::<Vec<_>>(), sent);
-        assert_eq!(read_messages(&bytes[..bytes.len() - 9]).count(), sent.len() - 1);
+        let read = |bytes: &[u8]| read_messages(bytes).collect::<io::Result<Vec<_>>>();
+        assert_eq!(read(&bytes).unwrap(), sent);
+        assert_eq!(read(&bytes[..bytes.len() - 9]).unwrap(), sent[..4]);
+    }
+
+    #[test]
+    fn a_damaged_line_is_an_error_and_not_the_end() {
+        for damaged in [&b"{\"Started\": -1}\n"[..], b"\n", b"\xff\n", b"{\"RegionSt\n"] {
+            let mut bytes = Vec::new();
+            SupervisorMessage::Started(12).write_to(&mut bytes).unwrap();
+            bytes.extend_from_slice(damaged);
+            SupervisorMessage::RegionStarted.write_to(&mut bytes).unwrap();
+            let read: Vec<_> = read_messages(&bytes[..]).collect();
+            assert_eq!(read[0].as_ref().unwrap(), &SupervisorMessage::Started(12));
+            assert_eq!(read[1].as_ref().unwrap_err().kind(), io::ErrorKind::InvalidData, "{damaged:?}");
+        }
     }
 }
