@@ -21,14 +21,22 @@ pub(super) fn write_summary(output: &mut TextReport, snapshot: &Snapshot, checku
         0 => String::new(),
         _ => format!(" ({} not yet initialized)", format_estimate(total.deferred)),
     };
-    let after_text = |step: ReclaimStep, most: CountEstimate, words: &str| match &checkup.forecast {
-        Ok(forecast) => format!("{} {words}", format_count(forecast.bounds_after(step).expected.into())),
-        Err(_) => format!("at most {} {words}", format_estimate(most)),
+    // All numbers of one prediction: what is free now is not all available, by the watermarks.
+    let expected = |step: ReclaimStep| match &checkup.forecast {
+        Ok(forecast) => Some(format_count(forecast.bounds_after(step).expected.into())),
+        Err(_) => None,
+    };
+    let after_text = |step: ReclaimStep, most: CountEstimate, words: &str| match expected(step) {
+        Some(expected) => format!("{expected} {words}"),
+        None => format!("at most {} {words}", format_estimate(most)),
     };
     output.add_facts(
         "  ",
         &[
-            format!("{size} pages: {} free{late}", format_estimate(now_text)),
+            match expected(ReclaimStep::Nothing) {
+                Some(expected) => format!("{size} pages: {expected} available now{late}"),
+                None => format!("{size} pages: {} free{late}", format_estimate(now_text)),
+            },
             after_text(ReclaimStep::Compaction, total.after_compaction.high, "after compaction"),
             after_text(
                 ReclaimStep::DropCache,
