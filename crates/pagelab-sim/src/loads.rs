@@ -141,7 +141,7 @@ pub const TABLE: &[Load] = &[
     },
     Load {
         name: "hugetlb-capability",
-        summary: "grow the hugetlb pool during builds, at rest, after a large file",
+        summary: "grow the hugetlb pool during builds, at rest, and after reading a large file",
         parameter_groups: &[SYSTEM, BUILDS, PARALLEL_BUILDS],
         run: paper::run_hugetlb_capability,
     },
@@ -153,7 +153,7 @@ pub const TABLE: &[Load] = &[
     },
     Load {
         name: "highalloc-light",
-        summary: "the same with one build",
+        summary: "highalloc with one build",
         parameter_groups: &[SYSTEM, BUILDS, SINGLE_BUILD, UPDATEDB],
         run: paper::run_highalloc,
     },
@@ -165,7 +165,7 @@ pub const TABLE: &[Load] = &[
     },
     Load {
         name: "paper-light",
-        summary: "the same with one build at a time",
+        summary: "paper with one build at a time",
         parameter_groups: &[SYSTEM, BUILDS, SINGLE_BUILD, UPDATEDB],
         run: paper::run_all,
     },
@@ -177,25 +177,25 @@ pub const TABLE: &[Load] = &[
     },
     Load {
         name: "desktop",
-        summary: "programs start and exit for a long time; the kernel keeps pages",
+        summary: "start and exit programs for a long time; the kernel keeps pages",
         parameter_groups: &[SYSTEM, DESKTOP],
         run: synthetic::run_desktop,
     },
     Load {
         name: "streaming",
-        summary: "large files read once each",
+        summary: "read large files once each",
         parameter_groups: &[SYSTEM, STREAMING],
         run: synthetic::run_streaming,
     },
     Load {
         name: "server",
-        summary: "workers and buffers allocated and freed in peaks",
+        summary: "allocate and free workers and buffers in peaks",
         parameter_groups: &[SYSTEM, SERVER],
         run: synthetic::run_server,
     },
     Load {
         name: "churn",
-        summary: "blocks of all sizes with random lifetimes",
+        summary: "allocate blocks of all orders with random lifetimes",
         parameter_groups: &[CHURN],
         run: synthetic::run_churn,
     },

@@ -200,7 +200,7 @@ fn one_run_prints_figures_and_lists_name_workloads_and_variants() {
     assert!(unknown.code == Some(2) && unknown.err.contains("a machine (x86"), "{}", unknown.err);
     let all = [list, good(&lab.run(&["sim", "list", "highalloc"])).to_owned()].concat();
     assert!(all.lines().all(|line| line.chars().count() <= 80), "{all}");
-    assert!(all.contains("  mobility-6.10  pageblocks") && all.contains("1\u{202f}000 pages"), "{all}");
+    assert!(all.contains("  mobility-6.10  pageblock ") && all.contains("1\u{202f}000 pages"), "{all}");
     // Memory is filled as far as requested, for any number of pairs.
     let none = lab.run(&["sim", "run", "churn", "--machine", "64M", "--set", "pairs=0", "--json"]);
     let said: Value = serde_json::from_str(good(&none)).unwrap();

@@ -19,7 +19,7 @@ fn the_live_view_follows_keys_sizes_and_job_control() {
     // tmux may show a partly drawn screen.
     let mut first = screen.until_shown("live, every 200 ms");
     for part in
-        ["memory", "pressure", "THP", "zones", "F_u", "compact", "reclaim", "swap", "extfrag", "q quit"]
+        ["memory", "pressure", "THP", "zones", "F_u", "compact", "kswapd", "swap", "extfrag", "q quit"]
     {
         first = screen.until_shown(part);
     }

@@ -124,12 +124,12 @@ fn eighty_by_twenty_four_shows_everything_essential() {
             |   2   16 KiB  1 334  0.031  ▁▁▁▁▁▁▁▁▁▁▁▁         split page, PMD         – / –
             |   3   32 KiB  1 223  0.069  ▁▁▁▁▁▁▁▁▁▁▁▁ compact stalls                   0.20
             |   4   64 KiB  1 112  0.139  ▁▁▁▁▁▁▁▂▂▂▂▂         success, failed         – / –
-            |   5  128 KiB  1 000  0.266  ▂▂▂▂▂▂▂▂▃▃▃▃         scan from, to           – / –
+            |   5  128 KiB  1 000  0.266  ▂▂▂▂▂▂▂▂▃▃▃▃         scan migr., free        – / –
             |   6  256 KiB    889  0.494  ▃▃▃▄▄▄▄▄▄▄▄▄         moved, failed           – / –
             |   7  512 KiB     11  0.900  ▆▆▆▆▆▇▇▇▇▇██         kcompactd wakes             –
-            |   8    1 MiB      9  0.910  ▆▆▆▆▇▇▇▇▇▇██ reclaim by kswapd, got      32.9k / –
-            |   9    2 MiB      8  0.926  ▆▇▇▇▇▇▇▇████         directly, got           – / –
-            |  10    4 MiB      6  0.956  ▇▇▇▇████████         stalls                      –
+            |   8    1 MiB      9  0.910  ▆▆▆▆▇▇▇▇▇▇██ kswapd  scan, steal         32.9k / –
+            |   9    2 MiB      8  0.926  ▆▇▇▇▇▇▇▇████ direct  scan, steal             – / –
+            |  10    4 MiB      6  0.956  ▇▇▇▇████████         allocstall                  –
             | reading 90 of 90, at 7 min 25 s          swap    in, out                 – / –
             | 45 s before: missed: 3 ticks             extfrag events                no data
             | q quit  ? help  space play  arrows step  PgUp/Dn jump  +/- speed  Tab zone
@@ -160,12 +160,12 @@ fn an_earlier_reading_is_shown_as_it_was() {
             |   2   16 KiB    619  0.023  ▁▁▁▁▁▁▁▁▁▁▁▁         split page, PMD         – / –
             |   3   32 KiB    567  0.052  ▁▁▁▁▁▁▁▁▁▁▁▁ compact stalls                  6.24k
             |   4   64 KiB    516  0.104  ▁▁▁▁▁▁▁▁▁▁▁▁         success, failed         – / –
-            |   5  128 KiB    464  0.199  ▂▂▂▂▂▂▂▂▂▂▂▂         scan from, to           – / –
+            |   5  128 KiB    464  0.199  ▂▂▂▂▂▂▂▂▂▂▂▂         scan migr., free        – / –
             |   6  256 KiB    412  0.371  ▂▂▃▃▃▃▃▃▃▃▃▃         moved, failed           – / –
             |   7  512 KiB     22  0.675  ▄▄▄▄▅▅▅▅▅▅▆▆         kcompactd wakes             –
-            |   8    1 MiB     19  0.707  ▄▄▅▅▅▅▅▅▆▆▆▆ reclaim by kswapd, got      3.45M / –
-            |   9    2 MiB     16  0.763  ▅▅▅▆▆▆▆▆▆▆▆▇         directly, got           – / –
-            |  10    4 MiB     12  0.858  ▆▆▇▇▇▇▇▇▇▇▇▇         stalls                      –
+            |   8    1 MiB     19  0.707  ▄▄▅▅▅▅▅▅▆▆▆▆ kswapd  scan, steal         3.45M / –
+            |   9    2 MiB     16  0.763  ▅▅▅▆▆▆▆▆▆▆▆▇ direct  scan, steal             – / –
+            |  10    4 MiB     12  0.858  ▆▆▇▇▇▇▇▇▇▇▇▇         allocstall                  –
             | reading 80 of 90, at 6 min 35 s          swap    in, out                 – / –
             |                                          extfrag events                no data
             | q quit  ? help  space play  arrows step  PgUp/Dn jump  +/- speed  Tab zone
@@ -240,12 +240,12 @@ fn larger_screens_have_charts() {
             |   2   16 KiB  1 334  0.031  ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁         split page, PMD         – / –
             |   3   32 KiB  1 223  0.069  ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁ compact stalls                   0.20  █████████ ▂▂▂▂▂▂▂▂▂
             |   4   64 KiB  1 112  0.139  ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▂▂▂▂▂         success, failed         – / –
-            |   5  128 KiB  1 000  0.266  ▁▁▁▁▁▁▁▁▁▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▃▃▃▃         scan from, to           – / –
+            |   5  128 KiB  1 000  0.266  ▁▁▁▁▁▁▁▁▁▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▃▃▃▃         scan migr., free        – / –
             |   6  256 KiB    889  0.494  ▂▂▂▂▂▂▂▂▂▂▂▃▃▃▃▃▃▃▃▃▃▃▄▄▄▄▄▄▄▄▄         moved, failed           – / –
             |   7  512 KiB     11  0.900  ▃▃▃▃▃▃▄▄▄▄▄▄▄▅▅▅▅▅▅▆▆▆▆▆▇▇▇▇▇██         kcompactd wakes             –
-            |   8    1 MiB      9  0.910  ▃▃▄▄▄▄▄▄▄▄▄▅▅▅▅▅▅▆▆▆▆▆▆▇▇▇▇▇▇██ reclaim by kswapd, got      32.9k / –  ▆▆▆▆▆▆▆▇▇▇▇▇▇██████
-            |   9    2 MiB      8  0.926  ▄▄▄▅▅▅▅▅▅▅▅▅▅▆▆▆▆▆▆▆▇▇▇▇▇▇▇████         directly, got           – / –
-            |  10    4 MiB      6  0.956  ▆▆▆▆▆▆▆▆▆▆▆▇▇▇▇▇▇▇▇▇▇▇▇████████         stalls                      –
+            |   8    1 MiB      9  0.910  ▃▃▄▄▄▄▄▄▄▄▄▅▅▅▅▅▅▆▆▆▆▆▆▇▇▇▇▇▇██ kswapd  scan, steal         32.9k / –  ▆▆▆▆▆▆▆▇▇▇▇▇▇██████
+            |   9    2 MiB      8  0.926  ▄▄▄▅▅▅▅▅▅▅▅▅▅▆▆▆▆▆▆▆▇▇▇▇▇▇▇████ direct  scan, steal             – / –
+            |  10    4 MiB      6  0.956  ▆▆▆▆▆▆▆▆▆▆▆▇▇▇▇▇▇▇▇▇▇▇▇████████         allocstall                  –
             |                                                             swap    in, out                 – / –
             | reading 90 of 90, at 7 min 25 s                             extfrag events                no data  not recorded
             | 45 s before: missed: 3 ticks                                OOM     kills                       –
@@ -288,12 +288,12 @@ fn larger_screens_have_charts() {
             |   2   16 KiB  1 334  0.031                            ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁         split page, PMD         – / –
             |   3   32 KiB  1 223  0.069                            ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁ compact stalls                   0.20                ▂▂▂▂▂▂▂▂▂▂▃▃▃▃▃▄▄▄▄▄▅▅▅▅▅▆▆▆▆▆▇▇▇▇▇█████ ▂▂▂▂
             |   4   64 KiB  1 112  0.139                            ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▂▂         success, failed         – / –
-            |   5  128 KiB  1 000  0.266                            ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▂▂▂▂▂▂▂▂▂▃▃         scan from, to           – / –
+            |   5  128 KiB  1 000  0.266                            ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▂▂▂▂▂▂▂▂▂▃▃         scan migr., free        – / –
             |   6  256 KiB    889  0.494                            ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▂▂▂▂▂▂▂▂▃▃▃▃▃▄▄▄▄▄         moved, failed           – / –
             |   7  512 KiB     11  0.900                            ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▂▂▂▂▂▂▂▂▂▃▃▃▃▃▄▄▄▅▅▅▆▆▇▇▇█         kcompactd wakes             –
-            |   8    1 MiB      9  0.910                            ▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▃▃▃▃▃▃▃▄▄▄▄▄▅▅▅▆▆▆▇▇▇█ reclaim by kswapd, got      32.9k / –                ▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▃▃▃▃▃▄▄▄▄▄▅▅▅▆▆▆▆▇▇▇███
-            |   9    2 MiB      8  0.926                            ▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▄▄▄▄▄▄▄▄▄▄▅▅▅▅▅▆▆▆▆▇▇▇██         directly, got           – / –
-            |  10    4 MiB      6  0.956                            ▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▆▆▆▆▆▆▆▆▆▆▆▆▇▇▇▇▇▇████         stalls                      –
+            |   8    1 MiB      9  0.910                            ▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▃▃▃▃▃▃▃▄▄▄▄▄▅▅▅▆▆▆▇▇▇█ kswapd  scan, steal         32.9k / –                ▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▃▃▃▃▃▄▄▄▄▄▅▅▅▆▆▆▆▇▇▇███
+            |   9    2 MiB      8  0.926                            ▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▄▄▄▄▄▄▄▄▄▄▅▅▅▅▅▆▆▆▆▇▇▇██ direct  scan, steal             – / –
+            |  10    4 MiB      6  0.956                            ▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▅▆▆▆▆▆▆▆▆▆▆▆▆▇▇▇▇▇▇████         allocstall                  –
             |                                                                                                     swap    in, out                 – / –
             | reading 90 of 90, at 7 min 25 s                                                                     extfrag events                no data  not recorded
             | 45 s before: missed: 3 ticks                                                                        OOM     kills                       –
@@ -403,12 +403,12 @@ fn without_unicode_every_sign_is_ascii() {
             |   2   16 KiB  1 334  0.031  ............         split page, PMD         - / -
             |   3   32 KiB  1 223  0.069  ............ compact stalls                   0.20
             |   4   64 KiB  1 112  0.139  .......:::::         success, failed         - / -
-            |   5  128 KiB  1 000  0.266  ::::::::----         scan from, to           - / -
+            |   5  128 KiB  1 000  0.266  ::::::::----         scan migr., free        - / -
             |   6  256 KiB    889  0.494  ---=========         moved, failed           - / -
             |   7  512 KiB     11  0.900  *****%%%%%@@         kcompactd wakes             -
-            |   8    1 MiB      9  0.910  ****%%%%%%@@ reclaim by kswapd, got      32.9k / -
-            |   9    2 MiB      8  0.926  *%%%%%%%@@@@         directly, got           - / -
-            |  10    4 MiB      6  0.956  %%%%@@@@@@@@         stalls                      -
+            |   8    1 MiB      9  0.910  ****%%%%%%@@ kswapd  scan, steal         32.9k / -
+            |   9    2 MiB      8  0.926  *%%%%%%%@@@@ direct  scan, steal             - / -
+            |  10    4 MiB      6  0.956  %%%%@@@@@@@@         allocstall                  -
             | reading 90 of 90, at 7 min 25 s          swap    in, out                 - / -
             | 45 s before: missed: 3 ticks             extfrag events                no data
             | q quit  ? help  space play  arrows step  PgUp/Dn jump  +/- speed  Tab zone
