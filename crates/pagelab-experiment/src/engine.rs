@@ -118,9 +118,9 @@ impl<'e> Engine<'e> {
         }
     }
 
-    /// Adds the trials of an earlier session of the file. A trial that was stopped is repeated.
+    /// Adds the trials of an earlier session of the file. A trial that was stopped or lost is repeated.
     pub fn resume_from(&mut self, earlier: &Experiment) {
-        for trial in earlier.trials.iter().filter(|trial| trial.end != TrialEnd::Stopped) {
+        for trial in earlier.trials.iter().filter(|trial| !trial.end.is_repeated()) {
             self.record_time(trial);
             let shared = self.share_heads(trial.clone());
             self.keep_trial(shared);
@@ -204,7 +204,7 @@ impl<'e> Engine<'e> {
         trial
     }
 
-    /// Plans a rejected trial once more, after all others, and skips workloads without results.
+    /// Plans a rejected or lost trial once more, after all others, and skips workloads without results.
     fn plan_again(
         &mut self,
         slot: usize,
@@ -212,7 +212,7 @@ impl<'e> Engine<'e> {
         due: &mut VecDeque<usize>,
     ) -> Result<(), ExperimentError> {
         match end {
-            TrialEnd::Rejected(_) if !self.retried.contains(&slot) => {
+            TrialEnd::Rejected(_) | TrialEnd::Lost(_) if !self.retried.contains(&slot) => {
                 self.retried.push(slot);
                 due.push_back(slot);
                 Ok(())

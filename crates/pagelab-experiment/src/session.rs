@@ -77,6 +77,11 @@ impl SessionEnd {
     pub fn is_all_done(&self) -> bool {
         self.trials.iter().all(|trial| trial.end == TrialEnd::Done)
     }
+
+    /// Number of trials that were lost again when they were repeated. A resumed session repeats them.
+    pub fn lost_count(&self) -> usize {
+        count_lost(&self.trials)
+    }
 }
 
 impl ExperimentSession<'_> {
@@ -102,7 +107,8 @@ impl ExperimentSession<'_> {
         let trials = engine.into_trials();
         let remaining = plan.schedule.len().saturating_sub(trials.len());
         let stopped_by = stop().filter(|_| remaining > 0);
-        let closed = writer.map(|writer| writer.close(run_end(&outcome, stopped_by, clock)));
+        let ending = run_end(&outcome, stopped_by, count_lost(&trials), clock);
+        let closed = writer.map(|writer| writer.close(ending));
         // An error of the trials comes before one of the file's end.
         let outcome = outcome.and(closed.unwrap_or(Ok(())).map_err(ExperimentError::NotWritten));
         Ok(SessionEnd { trials, remaining, stopped_by, outcome })
@@ -143,13 +149,25 @@ fn run_engine(
     engine.run_due_trials()
 }
 
-/// End of the file: stopped by an error, stopped by a signal with trials remaining, or complete.
-fn run_end(outcome: &Result<(), ExperimentError>, stopped_by: Option<i32>, clock: RunClock) -> RunEnd {
+fn count_lost(trials: &[Trial]) -> usize {
+    trials.iter().filter(|trial| matches!(trial.end, TrialEnd::Lost(_))).count()
+}
+
+/// End of the file: stopped by an error, stopped by a signal with trials remaining, not complete because
+/// trials were lost, or complete.
+fn run_end(
+    outcome: &Result<(), ExperimentError>,
+    stopped_by: Option<i32>,
+    lost: usize,
+    clock: RunClock,
+) -> RunEnd {
     let after_ns = clock.now_ns();
-    let reason = match (outcome, stopped_by) {
-        (Err(error), _) => error.to_string(),
-        (Ok(()), Some(signal)) => signal_name(signal).to_owned(),
-        (Ok(()), None) => return RunEnd::Complete { after_ns },
+    let reason = match (outcome, stopped_by, lost) {
+        (Err(error), ..) => error.to_string(),
+        (Ok(()), Some(signal), _) => signal_name(signal).to_owned(),
+        (Ok(()), None, 0) => return RunEnd::Complete { after_ns },
+        (Ok(()), None, 1) => "one trial was lost".to_owned(),
+        (Ok(()), None, lost) => format!("{lost} trials were lost"),
     };
     RunEnd::Stopped { after_ns, reason }
 }

@@ -30,6 +30,7 @@ use crate::swap_file::ExperimentSwap;
 use launched_process::{GatedProcess, ProcessOutcome};
 use other_processes::{BusyProcess, ProcessTimes, busy_others_flag};
 use settings::TrialSettings;
+use supervisor_summary::SummaryError;
 
 pub(crate) use settings::machine_wide_modes;
 pub use system_activity::{ActivitySample, describe_load};
@@ -165,11 +166,8 @@ fn run_with_settings(
         supervisor_summary::add_measures(summary, plan, &mut measures, &mut flags);
     }
     let (command, report_error) = (&workload_recipe.command, workload_report.as_ref().err());
-    let supervisor_failure = match &summary {
-        Some(Err(supervisor_summary::SummaryError::Failed(why))) => Some(why.as_str()),
-        _ => None,
-    };
-    let mut end = judge_end(&exit, &output, command, report_error, supervisor_failure);
+    let summary_error = summary.as_ref().and_then(|summary| summary.as_ref().err());
+    let mut end = judge_end(&exit, &output, command, report_error, summary_error);
     let mut checksum = None;
     if let (TrialEnd::Done, Ok(said)) = (&end, workload_report) {
         let is_new = |of: &Measure| !measures.iter().any(|known| known.name == of.name);
@@ -244,7 +242,7 @@ fn judge_end(
     output: &output::TrialOutput,
     command: &WorkloadCommand,
     invalid_result: Option<&String>,
-    supervisor_failure: Option<&str>,
+    summary_error: Option<&SummaryError>,
 ) -> TrialEnd {
     if let Some(end) = &exit.cut {
         return end.clone();
@@ -256,10 +254,18 @@ fn judge_end(
     if let (Some(127), Some(why)) = (code, output.stderr_line_starting(crate::gate::CANNOT_START)) {
         return TrialEnd::NotStarted(format!("cannot start it: {why}"));
     }
-    if let Some(why) = supervisor_failure {
-        return TrialEnd::NotStarted(format!("the supervisor did not start it: {why}"));
+    let signal = exit.status.signal();
+    match summary_error {
+        Some(SummaryError::Failed(why)) => {
+            return TrialEnd::NotStarted(format!("the supervisor did not start it: {why}"));
+        }
+        // A supervisor that was killed leaves no summary, and its program dies with it.
+        Some(SummaryError::Missing(_)) if code == Some(EXIT_SIGKILL) || signal == Some(SIGKILL) => {
+            return TrialEnd::Lost("its supervisor was killed, and the program with it".to_owned());
+        }
+        _ => {}
     }
-    match (code, exit.status.signal()) {
+    match (code, signal) {
         (Some(code), _) if command.is_success(code) => match exit.left_processes {
             0 => invalid_result.map_or(TrialEnd::Done, |why| TrialEnd::InvalidResult(why.clone())),
             left => TrialEnd::LeftProcesses(left),
@@ -268,6 +274,10 @@ fn judge_end(
         (None, signal) => TrialEnd::Killed(signal.unwrap_or(0)),
     }
 }
+
+const SIGKILL: i32 = 9;
+/// Exit code of `pagelab apply` if the program was killed, also together with its supervisor.
+const EXIT_SIGKILL: i32 = 128 + SIGKILL;
 
 #[cfg(test)]
 mod tests {

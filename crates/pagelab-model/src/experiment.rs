@@ -24,9 +24,9 @@ pub struct Experiment {
 }
 
 impl Experiment {
-    /// Trials that are not repeated. A trial that was stopped with the experiment is repeated on resume.
+    /// Trials that a resumed session does not repeat.
     pub fn count_completed(&self) -> usize {
-        self.trials.iter().filter(|trial| trial.end != TrialEnd::Stopped).count()
+        self.trials.iter().filter(|trial| !trial.end.is_repeated()).count()
     }
 }
 
@@ -331,8 +331,18 @@ pub enum TrialEnd {
     NotStarted(String),
     /// It ran, but an outside event invalidated it.
     Rejected(String),
+    /// What carried it out is gone, with the reason: its supervisor, or its guest. It says nothing about the
+    /// workload, and is repeated.
+    Lost(String),
     /// The experiment was stopped during it.
     Stopped,
+}
+
+impl TrialEnd {
+    /// Whether a resumed session repeats the trial: it says nothing about its workload.
+    pub fn is_repeated(&self) -> bool {
+        matches!(self, TrialEnd::Lost(_) | TrialEnd::Stopped)
+    }
 }
 
 /// Direction that is better.

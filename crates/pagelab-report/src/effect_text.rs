@@ -205,6 +205,7 @@ pub fn format_trial_end(end: &TrialEnd) -> String {
         TrialEnd::LeftProcesses(processes) => format!("left {processes} processes, which were killed"),
         TrialEnd::NotStarted(why) => format!("could not be started: {why}"),
         TrialEnd::Rejected(why) => format!("rejected: {why}"),
+        TrialEnd::Lost(why) => format!("lost: {why}"),
         TrialEnd::Stopped => "stopped with the experiment".to_owned(),
     }
 }

@@ -39,8 +39,9 @@ pub(crate) const EXPERIMENT: BlobKind =
 /// New heads of measures; a value refers to one by its index among all heads of the file.
 pub(crate) const MEASURES: BlobKind = BlobKind::new("measures", 1, 64 << 20, "the heads of measures");
 
-/// Trials of an experiment, one or several. Of two with the same slot, the later one counts.
-pub(crate) const TRIALS: BlobKind = BlobKind::new("trials", 2, 256 << 20, "trials");
+/// Trials of an experiment, one or several. Of two with the same slot, the later one counts. Version 2 has no
+/// lost trial.
+pub(crate) const TRIALS: BlobKind = BlobKind::new("trials", 3, 256 << 20, "trials");
 
 /// All series of a trial, before the trial.
 pub(crate) const TRIAL_SERIES: BlobKind =

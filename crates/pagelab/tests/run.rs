@@ -362,6 +362,64 @@ fn a_killed_run_leaves_no_process_and_is_resumed() {
 }
 
 /// A workload that computes something else under the same options is a bug of it, or of the machine.
+/// The children of all threads of a process.
+fn children(pid: &str) -> Vec<String> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let texts = threads.map(|thread| std::fs::read_to_string(thread.path().join("children")));
+    let text: String = texts.map(Result::unwrap_or_default).collect();
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+/// Kills the supervisor of the next trial that is not in `seen`, once it has started its program.
+fn kill_next_supervisor(run: &Child, seen: &mut Vec<String>) {
+    let mut next = None;
+    wait_until("the next supervisor", || {
+        let front_ends = children(&run.id().to_string());
+        let mut supervisors = front_ends.iter().flat_map(|front_end| children(front_end));
+        next = supervisors.find(|pid| !seen.contains(pid) && !children(pid).is_empty());
+        next.is_some()
+    });
+    let pid = next.unwrap();
+    assert!(std::process::Command::new("kill").args(["-KILL", &pid]).status().unwrap().success());
+    seen.push(pid);
+}
+
+/// The death of a supervisor says nothing about the program: neither that it failed nor that memory was
+/// short.
+#[test]
+fn a_trial_whose_supervisor_is_killed_is_lost_and_repeated() {
+    let lab = Lab::new();
+    lab.write(
+        "s.toml",
+        "name = \"s\"\nquestion = \"?\"\nrepeats = 1\nwarm_up = 0\ntwins = false\n\
+         [[workload]]\nname = \"sleep\"\ncommand = [\"sleep\", \"1.31\"]\n\
+         [[variant]]\nname = \"none\"\nplan = \"none\"\n[[variant]]\nname = \"all\"\nplan = \"all\"\n",
+    );
+    let path = lab.path().join("s.pagelab");
+    let child = start(&lab, &["run", "s.toml", "-o", "s.pagelab"]);
+    let mut seen = Vec::new();
+    kill_next_supervisor(&child, &mut seen);
+    wait_for_trials(&path, 2);
+    kill_next_supervisor(&child, &mut seen);
+    let output = child.wait_with_output().unwrap();
+    let [out, err] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    assert_eq!(output.status.code(), Some(5), "{err}");
+    assert!(out.contains("1 of 2 trials are left"), "{out}");
+    assert!(err.contains("lost: its supervisor was killed"), "{err}");
+    assert!(err.contains("repeat with: pagelab run --resume s.pagelab"), "{err}");
+    let run = read_run_file(&path).unwrap();
+    assert!(matches!(&run.ending, RunEnd::Stopped { reason, .. } if reason == "one trial was lost"));
+    let ends: Vec<_> = experiment(&run).trials.iter().map(|trial| trial.end.clone()).collect();
+    // In the order in which they ended.
+    assert!(matches!(&ends[..], [TrialEnd::Done, TrialEnd::Lost(_)]), "{ends:?}");
+    // Resumed, it repeats the lost trial alone.
+    let (code, out, err) = run_pagelab(&lab, &["run", "--resume", "s.pagelab"]);
+    assert_eq!(code, Some(0), "{out}{err}");
+    let run = read_run_file(&path).unwrap();
+    assert!(matches!(run.ending, RunEnd::Complete { .. }), "{:?}", run.ending);
+    assert!(experiment(&run).trials.iter().all(|trial| trial.end == TrialEnd::Done));
+}
+
 #[test]
 fn a_trial_with_another_checksum_is_rejected() {
     let lab = Lab::new();

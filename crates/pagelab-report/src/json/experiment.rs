@@ -179,11 +179,12 @@ fields! { fn trial_fields<'a>(of: TrialRow<'a>);
     "ended_ns": integer (null: UNTIMED), "since the start of the run" => of.time(of.trial.ended_ns);
     "end": string,
         "`done`, `failed`, `killed`, `out_of_memory`, `timed_out`, `invalid_result`, `left_processes`, \
-         `not_started`, `rejected`, `stopped`" => trial_end_fields(&of.trial.end).0;
+         `not_started`, `rejected`, `lost`, `stopped`" => trial_end_fields(&of.trial.end).0;
     "end_number": integer (null: "this end has no number"),
         "exit code, signal, nanoseconds, or processes left behind" => trial_end_fields(&of.trial.end).1;
     "end_detail": string (null: "this end has no details"),
-        "the invalid output, or why it was not started or was rejected" => trial_end_fields(&of.trial.end).2;
+        "the invalid output, or why it was not started, was rejected or was lost" =>
+            trial_end_fields(&of.trial.end).2;
     "measures": array, "below" => measures_json(of.measures);
     "flags": array, "caveats of the numbers, below" => flag_fields().array(&of.trial.flags);
     "last_output": string, "the last lines of a trial that failed" => of.trial.last_output.as_str();
@@ -238,6 +239,7 @@ pub(crate) fn trial_end_fields(end: &TrialEnd) -> (&'static str, Option<i64>, Op
         TrialEnd::LeftProcesses(processes) => ("left_processes", i64::try_from(*processes).ok(), None),
         TrialEnd::NotStarted(why) => ("not_started", None, Some(why)),
         TrialEnd::Rejected(why) => ("rejected", None, Some(why)),
+        TrialEnd::Lost(why) => ("lost", None, Some(why)),
         TrialEnd::Stopped => ("stopped", None, None),
     }
 }

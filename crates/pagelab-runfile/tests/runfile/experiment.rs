@@ -89,6 +89,7 @@ fn an_experiment_is_read_as_it_was_written() {
         TrialEnd::LeftProcesses(2),
         TrialEnd::NotStarted("no such file".to_owned()),
         TrialEnd::Rejected("the page cache was dropped".to_owned()),
+        TrialEnd::Lost("its supervisor was killed".to_owned()),
         TrialEnd::Stopped,
     ];
     let trials: Vec<Trial> = ends.into_iter().enumerate().map(|(slot, end)| trial(slot, end)).collect();

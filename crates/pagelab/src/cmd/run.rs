@@ -26,6 +26,7 @@ use pagelab_model::{Bytes, Snapshot};
 use pagelab_probe::machine_tlb::{known_tlb, read_snapshot};
 use pagelab_report::json;
 use pagelab_report::run_plan::{RunPlanView, render};
+use pagelab_report::style::format_plural;
 use pagelab_runfile::{ErrorKind, RunWriter, read_run_file};
 use pagelab_study::session::{self, SimulationOptions, experiment_failure, watch_signals};
 use pagelab_study::simulation_plan::RecipeOverrides;
@@ -329,6 +330,13 @@ fn print_end(path: &Path, command: &str, end: &SessionEnd, report_exit: Exit) ->
             end.remaining
         ));
         return Exit::code_after_signal(signal);
+    }
+    if end.lost_count() > 0 {
+        output::warn(&format!(
+            "note: {} lost, and again when repeated
+  repeat with: pagelab {command} --resume {name}",
+            format_plural(end.lost_count() as u64, "trial")
+        ));
     }
     output::print_note(&format!("→ {name}   pagelab report {name}"));
     if end.is_all_done() { report_exit as u8 } else { Exit::Partial as u8 }

@@ -76,5 +76,6 @@ fn trial_end_text(end: &TrialEnd) -> Option<String> {
         TrialEnd::LeftProcesses(count) => format!("left {count} processes, which were killed"),
         TrialEnd::NotStarted(why) => format!("not started: {why}"),
         TrialEnd::Rejected(why) => format!("rejected: {why}"),
+        TrialEnd::Lost(why) => format!("lost: {why}"),
     })
 }
