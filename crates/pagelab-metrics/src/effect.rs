@@ -7,6 +7,7 @@
 mod coverage;
 mod difference;
 mod gather;
+mod looks;
 mod paired;
 mod student;
 #[cfg(test)]
@@ -27,6 +28,7 @@ use crate::statistics::SampleStatistics;
 use crate::sweep;
 
 pub use difference::{DifferenceCount, DifferenceVerdict, PairedDifference, RankInterval};
+pub use looks::{LOOK_ROUNDS, LookDecision, LookResult, decide_after_round, find_look_level, judge_look};
 pub use paired::{
     CONFIDENCE_LEVEL, PAIRS_DEFAULT, PAIRS_MIN, PairedRatios, RatioInterval, welch_difference, welch_ratio,
 };

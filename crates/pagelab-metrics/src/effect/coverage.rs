@@ -18,14 +18,14 @@ fn uniform(random: &mut SplitMix64) -> f64 {
 }
 
 /// A normal number of mean 0 and deviation 1 (Box and Muller 1958).
-fn normal(random: &mut SplitMix64) -> f64 {
+pub(super) fn normal(random: &mut SplitMix64) -> f64 {
     let (radius, angle) = (uniform(random), uniform(random));
     (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos()
 }
 
 /// Disturbance factor of a machine for trial `place` of `of`, with the state that it carries from one trial
 /// to the next.
-type Noise = fn(random: &mut SplitMix64, place: f64, kept: &mut f64) -> f64;
+pub(super) type Noise = fn(random: &mut SplitMix64, place: f64, kept: &mut f64) -> f64;
 
 /// Disturbances that are as often up as down.
 fn symmetric(random: &mut SplitMix64, _: f64, _: &mut f64) -> f64 {
@@ -43,19 +43,25 @@ fn drifting(random: &mut SplitMix64, place: f64, kept: &mut f64) -> f64 {
     (0.08 * place + *kept + 0.015 * normal(random)).exp()
 }
 
-/// The pairs of one simulated experiment in the order A B B A.
-fn experiment(random: &mut SplitMix64, noise: Noise) -> PairedRatios {
+/// Log ratios of pairs of equal arms in the order A B B A. A drift continues beyond [`PAIRS_DEFAULT`].
+pub(super) fn draw_logs(random: &mut SplitMix64, noise: Noise, pairs: usize) -> Vec<f64> {
     let (mut kept, mut logs) = (0.0, Vec::new());
-    for round in 0..PAIRS_DEFAULT {
+    for round in 0..pairs {
         let mut value = |half: usize| {
             let place = (2 * round + half) as f64 / (2 * PAIRS_DEFAULT) as f64;
             100.0 * noise(random, place, &mut kept)
         };
         let (first, second) = (value(0), value(1));
         let (baseline, variant) = if round % 2 == 0 { (first, second) } else { (second, first) };
-        logs.push((variant * TRUE_RATIO / baseline).ln());
+        logs.push((variant / baseline).ln());
     }
-    PairedRatios::from_logs(logs)
+    logs
+}
+
+/// The pairs of one simulated experiment.
+fn experiment(random: &mut SplitMix64, noise: Noise) -> PairedRatios {
+    let logs = draw_logs(random, noise, PAIRS_DEFAULT);
+    PairedRatios::from_logs(logs.into_iter().map(|log| log + TRUE_RATIO.ln()))
 }
 
 /// The share of experiments whose interval holds the true ratio.
@@ -72,7 +78,8 @@ fn coverage(
     (0..experiments).filter(holds).count() as f64 / experiments as f64
 }
 
-const NOISES: [(&str, Noise); 3] = [("symmetric", symmetric), ("skewed", skewed), ("drifting", drifting)];
+pub(super) const NOISES: [(&str, Noise); 3] =
+    [("symmetric", symmetric), ("skewed", skewed), ("drifting", drifting)];
 
 #[test]
 fn intervals_hold_the_truth_as_often_as_they_say() {

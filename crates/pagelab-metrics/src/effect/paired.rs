@@ -118,10 +118,16 @@ impl PairedRatios {
         Some((mean, squares / (count - 1) as f64 / count as f64))
     }
 
-    /// The interval of Student's t on the logarithms; `None` below two pairs.
+    /// The interval of Student's t on the logarithms at [`CONFIDENCE_LEVEL`]; `None` below two pairs.
     pub fn t_interval(&self) -> Option<RatioInterval> {
+        self.t_interval_at(CONFIDENCE_LEVEL)
+    }
+
+    /// The same at another level, such as that of a look of an experiment that may end early; `None` also
+    /// where the level is not between 0 and 1.
+    pub fn t_interval_at(&self, level: f64) -> Option<RatioInterval> {
         let (mean, variance) = self.moments()?;
-        let half_width = student::quantile(CONFIDENCE_LEVEL, (self.logs.len() - 1) as f64)? * variance.sqrt();
+        let half_width = student::quantile(level, (self.logs.len() - 1) as f64)? * variance.sqrt();
         RatioInterval::from_logs(mean - half_width, mean + half_width)
     }
 
@@ -269,7 +275,10 @@ mod tests {
         near(interval.low.ln(), 0.073 - reach);
         near(interval.high.ln(), 0.073 + reach);
         near(PairedRatios::from_logs(LOGS).ratio().unwrap().ln(), 0.073);
+        let wide = PairedRatios::from_logs(LOGS).t_interval_at(0.99).unwrap();
+        near(wide.high.ln(), 0.073 + 3.249_835_541_592_126_2 * deviation / 10f64.sqrt());
         assert_eq!(PairedRatios::from_logs([0.5]).t_interval(), None);
+        assert_eq!(PairedRatios::from_logs(LOGS).t_interval_at(1.0), None);
         assert_eq!(PairedRatios::from_logs([f64::NAN, f64::INFINITY]).ratio(), None);
     }
 
