@@ -22,7 +22,7 @@ use pagelab_model::profile::{MappingIdentity, MappingKind, Program};
 use rustix::fs::inotify;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use support::running::stat_field;
+use support::running::{children_of, stat_field};
 use support::{Lab, binary};
 
 /// No step takes longer on a machine that works.
@@ -59,8 +59,7 @@ fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
 }
 
 fn child_of(pid: u32) -> Option<u32> {
-    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
-    children.split_whitespace().next()?.parse().ok()
+    children_of(pid).first().copied()
 }
 
 /// Waits until a process whose parent was killed has another one, and can still be stopped and continued: a

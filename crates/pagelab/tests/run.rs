@@ -13,7 +13,7 @@ use std::process::{Child, Stdio};
 use pagelab_model::experiment::{Experiment, Flag, TrialEnd, TrialRole};
 use pagelab_model::run::{Run, RunEnd, RunEvent};
 use pagelab_runfile::{RunWriter, read_run_file};
-use support::running::{KillOnDrop, wait_until};
+use support::running::{KillOnDrop, children_of, wait_until};
 use support::{Lab, binary};
 
 const TINY: &str = r#"
@@ -44,7 +44,12 @@ fn start(lab: &Lab, args: &[&str]) -> Child {
 
 /// Runs to the end: exit code, standard output, standard error.
 fn run_pagelab(lab: &Lab, args: &[&str]) -> (Option<i32>, String, String) {
-    let output = start(lab, args).wait_with_output().unwrap();
+    finish(start(lab, args))
+}
+
+/// Waits for the end: exit code, standard output, standard error.
+fn finish(child: Child) -> (Option<i32>, String, String) {
+    let output = child.wait_with_output().unwrap();
     let [out, err] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
     (output.status.code(), out, err)
 }
@@ -67,8 +72,8 @@ fn wait_for_trials(path: &Path, count: usize) {
     });
 }
 
-fn signal(child: &Child, signal: &str) {
-    let killed = std::process::Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+fn signal(pid: u32, signal: &str) {
+    let killed = std::process::Command::new("kill").args([signal, &pid.to_string()]).status().unwrap();
     assert!(killed.success());
 }
 
@@ -301,7 +306,7 @@ fn ctrl_c_keeps_finished_trials_and_resume_continues() {
     let path = lab.path().join("slow-1.pagelab");
     let child = start(&lab, &["run", "slow.toml"]);
     wait_for_trials(&path, 2);
-    signal(&child, "-INT");
+    signal(child.id(), "-INT");
     let output = child.wait_with_output().unwrap();
     let err = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(130), "{err}");
@@ -361,26 +366,16 @@ fn a_killed_run_leaves_no_process_and_is_resumed() {
     assert_eq!(String::from_utf8_lossy(&groups.stdout), "");
 }
 
-/// A workload that computes something else under the same options is a bug of it, or of the machine.
-/// The children of all threads of a process.
-fn children(pid: &str) -> Vec<String> {
-    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let texts = threads.map(|thread| std::fs::read_to_string(thread.path().join("children")));
-    let text: String = texts.map(Result::unwrap_or_default).collect();
-    text.split_whitespace().map(str::to_owned).collect()
-}
-
 /// Kills the supervisor of the next trial that is not in `seen`, once it has started its program.
-fn kill_next_supervisor(run: &Child, seen: &mut Vec<String>) {
+fn kill_next_supervisor(run: &Child, seen: &mut Vec<u32>) {
     let mut next = None;
     wait_until("the next supervisor", || {
-        let front_ends = children(&run.id().to_string());
-        let mut supervisors = front_ends.iter().flat_map(|front_end| children(front_end));
-        next = supervisors.find(|pid| !seen.contains(pid) && !children(pid).is_empty());
+        let mut supervisors = children_of(run.id()).into_iter().flat_map(children_of);
+        next = supervisors.find(|pid| !seen.contains(pid) && !children_of(*pid).is_empty());
         next.is_some()
     });
     let pid = next.unwrap();
-    assert!(std::process::Command::new("kill").args(["-KILL", &pid]).status().unwrap().success());
+    signal(pid, "-KILL");
     seen.push(pid);
 }
 
@@ -401,9 +396,8 @@ fn a_trial_whose_supervisor_is_killed_is_lost_and_repeated() {
     kill_next_supervisor(&child, &mut seen);
     wait_for_trials(&path, 2);
     kill_next_supervisor(&child, &mut seen);
-    let output = child.wait_with_output().unwrap();
-    let [out, err] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
-    assert_eq!(output.status.code(), Some(5), "{err}");
+    let (code, out, err) = finish(child);
+    assert_eq!(code, Some(5), "{err}");
     assert!(out.contains("1 of 2 trials are left"), "{out}");
     assert!(err.contains("lost: its supervisor was killed"), "{err}");
     assert!(err.contains("repeat with: pagelab run --resume s.pagelab"), "{err}");
@@ -420,6 +414,7 @@ fn a_trial_whose_supervisor_is_killed_is_lost_and_repeated() {
     assert!(experiment(&run).trials.iter().all(|trial| trial.end == TrialEnd::Done));
 }
 
+/// A workload that computes something else under the same options is a bug of it, or of the machine.
 #[test]
 fn a_trial_with_another_checksum_is_rejected() {
     let lab = Lab::new();
@@ -427,7 +422,7 @@ fn a_trial_with_another_checksum_is_rejected() {
     let path = lab.path().join("sums-1.pagelab");
     let child = start(&lab, &["run", "slow.toml"]);
     wait_for_trials(&path, 1);
-    signal(&child, "-TERM");
+    signal(child.id(), "-TERM");
     assert_eq!(child.wait_with_output().unwrap().status.code(), Some(143));
     let (mut writer, run) = RunWriter::resume(&path).unwrap();
     let at_ns = run.events.iter().map(|event| event.at_ns).max().unwrap() + 1;

@@ -64,6 +64,14 @@ pub fn stat_field(pid: u32, index: usize) -> Option<String> {
     stat.rsplit_once(") ")?.1.split(' ').nth(index).map(str::to_owned)
 }
 
+/// The children of all threads of a process; none of one that is gone.
+pub fn children_of(pid: u32) -> Vec<u32> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lists = threads.map(|thread| std::fs::read_to_string(thread.path().join("children")));
+    let text: String = lists.map(Result::unwrap_or_default).collect();
+    text.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+}
+
 /// A field of `/proc/PID/FILE` with the number that follows it.
 pub fn process_field(pid: u32, file: &str, field: &str) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/{file}")).ok()?;
