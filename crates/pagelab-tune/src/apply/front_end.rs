@@ -73,23 +73,21 @@ pub fn run_supervised(
             Some(deadline) => messages.recv_timeout(deadline),
             None => messages.recv().map_err(|_| Disconnected),
         };
-        let received = match received {
-            Ok(Err(error)) => return Err(damaged_message(&error, process.is_some())),
-            Ok(Ok(message)) => Ok(message),
-            Err(error) => Err(error),
-        };
         match (received, region_deadline) {
-            (Ok(SupervisorMessage::Started(pid)), _) => target.store(pid, Ordering::Relaxed),
-            (Ok(SupervisorMessage::RegionStarted), _) => {}
-            (Ok(SupervisorMessage::Note(text)), _) => output::warn(&format!("note: {text}")),
-            (Ok(SupervisorMessage::Failed { kind, message }), _) => return Err(Failure::new(kind, message)),
-            (Ok(SupervisorMessage::Ended { exit, summary }), _) => {
+            (Ok(Ok(SupervisorMessage::Started(pid))), _) => target.store(pid, Ordering::Relaxed),
+            (Ok(Ok(SupervisorMessage::RegionStarted)), _) => {}
+            (Ok(Ok(SupervisorMessage::Note(text))), _) => output::warn(&format!("note: {text}")),
+            (Ok(Ok(SupervisorMessage::Failed { kind, message })), _) => {
+                return Err(Failure::new(kind, message));
+            }
+            (Ok(Ok(SupervisorMessage::Ended { exit, summary })), _) => {
                 match process {
                     Some((pid, before)) => print_collapse_result(pid, before, &summary)?,
                     None => print_summary(&summary),
                 }
                 return Ok(exit);
             }
+            (Ok(Err(error)), _) => return Err(damaged_message(&error, process.is_some())),
             (Err(Timeout), Some(deadline)) => return Err(kill_stalled_worker(deadline, supervisor)),
             (Err(_), Some(_)) => {
                 let reason = "the worker was killed; the process keeps its huge pages";
@@ -108,12 +106,7 @@ const COLLAPSE: &str = "collapse the memory of the process";
 fn spawn_message_reader(pipe: io::PipeReader) -> Receiver<io::Result<SupervisorMessage>> {
     let (sender, messages) = mpsc::channel();
     std::thread::spawn(move || {
-        for message in read_messages(pipe) {
-            let is_last = message.is_err();
-            if sender.send(message).is_err() || is_last {
-                break;
-            }
-        }
+        let _ = read_messages(pipe).try_for_each(|message| sender.send(message).ok());
     });
     messages
 }
