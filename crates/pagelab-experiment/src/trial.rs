@@ -22,6 +22,7 @@ use pagelab_model::experiment::{Flag, Measure, TrialEnd, measures};
 use pagelab_model::machine::Machine;
 use pagelab_model::{Bytes, Snapshot};
 use pagelab_packages::apt::FetchObserver;
+use rustix::process::Signal;
 
 use crate::probe;
 use crate::recipe::{OutputMetric, WorkloadCommand};
@@ -275,7 +276,7 @@ fn judge_end(
     }
 }
 
-const SIGKILL: i32 = 9;
+const SIGKILL: i32 = Signal::KILL.as_raw();
 /// Exit code of `pagelab apply` if the program was killed, also together with its supervisor.
 const EXIT_SIGKILL: i32 = 128 + SIGKILL;
 

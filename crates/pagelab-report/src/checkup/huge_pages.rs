@@ -22,10 +22,8 @@ pub(super) fn write_summary(output: &mut TextReport, snapshot: &Snapshot, checku
         _ => format!(" ({} not yet initialized)", format_estimate(total.deferred)),
     };
     // All numbers of one prediction: what is free now is not all available, by the watermarks.
-    let expected = |step: ReclaimStep| match &checkup.forecast {
-        Ok(forecast) => Some(format_count(forecast.bounds_after(step).expected.into())),
-        Err(_) => None,
-    };
+    let forecast = checkup.forecast.as_ref().ok();
+    let expected = |step| forecast.map(|of| format_count(of.bounds_after(step).expected.into()));
     let after_text = |step: ReclaimStep, most: CountEstimate, words: &str| match expected(step) {
         Some(expected) => format!("{expected} {words}"),
         None => format!("at most {} {words}", format_estimate(most)),

@@ -331,11 +331,11 @@ fn print_end(path: &Path, command: &str, end: &SessionEnd, report_exit: Exit) ->
         ));
         return Exit::code_after_signal(signal);
     }
-    if end.lost_count() > 0 {
+    let lost = end.lost_count();
+    if lost > 0 {
         output::warn(&format!(
-            "note: {} lost, and again when repeated
-  repeat with: pagelab {command} --resume {name}",
-            format_plural(end.lost_count() as u64, "trial")
+            "note: {} lost, and again when repeated\n  repeat with: pagelab {command} --resume {name}",
+            format_plural(lost as u64, "trial")
         ));
     }
     output::print_note(&format!("→ {name}   pagelab report {name}"));

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use pagelab_experiment::engine::SessionEvent;
 use pagelab_model::experiment::{Flag, Plan, Trial, TrialEnd};
+use pagelab_report::effect_text::format_trial_end;
 use pagelab_report::quantity_format::format_duration;
 
 use crate::output;
@@ -68,14 +69,9 @@ impl<'p> RunProgress<'p> {
 fn trial_end_text(end: &TrialEnd) -> Option<String> {
     Some(match end {
         TrialEnd::Done | TrialEnd::Stopped => return None,
-        TrialEnd::Failed(code) => format!("failed with exit code {code}"),
-        TrialEnd::Killed(signal) => format!("killed by signal {signal}"),
-        TrialEnd::OutOfMemory => "killed by the OOM killer".to_owned(),
-        TrialEnd::TimedOut(ns) => format!("stopped at its time limit of {}", format_duration(*ns)),
         TrialEnd::InvalidResult(why) => format!("no result: {why}"),
         TrialEnd::LeftProcesses(count) => format!("left {count} processes, which were killed"),
         TrialEnd::NotStarted(why) => format!("not started: {why}"),
-        TrialEnd::Rejected(why) => format!("rejected: {why}"),
-        TrialEnd::Lost(why) => format!("lost: {why}"),
+        _ => format_trial_end(end),
     })
 }
