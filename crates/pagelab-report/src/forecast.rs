@@ -129,17 +129,10 @@ pub fn format_headline(snapshot: &Snapshot, forecast: &Forecast, step: ReclaimSt
     }
 }
 
-/// Formats a number with its uncertainty; with both ends if they are asymmetric.
+/// Formats a number with both ends of its interval. It is not symmetric: upper bounds limit its high end.
 fn format_bounds(bounds: ForecastBounds) -> String {
-    let (below, above) = (bounds.expected - bounds.low, bounds.high - bounds.expected);
-    let number = format_count(bounds.expected.into());
-    match (below.min(above), below.max(above)) {
-        (_, 0) => number,
-        (less, more) if more <= less.saturating_mul(2) => format!("{number} ± {}", format_count(more.into())),
-        _ => {
-            format!("{number} ({} to {})", format_count(bounds.low.into()), format_count(bounds.high.into()))
-        }
-    }
+    let [low, number, high] = [bounds.low, bounds.expected, bounds.high].map(|end| format_count(end.into()));
+    if bounds.low == bounds.high { number } else { format!("{number} ({low} to {high})") }
 }
 
 fn write_steps(output: &mut TextReport, snapshot: &Snapshot, forecast: &Forecast) {

@@ -81,6 +81,7 @@ fn a_saved_tree_is_answered_from_its_files() {
             assert!(low <= expected && expected <= high, "{root}: {step}: {low} {expected} {high}");
         }
         check_upper_bounds(&document, root);
+        check_headline(&document, root);
     }
     assert!(seen > 0, "no fixture was answered");
 }
@@ -111,6 +112,22 @@ fn check_upper_bounds(document: &Value, root: &str) {
             assert!(high <= (blocks - polluted).max(expected), "{root}: {step}: {high} of {blocks}");
         }
     }
+}
+
+/// The answer no prints an interval that ends at the high end, and no number above it.
+fn check_headline(document: &Value, root: &str) {
+    const MORE_THAN_ANY_MACHINE: u64 = 1_000_000_000;
+    if document["after_dropping_cache"].is_null() {
+        return;
+    }
+    let text = texts(&pagelab(&["can", &MORE_THAN_ANY_MACHINE.to_string(), "--root", root])).1;
+    let total = pagelab_report::style::format_count(MORE_THAN_ANY_MACHINE.into());
+    let (numbers, _) = text.split_once(&format!(" of {total} ")).unwrap_or_else(|| panic!("{root}: {text}"));
+    let bounds =
+        ["expected", "low", "high"].map(|end| document["after_dropping_cache"][end].as_u64().unwrap());
+    let [expected, low, high] = bounds.map(|number| pagelab_report::style::format_count(number.into()));
+    let interval = if low == high { String::new() } else { format!(" ({low} to {high})") };
+    assert_eq!(numbers, format!("no — {expected}{interval}"), "{root}");
 }
 
 const DEFRAG: &str = "/sys/kernel/mm/transparent_hugepage/defrag";

@@ -359,6 +359,8 @@ fn no_high_end_is_above_what_is_possible() {
         let blocks = random_blocks(&mut random);
         let found = snapshot(&blocks, random.next_below(3000), random.next_below(3000));
         let forecast = predict(&found, thp_request(9)).unwrap();
+        let lows = ReclaimStep::ALL.map(|step| forecast.bounds_after(step).low);
+        assert!(lows.is_sorted(), "round {round}: {lows:?} {blocks:?}");
         for step in ReclaimStep::ALL {
             let bounds = forecast.bounds_after(step);
             let parts = forecast.upper_bounds_after(step).unwrap();
