@@ -28,6 +28,8 @@ pub const NOT_APPLIED: &str = "pagelab gate: not applied: ";
 pub const CANNOT_START: &str = "error: cannot start ";
 /// Its exit code then, as in a shell.
 pub const EXIT_CANNOT_START: u8 = 127;
+/// Line of `pagelab apply` on standard error if its supervisor was killed.
+pub const SUPERVISOR_KILLED: &str = "warning: the supervisor was killed, and the program with it";
 
 /// Applies the settings of the process, reports it, waits for the start byte, and executes the program. It
 /// returns only if that fails, with the exit code.

@@ -260,11 +260,16 @@ fn judge_end(
         Some(SummaryError::Failed(why)) => {
             return TrialEnd::NotStarted(format!("the supervisor did not start it: {why}"));
         }
-        // A supervisor that was killed leaves no summary, and its program dies with it.
-        Some(SummaryError::Missing(_)) if code == Some(EXIT_SIGKILL) || signal == Some(SIGKILL) => {
-            return TrialEnd::Lost("its supervisor was killed, and the program with it".to_owned());
+        Some(SummaryError::Missing(_)) => {
+            if output.stderr_line_starting(crate::gate::SUPERVISOR_KILLED).is_some() {
+                return TrialEnd::Lost("its supervisor was killed, and the program with it".to_owned());
+            }
+            // `pagelab apply` turns a signal of its program into an exit code.
+            if signal == Some(Signal::KILL.as_raw()) {
+                return TrialEnd::Lost("its `pagelab apply` was killed".to_owned());
+            }
         }
-        _ => {}
+        None => {}
     }
     match (code, signal) {
         (Some(code), _) if command.is_success(code) => match exit.left_processes {
@@ -275,10 +280,6 @@ fn judge_end(
         (None, signal) => TrialEnd::Killed(signal.unwrap_or(0)),
     }
 }
-
-const SIGKILL: i32 = Signal::KILL.as_raw();
-/// Exit code of `pagelab apply` if the program was killed, also together with its supervisor.
-const EXIT_SIGKILL: i32 = 128 + SIGKILL;
 
 #[cfg(test)]
 mod tests {
@@ -298,5 +299,35 @@ mod tests {
         assert_eq!(total_cpu_ns(&ended, &[cpu(1e9)]), second);
         assert_eq!(total_cpu_ns(&ended, &[cpu(1.0)]), second / 50, "never less than what was waited for");
         assert_eq!(total_cpu_ns(&ended, &[]), second / 50);
+    }
+
+    /// Without a summary, a trial is lost only if its supervisor or front end was killed.
+    #[test]
+    fn who_was_killed_decides_whether_a_trial_is_lost() {
+        let end = |wait_status: i32, stderr: &str| {
+            let exit = TrialExit {
+                status: ExitStatus::from_raw(wait_status),
+                cut: None,
+                target_exit: probe::TargetExit::default(),
+                left_processes: 0,
+                oom_kills: 0,
+            };
+            let mut output = output::TrialOutput::new(Vec::new());
+            while !output.out.is_at_end || !output.err.is_at_end {
+                output.read_available(&mut &[][..], &mut stderr.as_bytes());
+            }
+            let (options, name) = (Vec::new(), "gups".to_owned());
+            let missing = SummaryError::Missing("no summary".to_owned());
+            judge_end(&exit, &output, &WorkloadCommand::BuiltIn { name, options }, None, Some(&missing))
+        };
+        let killed_code = 137 << 8;
+        let line = crate::gate::SUPERVISOR_KILLED;
+        let lost = |who: &str| TrialEnd::Lost(who.to_owned());
+        let supervisor = lost("its supervisor was killed, and the program with it");
+        assert_eq!(end(killed_code, &format!("{line}\n")), supervisor);
+        assert_eq!(end(killed_code, "note: cannot write the summary: disk full\n"), TrialEnd::Failed(137));
+        assert_eq!(end(9, ""), lost("its `pagelab apply` was killed"));
+        assert_eq!(end(11, ""), TrialEnd::Killed(11));
+        assert_eq!(end(0, ""), TrialEnd::Done);
     }
 }

@@ -414,6 +414,34 @@ fn a_trial_whose_supervisor_is_killed_is_lost_and_repeated() {
     assert!(experiment(&run).trials.iter().all(|trial| trial.end == TrialEnd::Done));
 }
 
+/// So does the death of the front end of a trial.
+#[test]
+fn a_trial_whose_front_end_is_killed_is_lost_and_repeated() {
+    let lab = Lab::new();
+    lab.write(
+        "f.toml",
+        "name = \"f\"\nquestion = \"?\"\nrepeats = 1\nwarm_up = 0\ntwins = false\n\
+         [[workload]]\nname = \"sleep\"\ncommand = [\"sleep\", \"1.33\"]\n\
+         [[variant]]\nname = \"none\"\nplan = \"none\"\n[[variant]]\nname = \"all\"\nplan = \"all\"\n",
+    );
+    let child = start(&lab, &["run", "f.toml", "-o", "f.pagelab"]);
+    let is_supervising =
+        |front_end: &u32| children_of(*front_end).into_iter().any(|pid| !children_of(pid).is_empty());
+    let mut front_end = None;
+    wait_until("the first trial", || {
+        front_end = children_of(child.id()).into_iter().find(is_supervising);
+        front_end.is_some()
+    });
+    let killed = processes("1.33");
+    signal(front_end.unwrap(), "-KILL");
+    wait_until("the end of the program", || processes("1.33").iter().all(|pid| !killed.contains(pid)));
+    let (code, out, err) = finish(child);
+    assert_eq!(code, Some(0), "{out}{err}");
+    assert!(err.contains("lost: its `pagelab apply` was killed"), "{err}");
+    let run = read_run_file(&lab.path().join("f.pagelab")).unwrap();
+    assert!(experiment(&run).trials.iter().all(|trial| trial.end == TrialEnd::Done));
+}
+
 /// A workload that computes something else under the same options is a bug of it, or of the machine.
 #[test]
 fn a_trial_with_another_checksum_is_rejected() {

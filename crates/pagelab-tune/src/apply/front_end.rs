@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use pagelab_command::exit::{Failure, FailureKind};
 use pagelab_command::output;
+use pagelab_experiment::gate::SUPERVISOR_KILLED;
 use pagelab_formats::smaps;
 use pagelab_host::paths;
 use pagelab_model::Bytes;
@@ -94,7 +95,7 @@ pub fn run_supervised(
                 return Err(Failure::cannot(FailureKind::Partial, COLLAPSE, reason));
             }
             (Err(_), None) => {
-                output::warn("warning: the supervisor was killed, and the program with it");
+                output::warn(SUPERVISOR_KILLED);
                 return Ok(EXIT_SIGKILL);
             }
         }
