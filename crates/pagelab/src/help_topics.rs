@@ -49,6 +49,8 @@ const DOCUMENTS: [(&str, &str); 31] = [
     document!("workloads.md"),
 ];
 const GLOSSARY: &str = document!("glossary.md").1;
+/// Other names of documents, without `.md`.
+const DOCUMENT_ALIASES: [(&str, &str); 2] = [("terms", "glossary"), ("exit-code", "exit-codes")];
 /// Terms that only contain the words are listed up to this number.
 const NEAR_TERMS_MAX: usize = 12;
 
@@ -85,7 +87,10 @@ fn find_topic(topic: &str, style: TextStyle) -> Result<String, Failure> {
     if let Some(term) = terms.iter().find(is_named) {
         return Ok(format_terms(&[*term], style));
     }
-    let file = wanted.strip_prefix("docs/").unwrap_or(&wanted);
+    let name = wanted.strip_prefix("docs/").unwrap_or(&wanted);
+    // `exit codes` names exit-codes.md.
+    let name = name.split_whitespace().collect::<Vec<_>>().join("-");
+    let file = DOCUMENT_ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name.as_str(), |(_, of)| *of);
     let is_document = |(name, _): &&(&str, &str)| *name == file || name.strip_suffix(".md") == Some(file);
     if let Some((_, text)) = DOCUMENTS.iter().find(is_document) {
         return Ok((*text).to_owned());
@@ -97,7 +102,7 @@ fn find_topic(topic: &str, style: TextStyle) -> Result<String, Failure> {
     }
     let names: Vec<String> = terms.iter().flat_map(|term| split_names(term.names)).collect();
     let hint = names::suggest(&wanted, &names).unwrap_or_else(|| {
-        "`pagelab help glossary` prints all terms, `pagelab --help` the commands".to_owned()
+        "`pagelab help glossary` lists all terms, `pagelab --help` all commands".to_owned()
     });
     let message = format!("unknown command or term `{}`", topic.escape_debug());
     Err(Failure::new(FailureKind::Usage, message).hint(hint))
@@ -173,7 +178,12 @@ mod tests {
         assert!(found("Base Page").unwrap().contains("source: Documentation/admin-guide/mm/concepts.rst"));
         assert!(found("arm").unwrap().contains("source: tune.md"), "{:?}", found("arm"));
         assert!(found("docs/can.md").unwrap().starts_with("# "));
-        assert_eq!(found("glossary").unwrap(), GLOSSARY);
+        for topic in ["glossary", "terms"] {
+            assert_eq!(found(topic).unwrap(), GLOSSARY, "{topic}");
+        }
+        for topic in ["exit-codes", "exit codes", "Exit  Codes", "exit code", "docs/exit-codes.md"] {
+            assert!(found(topic).unwrap().starts_with("# Exit codes\n"), "{topic}");
+        }
         let message = found("polutted pageblock").unwrap_err().to_string();
         assert_eq!(
             message,
@@ -187,6 +197,7 @@ mod tests {
     fn commands_and_options_stay_with_clap() {
         let topic = |line: &str| requested_topic(line.split(' ').map(OsString::from), |word| word == "can");
         assert_eq!(topic("pagelab help polluted pageblock"), Some("polluted pageblock".to_owned()));
+        assert_eq!(topic("pagelab help exit codes"), Some("exit codes".to_owned()));
         for line in ["pagelab help can", "pagelab help --all", "pagelab help", "pagelab can 4", "pagelab"] {
             assert_eq!(topic(line), None, "{line}");
         }
